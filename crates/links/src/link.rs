@@ -9,7 +9,7 @@ use crate::codel;
 use crate::counters::Counters;
 use crate::line::Line;
 use crate::queue::{Held, Queue};
-use crate::settings::Settings;
+use crate::settings::{Rate, Settings};
 
 /// Most packets a link holds in queue, line and air together, whatever its settings; more are
 /// dropped as by a full queue. A bound for settings that have none: unlimited rate, long delay.
@@ -255,8 +255,9 @@ impl<P> Link<P> {
         let len = self.in_service.as_ref().map_or(0, |(_, held)| held.len);
         let rates = (&old.rate, &self.settings.rate);
         let free_at = self.line.change_rate(self.now, rates, len);
+        let leaves = self.leaves(self.now, free_at);
         if let Some((ends, _)) = &mut self.in_service {
-            *ends = free_at;
+            *ends = leaves;
         }
         self.advance(now);
     }
@@ -310,8 +311,19 @@ impl<P> Link<P> {
     }
 
     fn serve(&mut self, now: Instant, held: Held<P>) {
-        let ends = self.line.send(now, &self.settings.rate, held.len);
-        self.in_service = Some((ends, held));
+        let free_at = self.line.send(now, &self.settings.rate, held.len);
+        self.in_service = Some((self.leaves(now, free_at), held));
+    }
+
+    /// Returns when the packet on the line leaves, which without tokens were `free_at`. The line counts
+    /// the tokens too: it is free as much later as packets left early.
+    fn leaves(&self, now: Instant, free_at: Instant) -> Instant {
+        let Rate::Fixed(rate) = self.settings.rate else {
+            return free_at;
+        };
+        let early = u64::from(self.settings.burst) * 8 * 1_000_000_000 / rate.get();
+        let leaves = free_at.as_nanos().saturating_sub(early);
+        Instant::from_nanos(leaves).max(now.min(free_at))
     }
 
     /// A packet has left the line at `ends`.

@@ -161,6 +161,7 @@ impl LinkModel {
         };
         Settings {
             rate,
+            burst: 0,
             delay: time(self.delay),
             jitter: time(self.jitter),
             queue,

@@ -13,6 +13,9 @@ use crate::trace::Trace;
 pub struct Settings {
     /// How fast the line serialises.
     pub rate: Rate,
+    /// Bytes that pass at once after a pause, where the rate is constant: the depth of a token bucket, as
+    /// providers shape with. Tokens come back at the rate.
+    pub burst: u32,
     /// One-way propagation delay.
     pub delay: Duration,
     /// Each packet takes up to this much longer, uniformly drawn; packets do not overtake each
@@ -38,6 +41,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             rate: Rate::Unlimited,
+            burst: 0,
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             queue: QueueLimit::Packets(1000),

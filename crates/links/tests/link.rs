@@ -310,3 +310,25 @@ fn an_unlimited_link_is_bounded_all_the_same() {
         "{taken}"
     );
 }
+
+/// A token bucket: so many bytes pass at once, the others as tokens come, and tokens come while the link is
+/// idle, up to the depth.
+#[test]
+fn a_burst_passes_at_once_after_a_pause() {
+    let settings = Settings {
+        burst: 3_000,
+        ..one_ms_a_packet()
+    };
+    let mut link = Link::new(settings);
+    let mut burst = |at: u64, packets: u64| -> Vec<u64> {
+        for n in 0..packets {
+            link.enqueue(MS(at), n, 1000, &mut rng());
+        }
+        let came = drain(&mut link, MS(at + 1_000));
+        came.iter().map(|(when, _)| when.as_millis() - at).collect()
+    };
+    assert_eq!(burst(100, 6), [0, 0, 0, 1, 2, 3]);
+    // Two tokens have come back, of 1,000 bytes each.
+    assert_eq!(burst(105, 4), [0, 0, 1, 2]);
+    assert_eq!(burst(1_000, 5), [0, 0, 0, 1, 2]);
+}

@@ -1,68 +1,96 @@
 //! Which destinations the server goes to.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// What is local to a server, whatever its network.
-const LOCAL: [&str; 21] = [
-    // Unspecified, private (RFC 1918), shared (RFC 6598), loopback, link-local, protocol
-    // assignments, multicast, reserved.
+/// Ranges that a server refuses unless its configuration allows them: all that the registries of
+/// special-purpose addresses (RFC 6890, as IANA keeps them) call not globally reachable, multicast,
+/// and addresses by which a cloud serves its own hosts.
+const LOCAL: [&str; 32] = [
+    // Unspecified, private (RFC 1918), shared (RFC 6598), loopback, link-local, private.
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
     "169.254.0.0/16",
     "172.16.0.0/12",
+    // Protocol assignments (RFC 6890), documentation (RFC 5737), deprecated 6to4 relays (RFC 7526),
+    // private, benchmarking (RFC 2544), documentation.
     "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.88.99.0/24",
     "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    // Multicast, reserved and broadcast.
     "224.0.0.0/4",
     "240.0.0.0/4",
-    // Unspecified, loopback and the deprecated IPv4-compatible range.
+    // Public by its number, but Azure's hosts reach their platform there: DNS, DHCP, health probes and
+    // the agent's secrets. Other clouds use link-local and private addresses for that.
+    "168.63.129.16/32",
+    // Unspecified, loopback and the deprecated IPv4-compatible range; IPv4-translated (RFC 7915).
     "::/96",
-    // What a translator or tunnel near the server makes of it is for that to say: NAT64 (RFC 6052),
-    // local-use translation (RFC 8215), Teredo, 6to4.
+    "::ffff:0:0:0/96",
+    // A translator or tunnel near the server decides where these lead: NAT64 (RFC 6052), local-use
+    // translation (RFC 8215), 6to4 (RFC 3056).
     "64:ff9b::/96",
     "64:ff9b:1::/48",
-    "2001::/32",
     "2002::/16",
-    // Discard (RFC 6666), segment routing (RFC 9602), private (RFC 4193), link-local, the deprecated
-    // site-local range, multicast.
+    // Discard (RFC 6666), dummy (RFC 9780).
     "100::/64",
+    "100:0:0:1::/64",
+    // Protocol assignments (RFC 2928), with Teredo, benchmarking and ORCHID in them; documentation.
+    "2001::/23",
+    "2001:db8::/32",
+    "3fff::/20",
+    // Segment routing (RFC 9602), private (RFC 4193), link-local, the deprecated site-local range,
+    // multicast.
     "5f00::/16",
     "fc00::/7",
     "fe80::/10",
     "fec0::/10",
     "ff00::/8",
+    // The first experimental network (RFC 3701), returned and never given out again.
+    "3ffe::/16",
 ];
 
-/// Rules on destinations. `deny` is stronger than `allow`, `allow` stronger than what is refused
+/// Rules on destinations as a configuration has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DestinationRules {
+    /// Prefixes that are reachable though a range with them is refused by itself.
+    pub allow: Vec<IpNet>,
+    /// Prefixes that are refused; stronger than `allow`.
+    pub deny: Vec<IpNet>,
+    /// TCP ports that are refused at every address.
+    pub refuse_ports: Vec<u16>,
+}
+
+/// The policy on destinations. `deny` is stronger than `allow`, `allow` stronger than what is refused
 /// by itself: the server's own addresses and everything local to its network. Of that a prefix opens
 /// what it names, which is all of a range or a part of it: one that has the range within it, such as
-/// `0.0.0.0/0`, was not meant for it.
+/// `0.0.0.0/0`, was not meant for it. Ports that are refused are refused everywhere.
 #[derive(Debug)]
 pub struct DestinationPolicy {
-    allow: Vec<IpNet>,
-    deny: Vec<IpNet>,
+    rules: DestinationRules,
     own: Vec<IpNet>,
     local: [IpNet; LOCAL.len()],
 }
 
 impl DestinationPolicy {
-    /// The policy of these lists.
-    pub fn new(allow: Vec<IpNet>, deny: Vec<IpNet>) -> Self {
+    /// The policy of these rules.
+    pub fn new(rules: DestinationRules) -> Self {
         DestinationPolicy {
             local: LOCAL.map(|range| range.parse().expect("a range")),
             own: Vec::new(),
-            allow,
-            deny,
+            rules,
         }
     }
 
-    /// Replaces the lists.
-    pub fn set_rules(&mut self, allow: Vec<IpNet>, deny: Vec<IpNet>) {
-        self.allow = allow;
-        self.deny = deny;
+    /// Replaces the rules.
+    pub fn set_rules(&mut self, rules: DestinationRules) {
+        self.rules = rules;
     }
 
     /// Replaces the server's own ranges.
@@ -70,11 +98,13 @@ impl DestinationPolicy {
         self.own = own;
     }
 
-    /// Whether `addr` may be connected to. An IPv6 address that stands for an IPv4 one (mapped,
-    /// RFC 6052 translation, 6to4) is judged as both.
-    pub fn permits(&self, addr: IpAddr) -> bool {
-        let mut judged = [Some(addr), embedded_v4(addr)].into_iter().flatten();
-        judged.all(|addr| !contains(&self.deny, addr) && self.is_open(addr))
+    /// Returns whether the server may connect to `to`. An IPv4-mapped address is judged as the IPv4
+    /// address. An IPv6 address that a translator or tunnel turns into IPv4 is judged as both.
+    pub fn permits(&self, to: SocketAddr) -> bool {
+        let addr = to.ip().to_canonical();
+        let mut judged = [Some(addr)].into_iter().chain(embedded_v4(addr)).flatten();
+        !self.rules.refuse_ports.contains(&to.port())
+            && judged.all(|addr| !contains(&self.rules.deny, addr) && self.is_open(addr))
     }
 
     /// Returns whether `net` lies in a range that every server refuses by itself.
@@ -83,12 +113,12 @@ impl DestinationPolicy {
         ranges.into_iter().any(|range: IpNet| range.contains(net))
     }
 
-    /// Whether each range that is refused by itself, and has `addr`, was opened there.
+    /// Returns whether the configuration opens every range with `addr` that is refused by itself.
     fn is_open(&self, addr: IpAddr) -> bool {
         let refused = self.own.iter().chain(&self.local);
         refused.filter(|range| range.contains(&addr)).all(|range| {
-            let opened = self.allow.iter().filter(|prefix| range.contains(*prefix));
-            contains(opened, addr)
+            let allow = self.rules.allow.iter();
+            contains(allow.filter(|prefix| range.contains(*prefix)), addr)
         })
     }
 }
@@ -97,21 +127,34 @@ fn contains<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, addr: IpAddr) -> 
     prefixes.into_iter().any(|prefix| prefix.contains(&addr))
 }
 
-/// The IPv4 address a translator or tunnel would make of `addr`.
-fn embedded_v4(addr: IpAddr) -> Option<IpAddr> {
+/// Returns the IPv4 addresses to which a translator or tunnel sends packets for `addr`.
+fn embedded_v4(addr: IpAddr) -> [Option<IpAddr>; 2] {
     let IpAddr::V6(addr) = addr else {
-        return None;
+        return [None, None];
     };
-    let s = addr.segments();
-    let join = |high: u16, low: u16| {
-        let bits = u32::from(high) << 16 | u32::from(low);
-        Some(IpAddr::V4(Ipv4Addr::from_bits(bits)))
-    };
-    match s {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            join(high, low)
+    match addr.segments() {
+        // NAT64 (RFC 6052 section 2.1), IPv4-translated (RFC 7915).
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => {
+            [Some(join(high, low)), None]
         }
-        [0x2002, high, low, ..] => join(high, low),
+        [0x2002, high, low, ..] => [Some(join(high, low)), isatap(addr)],
+        // Teredo (RFC 4380 section 4): its server, and its client with all bits inverted.
+        [0x2001, 0, high, low, _, _, client_high, client_low] => {
+            [Some(join(high, low)), Some(join(!client_high, !client_low))]
+        }
+        _ => [isatap(addr), None],
+    }
+}
+
+/// Returns the IPv4 address in an interface identifier of ISATAP (RFC 5214 section 6.1), which any
+/// prefix may have before it. Its first half tells whether the IPv4 address is unique (bit 0x0200).
+fn isatap(addr: Ipv6Addr) -> Option<IpAddr> {
+    match addr.segments() {
+        [_, _, _, _, 0 | 0x0200, 0x5efe, high, low] => Some(join(high, low)),
         _ => None,
     }
+}
+
+fn join(high: u16, low: u16) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }

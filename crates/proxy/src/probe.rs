@@ -22,7 +22,8 @@ use crate::socks::ServerHandshake;
 pub(crate) const MAX_RECORDS: u8 = 10;
 /// So many of them are not held back by pacing on a way of which the engine knows nothing.
 pub(crate) const UNPACED: u8 = 4;
-/// Bytes of a record: one packet, whatever options it has.
+/// Bytes of a record: one packet, whatever options it has, and a size of which protection makes a record
+/// without padding.
 pub(crate) const RECORD: usize = 1400 - OVERHEAD;
 /// Bytes of that packet's headers, and what protection adds to a record.
 const HEADERS: usize = 52 + OVERHEAD;
@@ -30,8 +31,11 @@ const HEADERS: usize = 52 + OVERHEAD;
 pub(crate) const MAX_GAP: Duration = Duration::from_millis(50);
 /// Bytes of two trains and of the connections that carry them, one way, handshakes included.
 pub(crate) const COST: u64 = 2 * (MAX_RECORDS as u64 * (RECORD + HEADERS) as u64 + 2_000);
-/// What is faster cannot be told from what comes at once, bit/s.
-const FASTEST: f64 = 1e9;
+/// The fastest that a train tells, bit/s. A provider that shapes by a token bucket lets a burst pass at
+/// the rate of the wire, Fast Ethernet or more, and its bucket (16 kB and more) outlasts a train.
+pub(crate) const FASTEST: f64 = 90e6;
+/// The least of the gaps between records that a rate is taken from behind a bucket that ran dry.
+const LEAST_GAPS: usize = 4;
 
 /// First byte of an answer, version 1.
 const ANSWER: u8 = 0xb3;
@@ -103,6 +107,17 @@ impl Train {
         });
         train
     }
+}
+
+/// What a burst shows of the narrowest place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Capacity {
+    /// What it lets pass, bit/s.
+    Rate(f64),
+    /// It is no narrower than [`FASTEST`], or lets bursts pass that are longer than a train.
+    TooFast,
+    /// A part of the burst passed at once, and the rest came unevenly.
+    Uneven,
 }
 
 /// What goes before a train of so many records, of which the first `unpaced` leave when they are to.
@@ -263,12 +278,31 @@ impl Arrivals {
         (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
     }
 
-    /// Of a [burst](Train::BURST): what the narrowest place lets pass, bit/s. A queue that was too
-    /// short for all of it took the first few at least.
-    pub(crate) fn capacity(&self) -> Option<f64> {
+    /// Returns the times between arrivals of the records that were not held back.
+    fn gaps(&self) -> Vec<Duration> {
+        let seen = &self.seen[..self.seen.len().min(self.unpaced.into())];
+        let pairs = seen.windows(2);
+        let gap = |pair: &[(_, Instant)]| pair[1].1.saturating_since(pair[0].1);
+        pairs.map(gap).collect()
+    }
+
+    /// Of a [burst](Train::BURST): what the narrowest place lets pass. A queue that was too short for all
+    /// of it took the first few at least. `None` where there are too few records.
+    pub(crate) fn capacity(&self) -> Option<Capacity> {
         let heads = UNPACED.min(self.unpaced)..=self.unpaced;
         let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
-        rates.reduce(f64::max)
+        let rate = rates.reduce(f64::max)?;
+        let gaps = self.gaps();
+        let (early, late) = gaps.split_at(gaps.len() / 2);
+        let at_once = |gaps: &[Duration]| rate_of(median(gaps)) >= FASTEST;
+        let tokens = early.iter().any(|gap| rate_of(*gap) >= FASTEST);
+        if tokens && !at_once(late) {
+            return Some(after_bucket(late).map_or(Capacity::Uneven, Capacity::Rate));
+        }
+        Some(match rate < FASTEST {
+            true => Capacity::Rate(rate),
+            false => Capacity::TooFast,
+        })
     }
 
     /// Of a train that is not all here after `time`: what came of it, bit/s. `None` before the answer.
@@ -278,12 +312,44 @@ impl Arrivals {
         Some(bits / time.as_secs_f64().max(1e-3))
     }
 
-    /// Of a train at about `capacity`: what of it nobody uses, bit/s.
+    /// Of a train at about `capacity`: what of it nobody uses, bit/s. `None` where there are too few
+    /// records, or its first half came as it left and the rest much later: a token bucket ran dry.
     pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
+        let gaps = self.gaps();
+        let (early, late) = gaps.split_at(gaps.len() / 2);
+        if early.len() >= LEAST_GAPS {
+            let (early, late) = (rate_of(median(early)), rate_of(median(late)));
+            let (sent, _) = self.rates(self.unpaced)?;
+            if early >= sent * 0.8 && late <= sent / 2.0 {
+                return None;
+            }
+        }
         let (sent, received) = self.rates(self.unpaced)?;
         let others = sent * (capacity / received - 1.0);
         Some((capacity - others).clamp(0.0, capacity))
     }
+}
+
+/// Returns the rate of records so far apart, bit/s.
+fn rate_of(gap: Duration) -> f64 {
+    ((RECORD + HEADERS) * 8) as f64 / gap.as_secs_f64()
+}
+
+/// Returns the lower median of gaps: it leaves out the one gap in which a lost packet was sent again.
+fn median(gaps: &[Duration]) -> Duration {
+    let mut gaps = gaps.to_vec();
+    gaps.sort_unstable();
+    let at = gaps.len().saturating_sub(1) / 2;
+    gaps.get(at).copied().unwrap_or_default()
+}
+
+/// Returns the rate of even gaps behind a token bucket that ran dry, bit/s.
+fn after_bucket(gaps: &[Duration]) -> Option<f64> {
+    // The first may have begun before that.
+    let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= LEAST_GAPS)?;
+    let (least, most) = (gaps.iter().min()?, gaps.iter().max()?);
+    let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len()).ok()?;
+    (*most <= *least * 2).then(|| rate_of(mean))
 }
 
 #[cfg(test)]
@@ -310,10 +376,37 @@ mod tests {
         arrivals
     }
 
+    fn rate(arrivals: &Arrivals) -> f64 {
+        match arrivals.capacity() {
+            Some(Capacity::Rate(rate)) => rate,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What arrives of a burst whose records come after these times, µs.
+    fn arrived(came: &[u64]) -> Arrivals {
+        let mut arrivals = Arrivals::new(false);
+        let records = came.len() as u8;
+        let head = [
+            &SIGNED_IN[..],
+            &answer(records, records, Quality::default()),
+        ]
+        .concat();
+        let start = Instant::from_millis(500);
+        assert_eq!(arrivals.input(start, &head), Ok(false));
+        for came in came {
+            let _ = arrivals.input(
+                start + Duration::from_micros(*came),
+                &record(Duration::ZERO),
+            );
+        }
+        arrivals
+    }
+
     #[test]
     fn a_burst_shows_the_bottleneck_and_a_paced_train_what_is_free() {
         // 1452 bytes in 580.8 µs are 20 Mbit/s.
-        let capacity = arrivals(0, 581).capacity().unwrap();
+        let capacity = rate(&arrivals(0, 581));
         assert!((capacity / (20.0 * MBIT) - 1.0).abs() < 0.01, "{capacity}");
         let paced = Train::paced(capacity);
         assert_eq!(paced.gap.as_micros(), 581);
@@ -343,18 +436,51 @@ mod tests {
             let record = record(Duration::from_micros(n as u64 * 581));
             let _ = arrivals.input(Instant::ZERO + Duration::from_micros(came), &record);
         }
-        for rate in [arrivals.capacity(), arrivals.available(20.0 * MBIT)] {
-            assert!((rate.unwrap() / MBIT - 20.0).abs() < 0.1, "{rate:?}");
+        for rate in [rate(&arrivals), arrivals.available(20.0 * MBIT).unwrap()] {
+            assert!((rate / MBIT - 20.0).abs() < 0.1, "{rate:?}");
         }
     }
 
     #[test]
-    fn what_comes_at_once_is_fast_and_not_infinite() {
-        let burst = arrivals(0, 0);
-        assert_eq!(burst.capacity(), Some(FASTEST));
-        assert_eq!(burst.available(FASTEST), Some(FASTEST));
+    fn what_comes_at_once_tells_no_rate() {
+        assert_eq!(arrivals(0, 0).capacity(), Some(Capacity::TooFast));
+        assert_eq!(arrivals(0, 100).capacity(), Some(Capacity::TooFast));
+        assert_eq!(arrived(&[0, 0, 0, 0]).capacity(), Some(Capacity::TooFast));
+        // 77 Mbit/s can be told.
+        assert!((rate(&arrivals(0, 150)) / MBIT - 77.4).abs() < 0.1);
         assert_eq!(Train::paced(1.0).gap, MAX_GAP);
         assert_eq!(Train::paced(0.0).gap, MAX_GAP);
+    }
+
+    /// The first records pass by the tokens that there are, the others as tokens come.
+    #[test]
+    fn behind_a_bucket_that_ran_dry_the_rest_tells_the_rate() {
+        let dry = arrived(&[0, 0, 0, 0, 0, 581, 1162, 1743, 2323, 2904]);
+        assert!((rate(&dry) / MBIT - 20.0).abs() < 0.1);
+        // Others came in between, or there are too few.
+        let others = arrived(&[0, 0, 0, 0, 0, 581, 3_000, 3_581, 6_000, 6_581]);
+        assert_eq!(others.capacity(), Some(Capacity::Uneven));
+        assert_eq!(
+            arrived(&[0, 0, 581, 1162]).capacity(),
+            Some(Capacity::Uneven)
+        );
+        // One packet that was lost, and those behind it at once: that is no bucket.
+        let lost = arrived(&[
+            0, 581, 1162, 1743, 2323, 90_000, 90_000, 90_000, 90_000, 90_000,
+        ]);
+        assert!((rate(&lost) / MBIT - 20.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_paced_train_that_begins_on_tokens_tells_nothing() {
+        // At 60 Mbit/s, of which a bucket lets half a train pass.
+        let mut came = vec![0, 194, 388, 582, 776];
+        came.extend((1..=5).map(|n| 776 + n * 581));
+        let mut train = arrived(&came);
+        for (n, (left, _)) in train.seen.iter_mut().enumerate() {
+            *left = Duration::from_micros(n as u64 * 194);
+        }
+        assert_eq!(train.available(60.0 * MBIT), None);
     }
 
     #[test]

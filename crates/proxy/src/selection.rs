@@ -21,7 +21,9 @@ const MINUTES_A_DAY: u64 = 24 * 60;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quality {
-    /// Bandwidth that nobody uses, bit/s; `None` where it is not known.
+    /// Bandwidth that nobody uses, bit/s; `None` where it is not known. Infinite where measurements only
+    /// show that it is more than they can tell, or that the link lets bursts pass: JSON has no infinite
+    /// number and says `null`, as where nothing is known.
     #[serde(default)]
     pub bandwidth: Option<f64>,
     /// Round-trip time, ms; `None` where it is not known.

@@ -59,6 +59,8 @@ pub struct ServerCore {
     listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
+    /// Most connections to destinations that the process can open.
+    most_streams: usize,
     window: Duration,
     /// Ranges of this machine that the configuration tells.
     configured: Vec<IpNet>,
@@ -102,7 +104,7 @@ impl ServerCore {
         let configured: Vec<IpNet> = listen
             .chain([config.tun.v4.into(), config.tun.v6.into()])
             .collect();
-        let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
+        let mut destinations = DestinationPolicy::new(config.destination_rules());
         destinations.set_own(configured.clone());
         let keys = config.users.iter().map(|u| u.key);
         ServerCore {
@@ -117,6 +119,7 @@ impl ServerCore {
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
+            most_streams: usize::MAX,
             window: config.time_window,
             configured,
             destinations,
@@ -175,6 +178,23 @@ impl ServerCore {
     /// Says what is not in order on this host: interfaces, addresses, packet filter rules.
     pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
         self.machine = faults;
+    }
+
+    /// Sets how many connections to destinations the process can have at a time, where that is less
+    /// than [`ServerLimits::connections`].
+    pub fn set_most_streams(&mut self, streams: usize) {
+        self.most_streams = streams;
+    }
+
+    /// Returns how many connections one user may have. Where there are several users, an eighth of all
+    /// stays for the others, however the limits are configured and whatever the process can open.
+    fn most_of_user(&self) -> usize {
+        let all = self.limits.connections.min(self.most_streams);
+        let most = match self.user_names.len() {
+            0 | 1 => all,
+            _ => all - all.div_ceil(8),
+        };
+        self.limits.per_user.min(most.max(1))
     }
 
     /// What was counted so far.
@@ -391,7 +411,8 @@ impl ServerCore {
             };
             let conn = session.channel.conn;
             let remote = session.remote;
-            goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(remote, handshake);
+            let silent = session.channel.is_silent(ctx.stack);
+            goes_on |= !silent && self.handshakes.resume(remote, handshake);
             let step = match self.hear(ctx, id) {
                 Ok(Some(step)) => step,
                 Ok(None) => return,
@@ -454,6 +475,7 @@ impl ServerCore {
     }
 
     fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, request: Request) {
+        let most_of_user = self.most_of_user();
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -477,7 +499,7 @@ impl ServerCore {
             return;
         };
         let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
-        let Some(of_user) = of_user.filter(|n| **n < self.limits.per_user) else {
+        let Some(of_user) = of_user.filter(|n| **n < most_of_user) else {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
         *of_user += 1;
@@ -563,12 +585,12 @@ impl ServerCore {
             .iter()
             .copied()
             .map(canonical)
-            .filter(|a| self.destinations.permits(a.ip()));
+            .filter(|a| self.destinations.permits(*a));
         let mut others: Vec<SocketAddr> = permitted.take(MAX_ADDRESSES).collect();
         others.reverse();
         if others.is_empty() {
             let refusal = match addresses.first() {
-                Some(addr) => Refusal::Forbidden(addr.ip()),
+                Some(addr) => Refusal::Forbidden(*addr),
                 None => Refusal::Failure(ConnectFailure::NameNotResolved),
             };
             return self.refuse(ctx, id, refusal);
@@ -587,8 +609,8 @@ impl ServerCore {
         let mut refusal = Refusal::Failure(failure);
         while let Some(addr) = others.pop() {
             // The rules may have changed while another one was tried.
-            if !self.destinations.permits(addr.ip()) {
-                refusal = Refusal::Forbidden(addr.ip());
+            if !self.destinations.permits(addr) {
+                refusal = Refusal::Forbidden(addr);
                 continue;
             }
             match ctx.local.connect(addr) {

@@ -1,7 +1,9 @@
 //! Which destinations the server goes to.
 
+use core::net::IpAddr;
+
 use braid_links::value::prefix;
-use braid_proxy::policy::DestinationPolicy;
+use braid_proxy::policy::{DestinationPolicy, DestinationRules};
 use ipnet::IpNet;
 
 fn list(prefixes: &[&str]) -> Vec<IpNet> {
@@ -9,12 +11,20 @@ fn list(prefixes: &[&str]) -> Vec<IpNet> {
 }
 
 fn permits(policy: &DestinationPolicy, addr: &str) -> bool {
-    policy.permits(addr.parse().unwrap())
+    policy.permits((addr.parse::<IpAddr>().unwrap(), 443).into())
+}
+
+fn rules(allow: &[&str], deny: &[&str]) -> DestinationRules {
+    DestinationRules {
+        allow: list(allow),
+        deny: list(deny),
+        refuse_ports: vec![25],
+    }
 }
 
 #[test]
 fn what_is_local_to_the_server_is_refused_by_itself() {
-    let policy = DestinationPolicy::new(Vec::new(), Vec::new());
+    let policy = DestinationPolicy::new(rules(&[], &[]));
     for addr in [
         "0.0.0.0",
         "0.1.2.3",
@@ -26,7 +36,14 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
         "172.16.0.1",
         "172.31.255.255",
         "192.0.0.8",
+        "192.0.2.1",
+        "192.88.99.1",
         "192.168.1.1",
+        "168.63.129.16",
+        "198.18.0.1",
+        "198.19.255.255",
+        "198.51.100.1",
+        "203.0.113.1",
         "224.0.0.1",
         "239.255.255.255",
         "240.0.0.1",
@@ -37,6 +54,15 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
         "::ffff:127.0.0.1",
         "::ffff:10.1.2.3",
         "::ffff:169.254.169.254",
+        "::ffff:168.63.129.16",
+        "::ffff:198.18.0.1",
+        "::ffff:0:10.0.0.1",
+        "::ffff:0:808:808",
+        // ISATAP, with either form of its identifier, behind any prefix.
+        "2600::5efe:10.0.0.1",
+        "2600::200:5efe:127.0.0.1",
+        "2600::200:5efe:a9fe:a9fe",
+        "fe80::5efe:8.8.8.8",
         "64:ff9b::808:808",
         "64:ff9b::a00:1",
         "64:ff9b::7f00:1",
@@ -45,7 +71,15 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
         "2002:7f00:1::",
         "2002:a00:1::1",
         "2001::1",
+        "2001:2::1",
+        "2001:10::1",
+        "2001:1ff:ffff::1",
+        "2001:db8::1",
+        "3ffe::1",
+        "3fff:fff::1",
         "100::1",
+        "100:0:0:1::1",
+        "fd00:ec2::254",
         "5f00::1",
         "fc00::1",
         "fd12:3456::1",
@@ -69,9 +103,20 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
         "172.32.0.1",
         "192.167.0.1",
         "223.255.255.255",
+        "168.63.129.15",
+        "168.63.129.17",
+        "192.0.1.1",
+        "192.88.98.1",
+        "198.17.255.255",
+        "198.20.0.0",
+        "198.51.101.1",
+        "203.0.114.1",
+        "2001:200::1",
         "2606:4700::1111",
-        "2001:db8::1",
+        "2600::5efe:8.8.8.8",
+        "2600::1:5efe:10.0.0.1",
         "2003::1",
+        "3fff:1000::1",
         "64:ff9b:0:1::808:808",
         "::ffff:8.8.8.8",
     ] {
@@ -81,11 +126,11 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
 
 #[test]
 fn deny_is_stronger_than_allow_and_allow_than_the_rest() {
-    let mut policy = DestinationPolicy::new(
-        list(&["10.1.0.0/16", "203.0.113.9"]),
-        list(&["10.1.2.0/24", "198.51.100.0/24", "2001:db8::/32"]),
-    );
-    policy.set_own(list(&["203.0.113.0/29", "203.0.113.9"]));
+    let mut policy = DestinationPolicy::new(rules(
+        &["10.1.0.0/16", "198.51.0.9"],
+        &["10.1.2.0/24", "198.51.8.0/24", "2a00:db8::/32"],
+    ));
+    policy.set_own(list(&["198.51.0.0/29", "198.51.0.9"]));
     for (addr, expected) in [
         ("10.1.0.1", true),
         ("::ffff:10.1.0.1", true),
@@ -93,13 +138,58 @@ fn deny_is_stronger_than_allow_and_allow_than_the_rest() {
         ("::ffff:10.1.2.1", false),
         ("64:ff9b::a01:201", false),
         ("10.2.0.1", false),
-        ("198.51.100.1", false),
-        ("2001:db8::5", false),
-        ("203.0.113.7", false),
-        ("203.0.113.8", true),
-        ("203.0.113.9", true),
+        ("198.51.8.1", false),
+        ("2a00:db8::5", false),
+        ("198.51.0.7", false),
+        ("198.51.0.8", true),
+        ("198.51.0.9", true),
     ] {
         assert_eq!(permits(&policy, addr), expected, "{addr}");
+    }
+}
+
+/// A range of a tunnel is opened, and what the tunnel leads to is judged all the same.
+#[test]
+fn an_opened_tunnel_leads_to_no_refused_address() {
+    let policy = DestinationPolicy::new(rules(&["2001::/32", "2002::/16"], &["9.9.9.0/24"]));
+    for (addr, expected) in [
+        ("2002:808:808::1", true),
+        ("2002:a00:1::1", false),
+        ("2002:909:909::1", false),
+        ("2002:808:808::5efe:10.0.0.1", false),
+        // Teredo: server 8.8.8.8, clients 8.8.8.8 and 10.0.0.1; server 10.0.0.1.
+        ("2001:0:808:808:0:0:f7f7:f7f7", true),
+        ("2001:0:808:808:0:0:f5ff:fffe", false),
+        ("2001:0:a00:1:0:0:f7f7:f7f7", false),
+        ("2001:0:808:808:0:0:f6f6:f6f6", false),
+    ] {
+        assert_eq!(permits(&policy, addr), expected, "{addr}");
+    }
+}
+
+/// An IPv4-mapped address is no address of IPv6: rules for IPv6 do not concern it.
+#[test]
+fn a_mapped_address_is_judged_as_the_one_it_stands_for() {
+    let policy = DestinationPolicy::new(rules(&["10.1.0.0/16"], &["::/0", "9.9.9.9"]));
+    for (addr, expected) in [
+        ("::ffff:8.8.8.8", true),
+        ("::ffff:10.1.2.3", true),
+        ("::ffff:10.2.2.3", false),
+        ("::ffff:9.9.9.9", false),
+        ("2606:4700::1111", false),
+    ] {
+        assert_eq!(permits(&policy, addr), expected, "{addr}");
+    }
+}
+
+#[test]
+fn refused_ports_are_refused_at_every_address() {
+    let policy = DestinationPolicy::new(rules(&["10.0.0.0/8"], &[]));
+    for addr in ["8.8.8.8", "10.0.0.1", "2606:4700::1111", "::ffff:8.8.8.8"] {
+        let addr: IpAddr = addr.parse().unwrap();
+        assert!(!policy.permits((addr, 25).into()), "{addr}");
+        assert!(policy.permits((addr, 26).into()), "{addr}");
+        assert!(policy.permits((addr, 587).into()), "{addr}");
     }
 }
 
@@ -115,8 +205,8 @@ fn a_prefix_opens_no_range_that_lies_within_it() {
         "64:ff00::/24",
         "2000::/3",
     ];
-    let mut policy = DestinationPolicy::new(list(&allowed), Vec::new());
-    policy.set_own(list(&["198.51.100.7", "2001:db8::7", "2001:db8:1::/64"]));
+    let mut policy = DestinationPolicy::new(rules(&allowed, &[]));
+    policy.set_own(list(&["198.51.0.7", "2a00:db8::7", "2a00:db8:1::/64"]));
     for addr in [
         "0.0.0.1",
         "10.0.0.1",
@@ -126,6 +216,7 @@ fn a_prefix_opens_no_range_that_lies_within_it() {
         "172.16.0.1",
         "192.0.0.8",
         "192.168.1.1",
+        "198.51.0.7",
         "198.51.100.7",
         "224.0.0.1",
         "255.255.255.255",
@@ -137,7 +228,8 @@ fn a_prefix_opens_no_range_that_lies_within_it() {
         "64:ff9b:1::1",
         "2001::1",
         "2001:db8::7",
-        "2001:db8:1::1",
+        "2a00:db8::7",
+        "2a00:db8:1::1",
         "2002:808:808::1",
         "fd00::1",
         "fe80::1",
@@ -145,7 +237,7 @@ fn a_prefix_opens_no_range_that_lies_within_it() {
     ] {
         assert!(!permits(&policy, addr), "{addr}");
     }
-    for addr in ["8.8.8.8", "198.51.100.8", "2001:db8::8"] {
+    for addr in ["8.8.8.8", "198.51.0.8", "2a00:db8::8"] {
         assert!(permits(&policy, addr), "{addr}");
     }
 }
@@ -154,7 +246,7 @@ fn a_prefix_opens_no_range_that_lies_within_it() {
 #[test]
 fn a_prefix_opens_what_it_names() {
     let allowed = ["10.0.0.0/8", "127.0.0.53", "64:ff9b::/96", "fd00:1::/32"];
-    let mut policy = DestinationPolicy::new(list(&allowed), Vec::new());
+    let mut policy = DestinationPolicy::new(rules(&allowed, &[]));
     policy.set_own(list(&["10.0.0.5", "fd00:1::5"]));
     for (addr, expected) in [
         ("10.0.0.1", true),
@@ -175,7 +267,7 @@ fn a_prefix_opens_what_it_names() {
     ] {
         assert_eq!(permits(&policy, addr), expected, "{addr}");
     }
-    policy.set_rules(list(&["10.0.0.5"]), Vec::new());
+    policy.set_rules(rules(&["10.0.0.5"], &[]));
     assert!(!permits(&policy, "10.0.0.1"));
     assert!(permits(&policy, "10.0.0.5"), "it is named");
 }

@@ -198,9 +198,9 @@ fn who_finds_the_server_wrong_is_not_called_damaged() {
     Program::connect_as(&mut w, b"braid/0", None);
     assert_eq!(w.server().counters().incompatible, 1);
     let wrong_key = CertificateError::ApplicationVerificationFailure;
-    Program::connect_as(&mut w, b"braid/3", Some(wrong_key));
+    Program::connect_as(&mut w, b"braid/4", Some(wrong_key));
     assert_eq!(w.server().counters().refused_by_box, 1);
-    Program::connect_as(&mut w, b"braid/3", Some(CertificateError::BadSignature));
+    Program::connect_as(&mut w, b"braid/4", Some(CertificateError::BadSignature));
     assert_eq!(w.server().counters().damaged_at_box, 1);
     assert_eq!(w.server().counters().damaged, 0);
 }

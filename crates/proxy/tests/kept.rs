@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, Event};
-use tls::{GREETING, Program, REQUEST};
+use tls::{GREETING, HANDSHAKE, Program, REQUEST};
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, box_key};
 
@@ -242,10 +242,12 @@ fn a_key_may_be_replaced_at_any_time() {
     program.say(&mut w, b"yes");
     let said = [&[b'x'; 2048][..], b"yes"].concat();
     assert_eq!(program.got[12..], said);
+    // The server has followed, so that no secret of before is left for its direction either.
+    assert_eq!(program.followed, 2);
     // Under the last one but one, nothing is understood.
     many(&mut program);
     program.data(b"no");
-    let stale = program.out.split_off(program.out.len() - 21);
+    let stale = program.out.split_off(program.out.len() - 24);
     program.renew();
     program.out.extend(stale);
     program.go_on(&mut w);
@@ -259,7 +261,7 @@ fn a_handshake_that_is_over_is_over() {
     w.content(CONTENT, Content::Echoes);
     let mut program = Program::asking(&mut w, b"one");
     // One of 64 kB begins, which would be waited for.
-    program.record(0x31, &[11, 0, 0xff, 0xff]);
+    program.record(HANDSHAKE, &[11, 0, 0xff, 0xff]);
     program.go_on(&mut w);
     assert_eq!(w.server().counters().damaged, 1);
 }

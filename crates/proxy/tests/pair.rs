@@ -194,6 +194,25 @@ fn the_servers_own_network_is_refused() {
 }
 
 #[test]
+fn mail_servers_are_refused_unless_the_configuration_says_otherwise() {
+    for (server, refused) in [("", 1), ("refuse_ports = []", 0), ("refuse_ports = 80", 0)] {
+        let mut w = World::ready(
+            1,
+            Setup {
+                server,
+                ..Setup::default()
+            },
+        );
+        w.content("198.51.100.1:25", Content::Sends(b"220".to_vec(), true));
+        let user = w.open("198.51.100.1:25", &[], false);
+        w.run_for(Duration::from_secs(1));
+        assert_eq!(w.user(user).reset, refused == 1, "{server:?}");
+        assert_eq!(w.user(user).got.is_empty(), refused == 1, "{server:?}");
+        assert_eq!(w.server().counters().forbidden, refused, "{server:?}");
+    }
+}
+
+#[test]
 fn a_reset_of_the_far_side_reaches_the_user_and_the_other_way_round() {
     let mut w = World::ready(2, Setup::default());
     w.content(CONTENT, Content::Echoes);

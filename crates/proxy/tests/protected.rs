@@ -1,12 +1,17 @@
 //! What is protected between box and server, and what an attacker on the way gets.
 
+#[path = "world/tls.rs"]
+mod tls;
 mod world;
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use braid_engine::ConnId;
+use braid_proxy::keys::PrivateKey;
+use tls::Program;
 use world::local::Content;
-use world::{CONTENT, Setup, World};
+use world::{CONTENT, Setup, World, box_key, payload};
 
 /// A word that is nowhere but in what a user says or gets.
 const WORD: &[u8] = b"xylophone-in-the-attic";
@@ -118,7 +123,7 @@ fn a_ticket_is_good_between_two_looks_at_the_clock() {
 /// Where records end.
 fn ends_of_records(mut flight: &[u8]) -> Vec<usize> {
     let (len, mut ends) = (flight.len(), Vec::new());
-    while let [_, a, b, rest @ ..] = flight {
+    while let [_, _, _, a, b, rest @ ..] = flight {
         flight = &rest[usize::from(u16::from_be_bytes([*a, *b]))..];
         ends.push(len - flight.len());
     }
@@ -180,25 +185,137 @@ fn what_was_changed_on_the_way_is_no_users_byte() {
 #[test]
 fn garbage_that_looks_like_a_hello_is_counted() {
     let mut w = World::met(1, Setup::default());
-    let junk = [&[1, 0, 5][..], &[9; 200]].concat();
+    let junk = [&[22, 3, 3, 0, 200][..], &[9; 200]].concat();
     say(&mut w, &junk);
     assert_eq!(w.server().counters().damaged, 1);
     // A record that announces more than a record may have.
-    say(&mut w, &[1, 0xff, 0xff, 1, 2, 3]);
+    say(&mut w, &[22, 3, 3, 0xff, 0xff, 1, 2, 3]);
     assert_eq!(w.server().counters().damaged, 2);
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.server().connections(), 0);
 }
 
-/// Boxes of before spoke TLS with its own records, and understand what they are told.
+/// A box of before hears in the form of its own records why it is not served.
 #[test]
 fn an_older_box_is_told_so() {
     let mut w = World::met(1, Setup::default());
-    let conn = say(&mut w, &[&[22, 3, 1, 0, 200, 1, 0][..], &[9; 198]].concat());
-    // A fatal alert: no_application_protocol.
-    assert_eq!(w.raw_read(conn), [21, 3, 3, 0, 2, 2, 120]);
+    let conn = say(&mut w, &[&[1, 0, 200, 1, 0][..], &[9; 198]].concat());
+    // An alert in plaintext: no_application_protocol.
+    assert_eq!(w.raw_read(conn), [6, 0, 1, 120]);
     assert_eq!(w.server().counters().incompatible, 1);
+    // Before that, boxes had the records of TLS, as now.
+    let program = Program::connect_as(&mut w, b"braid/2", None);
+    assert_eq!(program.alerts, [120]);
+    assert_eq!(w.server().counters().incompatible, 2);
     assert_eq!(w.server().counters().damaged, 0);
+}
+
+/// So does a box whose server is of before: the answer is an alert of TLS, and nobody waits for another.
+#[test]
+fn an_older_server_is_found_out_at_once() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    // What a server of `braid/3` says to records of TLS, in place of the ServerHello.
+    let alert = [21, 3, 3, 0, 2, 2, 120];
+    w.tamper = Some(Box::new(move |up, packet| {
+        let len = payload(packet).len();
+        if !up && len >= alert.len() {
+            let at = packet.len() - len;
+            packet[at..at + alert.len()].copy_from_slice(&alert);
+        }
+        true
+    }));
+    let (user, asked) = (w.open(CONTENT, WORD, false), w.now);
+    w.run_until(|w| w.user(user).closed);
+    assert!(w.user(user).reset);
+    assert_eq!(w.core.counters().unprotected, 1);
+    assert!(w.now.saturating_since(asked) < Duration::from_secs(1));
+}
+
+/// Somebody copies a ClientHello from the wire, and does not know the secret of the ticket in it.
+#[test]
+fn a_ticket_is_not_used_up_by_who_cannot_use_it() {
+    let mut w = World::met(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let flight = w.hold_first_flight(WORD);
+    // The last bytes of the ClientHello are the proof.
+    let hello = ends_of_records(&flight)[0];
+    for _ in 0..3 {
+        let mut spoofed = flight.clone();
+        spoofed[hello - 1] ^= 1;
+        say(&mut w, &spoofed);
+        // Nor does one that only has another random number.
+        let mut spoofed = flight.clone();
+        spoofed[20] ^= 1;
+        say(&mut w, &spoofed);
+    }
+    assert_eq!(w.server().counters().damaged, 6);
+    assert_eq!(w.server().counters().unknown_tickets, 0);
+    assert_eq!(w.server_local().attempts.len(), 1, "the greeter's");
+    say(&mut w, &flight);
+    assert_eq!(w.server_local().attempts.len(), 2, "the owner is served");
+    // And that was once.
+    say(&mut w, &flight);
+    assert_eq!(w.server_local().attempts.len(), 2);
+    assert_eq!(w.server().counters().unknown_tickets, 1);
+}
+
+/// Somebody shows a public key, and cannot sign by it.
+#[test]
+fn nobody_learns_whether_a_guessed_key_is_a_users() {
+    let mut w = World::met(1, Setup::default());
+    let [stranger, other] = [7, 8].map(|n| PrivateKey::from_seed([n; 32]));
+    let shown = [box_key().public(), stranger.public()];
+    let heard = shown.map(|shown| Program::pretending(&mut w, shown, &other).alerts);
+    // access_denied, as who has a key that is no user's hears.
+    assert_eq!(heard, [[49], [49]]);
+    let own = Program::pretending(&mut w, stranger.public(), &stranger);
+    assert_eq!(own.alerts, [49]);
+    assert!(Program::connect(&mut w).alerts.is_empty());
+}
+
+/// The size of a record tells neither what it says nor how long a destination's name is.
+#[test]
+fn messages_and_ends_have_the_size_of_each_other() {
+    let mut w = World::met(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let flight = w.hold_first_flight(b"GET /");
+    let ends = ends_of_records(&flight);
+    let sizes: Vec<usize> = ends.windows(2).map(|ends| ends[1] - ends[0]).collect();
+    // Greeting, request, hints and the user's bytes.
+    assert_eq!(sizes, [5 + 128 + 16; 4]);
+    assert!(
+        ends.iter()
+            .rev()
+            .skip(1)
+            .all(|end| flight[*end..].starts_with(&[23, 3, 3]))
+    );
+    // The other records of a short connection too, from the answer to the ends.
+    w.wire = Some(Vec::new());
+    let user = w.open(CONTENT, b"hello", true);
+    w.run_until(|w| w.user(user).got_end);
+    w.run_for(Duration::from_secs(1));
+    let packets = w.wire.take().unwrap();
+    for to_server in [false, true] {
+        let of = packets.iter().filter(|(up, _)| *up == to_server);
+        let stream: Vec<u8> = of
+            .flat_map(|(_, packet)| payload(packet).to_vec())
+            .collect();
+        let mut rest = &stream[..];
+        let mut short = BTreeSet::new();
+        while let [kind, _, _, a, b, after @ ..] = rest {
+            let len = usize::from(u16::from_be_bytes([*a, *b]));
+            if *kind == 23 && len < 1024 + 16 {
+                short.insert(len - 16);
+            }
+            rest = &after[len..];
+        }
+        // But for the handshake, of which TLS says how long it is.
+        let few = short
+            .iter()
+            .filter(|len| ![128, 256, 512, 1024].contains(*len));
+        assert!(few.count() <= 2, "{short:?}");
+    }
 }
 
 /// Before somebody has proved who he is, little of what he says is kept.
@@ -210,7 +327,7 @@ fn a_hello_without_end_is_not_waited_for() {
     hello.resize(32 << 10, 0);
     let records = hello.chunks(4 << 10);
     let records: Vec<u8> = records
-        .flat_map(|part| [&[1, 0x10, 0][..], part].concat())
+        .flat_map(|part| [&[22, 3, 3, 0x10, 0][..], part].concat())
         .collect();
     say(&mut w, &records);
     assert_eq!(w.server().counters().damaged, 1);

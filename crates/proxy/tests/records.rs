@@ -120,7 +120,8 @@ fn what_is_kept_is_the_same_while_nothing_is_learnt() {
     assert_eq!(measure, Answer::Done);
     w.run_for(Duration::from_secs(5));
     let first = w.core.kept(w.now, &w.boxed.stack);
-    assert_eq!((first.records.len(), first.measurements.len()), (2, 3));
+    // Of links that are faster than trains can tell there is no rate to keep.
+    assert_eq!((first.records.len(), first.measurements.len()), (2, 1));
     for _ in 0..1_000 {
         w.now += Duration::from_micros(30_000_123);
         // Read a little later than it is said.

@@ -2,16 +2,19 @@
 
 mod world;
 
+#[path = "world/tls.rs"]
+mod tls;
+
 use core::time::Duration;
 
 use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::auth::password;
 use braid_proxy::config::{Changes, ServerConfig};
-use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::status::Status;
+use tls::{GREETING, Program};
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
@@ -188,9 +191,12 @@ fn who_is_new_is_served_at_once() {
 #[test]
 fn a_probe_of_who_is_taken_out_ends_too() {
     let mut w = World::ready(1, Setup::default());
-    let asked = w.core.control(w.now, &mut w.boxed.stack, Request::Measure);
-    assert_eq!(asked, Answer::Done);
-    w.run_until(|w| status_of(w).connections.iter().any(|c| c.state == "probe"));
+    let mut program = Program::connect(&mut w);
+    // Ten records, 40 ms apart.
+    let probe = [0xb7, 0, 7, 1, 5, 10, 0, 0, 0x9c, 0x40];
+    program.say(&mut w, &[&GREETING[..], &probe].concat());
+    let probed = status_of(&w).connections;
+    assert!(probed.iter().any(|c| c.state == "probe"), "{probed:?}");
     w.set_users(&[laptop()]);
     assert_eq!(w.server().connections(), 0);
     assert_eq!(w.server().counters().user_removed, 1);
@@ -271,6 +277,7 @@ fn every_setting_is_on_one_side() {
     let live = [
         ("allow", "allow = \"10.0.0.0/8\""),
         ("deny", "deny = \"10.0.0.0/8\""),
+        ("refuse_ports", "refuse_ports = [25, 465]"),
         ("timeouts", "timeouts.connect = \"9s\""),
         ("limits.per_user", "limits.per_user = 2"),
         ("limits.handshakes", "limits.handshakes = 2"),
@@ -335,5 +342,21 @@ fn limits_that_were_read_again_hold_for_what_comes() {
     let second = w.open(CONTENT, b"two", false);
     w.run_until(|w| w.user(second).closed);
     assert!(w.user(second).reset && !w.user(first).closed);
+    assert_eq!(w.server().counters().over_limit, 1);
+}
+
+/// The process can open fewer descriptors than the limits promise, and a user asks for all of them.
+#[test]
+fn one_user_leaves_connections_to_the_others() {
+    let mut w = of_both(0);
+    w.content(CONTENT, Content::Echoes);
+    w.server.as_mut().unwrap().1.set_most_streams(8);
+    let users: Vec<_> = (0..8).map(|_| w.open(CONTENT, b"hello", false)).collect();
+    w.run_for(Duration::from_secs(1));
+    let served = users.iter().filter(|u| w.user(**u).got == b"hello").count();
+    assert_eq!((served, w.server().counters().over_limit), (7, 1));
+    let (_, answer) = laptop_asks(&mut w, 1);
+    assert!(answer.starts_with(&LET_IN), "{answer:?}");
+    w.run_for(Duration::from_secs(1));
     assert_eq!(w.server().counters().over_limit, 1);
 }

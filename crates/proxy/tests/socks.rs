@@ -117,12 +117,12 @@ fn a_probe_is_asked_for_in_place_of_a_destination() {
         hints: b"train".to_vec(),
     };
     let bytes = probe(&note);
-    assert_eq!(bytes, [&[0xb6, 0, 69][..], &[7; 64], b"train"].concat());
+    assert_eq!(bytes, [&[0xb7, 0, 69][..], &[7; 64], b"train"].concat());
     let all = [sign_in(b"u", b"p"), bytes].concat();
     let (steps, _) = serve(&all, &[]);
     assert_eq!(steps[2..], [ServerStep::Probe(note)]);
     let garbage = ServerStep::Failed(ServerError::Garbage);
-    for bad in [&[0xb6, 0, 63][..], &[0xb6, 4, 65], &[0xb2, 0, 64]] {
+    for bad in [&[0xb7, 0, 63][..], &[0xb7, 4, 65], &[0xb2, 0, 64]] {
         let all = [&sign_in(b"u", b"p"), bad].concat();
         let (steps, _) = serve(&all, &[]);
         assert_eq!((steps.len(), steps.last()), (3, Some(&garbage)), "{bad:?}");

@@ -144,8 +144,9 @@ impl AggregationConfig {
     pub fn set_servers(&mut self, count: usize) -> Result<(), ConfigError> {
         self.boxed.servers = box_config(self.access.len(), count)?.servers;
         let server = |n| {
+            // Content hosts have addresses for documentation, which a server on the Internet refuses.
             let text = format!(
-                "listen = \"{}\"\n[[user]]\nname = \"box\"\nkey = \"{}\"\n",
+                "listen = \"{}\"\nallow = \"198.51.100.0/24\"\n[[user]]\nname = \"box\"\nkey = \"{}\"\n",
                 server_addr(n),
                 box_key().public()
             );

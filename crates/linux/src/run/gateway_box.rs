@@ -39,7 +39,7 @@ pub fn run_box(
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
-    raise_descriptor_limit(config.limits.connections);
+    let streams = raise_descriptor_limit(config.limits.connections);
     let places = Places::new(&config.links);
     let outward = places.outward(config);
     let mut engine = config.engine();
@@ -77,7 +77,7 @@ pub fn run_box(
         crowd: Crowd::default(),
         keep_at: Instant::ZERO,
     };
-    let mut driver = assemble(config, engine, tun, host)?;
+    let mut driver = assemble(config, engine, tun, host, streams)?;
     driver.host.network.intake_port = driver.sockets.reserve_intake(v6)?;
     driver.host.network.apply_rules(config)?;
     driver.sockets.listen_only(&config.socks)?;
@@ -116,11 +116,12 @@ fn assemble<'a>(
     engine: braid_engine::Config,
     tun: Tun,
     host: BoxHost<'a>,
+    streams: usize,
 ) -> Result<BoxDriver<'a>> {
     let stack = new_stack(engine, &config.strategy)?;
     let core = BoxCore::new(config, system_rng()?, strategy_factory(&config.strategy)?);
     let limits = Limits {
-        streams: config.limits.connections,
+        streams,
         ..Limits::default()
     };
     // What was learnt before the start has a time too.

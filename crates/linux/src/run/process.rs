@@ -125,30 +125,78 @@ pub(super) fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
-/// Lets this process open as many descriptors as `streams` need.
-pub(super) fn raise_descriptor_limit(streams: usize) {
-    let wanted = streams as u64 + 256;
-    let now = getrlimit(Resource::Nofile);
-    if now.current.is_none_or(|current| current >= wanted) {
-        return;
+/// Descriptors beside those of users' connections: devices, timers, netlink, clients of the control
+/// socket, files that are read again, and sockets of name look-ups.
+const OTHER_DESCRIPTORS: u64 = 256;
+
+/// Raises the limit of open files to what `streams` connections need, the hard limit too where that is
+/// permitted, and returns how many connections fit. Logs a warning where they are fewer than `streams`.
+pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
+    let wanted = streams as u64 + OTHER_DESCRIPTORS;
+    let before = getrlimit(Resource::Nofile);
+    if before.current.is_some_and(|current| current < wanted) {
+        let hard = before.maximum.map(|maximum| maximum.max(wanted));
+        let raised = |most: u64, maximum| Rlimit {
+            current: Some(most),
+            maximum,
+        };
+        // Only a privileged process may raise the hard limit; others go up to it.
+        let most = before.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        let done = setrlimit(Resource::Nofile, raised(wanted, hard))
+            .or_else(|_| setrlimit(Resource::Nofile, raised(most, before.maximum)));
+        if let Err(error) = done {
+            tracing::warn!(%error, "cannot raise the limit of open files");
+        }
     }
-    let raised = |maximum| Rlimit {
-        current: Some(wanted),
-        maximum,
-    };
-    let enough = now.maximum.is_none_or(|maximum| maximum >= wanted);
-    let done = if enough {
-        setrlimit(Resource::Nofile, raised(now.maximum))
-    } else {
-        setrlimit(Resource::Nofile, raised(Some(wanted))).or_else(|_| {
-            let most = Rlimit {
-                current: now.maximum,
-                maximum: now.maximum,
-            };
-            setrlimit(Resource::Nofile, most)
-        })
-    };
-    if let Err(error) = done {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+    let now = getrlimit(Resource::Nofile).current;
+    let fit = streams_within(now, streams);
+    if fit < streams {
+        tracing::warn!(
+            open_files = now,
+            wanted,
+            configured = streams,
+            connections = fit,
+            "the limit of open files is lower than limits.connections needs: further connections of \
+             users will be refused; raise it (LimitNOFILE in a systemd unit, ulimit -n) or lower \
+             limits.connections"
+        );
+    }
+    fit
+}
+
+/// Returns how many of `streams` connections a limit of open files leaves room for.
+fn streams_within(limit: Option<u64>, streams: usize) -> usize {
+    let room = limit.map(|limit| limit.saturating_sub(OTHER_DESCRIPTORS));
+    let room = room.and_then(|room| usize::try_from(room).ok());
+    room.map_or(streams, |room| room.min(streams))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_fit_into_the_limit_of_open_files() {
+        assert_eq!(streams_within(Some(1_024), 32_768), 768);
+        assert_eq!(streams_within(Some(33_024), 32_768), 32_768);
+        assert_eq!(streams_within(Some(100), 32_768), 0);
+        assert_eq!(streams_within(None, 32_768), 32_768);
+    }
+
+    /// The soft limit of a login session (1,024) holds nobody back.
+    #[test]
+    fn the_soft_limit_is_raised_as_far_as_the_hard_one() {
+        let before = getrlimit(Resource::Nofile);
+        let low = Rlimit {
+            current: Some(512),
+            ..before
+        };
+        setrlimit(Resource::Nofile, low).unwrap();
+        let fit = raise_descriptor_limit(700);
+        let raised = getrlimit(Resource::Nofile).current;
+        // Other tests of this process may need more.
+        setrlimit(Resource::Nofile, before).unwrap();
+        assert_eq!(fit, 700);
+        assert!(raised.is_none_or(|raised| raised >= 956), "{raised:?}");
     }
 }

@@ -34,7 +34,7 @@ pub fn run_server(
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
-    raise_descriptor_limit(config.limits.connections);
+    let streams = raise_descriptor_limit(config.limits.connections);
     let inward = Inward {
         tun: &config.tun,
         listen: &config.listen,
@@ -66,8 +66,9 @@ pub fn run_server(
     };
     let mut core = ServerCore::new(config);
     core.set_wall_clock(clock.now(), since_epoch());
+    core.set_most_streams(streams);
     let limits = Limits {
-        streams: config.limits.connections,
+        streams,
         connect_timeout: config.timeouts.connect,
     };
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;

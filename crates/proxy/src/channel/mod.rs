@@ -6,7 +6,7 @@
 //!
 //! Of users' bytes little is kept here, and none while a connection is idle: of what goes out a record,
 //! or what left with a first flight in vain, where memory has run out; of what came in a batch that a
-//! reader did not take, and the first part of a record; and at a box what left with the first flight, until
+//! reader did not take, a record behind that, and the first part of a record; and at a box what left with the first flight, until
 //! it is known to have been taken. What goes out is protected in the engine's memory, where a socket put it.
 
 mod broken;
@@ -33,8 +33,8 @@ pub(crate) use tls::{Client, Server};
 
 /// Most bytes that are protected, or shown to a reader, at a time.
 const BATCH: usize = 64 << 10;
-/// How a record of TLS begins that has a handshake.
-const HANDSHAKE_OF_TLS: u8 = 22;
+/// How a box of `braid/3` began, whose records had another form.
+const OLDER_HELLO: u8 = 1;
 
 /// A connection to the other end.
 #[derive(Debug)]
@@ -93,11 +93,12 @@ impl Channel {
         };
         let _ = stack.read_with(now, conn, peek);
         let tls = match first? {
-            byte @ (record::HELLO | HANDSHAKE_OF_TLS) => {
+            byte @ (record::HELLO | OLDER_HELLO) => {
                 let (session, join_secret) = server.accept().ok()?;
                 let shared = (&server.clock, &server.scratch);
-                let mut tls = Box::new(Tls::new(session.into(), Some(join_secret), shared));
-                if byte == HANDSHAKE_OF_TLS {
+                let own = Some((join_secret, &server.tickets));
+                let mut tls = Box::new(Tls::new(session.into(), own, shared));
+                if byte == OLDER_HELLO {
                     tls.meets_older();
                 }
                 Some(tls)

@@ -1,17 +1,13 @@
-//! Records: what box and server say to each other, as it goes over the wire.
+//! Records: the bytes of box and server on the wire.
 //!
-//! Handshake and keys are those of TLS 1.3 in the form that QUIC has for them (RFC 9001), since there the
-//! library protects where the bytes stand, and a record layer of TLS would copy them. A record is
-//!
-//! - 1 byte kind: in the upper half the [`Level`], by which key it is protected, in the lower half the
-//!   [`Content`];
-//! - 2 bytes length of what follows, big endian;
-//! - the bytes, and behind them 16 bytes of tag, or none where it is in clear.
-//!
-//! Kind and length are authenticated as well. Each way numbers its records, those in clear and those that
-//! were skipped too, and the number is the nonce: so none can be left out, repeated or moved, from under
-//! one key to the next neither.
+//! A record has the form that TLS 1.3 gives it (RFC 8446 section 5), so that one sees of it from outside
+//! what one sees of TLS: a type, a version, a length and ciphertext. The [`Content`] stands inside, behind
+//! the bytes, and zeros that pad short records behind that. Nonce and additional data are also those of
+//! TLS 1.3: each key numbers its records from 0, and the header is authenticated. Keys and handshake
+//! are those that QUIC takes from TLS 1.3 (RFC 9001), because there the library protects bytes where
+//! they stand; its own record layer copies them.
 
+use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
 use arrayvec::ArrayVec;
@@ -19,120 +15,124 @@ use rustls::quic::{PacketKey, Secrets};
 
 use super::Broken;
 
-/// Before the bytes of a record.
-pub(super) const HEADER: usize = 3;
-/// Behind them, where it is protected.
+/// Before the bytes of a record: type, version, length.
+pub(super) const HEADER: usize = 5;
+/// Behind them, where it is protected: the content, and the tag of the cipher.
+const CONTENT: usize = 1;
 const TAG: usize = 16;
-/// What a protected record has besides.
-pub(crate) const OVERHEAD: usize = HEADER + TAG;
-/// Most bytes of a record: a reader needs all of it before he gets the first.
+/// What a protected record has besides its bytes, without padding.
+pub(crate) const OVERHEAD: usize = HEADER + CONTENT + TAG;
+/// Most bytes of a record: a reader needs all of it before it gets the first.
 pub(super) const MOST: usize = 16 << 10;
 /// Most of them that are somebody's.
 pub(super) const MOST_PLAIN: usize = MOST - OVERHEAD;
+/// The version that all records of TLS 1.3 bear (RFC 8446 section 5.1).
+const VERSION: [u8; 2] = [3, 3];
+/// The least that is encrypted in a record once there are keys: messages, ends of users' bytes, alerts
+/// and a user's keystrokes look the same.
+const LEAST_PADDED: usize = 128;
+/// Up to here messages are padded to powers of two, longer ones to whole packets.
+const MOST_DOUBLED: usize = 1024;
+/// What is encrypted in a record of 1,400 bytes, which is a packet, whatever options it has.
+const PACKET: usize = 1400 - HEADER - TAG;
 /// A peer that replaces its key has made so many records under it: to replace one costs more than to read
 /// one.
 const LEAST_RECORDS: u64 = 1024;
+/// Most keys that one direction may be ahead of the other, whose end has been asked to follow.
+const MOST_AHEAD: usize = 16;
 /// Most records that [`places`] makes room for.
 pub(super) const PLACES: usize = 16;
 
-/// By which key a record is protected.
+/// The key that protects a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
-    Clear = 0,
+    Clear,
     /// That of a ticket.
-    Early = 1,
-    Handshake = 2,
+    Early,
+    Handshake,
     /// That of both ends, once they know each other.
-    Traffic = 3,
+    Traffic,
 }
 
-/// What a record says.
+/// The meaning of a record's bytes. All but the last are content types of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
+    /// Something is wrong, or the sender will say no more (RFC 8446 section 6): level and description.
+    Alert = 21,
     /// Messages of TLS.
-    Handshake = 1,
+    Handshake = 22,
     /// Bytes of a user, or messages about them.
-    Data = 2,
-    /// A user's bytes have ended; the connection goes on.
-    FlowEnd = 3,
-    /// The sender's next record has the next key (RFC 9001 section 6).
-    KeyUpdate = 4,
-    /// The sender will say no more.
-    End = 5,
-    /// Something is wrong: one byte, as in TLS (RFC 8446 section 6.2).
-    Alert = 6,
+    Data = 23,
+    /// A user's bytes have ended; the connection goes on. No protocol has this number.
+    FlowEnd = 0xe0,
 }
 
-/// The first byte of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind {
-    pub(super) level: Level,
-    pub(super) content: Content,
-}
-
-/// How whoever opens a connection begins. SOCKS5 begins by another byte, and TLS too.
-pub(super) const HELLO: u8 = Kind {
-    level: Level::Clear,
-    content: Content::Handshake,
-}
-.byte();
-
-impl Kind {
-    const fn byte(self) -> u8 {
-        (self.level as u8) << 4 | self.content as u8
-    }
-
+impl Content {
     fn read(byte: u8) -> Option<Self> {
-        let level = match byte >> 4 {
-            0 => Level::Clear,
-            1 => Level::Early,
-            2 => Level::Handshake,
-            3 => Level::Traffic,
-            _ => return None,
-        };
-        let content = match byte & 0xf {
-            1 => Content::Handshake,
-            2 => Content::Data,
-            3 => Content::FlowEnd,
-            4 => Content::KeyUpdate,
-            5 => Content::End,
-            6 => Content::Alert,
-            _ => return None,
-        };
-        let fits = match level {
-            Level::Clear | Level::Handshake => {
-                matches!(content, Content::Handshake | Content::Alert)
-            }
-            Level::Early => matches!(content, Content::Data | Content::FlowEnd),
-            Level::Traffic => true,
-        };
-        fits.then_some(Kind { level, content })
-    }
-
-    /// Whether it is a user's: of two one after the other, only one is anybody's at a time.
-    pub(super) fn is_flow(self) -> bool {
-        matches!(self.content, Content::Data | Content::FlowEnd)
-    }
-
-    /// Bytes behind those of the record.
-    fn tag(self) -> usize {
-        match self.level {
-            Level::Clear => 0,
-            _ => TAG,
+        match byte {
+            21 => Some(Content::Alert),
+            22 => Some(Content::Handshake),
+            23 => Some(Content::Data),
+            0xe0 => Some(Content::FlowEnd),
+            _ => None,
         }
     }
 
-    /// Bytes on the wire of a record with `len` bytes.
-    pub(super) fn wire_len(self, len: usize) -> usize {
-        HEADER + len + self.tag()
+    /// Returns whether the record belongs to a user: of two users one after the other, records of the
+    /// second wait until the first is done.
+    pub(super) fn is_flow(self) -> bool {
+        matches!(self, Content::Data | Content::FlowEnd)
     }
 }
 
-/// What stands before the bytes of a record.
+/// The first byte of a connection. SOCKS5 begins by another one.
+pub(super) const HELLO: u8 = Content::Handshake as u8;
+
+/// The message by which early data ends (RFC 8446 section 4.5).
+pub(super) const END_OF_EARLY_DATA: [u8; 4] = [5, 0, 0, 0];
+/// The message after which the sender's next record has the next key (RFC 8446 section 4.6.3), up to its
+/// last byte.
+const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
+/// The alert of a sender that will say no more.
+pub(super) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+
+/// Returns the message that replaces a key, and asks the other end to follow or does follow.
+pub(super) fn key_update(asks: bool) -> [u8; 5] {
+    let [a, b, c, d] = KEY_UPDATE;
+    [a, b, c, d, u8::from(asks)]
+}
+
+/// Returns whether a message replaces the sender's key.
+pub(super) fn is_key_update(message: &[u8]) -> bool {
+    matches!(message.strip_prefix(&KEY_UPDATE[..]), Some([0 | 1]))
+}
+
+/// Returns the bytes of a whole record in plaintext.
+pub(super) fn plaintext(content: Content, bytes: &[u8]) -> Vec<u8> {
+    let [a, b] = (bytes.len() as u16).to_be_bytes();
+    let header = [content as u8, VERSION[0], VERSION[1], a, b];
+    [&header[..], bytes].concat()
+}
+
+/// Returns the zeros that pad a record of `len` bytes. Bytes of a user are padded only where there are
+/// fewer than in any other record. Messages come in few sizes, so that their size tells neither the
+/// length of a destination's name nor the kind of message.
+pub(super) fn padding(len: usize, of_user: bool) -> usize {
+    let inner = len + CONTENT;
+    let padded = match inner {
+        _ if of_user => inner.max(LEAST_PADDED),
+        ..=MOST_DOUBLED => inner.next_power_of_two().max(LEAST_PADDED),
+        _ => inner.next_multiple_of(PACKET),
+    };
+    (padded - inner).min(MOST_PLAIN.saturating_sub(len))
+}
+
+/// The bytes before those of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     bytes: [u8; HEADER],
-    pub(super) kind: Kind,
+    /// What is seen from outside: protected records are all [`Content::Data`].
+    pub(super) outer: Content,
     /// Bytes that follow.
     pub(super) body: usize,
 }
@@ -141,40 +141,54 @@ impl Header {
     /// # Errors
     /// There is no such record.
     pub(super) fn read(bytes: [u8; HEADER]) -> Result<Self, Broken> {
-        let [kind, a, b] = bytes;
-        let kind = Kind::read(kind).ok_or(Broken::Damaged)?;
+        let [kind, major, minor, a, b] = bytes;
+        let outer = Content::read(kind).filter(|c| *c != Content::FlowEnd);
+        let outer = outer.ok_or(Broken::Damaged)?;
+        // The first record of an older library may say 1.0 (RFC 8446 section 5.1).
+        let version =
+            [major, minor] == VERSION || (outer, major, minor) == (Content::Handshake, 3, 1);
         let body = usize::from(u16::from_be_bytes([a, b]));
-        let sound = body >= kind.tag() && body <= MOST - HEADER;
+        let least = match outer {
+            Content::Data => CONTENT + TAG,
+            _ => 0,
+        };
+        let sound = version && body >= least && body <= MOST - HEADER;
         sound
-            .then_some(Header { bytes, kind, body })
+            .then_some(Header { bytes, outer, body })
             .ok_or(Broken::Damaged)
     }
 }
 
-/// One way, and the keys of it.
-pub(super) struct Way {
-    /// Of the next record.
+/// A key, and the number of its next record.
+struct Key {
+    key: Box<dyn PacketKey>,
     number: u64,
-    early: Option<Box<dyn PacketKey>>,
-    handshake: Option<Box<dyn PacketKey>>,
+}
+
+impl Key {
+    fn new(key: Box<dyn PacketKey>) -> Self {
+        Key { key, number: 0 }
+    }
+}
+
+/// The keys of one direction.
+pub(super) struct Way {
+    early: Option<Key>,
+    handshake: Option<Key>,
     traffic: Option<Traffic>,
 }
 
 struct Traffic {
-    key: Box<dyn PacketKey>,
-    next: Secrets,
-    /// Whether it is the peer's.
-    remote: bool,
-    /// Records under this key.
-    records: u64,
-    /// So many there may be.
+    key: Key,
+    /// Most records under one key.
     limit: u64,
+    /// How many keys there were before this one.
+    generation: u64,
 }
 
 impl Way {
     pub(super) const fn new() -> Self {
         Way {
-            number: 0,
             early: None,
             handshake: None,
             traffic: None,
@@ -182,23 +196,20 @@ impl Way {
     }
 
     pub(super) fn set_early(&mut self, key: Box<dyn PacketKey>) {
-        self.early = Some(key);
+        self.early = Some(Key::new(key));
     }
 
     pub(super) fn set_handshake(&mut self, key: Box<dyn PacketKey>) {
-        self.handshake = Some(key);
+        self.handshake = Some(Key::new(key));
     }
 
-    /// The key of this way, and what the next ones are made from.
-    pub(super) fn set_traffic(&mut self, key: Box<dyn PacketKey>, next: Secrets, remote: bool) {
+    pub(super) fn set_traffic(&mut self, key: Box<dyn PacketKey>) {
         // A few are left for those that are made at a time.
         let limit = key.confidentiality_limit() - PLACES as u64;
         self.traffic = Some(Traffic {
-            key,
-            next,
-            remote,
-            records: 0,
+            key: Key::new(key),
             limit,
+            generation: 0,
         });
     }
 
@@ -206,94 +217,149 @@ impl Way {
         self.early.is_some()
     }
 
-    /// The handshake has ended.
+    /// Forgets the key of early data, which has ended.
+    pub(super) fn forget_early(&mut self) {
+        self.early = None;
+    }
+
+    /// Forgets the keys of the handshake, which has ended.
     pub(super) fn forget_handshake(&mut self) {
         self.early = None;
         self.handshake = None;
     }
 
-    /// Whether the key has to be replaced before more is said.
+    /// Returns whether the key has to be replaced before the next record.
     pub(super) fn is_worn(&self) -> bool {
-        let worn = |traffic: &Traffic| traffic.records >= traffic.limit;
+        let worn = |traffic: &Traffic| traffic.key.number >= traffic.limit;
         self.traffic.as_ref().is_some_and(worn)
     }
 
-    /// Whether there were as many records under this key as there have to be before it is replaced.
-    pub(super) fn may_renew(&self) -> bool {
-        let used = |traffic: &Traffic| traffic.records > LEAST_RECORDS;
-        self.traffic.as_ref().is_some_and(used)
+    /// Returns whether the sender of these records may replace the key: after enough records, or to follow
+    /// the `other` direction.
+    pub(super) fn may_renew(&self, other: &Way) -> bool {
+        let used = |traffic: &Traffic| traffic.key.number > LEAST_RECORDS;
+        self.traffic.as_ref().is_some_and(used) || self.is_behind(other)
     }
 
-    /// The next key is used from now on.
-    pub(super) fn renew(&mut self) {
+    /// Returns whether fewer keys of this direction were replaced than of the `other` one.
+    pub(super) fn is_behind(&self, other: &Way) -> bool {
+        let generation = |way: &Way| way.traffic.as_ref().map(|traffic| traffic.generation);
+        generation(self) < generation(other)
+    }
+
+    /// Replaces the key from now on.
+    pub(super) fn renew(&mut self, key: Box<dyn PacketKey>) {
         if let Some(traffic) = &mut self.traffic {
-            let keys = traffic.next.next_packet_keys();
-            traffic.key = match traffic.remote {
-                true => keys.remote,
-                false => keys.local,
-            };
-            traffic.records = 0;
+            traffic.key = Key::new(key);
+            traffic.generation += 1;
         }
     }
 
-    fn key(&mut self, level: Level) -> Option<&dyn PacketKey> {
+    fn key(&mut self, level: Level) -> Option<&mut Key> {
         match level {
             Level::Clear => None,
-            Level::Early => self.early.as_deref(),
-            Level::Handshake => self.handshake.as_deref(),
-            Level::Traffic => self.traffic.as_mut().map(|traffic| {
-                traffic.records += 1;
-                &*traffic.key
-            }),
+            Level::Early => self.early.as_mut(),
+            Level::Handshake => self.handshake.as_mut(),
+            Level::Traffic => self.traffic.as_mut().map(|traffic| &mut traffic.key),
         }
     }
 
-    /// Makes a record of what stands in `record`, with room for the header before it and for a tag behind
-    /// it.
+    /// Makes a protected record of the `len` bytes that stand in `record` behind room for the header.
+    /// What is left behind them, but for content and tag, is padding.
     ///
     /// # Errors
     /// There is no such key; the library fails.
-    pub(super) fn seal(&mut self, kind: Kind, record: &mut [u8]) -> Result<(), Broken> {
-        let number = self.next();
+    pub(super) fn seal(
+        &mut self,
+        (level, content): (Level, Content),
+        record: &mut [u8],
+        len: usize,
+    ) -> Result<(), Broken> {
         let body = record.len() - HEADER;
-        debug_assert!(body >= kind.tag() && record.len() <= MOST);
-        let len = u16::try_from(body).map_err(|_| Broken::Failed)?;
-        let [a, b] = len.to_be_bytes();
-        let header = [kind.byte(), a, b];
-        record[..HEADER].copy_from_slice(&header);
-        if kind.level == Level::Clear {
-            return Ok(());
-        }
-        let (bytes, place) = record[HEADER..].split_at_mut(body - TAG);
-        let key = self.key(kind.level).ok_or(Broken::Failed)?;
-        let tag = key.encrypt_in_place(number, &header, bytes)?;
-        place.copy_from_slice(tag.as_ref());
+        debug_assert!(len + CONTENT + TAG <= body && record.len() <= MOST);
+        let [a, b] = u16::try_from(body)
+            .map_err(|_| Broken::Failed)?
+            .to_be_bytes();
+        let header = [Content::Data as u8, VERSION[0], VERSION[1], a, b];
+        let (place, body) = record.split_at_mut(HEADER);
+        place.copy_from_slice(&header);
+        let (bytes, tag) = body.split_at_mut(body.len() - TAG);
+        let (content_place, padding) = bytes[len..].split_at_mut(CONTENT);
+        content_place.copy_from_slice(&[content as u8]);
+        padding.fill(0);
+        let key = self.key(level).ok_or(Broken::Failed)?;
+        let made = key.key.encrypt_in_place(key.number, &header, bytes)?;
+        tag.copy_from_slice(made.as_ref());
+        key.number += 1;
         Ok(())
     }
 
-    /// Makes of a record's `body` the bytes that its sender put in, which stand where they stood, and
-    /// returns how many.
+    /// Makes of a protected record's `body` the bytes that its sender put in, which stand where they stood,
+    /// and returns the content and how many there are. One that cannot be opened has no number.
     ///
     /// # Errors
     /// There is no such key; it is not as its sender made it.
-    pub(super) fn open(&mut self, header: &Header, body: &mut [u8]) -> Result<usize, Broken> {
-        let number = self.next();
-        if header.kind.level == Level::Clear {
-            return Ok(body.len());
+    pub(super) fn open(
+        &mut self,
+        level: Level,
+        header: &Header,
+        body: &mut [u8],
+    ) -> Result<(Content, usize), Broken> {
+        let key = self.key(level).ok_or(Broken::Damaged)?;
+        let opened = key.key.decrypt_in_place(key.number, &header.bytes, body);
+        let bytes = opened.map_err(|_| Broken::Damaged)?;
+        key.number += 1;
+        let len = bytes.iter().rposition(|byte| *byte != 0);
+        let len = len.ok_or(Broken::Damaged)?;
+        let content = Content::read(bytes[len]).ok_or(Broken::Damaged)?;
+        Ok((content, len))
+    }
+}
+
+/// The secrets of the keys to come. The library derives the next keys of both directions at a time and
+/// keeps nothing older. So no secret is left of a key that was replaced; the key of the direction
+/// that has not come so far waits here.
+pub(super) struct NextKeys {
+    secrets: Secrets,
+    local: VecDeque<Box<dyn PacketKey>>,
+    remote: VecDeque<Box<dyn PacketKey>>,
+}
+
+impl NextKeys {
+    pub(super) fn new(secrets: Secrets) -> Self {
+        NextKeys {
+            secrets,
+            local: VecDeque::new(),
+            remote: VecDeque::new(),
         }
-        let key = self.key(header.kind.level).ok_or(Broken::Damaged)?;
-        let opened = key.decrypt_in_place(number, &header.bytes, body);
-        opened.map(|bytes| bytes.len()).map_err(|_| Broken::Damaged)
     }
 
-    /// A record is not read.
-    pub(super) fn skip(&mut self) {
-        self.next();
+    /// Returns the next key of what this end says.
+    ///
+    /// # Errors
+    /// The other end does not follow.
+    pub(super) fn local(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
+        if let Some(key) = self.local.pop_front() {
+            return Ok(key);
+        }
+        let keys = self.secrets.next_packet_keys();
+        self.remote.push_back(keys.remote);
+        let follows = self.remote.len() <= MOST_AHEAD;
+        follows.then_some(keys.local).ok_or(Broken::Damaged)
     }
 
-    fn next(&mut self) -> u64 {
-        self.number += 1;
-        self.number - 1
+    /// Returns the next key of what the other end says.
+    ///
+    /// # Errors
+    /// This end could not follow, as the other end takes nothing.
+    pub(super) fn remote(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
+        if let Some(key) = self.remote.pop_front() {
+            return Ok(key);
+        }
+        let keys = self.secrets.next_packet_keys();
+        self.local.push_back(keys.local);
+        let follows = self.local.len() <= MOST_AHEAD;
+        follows.then_some(keys.remote).ok_or(Broken::Damaged)
     }
 }
 
@@ -317,164 +383,9 @@ pub(super) fn places<'a>(bufs: &'a mut [IoSliceMut<'_>]) -> ArrayVec<&'a mut [u8
 
 /// Where the bytes of a protected record stand in its place.
 pub(super) fn plain_of(place: &mut [u8]) -> &mut [u8] {
-    let end = place.len() - TAG;
+    let end = place.len() - CONTENT - TAG;
     &mut place[HEADER..end]
 }
 
 #[cfg(test)]
-mod tests {
-    use braid_wire::Instant;
-    use rustls::quic::{Connection, KeyChange, Keys};
-
-    use super::*;
-    use crate::channel::{Client, Server};
-    use crate::keys::PrivateKey;
-
-    const DATA: Kind = Kind {
-        level: Level::Traffic,
-        content: Content::Data,
-    };
-
-    /// Keys of a box's way to its server: as the box has them, and as the server does.
-    fn ways() -> (Way, Way) {
-        let [key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
-        let client = Client::new(&key, server_key.public());
-        let server = Server::new(&server_key, [key.public()]);
-        let mut ends: [Connection; 2] = [
-            client.connect(Instant::ZERO).unwrap().into(),
-            server.accept().unwrap().0.into(),
-        ];
-        let mut ways: [Option<(Keys, Secrets)>; 2] = [None, None];
-        while ends.iter().any(|end| end.is_handshaking()) {
-            for (from, to) in [(0, 1), (1, 0)] {
-                loop {
-                    let mut said = Vec::new();
-                    let change = ends[from].write_hs(&mut said);
-                    ends[to].read_hs(&said).unwrap();
-                    match change {
-                        Some(KeyChange::OneRtt { keys, next }) => ways[from] = Some((keys, next)),
-                        Some(KeyChange::Handshake { .. }) => {}
-                        None => break,
-                    }
-                }
-            }
-        }
-        let [Some((ours, next)), Some((theirs, their_next))] = ways else {
-            panic!("no keys");
-        };
-        let (mut out, mut into) = (Way::new(), Way::new());
-        out.set_traffic(ours.local.packet, next, false);
-        into.set_traffic(theirs.remote.packet, their_next, true);
-        (out, into)
-    }
-
-    fn seal(way: &mut Way, kind: Kind, bytes: &[u8]) -> Vec<u8> {
-        let mut record = [&[0; HEADER], bytes].concat();
-        record.resize(kind.wire_len(bytes.len()), 0);
-        way.seal(kind, &mut record).unwrap();
-        record
-    }
-
-    fn open(way: &mut Way, record: &[u8]) -> Result<Vec<u8>, Broken> {
-        let (head, body) = record.split_first_chunk().unwrap();
-        let header = Header::read(*head)?;
-        assert_eq!(header.body, body.len());
-        let mut body = body.to_vec();
-        let len = way.open(&header, &mut body)?;
-        body.truncate(len);
-        Ok(body)
-    }
-
-    #[test]
-    fn what_is_sealed_is_opened_in_its_order_only() {
-        let (mut out, mut into) = ways();
-        let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
-        assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
-        assert_eq!(open(&mut into, &records[1]).unwrap(), b"");
-        // Again, and in the place of another.
-        assert_eq!(open(&mut into, &records[1]), Err(Broken::Damaged));
-        assert_eq!(open(&mut into, &records[2]), Err(Broken::Damaged));
-        // One that was not read has its number all the same.
-        let next = [&b"four"[..], b"five"].map(|bytes| seal(&mut out, DATA, bytes));
-        assert_eq!(open(&mut into, &next[1]).unwrap(), b"five");
-    }
-
-    #[test]
-    fn a_bit_that_was_changed_is_found_wherever_it_stands() {
-        for at in 0..OVERHEAD + 3 {
-            let (mut out, mut into) = ways();
-            let mut record = seal(&mut out, DATA, b"abc");
-            // The length is not that of what follows then, which the test would find itself.
-            if at == 1 || at == 2 {
-                continue;
-            }
-            record[at] ^= 1;
-            let found = open(&mut into, &record);
-            assert_eq!(found, Err(Broken::Damaged), "byte {at}");
-        }
-        // The length is authenticated too.
-        let (mut out, mut into) = ways();
-        let mut record = seal(&mut out, DATA, b"abc");
-        record[2] += 1;
-        record.push(0);
-        assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
-    }
-
-    #[test]
-    fn keys_wear_out_and_are_replaced() {
-        let (mut out, mut into) = ways();
-        let limit = out.traffic.as_ref().unwrap().limit;
-        assert_eq!(limit, (1 << 23) - PLACES as u64, "as RFC 9001 has it");
-        out.traffic.as_mut().unwrap().records = limit - 1;
-        assert!(!out.is_worn());
-        let old = seal(&mut out, DATA, b"old");
-        assert!(out.is_worn());
-        out.renew();
-        assert!(!out.is_worn());
-        let new = seal(&mut out, DATA, b"new");
-        assert_eq!(open(&mut into, &old).unwrap(), b"old");
-        into.renew();
-        assert_eq!(open(&mut into, &new).unwrap(), b"new");
-        // The old one is good for nothing any more.
-        let (mut out, mut into) = ways();
-        let under_old = seal(&mut out, DATA, b"old");
-        into.renew();
-        assert_eq!(open(&mut into, &under_old), Err(Broken::Damaged));
-    }
-
-    #[test]
-    fn heads_of_no_record_are_told() {
-        let head = |kind: u8, len: u16| {
-            let [a, b] = len.to_be_bytes();
-            Header::read([kind, a, b]).map(|header| (header.kind.byte(), header.body))
-        };
-        let most = (MOST - HEADER) as u16;
-        assert_eq!(head(0x32, most), Ok((0x32, MOST - HEADER)));
-        assert_eq!(head(0x32, most + 1), Err(Broken::Damaged));
-        // A tag, at least; in clear there is none.
-        assert_eq!(head(0x32, 16), Ok((0x32, 16)));
-        assert_eq!(head(0x32, 15), Err(Broken::Damaged));
-        assert_eq!(head(HELLO, 0), Ok((HELLO, 0)));
-        let known: Vec<u8> = (0..=255).filter(|kind| head(*kind, 100).is_ok()).collect();
-        let clear_and_early = [0x01, 0x06, 0x12, 0x13];
-        let others = [0x21, 0x26, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36];
-        assert_eq!(known, [&clear_and_early[..], &others].concat());
-    }
-
-    #[test]
-    fn places_stand_one_behind_the_other() {
-        let lens = |bufs: &[usize]| -> Vec<usize> {
-            let mut memory: Vec<Vec<u8>> = bufs.iter().map(|len| vec![0; *len]).collect();
-            let mut bufs: Vec<_> = memory.iter_mut().map(|m| IoSliceMut::new(m)).collect();
-            places(&mut bufs).iter().map(|place| place.len()).collect()
-        };
-        assert_eq!(lens(&[32 << 10, 32 << 10]), [16 << 10; 4]);
-        // No record is larger, and none is so small as a remainder would be.
-        assert_eq!(lens(&[(16 << 10) + 1]), [8 << 10, (8 << 10) + 1]);
-        assert_eq!(lens(&[100, 32 << 10, 50]), [100, 16 << 10, 16 << 10, 50]);
-        // Nothing fits into the last.
-        assert_eq!(lens(&[20_000, OVERHEAD]), [10_000, 10_000]);
-        assert_eq!(lens(&[OVERHEAD]), []);
-        assert_eq!(lens(&[32 << 10; 20]).len(), PLACES);
-    }
-}
+mod tests;

@@ -1,21 +1,27 @@
 //! The state of a protected connection.
 
+mod incoming;
+
 use core::fmt;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use braid_engine::{ApiError, ConnId, JoinAuth, Stack};
+use braid_engine::{ApiError, ConnId, Stack};
 use braid_wire::Instant;
 use rustls::AlertDescription;
 use rustls::quic::{Connection, KeyChange};
+use zeroize::Zeroizing;
 
 use super::flow::{Incoming, Outgoing};
-use super::joins::{self, JoinSecret};
-use super::record::{self, Content, HEADER, Header, Kind, Level, MOST_PLAIN, OVERHEAD, Way};
-use super::scratch::{Plain, Scratch};
-use super::slices::{self, Input};
-use super::tls::{self, EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, TicketClock};
+use super::joins::JoinSecret;
+use super::record::{
+    self, CLOSE_NOTIFY, Content, END_OF_EARLY_DATA, HEADER, Level, MOST_PLAIN, NextKeys, OVERHEAD,
+    Way,
+};
+use super::scratch::{Scratch, wipe};
+use super::slices;
+use super::tls::{self, EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, Remembered, TicketClock};
 use super::{BATCH, Broken};
 use crate::keys::PublicKey;
 
@@ -26,6 +32,8 @@ const MOST_HELD: usize = 40 << 10;
 const MOST_HANDSHAKE: usize = EARLY_LIMIT + (8 << 10);
 /// Where the engine's next piece of memory is smaller than this, a record is made elsewhere and copied.
 const LEAST_ROOM: usize = 4 * OVERHEAD;
+/// The room that is asked for at least: that of a record that needs padding.
+const LEAST_WANTED: usize = 256;
 
 /// The state of protection.
 pub(super) struct Tls {
@@ -36,25 +44,33 @@ pub(super) struct Tls {
     join_secret: Option<JoinSecret>,
     /// Whether subflows prove themselves by it, once that is known.
     pub(super) joins_prove: Option<bool>,
+    /// Of a server: the tickets it gave.
+    tickets: Option<Arc<Remembered>>,
     outgoing_keys: Way,
     incoming_keys: Way,
+    next_keys: Option<NextKeys>,
     /// What is written is protected by this key.
     writing: Level,
     /// What is read must be; of a client's first flight some is [`Level::Early`].
     reading: Level,
+    /// Of a server: the client may have sent early data under a key that is not known.
+    skips_early: bool,
     /// Records that the engine has not taken yet.
     pending: Vec<u8>,
     /// The first part of a record of which the rest has not come.
     partial: Vec<u8>,
     /// Of a client: what was written before the server's answer.
-    held: Vec<u8>,
-    /// So much of it left with the first flight, and in how many records.
+    held: Zeroizing<Vec<u8>>,
+    /// So much of it left with the first flight, in how many records, and with how much padding.
     early: usize,
     early_records: usize,
+    early_padding: usize,
     /// The end of a user's bytes did too.
     early_end: bool,
     /// What a reader was shown and did not take.
-    said: Vec<u8>,
+    said: Zeroizing<Vec<u8>>,
+    /// A record that was opened, and has to wait for a reader, or for the next user.
+    opened: Option<Opened>,
     /// Of a server: the client's ticket is proof of its key.
     vouched: bool,
     /// Bytes that came before the handshake ended.
@@ -67,6 +83,12 @@ pub(super) struct Tls {
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
     broken: Option<Broken>,
+}
+
+/// A record of users' bytes, which nobody has read.
+struct Opened {
+    content: Content,
+    bytes: Zeroizing<Vec<u8>>,
 }
 
 /// The end of what we send.
@@ -91,6 +113,7 @@ impl fmt::Debug for Tls {
             .field("held", &self.held.len())
             .field("early", &self.early)
             .field("said", &self.said.len())
+            .field("opened", &self.opened.as_ref().map(|o| o.bytes.len()))
             .field("vouched", &self.vouched)
             .field("peer_ended", &self.peer_ended)
             .field("flow_ended", &self.flow_ended)
@@ -103,29 +126,38 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// `join_secret` is that of a server.
+    /// A server has a secret that joins are proved by, and the tickets it gave: its `own`.
     pub(super) fn new(
         session: Connection,
-        join_secret: Option<JoinSecret>,
+        own: Option<(JoinSecret, &Arc<Remembered>)>,
         (clock, scratch): (&Arc<TicketClock>, &Arc<Scratch>),
     ) -> Self {
+        let (join_secret, tickets) = match own {
+            Some((secret, tickets)) => (Some(secret), Some(Arc::clone(tickets))),
+            None => (None, None),
+        };
         let mut tls = Tls {
             session,
             clock: Arc::clone(clock),
             scratch: Arc::clone(scratch),
             join_secret,
             joins_prove: None,
+            tickets,
             outgoing_keys: Way::new(),
             incoming_keys: Way::new(),
+            next_keys: None,
             writing: Level::Clear,
             reading: Level::Clear,
+            skips_early: false,
             pending: Vec::new(),
             partial: Vec::new(),
-            held: Vec::new(),
+            held: Zeroizing::default(),
             early: 0,
             early_records: 0,
+            early_padding: 0,
             early_end: false,
-            said: Vec::new(),
+            said: Zeroizing::default(),
+            opened: None,
             vouched: false,
             shaken: 0,
             peer_ended: false,
@@ -144,13 +176,13 @@ impl Tls {
         tls
     }
 
-    /// Of a server: the client speaks a version of Braid that has the records of TLS, and is told so in
-    /// these.
+    /// Of a server: the client speaks `braid/3`, whose records had another form, and is told in that form
+    /// that nobody speaks it here.
     pub(super) fn meets_older(&mut self) {
-        const ALERT: u8 = 21;
-        const FATAL: u8 = 2;
+        // In plaintext an alert, of one byte.
+        const ALERT: u8 = 6;
         let what = AlertDescription::NoApplicationProtocol.into();
-        self.pending = vec![ALERT, 3, 3, 0, 2, FATAL, what];
+        self.pending = vec![ALERT, 0, 1, what];
         self.broken = Some(Broken::Incompatible);
     }
 
@@ -178,7 +210,7 @@ impl Tls {
 
     /// Whether nothing was taken in that is not read.
     pub(super) fn is_silent(&self) -> bool {
-        self.said.is_empty() && self.partial.is_empty()
+        self.said.is_empty() && self.opened.is_none() && self.partial.is_empty()
     }
 
     pub(super) fn read_finished(&self) -> bool {
@@ -255,9 +287,15 @@ impl Tls {
     ) -> Result<usize, E> {
         let scratch = Arc::clone(&self.scratch);
         scratch.with(|memory| {
-            let filled = fill(&mut [IoSliceMut::new(&mut memory[..room])])?;
-            self.say_bytes(&memory[..filled.min(room)]);
-            Ok(filled)
+            let memory = &mut memory[..room];
+            let filled = fill(&mut [IoSliceMut::new(memory)]);
+            // One that fails may have written anywhere.
+            let used = filled.as_ref().map_or(room, |filled| room.min(*filled));
+            if filled.is_ok() {
+                self.say_bytes(&memory[..used]);
+            }
+            wipe(&mut memory[..used]);
+            filled
         })
     }
 
@@ -271,41 +309,59 @@ impl Tls {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         if self.outgoing_keys.is_worn() {
-            self.renew();
+            self.renew(true);
             self.flush(now, conn, stack)?;
             if !self.pending.is_empty() {
                 return Ok(0);
             }
         }
-        let kind = self.kind(Content::Data);
         let mut filled = 0;
-        stack.write_with(now, conn, max.saturating_add(OVERHEAD).min(BATCH), |bufs| {
+        // With room for padding, where there is little to write.
+        let wanted = max.saturating_add(OVERHEAD).max(LEAST_WANTED).min(BATCH);
+        stack.write_with(now, conn, wanted, |bufs| {
             if bufs.first().is_none_or(|buf| buf.len() < LEAST_ROOM) {
                 filled = self.fill_elsewhere(max.min(MOST_PLAIN), fill)?;
                 return Ok(self.pass(bufs));
             }
             let mut places = record::places(bufs);
-            let plain = places.iter_mut().map(|place| record::plain_of(place));
+            let mut left = max;
+            let plain = places.iter_mut().map(|place| {
+                let plain = record::plain_of(place);
+                let len = plain.len().min(left);
+                left -= len;
+                &mut plain[..len]
+            });
             let mut plain: ArrayVec<_, { record::PLACES }> = plain.map(IoSliceMut::new).collect();
             filled = fill(&mut plain)?;
             drop(plain);
-            let (mut left, mut used) = (filled, 0);
-            for place in &mut places {
-                let len = left.min(place.len() - OVERHEAD);
-                if len == 0 {
-                    break;
-                }
-                let record = &mut place[..len + OVERHEAD];
-                if let Err(broken) = self.outgoing_keys.seal(kind, record) {
-                    self.broken = self.broken.or(Some(broken));
-                    break;
-                }
-                (left, used) = (left - len, used + record.len());
-            }
-            Ok::<_, E>(used)
+            Ok::<_, E>(self.seal_in_place(&mut places, filled))
         })?;
         self.flush(now, conn, stack)?;
         Ok(filled)
+    }
+
+    /// Makes records of the `filled` bytes that stand in the first of `places`, and returns the size of the
+    /// records.
+    fn seal_in_place(&mut self, places: &mut [&mut [u8]], filled: usize) -> usize {
+        let (mut left, mut used) = (filled, 0);
+        for place in places {
+            let room = place.len() - OVERHEAD;
+            let len = left.min(room);
+            if len == 0 {
+                break;
+            }
+            let padding = record::padding(len, true).min(room - len);
+            let record = &mut place[..len + OVERHEAD + padding];
+            let sealed = self
+                .outgoing_keys
+                .seal((self.writing, Content::Data), record, len);
+            if let Err(broken) = sealed {
+                self.broken = self.broken.or(Some(broken));
+                break;
+            }
+            (left, used) = (left - len, used + record.len());
+        }
+        used
     }
 
     /// Writes `bytes`, all or nothing.
@@ -369,7 +425,7 @@ impl Tls {
     /// Bytes that may leave with the first flight.
     fn early_room(&self) -> usize {
         match self.outgoing_keys.has_early() && self.early_records < MOST_EARLY_RECORDS {
-            true => MOST_EARLY - self.early,
+            true => MOST_EARLY - self.early - self.early_padding,
             false => 0,
         }
     }
@@ -386,31 +442,49 @@ impl Tls {
         let next = self.held.len() - self.early;
         let next = next.min(self.early_room());
         if next > 0 {
-            let next = self.held[self.early..self.early + next].to_vec();
+            let next = Zeroizing::new(self.held[self.early..self.early + next].to_vec());
             self.early += next.len();
             self.say_early(Content::Data, &next);
         }
     }
 
     fn say_early(&mut self, content: Content, bytes: &[u8]) {
+        let padding = record::padding(bytes.len(), self.is_of_user()).min(self.early_room());
         self.early_records += 1;
-        let kind = Kind {
-            level: Level::Early,
-            content,
-        };
-        self.add_record(kind, bytes);
+        self.early_padding += padding;
+        self.add_sealed((Level::Early, content), bytes, padding);
+    }
+
+    /// Of a client: says that early data has ended, where the server took it.
+    fn end_early(&mut self) {
+        if let Connection::Client(client) = &self.session
+            && client.is_early_data_accepted()
+            && self.outgoing_keys.has_early()
+        {
+            let padding = record::padding(END_OF_EARLY_DATA.len(), false);
+            self.add_sealed(
+                (Level::Early, Content::Handshake),
+                &END_OF_EARLY_DATA,
+                padding,
+            );
+            self.outgoing_keys.forget_early();
+        }
     }
 
     /// Protects `bytes`, which may be none, by what there is.
     fn say(&mut self, content: Content, bytes: &[u8]) {
-        let kind = self.kind(content);
+        self.say_as(content, bytes, self.is_of_user());
+    }
+
+    /// As [`say`](Self::say), padded as a user's bytes or as messages.
+    fn say_as(&mut self, content: Content, bytes: &[u8], of_user: bool) {
         let mut rest = bytes;
         loop {
             if self.outgoing_keys.is_worn() {
-                self.renew();
+                self.renew(true);
             }
             let (now, later) = rest.split_at(rest.len().min(MOST_PLAIN));
-            self.add_record(kind, now);
+            self.add_record(content, now, of_user);
             rest = later;
             if rest.is_empty() {
                 return;
@@ -418,23 +492,49 @@ impl Tls {
         }
     }
 
-    fn kind(&self, content: Content) -> Kind {
-        let level = self.writing;
-        Kind { level, content }
+    /// Returns whether what is written now are a user's bytes.
+    fn is_of_user(&self) -> bool {
+        self.outgoing == Outgoing::Flow
     }
 
-    fn renew(&mut self) {
-        self.add_record(self.kind(Content::KeyUpdate), &[]);
-        self.outgoing_keys.renew();
+    /// Replaces the key of what this end says: `asks` the other end to follow, or follows it.
+    fn renew(&mut self, asks: bool) {
+        let Some(next) = &mut self.next_keys else {
+            return;
+        };
+        match next.local() {
+            Ok(key) => {
+                self.add_record(Content::Handshake, &record::key_update(asks), false);
+                self.outgoing_keys.renew(key);
+            }
+            Err(broken) => self.broken = self.broken.or(Some(broken)),
+        }
     }
 
-    fn add_record(&mut self, kind: Kind, bytes: &[u8]) {
+    fn add_record(&mut self, content: Content, bytes: &[u8], of_user: bool) {
+        let padding = match self.writing {
+            Level::Clear => {
+                let record = record::plaintext(content, bytes);
+                return self.pending.extend_from_slice(&record);
+            }
+            // Their sizes are those of TLS.
+            Level::Handshake => 0,
+            _ => record::padding(bytes.len(), of_user),
+        };
+        self.add_sealed((self.writing, content), bytes, padding);
+    }
+
+    fn add_sealed(&mut self, kind: (Level, Content), bytes: &[u8], padding: usize) {
         let at = self.pending.len();
         self.pending.resize(at + HEADER, 0);
         self.pending.extend_from_slice(bytes);
-        self.pending.resize(at + kind.wire_len(bytes.len()), 0);
-        let sealed = self.outgoing_keys.seal(kind, &mut self.pending[at..]);
+        self.pending
+            .resize(at + bytes.len() + OVERHEAD + padding, 0);
+        let sealed = self
+            .outgoing_keys
+            .seal(kind, &mut self.pending[at..], bytes.len());
         if let Err(broken) = sealed {
+            wipe(&mut self.pending[at..]);
             self.pending.truncate(at);
             self.broken = self.broken.or(Some(broken));
         }
@@ -449,6 +549,9 @@ impl Tls {
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
         loop {
+            if self.follows() {
+                self.renew(false);
+            }
             while !self.pending.is_empty() && self.ending != Ending::Done {
                 let most = self.pending.len();
                 let passed =
@@ -458,8 +561,9 @@ impl Tls {
                 }
             }
             match self.ending {
+                _ if self.follows() => {}
                 Ending::Wanted if !self.session.is_handshaking() => {
-                    self.say(Content::End, &[]);
+                    self.say(Content::Alert, &CLOSE_NOTIFY);
                     self.ending = Ending::Said;
                 }
                 Ending::Said => {
@@ -475,6 +579,12 @@ impl Tls {
         }
     }
 
+    /// Returns whether the other end has replaced its key and this end is to do the same now.
+    fn follows(&self) -> bool {
+        let behind = self.outgoing_keys.is_behind(&self.incoming_keys);
+        behind && self.pending.is_empty() && self.ending == Ending::No && self.broken.is_none()
+    }
+
     /// Moves what waits into `bufs`, for as far as there is room, and returns how much.
     fn pass(&mut self, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let passed = slices::copy(&self.pending, bufs);
@@ -485,279 +595,13 @@ impl Tls {
         passed
     }
 
-    // --- what comes in
-
-    /// Takes in what there is: into `plain` what is for a reader, for as far as there is room, and where
-    /// there is none of that, what stands before it.
-    pub(super) fn drive<E: From<ApiError> + From<Broken>>(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        stack: &mut Stack,
-        mut plain: Option<&mut Plain<'_>>,
-    ) -> Result<(), E> {
-        self.flush(now, conn, stack)?;
-        while self.broken.is_none() && stack.readable(conn) > 0 {
-            self.clock.pass(now);
-            let taken = stack.read_with(now, conn, |bufs| {
-                let mut input = Input::new(bufs);
-                let all = input.left();
-                if self.peer_ended {
-                    // What comes after the end means nothing.
-                    return Ok(all);
-                }
-                if let Err(broken) = self.take(&mut input, &mut plain) {
-                    self.fail(broken);
-                }
-                Ok::<_, ApiError>(all - input.left())
-            })?;
-            // Before the box can know the secret, and use it.
-            self.agree_on_joins(now, conn, stack)?;
-            // An answer, or the alert that says what was wrong.
-            self.flush(now, conn, stack)?;
-            if taken == 0 {
-                break;
-            }
-        }
-        // No more will come: had the other end ended, it would have said so.
-        if stack.read_finished(conn) && !self.peer_ended {
-            self.broken = self.broken.or(Some(Broken::Truncated));
-        }
-        let unread = !self.said.is_empty() || plain.is_some_and(|plain| !plain.is_empty());
-        if unread {
-            return Ok(());
-        }
-        self.settle();
-        // A user's bytes had ended before, else they are not all there.
-        if self.peer_ended && self.incoming == Incoming::Flow {
-            self.broken = self.broken.or(Some(Broken::Truncated));
-        }
-        match self.broken {
-            Some(broken) => Err(broken.into()),
-            None => Ok(()),
-        }
-    }
-
-    /// Tells the engine how subflows prove themselves, once the other end has said what it can do: a box in
-    /// its ClientHello, and a server in what its Finished confirms.
-    fn agree_on_joins(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        stack: &mut Stack,
-    ) -> Result<(), ApiError> {
-        if self.joins_prove.is_some() || self.is_asking() {
-            return Ok(());
-        }
-        let Some(told) = self.session.quic_transport_parameters() else {
-            return Ok(());
-        };
-        let auth = joins::agreed(self.join_secret.take().as_ref(), told);
-        self.joins_prove = Some(auth != JoinAuth::Keys);
-        stack.set_join_auth(now, conn, auth)
-    }
-
-    pub(super) fn read_with<E: From<ApiError> + From<Broken>>(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        stack: &mut Stack,
-        drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
-    ) -> Result<usize, E> {
-        if !self.said.is_empty() {
-            self.drive::<E>(now, conn, stack, None)?;
-            let taken = drain(&[IoSlice::new(&self.said)]);
-            self.said.drain(..*taken.as_ref().unwrap_or(&0));
-            if self.said.is_empty() {
-                self.said = Vec::new();
-            }
-            self.settle();
-            return taken;
-        }
-        let scratch = Arc::clone(&self.scratch);
-        scratch.with(|memory| {
-            let mut plain = Plain::new(memory);
-            let driven = self.drive(now, conn, stack, Some(&mut plain));
-            if plain.is_empty() {
-                driven?;
-                if self.flow_ended && self.incoming == Incoming::Messages {
-                    // A user's bytes end of which nobody spoke.
-                    self.fail(Broken::Damaged);
-                    self.flush(now, conn, stack)?;
-                    return Err(Broken::Damaged.into());
-                }
-                return Ok(0);
-            }
-            let taken = driven.and_then(|()| drain(&[IoSlice::new(plain.bytes())]));
-            let done = *taken.as_ref().unwrap_or(&0);
-            self.said.extend_from_slice(&plain.bytes()[done..]);
-            self.settle();
-            taken
-        })
-    }
-
-    /// Something is wrong with what came in, and the other end is told.
-    fn fail(&mut self, broken: Broken) {
-        self.broken = self.broken.or(Some(broken));
-        let alert = self.session.alert().or(broken.alert());
-        if let Some(alert) = alert {
-            self.say(Content::Alert, &[alert.into()]);
-        }
-    }
-
-    /// Takes records while there is room for what is in them. What a user says after his end is left
-    /// where it is: the next one's it is.
-    fn take(
-        &mut self,
-        input: &mut Input<'_, '_>,
-        plain: &mut Option<&mut Plain<'_>>,
-    ) -> Result<(), Broken> {
-        // Nobody reads any more.
-        let waste = self.is_ending() && self.has_parted();
-        while !self.peer_ended {
-            let Some(header) = self.next_header(*input)? else {
-                self.keep(input);
-                return Ok(());
-            };
-            let size = HEADER + header.body;
-            if self.reading != Level::Traffic && self.shaken + size > MOST_HANDSHAKE {
-                return Err(Broken::Damaged);
-            }
-            let flow = header.kind.is_flow();
-            if flow && self.flow_ended && !waste {
-                return Ok(());
-            }
-            // Early data has to make way for the end of the handshake, which stands behind it.
-            let stays = flow && !waste && header.kind.level != Level::Early;
-            let mut control = Vec::new();
-            let body = match plain {
-                Some(plain) => match plain.room().get_mut(..header.body) {
-                    Some(body) => body,
-                    None => return Ok(()),
-                },
-                None if stays => return Ok(()),
-                None => {
-                    control.resize(header.body, 0);
-                    &mut control[..]
-                }
-            };
-            if self.partial.len() + input.left() < size {
-                self.keep(input);
-                return Ok(());
-            }
-            self.gather(input, body);
-            let len = self.open(&header, body)?;
-            let Some(len) = len else { continue };
-            match header.kind.content {
-                Content::Data if len == 0 => return Err(Broken::Damaged),
-                Content::Data if waste => {}
-                Content::Data => match plain {
-                    Some(plain) => plain.commit(len),
-                    None => self.said.extend_from_slice(&control[..len]),
-                },
-                Content::Handshake => self.hear(&body[..len])?,
-                Content::Alert => {
-                    let &[alert] = &body[..len] else {
-                        return Err(Broken::Damaged);
-                    };
-                    return Err(heard(header.kind.level, alert.into()));
-                }
-                _ if len > 0 => return Err(Broken::Damaged),
-                Content::FlowEnd => self.flow_ended = true,
-                Content::KeyUpdate if !self.incoming_keys.may_renew() => {
-                    return Err(Broken::Damaged);
-                }
-                Content::KeyUpdate => self.incoming_keys.renew(),
-                Content::End => self.peer_ended = true,
-            }
-        }
-        input.skip();
-        Ok(())
-    }
-
-    /// The head of the next record, if all of it has come.
-    fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, Broken> {
-        let mut bytes = [0; HEADER];
-        let kept = self.partial.len().min(HEADER);
-        bytes[..kept].copy_from_slice(&self.partial[..kept]);
-        match kept + input.read(&mut bytes[kept..]) {
-            HEADER => match Header::read(bytes) {
-                // Whoever this is has never said a word that is Braid's.
-                Err(_) if self.reading == Level::Clear && self.is_client() => {
-                    Err(Broken::Incompatible)
-                }
-                header => header.map(Some),
-            },
-            _ => Ok(None),
-        }
-    }
-
-    /// Keeps what is left, which is less than a record.
-    fn keep(&mut self, input: &mut Input<'_, '_>) {
-        while let piece @ [_, ..] = input.piece(usize::MAX) {
-            self.partial.extend_from_slice(piece);
-        }
-    }
-
-    /// Copies what follows a head, all of which has come, into `body`.
-    fn gather(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
-        let partial = core::mem::take(&mut self.partial);
-        match partial.get(HEADER..) {
-            Some(kept) => {
-                body[..kept.len()].copy_from_slice(kept);
-                input.read(&mut body[kept.len()..]);
-            }
-            None => {
-                input.read(&mut [0; HEADER][partial.len()..]);
-                input.read(body);
-            }
-        }
-    }
-
-    /// Opens a record, if there is any sense in that.
-    fn open(&mut self, header: &Header, body: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let level = header.kind.level;
-        if self.reading != Level::Traffic {
-            self.shaken += HEADER + body.len();
-        }
-        let early = level == Level::Early && self.reading == Level::Handshake && !self.is_client();
-        if level != self.reading && !early {
-            return Err(Broken::Damaged);
-        }
-        if early && !self.incoming_keys.has_early() {
-            // It is said again.
-            self.incoming_keys.skip();
-            return Ok(None);
-        }
-        let len = self.incoming_keys.open(header, body)?;
-        self.vouched |= early;
-        Ok(Some(len))
-    }
-
-    /// Takes in messages of TLS.
-    fn hear(&mut self, messages: &[u8]) -> Result<(), Broken> {
-        // A client has no more to say of that kind once it is known, and nobody says nothing.
-        let over = self.reading == Level::Traffic && !self.is_client();
-        if over || messages.is_empty() {
-            return Err(Broken::Damaged);
-        }
-        self.session.read_hs(messages)?;
-        self.speak();
-        if self.reading == Level::Handshake && !self.session.is_handshaking() {
-            self.reading = Level::Traffic;
-            self.outgoing_keys.forget_handshake();
-            self.incoming_keys.forget_handshake();
-            self.say_held();
-        }
-        Ok(())
-    }
-
     /// Says the messages of TLS that there are to say, and notes the keys of those that follow.
     fn speak(&mut self) {
         loop {
             let mut messages = Vec::new();
             let change = self.session.write_hs(&mut messages);
             if !messages.is_empty() {
+                self.end_early();
                 self.say(Content::Handshake, &messages);
             }
             match change {
@@ -772,9 +616,9 @@ impl Tls {
                     }
                 }
                 Some(KeyChange::OneRtt { keys, next }) => {
-                    let (local, remote) = (keys.local.packet, keys.remote.packet);
-                    self.outgoing_keys.set_traffic(local, next.clone(), false);
-                    self.incoming_keys.set_traffic(remote, next, true);
+                    self.outgoing_keys.set_traffic(keys.local.packet);
+                    self.incoming_keys.set_traffic(keys.remote.packet);
+                    self.next_keys = Some(NextKeys::new(next));
                     self.writing = Level::Traffic;
                 }
                 None => return,
@@ -792,18 +636,12 @@ impl Tls {
             true => (self.early, self.early_end),
             false => (0, false),
         };
-        self.say_bytes(&held[arrived..]);
+        if arrived < held.len() {
+            // A request is in there, or was.
+            self.say_as(Content::Data, &held[arrived..], false);
+        }
         if self.outgoing == Outgoing::Ending && !ended {
             self.say(Content::FlowEnd, &[]);
         }
-    }
-}
-
-/// What an alert means. In clear anybody may have said it, and a server that does not know a key says so
-/// under another.
-fn heard(level: Level, alert: AlertDescription) -> Broken {
-    match rustls::Error::AlertReceived(alert).into() {
-        Broken::Refused if level == Level::Clear => Broken::Alert(alert),
-        broken => broken,
     }
 }

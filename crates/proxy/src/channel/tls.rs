@@ -30,6 +30,7 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
+use super::Broken;
 use super::joins::{self, JoinSecret};
 use super::record::OVERHEAD;
 use super::scratch::Scratch;
@@ -37,9 +38,9 @@ use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// What both ends say they speak (ALPN), so that another version is told apart.
-const PROTOCOL: &[u8] = b"braid/3";
+const PROTOCOL: &[u8] = b"braid/4";
 
-/// Most bytes of a user that a box sends before the server's answer: what an initial window has room
+/// Most bytes that a box sends before the server's answer, with padding: what an initial window has room
 /// for.
 pub(super) const MOST_EARLY: usize = 14 << 10;
 /// In so many records at most.
@@ -189,7 +190,7 @@ impl fmt::Debug for Client {
 pub(crate) struct Server {
     config: Arc<ServerConfig>,
     known: Arc<Known>,
-    tickets: Arc<Remembered>,
+    pub(super) tickets: Arc<Remembered>,
     pub(super) clock: Arc<TicketClock>,
     pub(super) scratch: Arc<Scratch>,
 }
@@ -322,9 +323,11 @@ impl ClientSessionStore for Tickets {
     }
 }
 
-/// Tickets that a server gave.
+/// Tickets that a server gave. The library asks for one by what a client shows, before it checks that the
+/// client knows the secret of the ticket; only then is the ticket used up. Else anybody who saw a
+/// ClientHello could use up the ticket in it.
 #[derive(Debug)]
-struct Remembered {
+pub(super) struct Remembered {
     clock: Arc<TicketClock>,
     tickets: Mutex<ByAge>,
     unknown: AtomicU64,
@@ -336,6 +339,8 @@ struct ByAge {
     numbers: HashMap<Vec<u8>, u64>,
     tickets: BTreeMap<u64, Ticket>,
     next: u64,
+    /// The ticket that a client showed last, known or not.
+    shown: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -354,6 +359,10 @@ impl ByAge {
         self.numbers.insert(ticket.key.clone(), self.next);
         self.tickets.insert(self.next, ticket);
         self.next += 1;
+    }
+
+    fn get(&self, key: &[u8]) -> Option<&Ticket> {
+        self.tickets.get(self.numbers.get(key)?)
     }
 
     fn take(&mut self, key: &[u8]) -> Option<Ticket> {
@@ -384,6 +393,27 @@ impl Remembered {
         }
     }
 
+    /// Notes that a ClientHello is read next.
+    pub(super) fn begin(&self) {
+        self.all().shown = None;
+    }
+
+    /// Notes that a ClientHello was read, and whether its client has proved to know the secret of the
+    /// ticket that it showed last: then no other one can use the ticket. Returns whether it showed any.
+    ///
+    /// # Errors
+    /// The ticket was used meanwhile.
+    pub(super) fn settle(&self, proved: bool) -> Result<bool, Broken> {
+        let mut all = self.all();
+        let Some(shown) = all.shown.take() else {
+            return Ok(false);
+        };
+        match proved && all.take(&shown).is_none() {
+            true => Err(Broken::Damaged),
+            false => Ok(true),
+        }
+    }
+
     /// All that are not too old.
     fn all(&self) -> MutexGuard<'_, ByAge> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -406,12 +436,15 @@ impl StoresServerSessions for Remembered {
         self.take(key)
     }
 
+    /// Shows the library a ticket, which [`settle`](Remembered::settle) takes out.
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let ticket = self.all().take(key);
-        if ticket.is_none() {
+        let mut all = self.all();
+        all.shown = Some(key.to_vec());
+        let value = all.get(key).map(|ticket| ticket.value.to_vec());
+        if value.is_none() {
             self.unknown.fetch_add(1, Ordering::Relaxed);
         }
-        ticket.map(|mut ticket| core::mem::take(&mut *ticket.value))
+        value
     }
 
     fn can_cache(&self) -> bool {
@@ -419,7 +452,7 @@ impl StoresServerSessions for Remembered {
     }
 }
 
-/// What both ends say of keys in place of certificates, and how they see that somebody has one.
+/// What both ends say of keys in place of certificates.
 macro_rules! raw_keys {
     () => {
         fn verify_tls12_signature(
@@ -429,15 +462,6 @@ macro_rules! raw_keys {
             _: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
             Err(CertificateError::ApplicationVerificationFailure.into())
-        }
-
-        fn verify_tls13_signature(
-            &self,
-            message: &[u8],
-            key: &CertificateDer<'_>,
-            signature: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            signed_by(message, key, signature, &self.signatures)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -472,6 +496,15 @@ impl ServerCertVerifier for Pinned {
         }
     }
 
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        signed_by(message, key, signature, &self.signatures)
+    }
+
     raw_keys!();
 }
 
@@ -487,17 +520,35 @@ impl ClientCertVerifier for Known {
         &[]
     }
 
+    /// Takes any key that is one: who it belongs to is looked up once its owner has proved to have it.
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        match key_of(end_entity).is_some_and(|key| users.contains(&key)) {
-            true => Ok(ClientCertVerified::assertion()),
-            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        match key_of(end_entity) {
+            Some(_) => Ok(ClientCertVerified::assertion()),
+            None => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
+    }
+
+    /// Checks the signature first, whoever's key this is, and gives one answer to all that are refused. So
+    /// somebody without a private key learns neither from the answer nor from its time whether a public
+    /// key that they guessed is a user's.
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let signed = signed_by(message, key, signature, &self.signatures);
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        let known = key_of(key).is_some_and(|key| users.contains(&key));
+        signed
+            .ok()
+            .filter(|_| known)
+            .ok_or(CertificateError::ApplicationVerificationFailure.into())
     }
 
     raw_keys!();
@@ -579,9 +630,18 @@ mod tests {
         server.clock.pass(at(1));
         give(1);
         give(2);
-        assert_eq!(server.tickets.take(&[1]), Some(vec![1, 0]));
-        assert_eq!(server.tickets.take(&[1]), None);
+        // Who shows one and cannot prove to know its secret has not used it up.
+        let show = |ticket: u8, proves: bool| {
+            server.tickets.begin();
+            let value = server.tickets.take(&[ticket]);
+            (value, server.tickets.settle(proves))
+        };
+        assert_eq!(show(1, false), (Some(vec![1, 0]), Ok(true)));
+        assert_eq!(show(1, true), (Some(vec![1, 0]), Ok(true)));
+        assert_eq!(show(1, false), (None, Ok(true)));
         assert_eq!(server.unknown_tickets(), 1);
+        server.tickets.begin();
+        assert_eq!(server.tickets.settle(true), Ok(false));
         server.clock.pass(at(20));
         give(3);
         server.set_clock(at(25), &WallClock::default());

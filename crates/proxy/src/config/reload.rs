@@ -58,6 +58,7 @@ impl ServerConfig {
         let live = [
             replace("allow", &mut self.allow, new.allow),
             replace("deny", &mut self.deny, new.deny),
+            replace("refuse_ports", &mut self.refuse_ports, new.refuse_ports),
             replace("timeouts", &mut self.timeouts, new.timeouts),
             replace("limits.per_user", &mut own.per_user, limits.per_user),
             replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
@@ -86,6 +87,7 @@ impl ServerConfig {
             users: _,
             allow: _,
             deny: _,
+            refuse_ports: _,
             targets,
             strategy,
             congestion,

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::keys::{PrivateKey, PublicKey};
+use crate::policy::DestinationRules;
 use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name};
@@ -22,6 +23,9 @@ use super::common::{
 use super::error::USER_KEY_HINT;
 use super::types::{self, Address, Key, OneOrMany, Prefix, Target};
 
+/// Ports that are refused where the configuration names none: SMTP between mail servers, by which a
+/// user's infected host would send spam from the server's address. Users hand in mail at 465 and 587.
+const REFUSED_PORTS: [u16; 1] = [25];
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
 /// Most targets to measure by.
@@ -55,6 +59,8 @@ pub struct ServerConfig {
     pub allow: Vec<IpNet>,
     /// Destinations that are refused; stronger than `allow`.
     pub deny: Vec<IpNet>,
+    /// TCP ports to which users get no connection, at any destination.
+    pub refuse_ports: Vec<u16>,
     /// What the way to destinations is measured by, when a box asks.
     pub targets: Vec<SocketAddr>,
     /// Name of the strategy.
@@ -260,6 +266,9 @@ impl ServerConfig {
             users: check_users(src, raw.user)?,
             allow: raw.allow.nets(),
             deny: raw.deny.nets(),
+            refuse_ports: raw
+                .refuse_ports
+                .map_or(REFUSED_PORTS.to_vec(), |ports| ports.0),
             targets: check_targets(src, raw.targets)?,
             strategy: check_strategy(src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
@@ -271,6 +280,15 @@ impl ServerConfig {
             timeouts: raw.timeouts,
             limits: raw.limits,
         })
+    }
+
+    /// Rules on destinations.
+    pub fn destination_rules(&self) -> DestinationRules {
+        DestinationRules {
+            allow: self.allow.clone(),
+            deny: self.deny.clone(),
+            refuse_ports: self.refuse_ports.clone(),
+        }
     }
 
     /// Endpoints connections come in at.
@@ -317,6 +335,7 @@ struct Raw {
     allow: OneOrMany<Prefix>,
     #[serde(default)]
     deny: OneOrMany<Prefix>,
+    refuse_ports: Option<OneOrMany<u16>>,
     #[serde(default)]
     targets: Option<Spanned<OneOrMany<Target>>>,
     strategy: Option<Spanned<String>>,

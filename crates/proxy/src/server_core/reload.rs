@@ -21,8 +21,7 @@ impl ServerCore {
         self.timeouts = config.timeouts.clone();
         ctx.stack.set_user_timeout(self.timeouts.user_timeout);
         self.limits = config.limits.clone();
-        let (allow, deny) = (config.allow.clone(), config.deny.clone());
-        self.destinations.set_rules(allow, deny);
+        self.destinations.set_rules(config.destination_rules());
 
         let users = config.users.iter();
         let places: BTreeMap<_, _> = users.map(|u| (u.key, &u.name)).zip(0..).collect();

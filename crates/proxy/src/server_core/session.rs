@@ -103,7 +103,7 @@ pub(super) enum Refusal {
     Socks(ServerError),
     Auth(AuthError),
     WrongDestination,
-    Forbidden(IpAddr),
+    Forbidden(SocketAddr),
     OverLimit,
     Failure(ConnectFailure),
 }

@@ -21,7 +21,7 @@ pub(super) const ATYP_V6: u8 = 4;
 /// First byte of a [`Note`], version 3; a request begins with [`VERSION`].
 pub(super) const NOTE: u8 = 0xb5;
 /// First byte of a note that asks for a probe in place of a destination, version 2.
-pub(super) const PROBE: u8 = 0xb6;
+pub(super) const PROBE: u8 = 0xb7;
 /// Before code and hints of a note: its first byte and their length.
 pub(super) const NOTE_HEAD: usize = 3;
 
@@ -34,7 +34,7 @@ pub(super) const NOTE_HEAD: usize = 3;
 /// | 0, or 64 in clear | code of the request, where the password is bound to no destination |
 /// | 0 to 1024 | hints |
 ///
-/// With 0xb6 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its
+/// With 0xb7 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its
 /// fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {

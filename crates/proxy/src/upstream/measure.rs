@@ -12,7 +12,7 @@ use super::lease;
 use super::meter::{Ongoing, Parting, rest};
 use crate::channel::Channel;
 use crate::config::Select;
-use crate::probe::{Arrivals, COST, Garbled, Train};
+use crate::probe::{Arrivals, COST, Capacity, Garbled, Train};
 use crate::relay::{StepError, read_step};
 use crate::report::BoxCounters;
 use crate::selection::Quality;
@@ -289,14 +289,19 @@ impl Upstream {
         }
         let gauge = &mut self.links[link].cells[server].gauge;
         let result = match capacity {
-            None => {
-                if let Some(rate) = arrivals.capacity() {
+            None => match arrivals.capacity() {
+                Some(Capacity::Rate(rate)) => {
                     let rate = gauge.on_capacity(rate);
                     self.send_for(now, (link, server), Some(rate), stack, counters);
                     return self.update(now, stack);
                 }
-                None
-            }
+                Some(Capacity::TooFast) => {
+                    gauge.on_too_fast(now, &self.meter.settings);
+                    self.leave_alone(now, link);
+                    return self.update(now, stack);
+                }
+                Some(Capacity::Uneven) | None => None,
+            },
             Some(capacity) => {
                 let free = arrivals.available(capacity);
                 free.map(|free| (free + users).min(capacity))
@@ -330,11 +335,16 @@ impl Upstream {
         self.update(now, stack);
     }
 
-    /// A measurement is over: says when the link is to be used for the next.
+    /// A measurement is over.
     fn conclude(&mut self, now: Instant, (link, server): (usize, usize), result: Option<f64>) {
-        let link = &mut self.links[link];
-        let gauge = &mut link.cells[server].gauge;
+        let gauge = &mut self.links[link].cells[server].gauge;
         gauge.on_result(now, result, &self.meter.settings);
+        self.leave_alone(now, link);
+    }
+
+    /// Says when a link that was measured is to be used for the next measurement.
+    fn leave_alone(&mut self, now: Instant, link: usize) {
+        let link = &mut self.links[link];
         let known = link.cells.iter().filter_map(|c| c.gauge.capacity());
         link.rest = rest(known.reduce(f64::max));
         link.rests_until = link.rests_until.max(now) + link.rest;

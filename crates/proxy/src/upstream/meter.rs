@@ -6,13 +6,16 @@ use braid_wire::Instant;
 
 use crate::channel::Channel;
 use crate::config::Measuring;
-use crate::probe::{Arrivals, COST};
+use crate::probe::{Arrivals, COST, FASTEST};
 use crate::selection::{Quality, Recent, Tempo};
 
 /// Share of a link that measurements may take.
 const SHARE: f64 = 0.01;
 /// The rate of a link of which none is known, bit/s.
 const SLOW: f64 = 1e6;
+
+/// So many bursts in a row that come too fast to tell replace a rate that was found before.
+const FAST_BURSTS: u8 = 3;
 
 /// Measurements of all servers: one at a time, so that they do not disturb each other.
 #[derive(Debug)]
@@ -87,6 +90,8 @@ pub(super) struct Gauge {
     pub(super) asked: bool,
     /// Something else says that the way has changed.
     alarm: bool,
+    /// How many bursts in a row came too fast to tell.
+    fast: u8,
 }
 
 impl Gauge {
@@ -106,6 +111,7 @@ impl Gauge {
         if let Some((at, rate)) = self.known_at.zip(self.available()) {
             gauge.restore(at, rate);
         }
+        gauge.fast = self.fast;
         gauge
     }
 
@@ -132,12 +138,31 @@ impl Gauge {
         self.at = Some(Instant::ZERO);
     }
 
+    /// Returns what nobody else uses, bit/s; infinite where nothing is known but that bursts come too fast
+    /// to tell.
     pub(super) fn available(&self) -> Option<f64> {
-        self.available.middle()
+        let fast = (self.fast > 0).then_some(f64::INFINITY);
+        self.available.middle().or(fast)
     }
 
+    /// Returns what the narrowest place lets pass, bit/s; at least that, where bursts come too fast to tell.
     pub(super) fn capacity(&self) -> Option<f64> {
-        self.capacity.middle()
+        let fast = (self.fast > 0).then_some(FASTEST);
+        self.capacity.middle().or(fast)
+    }
+
+    /// The first train came too fast to tell a rate. What is known of before stays, unless that goes on or the
+    /// way has changed: a burst that passes says nothing of how long a shaped link lets bursts pass.
+    pub(super) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
+        self.fast = self.fast.saturating_add(1);
+        if self.alarm || self.fast >= FAST_BURSTS {
+            (self.capacity, self.available) = Default::default();
+            self.known_at = None;
+        }
+        self.alarm = false;
+        let next = self.tempo.next(0.0, &settings.bounds());
+        self.at = Some(now + next.max(rest(Some(FASTEST))));
+        (self.tried, self.asked) = (true, false);
     }
 
     /// The first train found `rate` bit/s; what to send the second at. After an alarm that is news already: no
@@ -146,6 +171,7 @@ impl Gauge {
         if self.alarm {
             self.capacity.forget_older();
         }
+        self.fast = 0;
         self.capacity.push(rate);
         let capacity = self.capacity.middle().unwrap_or(rate);
         if self.alarm && self.available().is_some_and(|free| free > capacity) {
@@ -273,5 +299,31 @@ mod tests {
         gauge.on_result(AT, Some(20e6), &settings);
         assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
         assert_eq!(gauge.available(), Some(20e6));
+    }
+
+    #[test]
+    fn bursts_that_come_too_fast_leave_what_is_known_for_a_while() {
+        let settings = Measuring::default();
+        let mut gauge = Gauge::default();
+        gauge.ask();
+        gauge.on_too_fast(AT, &settings);
+        assert_eq!(
+            (gauge.available(), gauge.known_at),
+            (Some(f64::INFINITY), None)
+        );
+        assert!(gauge.tried && !gauge.asked);
+        // Under load it shows.
+        gauge.on_capacity(20e6);
+        gauge.on_result(AT, Some(20e6), &settings);
+        for left in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
+            gauge.on_too_fast(AT, &settings);
+            assert_eq!(gauge.available(), left);
+        }
+        // After a change of the way nothing of before counts.
+        gauge.on_capacity(2e6);
+        gauge.on_result(AT, Some(2e6), &settings);
+        gauge.alarm();
+        gauge.on_too_fast(AT, &settings);
+        assert_eq!(gauge.available(), Some(f64::INFINITY));
     }
 }

@@ -29,6 +29,8 @@ use local::Local;
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 pub const CONTENT: &str = "198.51.100.1:80";
+/// Where the destinations of tests are, and no server on the Internet goes (RFC 5737).
+const DOCUMENTATION: [&str; 3] = ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"];
 /// The wall clock at the start.
 pub const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
@@ -198,7 +200,10 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
         "{unprotected}listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nkey = \"{user}\"\n",
         setup.server
     );
-    let server_config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
+    let mut server_config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
+    for range in DOCUMENTATION {
+        server_config.allow.push(range.parse().unwrap());
+    }
     (config, server_config)
 }
 
@@ -429,10 +434,12 @@ impl World {
         let (now, stack) = (self.now, &mut self.boxed.stack);
         let path = if let Some(path) = place {
             self.links[at] = new;
-            self.core.replace_link(now, path, (link, addresses), stack)
+            self.core
+                .replace_link(now, path, (link, addresses), stack)
+                .unwrap()
         } else {
             self.links.push(new);
-            let path = self.core.add_link(now, link, addresses, stack);
+            let path = self.core.add_link(now, link, addresses, stack).unwrap();
             self.paths.push(path);
             path
         };

@@ -1,8 +1,12 @@
 //! A user with a key of its own program: it speaks as a box does, and ends as it likes.
 
+#![expect(dead_code, reason = "each test binary uses a part of it")]
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use braid_engine::ConnId;
+use braid_proxy::keys::{PrivateKey, PublicKey};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring;
@@ -17,18 +21,18 @@ pub const GREETING: [u8; 3] = [5, 1, 0];
 /// A note without hints, CONNECT to [`CONTENT`](crate::world::CONTENT), and a foreword without hints.
 pub const REQUEST: [u8; 15] = [0xb5, 0, 0, 5, 1, 0, 1, 198, 51, 100, 1, 0, 80, 0, 0];
 
-/// Kinds of records, with the level in the upper half.
-const HANDSHAKE: u8 = 1;
-const DATA: u8 = 0x32;
-const FLOW_END: u8 = 0x33;
-const KEY_UPDATE: u8 = 0x34;
-const CLOSE: u8 = 0x35;
-const ALERT: u8 = 6;
+/// Contents of records (`docs/protocol.md`).
+pub const ALERT: u8 = 21;
+pub const HANDSHAKE: u8 = 22;
+pub const DATA: u8 = 23;
+pub const FLOW_END: u8 = 0xe0;
+const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+pub const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 1];
 /// Most bytes of a record.
-const MOST: usize = (16 << 10) - 19;
+const MOST: usize = (16 << 10) - 22;
 
-/// Keys of a level, ours and the server's.
-type Keys = (Box<dyn PacketKey>, Box<dyn PacketKey>);
+/// Keys of a level, ours and the server's, each with the number of the next record.
+type Keys = [(Box<dyn PacketKey>, u64); 2];
 
 /// A connection of the host without a core.
 pub struct Program {
@@ -37,14 +41,20 @@ pub struct Program {
     /// Of the handshake, and of what follows.
     keys: [Option<Keys>; 2],
     next: Option<Secrets>,
-    /// By which key it says what it says.
-    level: u8,
-    numbers: (u64, u64),
+    /// The server's next keys, where ours were replaced first.
+    servers_next: VecDeque<Box<dyn PacketKey>>,
+    /// By which keys it says what it says, and hears what it hears: 0 is none.
+    level: usize,
+    hears: usize,
+    /// How often the server replaced its key.
+    pub followed: usize,
     /// What it has not said yet, and heard in part.
     pub out: Vec<u8>,
     heard: Vec<u8>,
     /// What the server said.
     pub got: Vec<u8>,
+    /// Descriptions of the alerts that it sent.
+    pub alerts: Vec<u8>,
     /// How much of that it had said when users' bytes ended.
     pub ends: Vec<usize>,
 }
@@ -52,7 +62,7 @@ pub struct Program {
 impl Program {
     /// Connects and says hello, with the box's key.
     pub fn connect(w: &mut World) -> Program {
-        Program::connect_as(w, b"braid/3", None)
+        Program::connect_as(w, b"braid/4", None)
     }
 
     /// Connects, and asks for [`CONTENT`](crate::world::CONTENT) with those words behind the request.
@@ -69,9 +79,23 @@ impl Program {
         mistake: Option<CertificateError>,
     ) -> Program {
         let key = box_key();
-        let pkcs8 = key.to_pkcs8();
+        Program::connect_by(w, protocol, mistake, (key.public(), &key))
+    }
+
+    /// As [`connect`](Self::connect), by somebody who shows the first key and signs by the second.
+    pub fn pretending(w: &mut World, shows: PublicKey, has: &PrivateKey) -> Program {
+        Program::connect_by(w, b"braid/4", None, (shows, has))
+    }
+
+    fn connect_by(
+        w: &mut World,
+        protocol: &[u8],
+        mistake: Option<CertificateError>,
+        (shows, has): (PublicKey, &PrivateKey),
+    ) -> Program {
+        let pkcs8 = has.to_pkcs8();
         let signing = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()));
-        let public = CertificateDer::from(key.public().to_spki());
+        let public = CertificateDer::from(shows.to_spki());
         let certified = Arc::new(CertifiedKey::new(vec![public], signing.unwrap()));
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -88,11 +112,14 @@ impl Program {
             session: session.unwrap(),
             keys: [None, None],
             next: None,
+            servers_next: VecDeque::new(),
             level: 0,
-            numbers: (0, 0),
+            hears: 0,
+            followed: 0,
             out: Vec::new(),
             heard: Vec::new(),
             got: Vec::new(),
+            alerts: Vec::new(),
             ends: Vec::new(),
         };
         program.go_on(w);
@@ -116,18 +143,20 @@ impl Program {
             }
             w.run_for(core::time::Duration::from_millis(20));
             self.heard.extend(w.raw_read(self.conn));
-            while let Some((kind, body)) = self.next_record() {
-                match kind & 0xf {
+            while let Some((content, body)) = self.next_record() {
+                match content {
+                    HANDSHAKE if body.starts_with(&KEY_UPDATE[..4]) => self.follow(),
                     HANDSHAKE => {
                         if self.session.read_hs(&body).is_err() {
                             let alert = self.session.alert().unwrap();
-                            self.record(self.level << 4 | ALERT, &[alert.into()]);
+                            self.record(ALERT, &[2, alert.into()]);
                         }
                         self.shake_hands();
                     }
-                    2 => self.got.extend(body),
-                    3 => self.ends.push(self.got.len()),
-                    _ => {}
+                    ALERT => self.alerts.push(body[1]),
+                    DATA => self.got.extend(body),
+                    FLOW_END => self.ends.push(self.got.len()),
+                    _ => panic!("no such content: {content}"),
                 }
             }
         }
@@ -139,56 +168,70 @@ impl Program {
             let mut messages = Vec::new();
             let change = self.session.write_hs(&mut messages);
             if !messages.is_empty() {
-                self.record(self.level << 4 | HANDSHAKE, &messages);
+                self.record(HANDSHAKE, &messages);
             }
             match change {
                 Some(KeyChange::Handshake { keys }) => {
-                    self.keys[0] = Some((keys.local.packet, keys.remote.packet));
-                    self.level = 2;
+                    self.keys[0] = Some([(keys.local.packet, 0), (keys.remote.packet, 0)]);
+                    (self.level, self.hears) = (1, 1);
                 }
                 Some(KeyChange::OneRtt { keys, next }) => {
-                    self.keys[1] = Some((keys.local.packet, keys.remote.packet));
-                    (self.next, self.level) = (Some(next), 3);
+                    self.keys[1] = Some([(keys.local.packet, 0), (keys.remote.packet, 0)]);
+                    (self.next, self.level, self.hears) = (Some(next), 2, 2);
                 }
                 None => return,
             }
         }
     }
 
-    fn keys(&self, kind: u8) -> Option<&Keys> {
-        let level = usize::from(kind >> 4).checked_sub(2)?;
-        self.keys.get(level)?.as_ref()
+    fn keys(&mut self, level: usize, theirs: bool) -> Option<&mut (Box<dyn PacketKey>, u64)> {
+        let keys = self.keys.get_mut(level.checked_sub(1)?)?.as_mut()?;
+        Some(&mut keys[usize::from(theirs)])
     }
 
     /// Adds a record to what is to be said.
-    pub fn record(&mut self, kind: u8, bytes: &[u8]) {
-        let number = self.numbers.0;
-        self.numbers.0 += 1;
+    pub fn record(&mut self, content: u8, bytes: &[u8]) {
+        self.padded(content, bytes, 0);
+    }
+
+    /// The same with zeros behind its content.
+    pub fn padded(&mut self, content: u8, bytes: &[u8], zeros: usize) {
         let mut body = bytes.to_vec();
-        let tag = if kind >> 4 == 0 { 0 } else { 16 };
-        let [a, b] = u16::try_from(body.len() + tag).unwrap().to_be_bytes();
-        let header = [kind, a, b];
-        if let Some((ours, _)) = self.keys(kind) {
-            let tag = ours.encrypt_in_place(number, &header, &mut body).unwrap();
-            body.extend_from_slice(tag.as_ref());
-        }
+        let header = |content: u8, len: usize| {
+            let [a, b] = u16::try_from(len).unwrap().to_be_bytes();
+            [content, 3, 3, a, b]
+        };
+        let header = match self.keys(self.level, false) {
+            None => header(content, body.len()),
+            Some((key, number)) => {
+                body.push(content);
+                body.resize(body.len() + zeros, 0);
+                let header = header(DATA, body.len() + 16);
+                let tag = key.encrypt_in_place(*number, &header, &mut body).unwrap();
+                body.extend_from_slice(tag.as_ref());
+                *number += 1;
+                header
+            }
+        };
         self.out.extend_from_slice(&header);
         self.out.extend(body);
     }
 
     fn next_record(&mut self) -> Option<(u8, Vec<u8>)> {
-        let header = *self.heard.first_chunk::<3>()?;
-        let end = 3 + usize::from(u16::from_be_bytes([header[1], header[2]]));
-        let mut body = self.heard.get(3..end)?.to_vec();
+        let header = *self.heard.first_chunk::<5>()?;
+        let end = 5 + usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let mut body = self.heard.get(5..end)?.to_vec();
         self.heard.drain(..end);
-        let number = self.numbers.1;
-        self.numbers.1 += 1;
-        if let Some((_, theirs)) = self.keys(header[0]) {
-            let opened = theirs.decrypt_in_place(number, &header, &mut body);
-            let len = opened.unwrap().len();
+        let mut content = header[0];
+        if content == DATA {
+            let (key, number) = self.keys(self.hears, true).unwrap();
+            let opened = key.decrypt_in_place(*number, &header, &mut body);
+            let len = opened.unwrap().iter().rposition(|byte| *byte != 0).unwrap();
+            *number += 1;
+            content = body[len];
             body.truncate(len);
         }
-        Some((header[0], body))
+        Some((content, body))
     }
 
     /// Adds bytes to what is to be said.
@@ -203,14 +246,22 @@ impl Program {
 
     /// Adds that nothing more will be said.
     pub fn close(&mut self) {
-        self.record(CLOSE, &[]);
+        self.record(ALERT, &CLOSE_NOTIFY);
     }
 
     /// Adds that another key follows.
     pub fn renew(&mut self) {
-        self.record(KEY_UPDATE, &[]);
+        self.record(HANDSHAKE, &KEY_UPDATE);
         let keys = self.next.as_mut().unwrap().next_packet_keys();
-        self.keys[1].as_mut().unwrap().0 = keys.local;
+        self.servers_next.push_back(keys.remote);
+        self.keys[1].as_mut().unwrap()[0] = (keys.local, 0);
+    }
+
+    /// The server has replaced its key, as it was asked to.
+    fn follow(&mut self) {
+        let key = self.servers_next.pop_front().expect("it was asked to");
+        self.keys[1].as_mut().unwrap()[1] = (key, 0);
+        self.followed += 1;
     }
 
     pub fn say(&mut self, w: &mut World, bytes: &[u8]) {

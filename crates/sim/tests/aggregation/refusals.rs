@@ -26,7 +26,7 @@ fn a_refused_destination_is_a_reset_right_after_the_connection() {
 #[test]
 fn so_is_one_that_no_network_leads_to() {
     let mut net = start(&two_links());
-    let id = ask(&mut net, "198.18.0.1:80");
+    let id = ask(&mut net, "198.20.0.1:80");
     net.run_for(secs(5));
     let (after, reason) = ending(&net, id).unwrap();
     assert_eq!(reason, CloseReason::Reset);

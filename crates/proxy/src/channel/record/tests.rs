@@ -1,0 +1,321 @@
+use braid_wire::Instant;
+use rustls::Side;
+use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::quic::{Connection, KeyChange, Keys, Version};
+
+use super::*;
+use crate::channel::{Client, Server};
+use crate::keys::PrivateKey;
+
+const DATA: (Level, Content) = (Level::Traffic, Content::Data);
+
+/// Both directions of one end, and the keys to come.
+struct End {
+    out: Way,
+    into: Way,
+    next: NextKeys,
+}
+
+impl End {
+    fn new(keys: Keys, next: Secrets) -> End {
+        let (mut out, mut into) = (Way::new(), Way::new());
+        out.set_traffic(keys.local.packet);
+        into.set_traffic(keys.remote.packet);
+        End {
+            out,
+            into,
+            next: NextKeys::new(next),
+        }
+    }
+
+    fn renew_out(&mut self) {
+        self.out.renew(self.next.local().unwrap());
+    }
+
+    fn renew_into(&mut self) {
+        self.into.renew(self.next.remote().unwrap());
+    }
+}
+
+/// A box and its server, which know each other.
+fn ends() -> [End; 2] {
+    let [key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
+    let client = Client::new(&key, server_key.public());
+    let server = Server::new(&server_key, [key.public()]);
+    let mut ends: [Connection; 2] = [
+        client.connect(Instant::ZERO).unwrap().into(),
+        server.accept().unwrap().0.into(),
+    ];
+    let mut keys: [Option<End>; 2] = [None, None];
+    while ends.iter().any(|end| end.is_handshaking()) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            loop {
+                let mut said = Vec::new();
+                let change = ends[from].write_hs(&mut said);
+                ends[to].read_hs(&said).unwrap();
+                match change {
+                    Some(KeyChange::OneRtt { keys: k, next }) => {
+                        keys[from] = Some(End::new(k, next));
+                    }
+                    Some(KeyChange::Handshake { .. }) => {}
+                    None => break,
+                }
+            }
+        }
+    }
+    keys.map(|end| end.expect("keys"))
+}
+
+fn ways() -> (Way, Way) {
+    let [client, server] = ends();
+    (client.out, server.into)
+}
+
+fn seal_padded(way: &mut Way, kind: (Level, Content), bytes: &[u8], padding: usize) -> Vec<u8> {
+    let mut record = [&[0; HEADER], bytes].concat();
+    record.resize(bytes.len() + OVERHEAD + padding, 0);
+    way.seal(kind, &mut record, bytes.len()).unwrap();
+    record
+}
+
+fn seal(way: &mut Way, kind: (Level, Content), bytes: &[u8]) -> Vec<u8> {
+    seal_padded(way, kind, bytes, 0)
+}
+
+fn open_as(way: &mut Way, record: &[u8]) -> Result<(Content, Vec<u8>), Broken> {
+    let (head, body) = record.split_first_chunk().unwrap();
+    let header = Header::read(*head)?;
+    assert_eq!(header.body, body.len());
+    let mut body = body.to_vec();
+    let (content, len) = way.open(Level::Traffic, &header, &mut body)?;
+    body.truncate(len);
+    Ok((content, body))
+}
+
+fn open(way: &mut Way, record: &[u8]) -> Result<Vec<u8>, Broken> {
+    open_as(way, record).map(|(_, bytes)| bytes)
+}
+
+#[test]
+fn what_is_sealed_is_opened_in_its_order_only() {
+    let (mut out, mut into) = ways();
+    let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
+    assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
+    // In the place of another, and again.
+    assert_eq!(open(&mut into, &records[2]), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &records[1]).unwrap(), b"");
+    assert_eq!(open(&mut into, &records[1]), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &records[2]).unwrap(), b"three");
+}
+
+#[test]
+fn a_bit_that_was_changed_is_found_wherever_it_stands() {
+    for at in 0..OVERHEAD + 3 {
+        let (mut out, mut into) = ways();
+        let mut record = seal(&mut out, DATA, b"abc");
+        // The length is not that of what follows then, which the test would find itself.
+        if at == 3 || at == 4 {
+            continue;
+        }
+        record[at] ^= 1;
+        let found = open(&mut into, &record);
+        assert_eq!(found, Err(Broken::Damaged), "byte {at}");
+    }
+    // The length is authenticated too.
+    let (mut out, mut into) = ways();
+    let mut record = seal(&mut out, DATA, b"abc");
+    record[4] += 1;
+    record.push(0);
+    assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
+}
+
+/// Nothing but the size of a record tells from outside what is in it.
+#[test]
+fn the_content_is_inside_and_padding_is_taken_off() {
+    for content in [
+        Content::Alert,
+        Content::Handshake,
+        Content::Data,
+        Content::FlowEnd,
+    ] {
+        for bytes in [&b""[..], b"a name", &[0; 40]] {
+            let (mut out, mut into) = ways();
+            let pad = padding(bytes.len(), false);
+            let record = seal_padded(&mut out, (Level::Traffic, content), bytes, pad);
+            assert_eq!(record[..5], [23, 3, 3, 0, 128 + 16]);
+            let opened = open_as(&mut into, &record);
+            assert_eq!(opened, Ok((content, bytes.to_vec())));
+        }
+    }
+    // Zeros alone have no content (RFC 8446 section 5.4), and others than these are unknown.
+    for inside in [&[0; 20][..], &[1, 2, 3, 24]] {
+        let (mut out, mut into) = ways();
+        let header = [23, 3, 3, 0, inside.len() as u8 + 16];
+        let mut body = inside.to_vec();
+        let key = out.key(Level::Traffic).unwrap();
+        let tag = key.key.encrypt_in_place(0, &header, &mut body).unwrap();
+        let record = [&header[..], &body, tag.as_ref()].concat();
+        assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
+    }
+}
+
+#[test]
+fn messages_come_in_few_sizes_and_users_bytes_are_never_tiny() {
+    let sizes = |of_user: bool, lens: core::ops::Range<usize>| {
+        let mut sizes: Vec<usize> = lens.map(|len| len + 1 + padding(len, of_user)).collect();
+        sizes.dedup();
+        sizes
+    };
+    assert_eq!(sizes(false, 0..1024), [128, 256, 512, 1024]);
+    assert_eq!(sizes(false, 1024..1400), [1379, 2758]);
+    assert_eq!(
+        sizes(false, MOST_PLAIN - 9..MOST_PLAIN + 1),
+        [MOST_PLAIN + 1]
+    );
+    assert_eq!(sizes(true, 0..130), [128, 129, 130]);
+}
+
+#[test]
+fn keys_wear_out_and_are_replaced() {
+    let [mut client, mut server] = ends();
+    let limit = client.out.traffic.as_ref().unwrap().limit;
+    assert_eq!(limit, (1 << 23) - PLACES as u64, "as RFC 9001 has it");
+    client.out.key(Level::Traffic).unwrap().number = limit - 1;
+    server.into.key(Level::Traffic).unwrap().number = limit - 1;
+    assert!(!client.out.is_worn());
+    let old = seal(&mut client.out, DATA, b"old");
+    assert!(client.out.is_worn());
+    client.renew_out();
+    assert!(!client.out.is_worn());
+    let new = seal(&mut client.out, DATA, b"new");
+    assert_eq!(open(&mut server.into, &old).unwrap(), b"old");
+    server.renew_into();
+    assert_eq!(open(&mut server.into, &new).unwrap(), b"new");
+    // The old one is good for nothing any more.
+    let [mut client, mut server] = ends();
+    let under_old = seal(&mut client.out, DATA, b"old");
+    server.renew_into();
+    assert_eq!(open(&mut server.into, &under_old), Err(Broken::Damaged));
+}
+
+/// Whatever the order in which both directions move on, the keys of both ends agree.
+#[test]
+fn directions_move_on_in_any_order() {
+    let [mut client, mut server] = ends();
+    for (of_client, times) in [(true, 1), (false, 3), (true, 4), (false, 2)] {
+        for _ in 0..times {
+            let (from, to) = match of_client {
+                true => (&mut client, &mut server),
+                false => (&mut server, &mut client),
+            };
+            from.renew_out();
+            to.renew_into();
+            let record = seal(&mut from.out, DATA, b"new");
+            assert_eq!(open(&mut to.into, &record).unwrap(), b"new");
+        }
+    }
+    // Five and five: neither waits for the other, and no key of before is kept.
+    assert!(!client.out.is_behind(&client.into) && !client.into.is_behind(&client.out));
+    assert!(client.next.local.is_empty() && client.next.remote.is_empty());
+}
+
+/// Once a direction has moved on, its old secret is nowhere at that end: neither do the secrets that are
+/// left make the key before, nor is it kept for the other direction.
+#[test]
+fn a_replaced_key_cannot_be_made_again() {
+    let [mut client, mut server] = ends();
+    let second = |end: &mut End| {
+        end.renew_out();
+        seal(&mut end.out, DATA, b"of the second key")
+    };
+    let record = second(&mut client);
+    server.renew_into();
+    assert_eq!(
+        open(&mut server.into, &record).unwrap(),
+        b"of the second key"
+    );
+    client.renew_out();
+    server.renew_into();
+    // All that the server still has of keys: it makes the third and later ones of the client's, not the
+    // second.
+    let mut left = vec![server.next.remote().unwrap()];
+    left.extend(core::iter::from_fn(|| server.next.remote.pop_front()));
+    left.extend((0..3).map(|_| server.next.secrets.next_packet_keys().remote));
+    for key in left {
+        let (head, body) = record.split_first_chunk::<HEADER>().unwrap();
+        let opened = key.decrypt_in_place(0, head, &mut body.to_vec()).is_ok();
+        assert!(!opened);
+    }
+}
+
+#[test]
+fn an_end_that_does_not_follow_is_no_reason_to_keep_keys_for_ever() {
+    let [mut client, _] = ends();
+    for _ in 0..MOST_AHEAD {
+        assert!(client.next.remote().is_ok());
+    }
+    assert!(matches!(client.next.remote(), Err(Broken::Damaged)));
+}
+
+#[test]
+fn heads_of_no_record_are_told() {
+    let head = |kind: u8, len: u16| {
+        let [a, b] = len.to_be_bytes();
+        Header::read([kind, 3, 3, a, b]).map(|header| (header.outer as u8, header.body))
+    };
+    let most = (MOST - HEADER) as u16;
+    assert_eq!(head(23, most), Ok((23, MOST - HEADER)));
+    assert_eq!(head(23, most + 1), Err(Broken::Damaged));
+    // A content and a tag, at least; in clear there is neither.
+    assert_eq!(head(23, 17), Ok((23, 17)));
+    assert_eq!(head(23, 16), Err(Broken::Damaged));
+    assert_eq!(head(HELLO, 0), Ok((HELLO, 0)));
+    let known: Vec<u8> = (0..=255).filter(|kind| head(*kind, 100).is_ok()).collect();
+    assert_eq!(known, [21, 22, 23]);
+    let versions = [[3, 3], [3, 1], [3, 4], [2, 0]];
+    let read = |kind: u8| versions.map(|[a, b]| Header::read([kind, a, b, 0, 100]).is_ok());
+    assert_eq!(read(HELLO), [true, true, false, false]);
+    assert_eq!(read(23), [true, false, false, false]);
+}
+
+/// Made by another library (AES-GCM of OpenSSL) from the same keys.
+const VECTORS: [&str; 3] = [
+    "170303001628d17db6f56b94aec22de6ce1c83e0f81294503e14fd",
+    "17030300188a3aabbc0787c2ce55761221a3eb2525c2be761a7b08c259",
+    "1703030013d6b19c885a78c61e455be8d77fc825c9aeafaa",
+];
+
+/// Keys of RFC 9001 appendix A.1: what `docs/security.md` shows, for who writes another implementation.
+#[test]
+fn records_are_these_bytes() {
+    let suite = TLS13_AES_128_GCM_SHA256.tls13().unwrap();
+    let quic = suite.quic_suite().unwrap();
+    let id = 0x8394_c8f0_3e51_5708_u64.to_be_bytes();
+    let keys = Keys::initial(Version::V1, quic.suite, quic.quic, &id, Side::Client);
+    let mut way = Way::new();
+    way.set_traffic(keys.local.packet);
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    let records = [
+        seal(&mut way, DATA, b"hello"),
+        seal_padded(&mut way, (Level::Traffic, Content::FlowEnd), b"", 7),
+        seal(&mut way, (Level::Traffic, Content::Alert), &CLOSE_NOTIFY),
+    ];
+    assert_eq!(records.map(|record| hex(&record)), VECTORS);
+}
+
+#[test]
+fn places_stand_one_behind_the_other() {
+    let lens = |bufs: &[usize]| -> Vec<usize> {
+        let mut memory: Vec<Vec<u8>> = bufs.iter().map(|len| vec![0; *len]).collect();
+        let mut bufs: Vec<_> = memory.iter_mut().map(|m| IoSliceMut::new(m)).collect();
+        places(&mut bufs).iter().map(|place| place.len()).collect()
+    };
+    assert_eq!(lens(&[32 << 10, 32 << 10]), [16 << 10; 4]);
+    // No record is larger, and none is so small as a remainder would be.
+    assert_eq!(lens(&[(16 << 10) + 1]), [8 << 10, (8 << 10) + 1]);
+    assert_eq!(lens(&[100, 32 << 10, 50]), [100, 16 << 10, 16 << 10, 50]);
+    // Nothing fits into the last.
+    assert_eq!(lens(&[20_000, OVERHEAD]), [10_000, 10_000]);
+    assert_eq!(lens(&[OVERHEAD]), []);
+    assert_eq!(lens(&[32 << 10; 20]).len(), PLACES);
+}

@@ -1,0 +1,394 @@
+//! What comes in on a protected connection.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use braid_engine::{ApiError, ConnId, JoinAuth, Stack};
+use braid_wire::Instant;
+use rustls::{AlertDescription, HandshakeKind};
+use zeroize::Zeroizing;
+
+use super::super::Broken;
+use super::super::flow::Incoming;
+use super::super::joins;
+use super::super::record::{self, Content, END_OF_EARLY_DATA, HEADER, Header, Level};
+use super::super::scratch::Plain;
+use super::super::slices::Input;
+use super::{MOST_HANDSHAKE, Opened, Tls};
+
+impl Tls {
+    /// Takes in what there is: into `plain` what is for a reader, for as far as there is room, and where
+    /// there is none of that, what stands before it.
+    pub(in crate::channel) fn drive<E: From<ApiError> + From<Broken>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        stack: &mut Stack,
+        mut plain: Option<&mut Plain<'_>>,
+    ) -> Result<(), E> {
+        self.flush(now, conn, stack)?;
+        self.pass_opened(&mut plain);
+        while self.broken.is_none() && stack.readable(conn) > 0 {
+            self.clock.pass(now);
+            let taken = stack.read_with(now, conn, |bufs| {
+                let mut input = Input::new(bufs);
+                let all = input.left();
+                if self.peer_ended {
+                    // What comes after the end means nothing.
+                    return Ok(all);
+                }
+                if let Err(broken) = self.take(&mut input, &mut plain) {
+                    self.fail(broken);
+                }
+                Ok::<_, ApiError>(all - input.left())
+            })?;
+            // Before the box can know the secret, and use it.
+            self.agree_on_joins(now, conn, stack)?;
+            // An answer, or the alert that says what was wrong.
+            self.flush(now, conn, stack)?;
+            if taken == 0 {
+                break;
+            }
+        }
+        // No more will come: had the other end ended, it would have said so.
+        if stack.read_finished(conn) && !self.peer_ended && self.opened.is_none() {
+            self.broken = self.broken.or(Some(Broken::Truncated));
+        }
+        // What was opened behind the end of a user's bytes is the next one's.
+        let unread = !self.said.is_empty() || self.opened.is_some() && !self.flow_ended;
+        let unread = unread || plain.is_some_and(|plain| !plain.is_empty());
+        if unread {
+            return Ok(());
+        }
+        self.settle();
+        // A user's bytes had ended before, else they are not all there.
+        if self.peer_ended && self.incoming == Incoming::Flow {
+            self.broken = self.broken.or(Some(Broken::Truncated));
+        }
+        match self.broken {
+            Some(broken) => Err(broken.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the engine how subflows prove themselves, once the other end has said what it can do: a box in
+    /// its ClientHello, and a server in what its Finished confirms.
+    fn agree_on_joins(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        stack: &mut Stack,
+    ) -> Result<(), ApiError> {
+        if self.joins_prove.is_some() || self.is_asking() {
+            return Ok(());
+        }
+        let Some(told) = self.session.quic_transport_parameters() else {
+            return Ok(());
+        };
+        let auth = joins::agreed(self.join_secret.take().as_ref(), told);
+        self.joins_prove = Some(auth != JoinAuth::Keys);
+        stack.set_join_auth(now, conn, auth)
+    }
+
+    pub(in crate::channel) fn read_with<E: From<ApiError> + From<Broken>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        stack: &mut Stack,
+        drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        if !self.said.is_empty() {
+            self.drive::<E>(now, conn, stack, None)?;
+            let taken = drain(&[IoSlice::new(&self.said)]);
+            self.said.drain(..*taken.as_ref().unwrap_or(&0));
+            if self.said.is_empty() {
+                self.said = Zeroizing::default();
+            }
+            self.settle();
+            return taken;
+        }
+        let scratch = Arc::clone(&self.scratch);
+        scratch.with(|memory| {
+            let mut plain = Plain::new(memory);
+            let driven = self.drive(now, conn, stack, Some(&mut plain));
+            if plain.is_empty() {
+                driven?;
+                if self.flow_ended && self.incoming == Incoming::Messages {
+                    // A user's bytes end of which nobody spoke.
+                    self.fail(Broken::Damaged);
+                    self.flush(now, conn, stack)?;
+                    return Err(Broken::Damaged.into());
+                }
+                return Ok(0);
+            }
+            let taken = driven.and_then(|()| drain(&[IoSlice::new(plain.bytes())]));
+            let done = *taken.as_ref().unwrap_or(&0);
+            self.said.extend_from_slice(&plain.bytes()[done..]);
+            self.settle();
+            taken
+        })
+    }
+
+    /// Something is wrong with what came in, and the other end is told.
+    fn fail(&mut self, broken: Broken) {
+        self.broken = self.broken.or(Some(broken));
+        let alert = self.session.alert().or(broken.alert());
+        if let Some(alert) = alert {
+            const FATAL: u8 = 2;
+            self.end_early();
+            self.say(Content::Alert, &[FATAL, alert.into()]);
+        }
+    }
+
+    /// Hands on the record that was opened before, if it need not wait any more.
+    fn pass_opened(&mut self, plain: &mut Option<&mut Plain<'_>>) {
+        let Some(opened) = &self.opened else {
+            return;
+        };
+        let len = opened.bytes.len();
+        let fits = plain.as_ref().is_none_or(|plain| plain.has_room(len));
+        if !fits || self.has_to_wait(opened.content, plain.is_some()) {
+            return;
+        }
+        let Some(Opened { content, bytes }) = self.opened.take() else {
+            return;
+        };
+        match (content, plain) {
+            (Content::FlowEnd, _) => self.flow_ended = true,
+            (_, Some(plain)) if !self.is_waste() => {
+                if let Some(room) = plain.room(len) {
+                    room.copy_from_slice(&bytes);
+                    plain.commit(len);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns whether nobody reads users' bytes any more.
+    fn is_waste(&self) -> bool {
+        self.is_ending() && self.has_parted()
+    }
+
+    /// Returns whether a record has to wait: for a reader, or because it is of the next user, as the bytes
+    /// of this one have ended.
+    fn has_to_wait(&self, content: Content, has_reader: bool) -> bool {
+        content.is_flow() && !self.is_waste() && (self.flow_ended || !has_reader)
+    }
+
+    /// Takes records while there is room for what is in them. What is inside shows only once a record is
+    /// open: the first one that has to wait is kept, and those behind it stay where they are.
+    fn take(
+        &mut self,
+        input: &mut Input<'_, '_>,
+        plain: &mut Option<&mut Plain<'_>>,
+    ) -> Result<(), Broken> {
+        while !self.peer_ended {
+            if self.opened.is_some() {
+                return Ok(());
+            }
+            let Some(header) = self.next_header(*input)? else {
+                self.keep(input);
+                return Ok(());
+            };
+            let size = HEADER + header.body;
+            if self.reading != Level::Traffic && self.shaken + size > MOST_HANDSHAKE {
+                return Err(Broken::Damaged);
+            }
+            let has_reader = plain.is_some();
+            let fits = |plain: &&mut Plain<'_>| plain.has_room(header.body);
+            if !plain.as_ref().is_none_or(fits) {
+                return Ok(());
+            }
+            if self.partial.len() + input.left() < size {
+                self.keep(input);
+                return Ok(());
+            }
+            let mut elsewhere = Zeroizing::new(Vec::new());
+            let body = match plain.as_mut().and_then(|plain| plain.room(header.body)) {
+                Some(body) => body,
+                None => {
+                    elsewhere.resize(header.body, 0);
+                    &mut elsewhere[..]
+                }
+            };
+            self.gather(input, body);
+            let level = self.level(&header)?;
+            let Some((content, len)) = self.open(level, &header, body)? else {
+                continue;
+            };
+            if !content.is_flow() {
+                self.take_control(level, content, &body[..len])?;
+                continue;
+            }
+            if content == Content::Data && len == 0 || content == Content::FlowEnd && len > 0 {
+                return Err(Broken::Damaged);
+            }
+            // Early data has to make way for the end of the handshake, which stands behind it.
+            if self.has_to_wait(content, has_reader || level == Level::Early) {
+                let bytes = Zeroizing::new(body[..len].to_vec());
+                self.opened = Some(Opened { content, bytes });
+            } else if content == Content::FlowEnd {
+                self.flow_ended = true;
+            } else if !self.is_waste() {
+                match plain {
+                    Some(plain) => plain.commit(len),
+                    None => self.said.extend_from_slice(&elsewhere[..len]),
+                }
+            }
+        }
+        input.skip();
+        Ok(())
+    }
+
+    /// Returns the key under which a record has to be.
+    fn level(&self, header: &Header) -> Result<Level, Broken> {
+        match (header.outer, self.reading) {
+            (Content::Handshake | Content::Alert, Level::Clear) => Ok(Level::Clear),
+            (Content::Data, Level::Handshake) if self.incoming_keys.has_early() => Ok(Level::Early),
+            (Content::Data, level @ (Level::Handshake | Level::Traffic)) => Ok(level),
+            _ => Err(Broken::Damaged),
+        }
+    }
+
+    /// Takes what is no user's.
+    fn take_control(&mut self, level: Level, content: Content, bytes: &[u8]) -> Result<(), Broken> {
+        match (content, level) {
+            (Content::Alert, Level::Clear | Level::Handshake | Level::Traffic) => match *bytes {
+                [_, 0] if level == Level::Traffic => self.peer_ended = true,
+                [_, alert] => return Err(heard(level, alert.into())),
+                _ => return Err(Broken::Damaged),
+            },
+            (Content::Handshake, Level::Early) if bytes == END_OF_EARLY_DATA => {
+                self.incoming_keys.forget_early();
+            }
+            (Content::Handshake, Level::Early) => return Err(Broken::Damaged),
+            (Content::Handshake, Level::Traffic) if record::is_key_update(bytes) => {
+                if !self.incoming_keys.may_renew(&self.outgoing_keys) {
+                    return Err(Broken::Damaged);
+                }
+                let next = self.next_keys.as_mut().ok_or(Broken::Damaged)?;
+                self.incoming_keys.renew(next.remote()?);
+            }
+            (Content::Handshake, _) => self.hear(bytes)?,
+            _ => return Err(Broken::Damaged),
+        }
+        Ok(())
+    }
+
+    /// The head of the next record, if all of it has come.
+    fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, Broken> {
+        let mut bytes = [0; HEADER];
+        let kept = self.partial.len().min(HEADER);
+        bytes[..kept].copy_from_slice(&self.partial[..kept]);
+        match kept + input.read(&mut bytes[kept..]) {
+            HEADER => match Header::read(bytes) {
+                // Whoever this is has never said a word that is Braid's.
+                Err(_) if self.reading == Level::Clear && self.is_client() => {
+                    Err(Broken::Incompatible)
+                }
+                header => header.map(Some),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// Keeps what is left, which is less than a record.
+    fn keep(&mut self, input: &mut Input<'_, '_>) {
+        while let piece @ [_, ..] = input.piece(usize::MAX) {
+            self.partial.extend_from_slice(piece);
+        }
+    }
+
+    /// Copies what follows a head, all of which has come, into `body`.
+    fn gather(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
+        let partial = core::mem::take(&mut self.partial);
+        match partial.get(HEADER..) {
+            Some(kept) => {
+                body[..kept.len()].copy_from_slice(kept);
+                input.read(&mut body[kept.len()..]);
+            }
+            None => {
+                input.read(&mut [0; HEADER][partial.len()..]);
+                input.read(body);
+            }
+        }
+    }
+
+    /// Opens a record; `None` where it is early data that this end cannot read.
+    fn open(
+        &mut self,
+        level: Level,
+        header: &Header,
+        body: &mut [u8],
+    ) -> Result<Option<(Content, usize)>, Broken> {
+        if self.reading != Level::Traffic {
+            self.shaken += HEADER + body.len();
+        }
+        if level == Level::Clear {
+            return Ok(Some((header.outer, body.len())));
+        }
+        match self.incoming_keys.open(level, header, body) {
+            Ok((content, len)) => {
+                let allowed = match level {
+                    Level::Handshake => !content.is_flow(),
+                    _ => true,
+                };
+                self.skips_early = false;
+                self.vouched |= level == Level::Early;
+                allowed
+                    .then_some(Some((content, len)))
+                    .ok_or(Broken::Damaged)
+            }
+            // What was said early is said again (RFC 8446 section 4.2.10).
+            Err(_) if level == Level::Handshake && self.skips_early => Ok(None),
+            Err(broken) => Err(broken),
+        }
+    }
+
+    /// Takes in messages of TLS.
+    fn hear(&mut self, messages: &[u8]) -> Result<(), Broken> {
+        // A client has no more to say of that kind once it is known, and nobody says nothing.
+        let over = self.reading == Level::Traffic && !self.is_client();
+        if over || messages.is_empty() {
+            return Err(Broken::Damaged);
+        }
+        self.read_messages(messages)?;
+        self.speak();
+        if self.reading == Level::Handshake && !self.session.is_handshaking() {
+            self.reading = Level::Traffic;
+            self.outgoing_keys.forget_handshake();
+            self.incoming_keys.forget_handshake();
+            self.say_held();
+        }
+        Ok(())
+    }
+
+    /// Has the library read messages. A ticket is used up once its owner has proved to know its secret,
+    /// before a byte that it protects is read.
+    fn read_messages(&mut self, messages: &[u8]) -> Result<(), Broken> {
+        let tickets = self
+            .tickets
+            .clone()
+            .filter(|_| self.reading == Level::Clear);
+        if let Some(tickets) = &tickets {
+            tickets.begin();
+        }
+        let read = self.session.read_hs(messages);
+        if let Some(tickets) = &tickets {
+            let resumed = self.session.handshake_kind() == Some(HandshakeKind::Resumed);
+            let shown = tickets.settle(read.is_ok() && resumed)?;
+            self.skips_early = shown && self.session.zero_rtt_keys().is_none();
+        }
+        Ok(read?)
+    }
+}
+
+/// What an alert means. In clear anybody may have said it, and a server that does not know a key says so
+/// under another.
+fn heard(level: Level, alert: AlertDescription) -> Broken {
+    match rustls::Error::AlertReceived(alert).into() {
+        Broken::Refused if level == Level::Clear => Broken::Alert(alert),
+        broken => broken,
+    }
+}
