@@ -573,24 +573,23 @@ mod tests {
 
     /// Runs a handshake, and returns how subflows prove themselves at the box and at the server.
     fn shaken(
-        mut client: quic::ClientConnection,
-        (mut server, secret): (quic::ServerConnection, Option<JoinSecret>),
+        client: quic::ClientConnection,
+        (server, secret): (quic::ServerConnection, Option<JoinSecret>),
     ) -> [JoinAuth; 2] {
-        for _ in 0..2 {
-            let mut messages = Vec::new();
-            while client.write_hs(&mut messages).is_some() {}
-            server.read_hs(&messages).unwrap();
-            messages.clear();
-            while server.write_hs(&mut messages).is_some() {}
-            client.read_hs(&messages).unwrap();
+        let mut ends: [quic::Connection; 2] = [client.into(), server.into()];
+        for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
+            // What stands under different keys is handed on apart.
+            let mut goes_on = true;
+            while goes_on {
+                let mut messages = Vec::new();
+                goes_on = ends[from].write_hs(&mut messages).is_some();
+                ends[to].read_hs(&messages).unwrap();
+            }
         }
-        assert!(!client.is_handshaking() && !server.is_handshaking());
-        let at_box = client.quic_transport_parameters().unwrap();
-        let at_server = server.quic_transport_parameters().unwrap();
-        [
-            joins::agreed(None, at_box),
-            joins::agreed(secret.as_ref(), at_server),
-        ]
+        assert!(ends.iter().all(|end| !end.is_handshaking()));
+        let told = |end: usize| ends[end].quic_transport_parameters().unwrap();
+        let at_box = joins::agreed(None, told(0));
+        [at_box, joins::agreed(secret.as_ref(), told(1))]
     }
 
     #[test]
