@@ -36,6 +36,7 @@ impl Tap for Log {
 fn rough(mbit: u64, delay_ms: u64) -> Settings {
     Settings {
         rate: Rate::bits_per_second(mbit * 1_000_000),
+        burst: 0,
         delay: Duration::from_millis(delay_ms),
         jitter: Duration::from_millis(3),
         queue: QueueLimit::Packets(60),

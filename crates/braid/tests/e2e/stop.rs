@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use braid_testbed::Role;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bed::{Bed, Download, Judge};
+use super::bed::{Bed, Download, Judge, render_changed};
 use super::control::status;
 
 /// The beginning of curl's error about a download that took longer than it may.
@@ -90,12 +91,32 @@ fn users_hear_that_the_box_stops() {
     });
     let rules = bed.print("box", "nft", &["list", "ruleset"]);
     assert!(!rules.contains("braid"), "{rules}");
-    // Connections are forwarded meanwhile.
     bed.release();
-    bed.fetch(100_000);
     bed.start("box");
     bed.wait_for_intake();
     bed.expect_both_links();
+}
+
+/// What is under way has the time that is configured, and a second signal ends that.
+#[test]
+#[ignore = "network"]
+fn a_second_signal_ends_the_time_to_drain() {
+    let patient = |text: String| format!("timeouts.drain = \"10min\"\n{text}");
+    for (role, host) in [(Role::Box, "box"), (Role::Server, "server")] {
+        let mut bed = Bed::up_with(render_changed(role, patient));
+        let downloads = begin(&mut bed);
+        let before: u64 = downloads.iter().map(Download::bytes).sum();
+        terminate(&mut bed, host);
+        bed.wait_for("downloads to go on", |_| {
+            downloads.iter().map(Download::bytes).sum::<u64>() > before + 1_000_000
+        });
+        terminate(&mut bed, host);
+        bed.wait_for("the process to end", |bed| bed.testbed.pid(host).is_none());
+        for download in downloads {
+            let (well, said) = download.end();
+            assert!(!well && !said.starts_with(TIMED_OUT), "{said}");
+        }
+    }
 }
 
 mod soak {

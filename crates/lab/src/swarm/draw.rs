@@ -229,6 +229,7 @@ impl Draw {
         };
         Settings {
             rate: Rate::bits_per_second(rate),
+            burst: 0,
             delay,
             queue,
             jitter: if self.0.chance(0.2) {
