@@ -572,10 +572,11 @@ impl BoxCore {
     /// A warm connection was dead already: the user gets a new one, and does not notice. Says whether
     /// there is one.
     fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
-        let Some(server) = self.sessions.get(id).map(|s| s.server) else {
+        let Some(session) = self.sessions.get(id) else {
             return false;
         };
-        self.upstream.on_warm_failed(ctx.now, server, ctx.stack);
+        let dead = (session.server, &session.past);
+        self.upstream.on_warm_failed(ctx.now, dead, ctx.stack);
         let replaced = self.reconnect(ctx, id);
         self.counters.warm_failed += u64::from(replaced);
         replaced

@@ -288,15 +288,19 @@ impl World {
     pub fn drain(&mut self) -> usize {
         let mut drained = 0;
         for at in 0..2 {
+            // Where there is nothing to send, the stack may have found that a connection is over.
+            let mut sends = true;
             loop {
+                let before = drained;
                 while let Some(event) = self.ends[at].stack.poll_event() {
                     self.on_event(at, event);
                     drained += 1;
                 }
-                if !self.transmit(at) {
+                if !sends && drained == before {
                     break;
                 }
-                drained += 1;
+                sends = self.transmit(at);
+                drained += usize::from(sends);
                 assert!(drained < MAX_DRAINED, "no end of packets");
             }
         }

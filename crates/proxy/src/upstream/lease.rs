@@ -77,6 +77,11 @@ impl Past {
         self.fell_back
     }
 
+    /// The paths that have a subflow.
+    pub(super) fn joined(&self) -> &[PathId] {
+        &self.joined
+    }
+
     /// How many subflows there are.
     pub(super) fn subflows(&self) -> usize {
         self.joined.len()

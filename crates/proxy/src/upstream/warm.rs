@@ -30,15 +30,23 @@ impl Upstream {
         self.warm_up(now, stack, counters);
     }
 
-    /// A warm connection to `server` failed its user: so may the others, which are given up.
-    pub(crate) fn on_warm_failed(&mut self, now: Instant, server: usize, stack: &mut Stack) {
+    /// A warm connection to `server` failed its user: so may the others, which are given up. The links that it
+    /// was joined on are doubted.
+    pub(crate) fn on_warm_failed(
+        &mut self,
+        now: Instant,
+        (server, past): (usize, &Past),
+        stack: &mut Stack,
+    ) {
         for pool in &mut self.pools {
             while let Some(warm) = pool.pop_to(server) {
                 stack.abort(now, warm.lease.channel.conn);
             }
             pool.back_off(now);
         }
-        self.on_doubt_everywhere(now, server);
+        for path in past.joined() {
+            self.on_doubt(now, server, *path);
+        }
     }
 
     /// This machine stood still: links and subflows are validated, and nobody is given a connection that

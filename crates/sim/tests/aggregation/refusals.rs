@@ -15,9 +15,9 @@ fn a_refused_destination_is_a_reset_right_after_the_connection() {
     net.run_for(secs(5));
     let (after, reason) = ending(&net, id).unwrap();
     assert_eq!(reason, CloseReason::Reset);
-    // The box's handshakes with the server, of Multipath TCP and of TLS, and one round trip more, over the
-    // link of 30 ms.
-    assert!((millis(85)..millis(110)).contains(&after), "{after:?}");
+    // The handshake of Multipath TCP over the link of 30 ms, and a first flight by the ticket that an
+    // examination brought.
+    assert!((millis(55)..millis(80)).contains(&after), "{after:?}");
     assert_eq!(net.at_user(id).sent, 100, "it was connected");
     assert_eq!(box_counters(&net).destination_refused, 1);
     assert_eq!(server_counters(&net).refused, 1);
@@ -61,22 +61,22 @@ fn a_private_destination_is_not_the_servers_to_reach() {
     assert_eq!(box_counters(&net).accepted, 1);
 }
 
-/// How a user's connection ends, and how often the server said that it knows nobody like that.
-fn refused_by_the_server(config: &AggregationConfig) -> (CloseReason, u64) {
-    let (reason, net) = opens_nothing(config);
-    assert_eq!(box_counters(&net).auth_refused, 1);
-    let counters = server_counters(&net);
-    (reason, counters.auth_wrong + counters.auth_time)
+/// Returns whether the server said that it knows nobody like that.
+fn is_refused_by_the_server(config: &AggregationConfig) -> bool {
+    let counters = server_counters(&opens_nothing(config));
+    counters.auth_wrong + counters.auth_time > 0
 }
 
-fn opens_nothing(config: &AggregationConfig) -> (CloseReason, Aggregation) {
+/// The box finds out before a user comes: nobody gets anything by the server, and users are forwarded.
+fn opens_nothing(config: &AggregationConfig) -> Aggregation {
     let mut net = start(config);
+    assert!(!net.box_node().core().unwrap().intake_wanted());
     let id = net.open(0, 0, Load::Down(1_000)).unwrap();
     net.run_for(secs(10));
-    let (_, reason) = ending(&net, id).unwrap();
-    assert_eq!(net.at_user(id).received, 0);
-    assert!(net.at_content(id).is_none(), "nothing reached the content");
-    (reason, net)
+    assert_eq!(net.at_user(id).received, 1_000, "it was forwarded");
+    assert_eq!(server_counters(&net).connected, 0);
+    assert_eq!(box_counters(&net).accepted, 0);
+    net
 }
 
 /// Neither end protects what it says.
@@ -96,10 +96,10 @@ fn a_wrong_key_opens_nothing() {
     for start in [two_links(), in_clear(two_links())] {
         let mut config = start.clone();
         config.servers[0].config.users[0].key = other.public();
-        assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
+        assert!(is_refused_by_the_server(&config));
         let mut config = start;
         config.boxed.key = other.clone();
-        assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
+        assert!(is_refused_by_the_server(&config));
     }
 }
 
@@ -108,9 +108,7 @@ fn a_wrong_key_opens_nothing() {
 fn nor_does_a_box_in_clear() {
     let mut config = in_clear(two_links());
     config.servers[0].config.unprotected = false;
-    let (reason, net) = opens_nothing(&config);
-    assert_eq!(reason, CloseReason::Reset);
-    assert_eq!(server_counters(&net).clear, 1);
+    assert!(server_counters(&opens_nothing(&config)).clear > 0);
 }
 
 /// Neither does the server of another key serve a box that takes it for its own.
@@ -118,19 +116,16 @@ fn nor_does_a_box_in_clear() {
 fn nor_does_a_wrong_server() {
     let mut config = two_links();
     config.servers[0].config.key = PrivateKey::from_seed([7; 32]);
-    let (reason, net) = opens_nothing(&config);
-    assert_eq!(reason, CloseReason::Reset);
-    assert_eq!(box_counters(&net).unprotected, 1);
-    assert_eq!(server_counters(&net).damaged, 0);
+    assert_eq!(server_counters(&opens_nothing(&config)).damaged, 0);
     let config = in_clear(config);
-    assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
+    assert!(is_refused_by_the_server(&config));
 }
 
 #[test]
 fn nor_does_a_clock_that_is_off_in_clear() {
     let mut config = in_clear(two_links());
     config.servers[0].clock_ahead = config.servers[0].config.time_window + secs(5);
-    assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
+    assert!(is_refused_by_the_server(&config));
     // Within the window it matters only until the server has run for as long: before, it cannot
     // tell whether a password was used already.
     config.servers[0].clock_ahead = secs(30);
