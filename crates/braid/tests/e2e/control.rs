@@ -71,7 +71,7 @@ fn box_and_server_show_what_they_do() {
     let mut bed = Bed::up();
     let (download, expected) = under_way(&mut bed);
     let boxed = status(&bed, "box");
-    assert_eq!((boxed.version, boxed.proxy), (1, Some(JOINING)));
+    assert_eq!((boxed.version, boxed.proxy), (2, Some(JOINING)));
     let content = format!("{}:80", bed.v4("content"));
     let [conn] = &boxed.connections[..] else {
         panic!("{boxed:?}")

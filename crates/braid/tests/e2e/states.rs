@@ -46,14 +46,19 @@ impl Portal {
                 }
             }
         });
+        let drop = "chain f {\n\
+             type filter hook forward priority 0\n\
+             iifname \"link1\" drop\n\
+             oifname \"link1\" drop\n\
+             }\n";
         let rules = format!(
             "table ip portal {{\n\
-             chain p {{ type nat hook prerouting priority -100; iifname \"link1\" meta l4proto tcp redirect to :{PORT} }}\n\
-             chain f {{ type filter hook forward priority 0; iifname \"link1\" drop; oifname \"link1\" drop }}\n\
+             chain p {{\n\
+             type nat hook prerouting priority -100\n\
+             iifname \"link1\" meta l4proto tcp redirect to :{PORT}\n\
              }}\n\
-             table ip6 portal {{\n\
-             chain f {{ type filter hook forward priority 0; iifname \"link1\" drop; oifname \"link1\" drop }}\n\
-             }}\n"
+             {drop}}}\n\
+             table ip6 portal {{\n{drop}}}\n"
         );
         nft(bed, &rules);
         Portal(ending)
@@ -110,11 +115,9 @@ fn a_captive_portal_is_named_and_avoided() {
         assert_eq!(now.verdict.health, Health::Degraded);
         assert_eq!(now.verdict.reasons[0].code, "captive-portal");
         assert_eq!(now.verdict.reasons[0].subject.as_deref(), Some("link1"));
-        let log = bed.log("box");
-        assert!(
-            log.contains("link link1 is behind a captive portal"),
-            "{log}"
-        );
+        bed.wait_for("the log to say so", |bed| {
+            bed.log("box").contains("link link1 is behind a captive portal")
+        });
         portal.log_in(&bed);
         wait_for_condition(&mut bed, 0, Condition::Working);
         assert_eq!(status(&bed, "box").verdict.health, Health::Working);
@@ -128,10 +131,13 @@ fn a_captive_portal_is_named_and_avoided() {
 fn a_link_that_strips_multipath_tcp_is_named_and_avoided() {
     let mut bed = idle();
     bed.start("server");
-    let rules = "table inet strip { chain f { type filter hook forward priority 0;\n\
+    let rules = "table inet strip {\n\
+         chain f {\n\
+         type filter hook forward priority 0\n\
          iifname \"link1\" tcp dport 1080 reset tcp option mptcp\n\
          oifname \"link1\" tcp sport 1080 reset tcp option mptcp\n\
-         } }\n";
+         }\n\
+         }\n";
     nft(&bed, rules);
     bed.start("box");
     bed.wait_for_intake();

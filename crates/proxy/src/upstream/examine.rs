@@ -220,6 +220,10 @@ impl Upstream {
         counters.examinations_failed += u64::from(!matches!(finding, Finding::SignedIn { .. }));
         if let Some(cell) = self.cell(server, path) {
             cell.on_finding(now, finding);
+            if cell.is_suspect {
+                // The engine would not ask for Multipath TCP the next time.
+                stack.forget_middleboxes(path);
+            }
         }
         let of_server = matches!(finding, Finding::Trouble(trouble) if trouble.is_of_server());
         if of_server {
@@ -268,10 +272,17 @@ impl Upstream {
         cause: FallbackCause,
         stack: &mut Stack,
     ) {
-        if let Some(trouble) = Trouble::of_fallback(cause)
-            && self.cell(server, path).is_some_and(|c| c.trouble.is_none())
-        {
-            self.on_trouble(now, (server, path), trouble, stack);
+        match Trouble::of_fallback(cause) {
+            // A link that was dark for a moment looks the same.
+            Some(Trouble::Blocked) => {
+                if let Some(cell) = self.cell(server, path) {
+                    cell.want_examination(now);
+                }
+            }
+            Some(trouble) if self.cell(server, path).is_some_and(|c| c.trouble.is_none()) => {
+                self.on_trouble(now, (server, path), trouble, stack);
+            }
+            _ => {}
         }
     }
 }

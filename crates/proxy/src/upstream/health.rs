@@ -53,6 +53,8 @@ pub(super) struct Cell {
     pub(super) trouble: Option<Trouble>,
     /// Examinations in a row that found trouble.
     pub(super) found: u32,
+    /// An examination found that SYNs with MP_CAPABLE are dropped, which is to be confirmed.
+    pub(super) is_suspect: bool,
     /// When an examination found the server and nothing wrong; `None` where it is not known to be so.
     pub(super) sound_at: Option<Instant>,
     /// When the next examination is due.
@@ -233,7 +235,19 @@ impl Cell {
     /// Takes in what an examination found.
     pub(super) fn on_finding(&mut self, now: Instant, finding: Finding) {
         match finding {
+            Finding::SignedIn {
+                rtt,
+                plain: Some(Trouble::Blocked),
+            } if self.trouble != Some(Trouble::Blocked) && !self.is_suspect => {
+                // A link that was dark when the first SYNs left looks the same: once more.
+                self.is_suspect = true;
+                self.trouble = None;
+                self.sound_at = None;
+                self.examine_at = Some(now + trouble::pause(1));
+                self.succeeded(now, rtt);
+            }
             Finding::SignedIn { rtt, plain } => {
+                self.is_suspect = false;
                 self.trouble = plain;
                 self.found = plain.map_or(0, |_| self.found.saturating_add(1));
                 self.sound_at = Some(now).filter(|_| plain.is_none());

@@ -21,7 +21,7 @@ impl Said {
     /// Returns whether `state` is to be said now.
     fn is_news(&mut self, now: Instant, state: Condition) -> bool {
         let due = self.at.is_none_or(|at| now >= at + INTERVAL);
-        let news = state != self.state && due;
+        let news = state != self.state && due && state != Condition::Untried;
         if news {
             *self = Said {
                 state,
@@ -34,7 +34,7 @@ impl Said {
     /// When to look again.
     fn next(&self, state: Condition) -> Option<Instant> {
         let due = self.at.map_or(Instant::ZERO, |at| at + INTERVAL);
-        (state != self.state).then_some(due)
+        (state != self.state && state != Condition::Untried).then_some(due)
     }
 }
 

@@ -197,8 +197,9 @@ fn condition(cell: &Cell) -> Condition {
         (Some(Trouble::WrongKey), _) => Condition::WrongKey,
         (Some(Trouble::OtherVersion), _) => Condition::OtherVersion,
         (Some(Trouble::NotAServer), _) => Condition::NotAServer,
-        (None, Reach::Up) => Condition::Working,
-        (None, Reach::Unknown) => Condition::Untried,
+        // A probe alone tells only that something answers.
+        (None, Reach::Up) if cell.sound_at.is_some() => Condition::Working,
+        (None, Reach::Up | Reach::Unknown) => Condition::Untried,
         (None, Reach::Down) => Condition::NoAnswers,
     }
 }
