@@ -9,6 +9,7 @@ mod probes;
 mod reload;
 mod room;
 mod session;
+mod sign_in;
 mod status;
 mod train;
 
@@ -29,9 +30,7 @@ use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay, StepError};
 use crate::report::{FORGED_JOIN, LogLimiter, ServerCounters};
 use crate::sniff::{self, Length};
-use crate::socks::{
-    Destination, Foreword, ForewordStep, Reply, Request, ServerHandshake, ServerStep,
-};
+use crate::socks::{Destination, Foreword, ForewordStep, Reply, Request};
 use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
 use crate::verdict::Reason;
@@ -186,17 +185,6 @@ impl ServerCore {
         self.most_streams = streams;
     }
 
-    /// Returns how many connections one user may have. Where there are several users, an eighth of all
-    /// stays for the others, however the limits are configured and whatever the process can open.
-    fn most_of_user(&self) -> usize {
-        let all = self.limits.connections.min(self.most_streams);
-        let most = match self.user_names.len() {
-            0 | 1 => all,
-            _ => all - all.div_ceil(8),
-        };
-        self.limits.per_user.min(most.max(1))
-    }
-
     /// What was counted so far.
     pub fn counters(&self) -> &ServerCounters {
         &self.counters
@@ -334,19 +322,6 @@ impl ServerCore {
         }
     }
 
-    /// Counts a handshake of nobody who is known against its source.
-    fn count_failed(&mut self, now: Instant, id: SessionId) {
-        if let Some(Session {
-            remote,
-            stage: Stage::Handshake(handshake),
-            ..
-        }) = self.sessions.get(id)
-            && handshake.grant.is_none()
-        {
-            self.handshakes.fail(now, *remote, self.limits.failures);
-        }
-    }
-
     /// Does what a session can do now.
     fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         self.handshake(ctx, id);
@@ -355,122 +330,6 @@ impl ServerCore {
         if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
             // What was said may still have to leave. What is wrong is seen by the relay.
             let _ = session.channel.drive::<StepError>(ctx.now, ctx.stack);
-        }
-    }
-
-    /// Reads the next message of a handshake; none where there is nothing to read it from any more.
-    fn hear(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Result<Option<ServerStep>, Refusal> {
-        let Some(Session {
-            channel,
-            user,
-            stage: Stage::Handshake(handshake),
-            ..
-        }) = self.sessions.get_mut(id)
-        else {
-            return Ok(None);
-        };
-        if !handshake.met
-            && let Some(met) = Channel::accept(ctx.now, channel.conn, &self.tls, ctx.stack)
-        {
-            (handshake.met, handshake.spoken) = (true, true);
-            match (met.is_protected(), self.clear) {
-                (true, _) => handshake.socks = ServerHandshake::proven(),
-                (false, true) => {}
-                (false, false) => return Err(Refusal::Clear),
-            }
-            *channel = met;
-        }
-        let input = |buf: &[u8]| handshake.socks.input(buf);
-        let step = relay::read_step(ctx.now, channel, ctx.stack, ServerStep::More, input);
-        self.counters.unknown_tickets = self.tls.unknown_tickets();
-        let step = match step {
-            Ok(step) => step,
-            // Its `Closed` follows.
-            Err(StepError::Gone) => return Ok(None),
-            Err(StepError::Broken(why)) => return Err(Refusal::Unprotected(why)),
-        };
-        if step != ServerStep::More && channel.is_protected() && handshake.grant.is_none() {
-            // What can be read was said by whoever has the key.
-            let known = channel.peer().and_then(|key| self.verifier.user(key));
-            let known = known.ok_or(Refusal::UnknownKey)?;
-            *user = Some(known);
-            handshake.grant = Some(Grant::proven(known));
-        }
-        Ok(Some(step))
-    }
-
-    fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let mut goes_on = false;
-        // A handshake has four messages; each turn of the loop ends one.
-        for _ in 0..8 {
-            let Some(session) = self.sessions.get_mut(id) else {
-                return;
-            };
-            let Stage::Handshake(handshake) = &mut session.stage else {
-                return;
-            };
-            let conn = session.channel.conn;
-            let remote = session.remote;
-            let silent = session.channel.is_silent(ctx.stack);
-            goes_on |= !silent && self.handshakes.resume(remote, handshake);
-            let step = match self.hear(ctx, id) {
-                Ok(Some(step)) => step,
-                Ok(None) => return,
-                Err(refusal) => return self.refuse(ctx, id, refusal),
-            };
-            let Some(session) = self.sessions.get_mut(id) else {
-                return;
-            };
-            let Stage::Handshake(handshake) = &mut session.stage else {
-                return;
-            };
-            let channel = &mut session.channel;
-            // It comes too late.
-            if channel.is_ending() && step != ServerStep::More {
-                return self.drop_session(ctx, id);
-            }
-            let most = self.limits.waiting;
-            match step {
-                ServerStep::More => {
-                    let over = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
-                    let known = handshake.grant.is_some();
-                    // One that signed in may have asked before, and is told in order.
-                    if over && !(known && channel.close(ctx.now, ctx.stack).is_ok()) {
-                        ctx.stack.abort(ctx.now, conn);
-                    }
-                    if self.handshakes.let_wait(ctx.now, remote, handshake, most) {
-                        let until = handshake.waits_until;
-                        let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
-                        handshake.waits_until = Some(until);
-                        self.sessions.arm(id, until);
-                    } else if goes_on {
-                        self.sessions.arm(id, ctx.now + self.timeouts.handshake);
-                    }
-                    return;
-                }
-                ServerStep::Send(bytes) => {
-                    if !send_all(ctx, channel, &bytes) {
-                        return self.drop_session(ctx, id);
-                    }
-                }
-                ServerStep::Credentials { user, password } => {
-                    let time = self.clock.unwrap_or_default().unix_ms(ctx.now);
-                    match self.verifier.check(&user, &password, time) {
-                        Ok(grant) => {
-                            session.user = Some(grant.user);
-                            handshake.grant = Some(grant);
-                            handshake.socks.accepted();
-                            if !send_all(ctx, channel, &ServerHandshake::ACCEPTED) {
-                                return self.drop_session(ctx, id);
-                            }
-                        }
-                        Err(e) => return self.refuse(ctx, id, Refusal::Auth(e)),
-                    }
-                }
-                ServerStep::Request(request) => return self.on_request(ctx, id, request),
-                ServerStep::Probe(note) => return self.on_probe(ctx, id, &note),
-                ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
-            }
         }
     }
 
@@ -839,14 +698,6 @@ impl ServerCore {
         }
         self.counters.sources_forgotten = self.handshakes.forgotten;
         Some(session)
-    }
-
-    /// A session does not count among those of its user any more.
-    fn leave(&mut self, user: Option<usize>, id: SessionId) {
-        if let Some(n) = user.and_then(|u| self.per_user.get_mut(u)) {
-            *n -= 1;
-        }
-        self.lookups.forget(user, id);
     }
 
     /// Tells the peer, and waits a little for it to close.

@@ -90,6 +90,11 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
     ] {
         assert!(!permits(&policy, addr), "{addr}");
     }
+}
+
+#[test]
+fn what_lies_beside_a_refused_range_is_permitted() {
+    let policy = DestinationPolicy::new(rules(&[], &[]));
     for addr in [
         "8.8.8.8",
         "9.255.255.255",

@@ -137,11 +137,12 @@ impl World {
             let mut stack = Stack::new(setup.config(), rng, factory);
             for path in 0..setup.paths {
                 let (v4, v6) = addresses(at, path);
-                stack.add_path(PathConfig {
+                let added = stack.add_path(PathConfig {
                     v6: Some(v6),
                     backup: setup.backup >> path & 1 != 0,
                     ..PathConfig::v4(v4)
                 });
+                added.expect("fewer paths than a stack takes");
                 if setup.announced >> path & 1 != 0 {
                     for addr in [IpAddr::from(v4), IpAddr::from(v6)] {
                         let told = stack.announce(PathId(path), SocketAddr::new(addr, PORT));

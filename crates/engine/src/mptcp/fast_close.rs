@@ -25,8 +25,8 @@ pub(super) const FAST_CLOSE_TIME: Duration = Duration::from_secs(2);
 impl Subflow {
     /// Plans the first repeat one retransmission timeout after the RST.
     pub(super) fn arm_fast_close(&mut self, now: Instant) {
-        if self.insists && self.repeat_at.is_none() {
-            self.repeat_at = Some(now + self.snd.rtt.rto());
+        if self.insists && self.repeats.at.is_none() {
+            self.repeats.at = Some(now + self.snd.rtt.rto());
         }
     }
 }
@@ -42,7 +42,7 @@ impl Connection {
         let until = at + FAST_CLOSE_TIME;
         let receiver_key = self.mptcp()?.remote.key;
         let subflow = &mut self.subflows[i];
-        subflow.repeat_at.take_if(|at| *at <= ctx.now)?;
+        subflow.repeats.at.take_if(|at| *at <= ctx.now)?;
         let path = ctx.paths.get(usize::from(subflow.path.0));
         if !path.is_some_and(|path| path.up) {
             subflow.close(SubflowCloseReason::Finished);
@@ -53,10 +53,10 @@ impl Connection {
             self.subflows[i].close(SubflowCloseReason::Finished);
             return last;
         }
-        subflow.repeats += 1;
+        subflow.repeats.times += 1;
         // Backs off, but more slowly than data: there are few repeats in all.
-        let pause = subflow.snd.rtt.rto() * (1 << (subflow.repeats / 3).min(8));
-        subflow.repeat_at = Some((ctx.now + pause).min(until));
+        let pause = subflow.snd.rtt.rto() * (1 << (subflow.repeats.times / 3).min(8));
+        subflow.repeats.at = Some((ctx.now + pause).min(until));
         let mut options = Options {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
@@ -75,7 +75,7 @@ impl Connection {
             let aborted = |s: &&mut Subflow| s.phase == Phase::Aborted;
             for subflow in self.subflows.iter_mut().filter(aborted) {
                 subflow.insists = false;
-                subflow.repeat_at = None;
+                subflow.repeats.at = None;
                 subflow.close(SubflowCloseReason::Finished);
             }
         }

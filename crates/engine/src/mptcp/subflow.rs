@@ -110,6 +110,13 @@ pub(crate) struct Offer {
     pub urgency: Urgency,
 }
 
+/// When a segment is repeated next, and how often it was.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Repeats {
+    pub at: Option<Instant>,
+    pub times: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Subflow {
     pub id: SubflowId,
@@ -176,9 +183,7 @@ pub(crate) struct Subflow {
     pub reset_at: Option<u64>,
     /// Its MP_FASTCLOSE is repeated until the peer answers.
     pub insists: bool,
-    /// When it is repeated next, and how often it was.
-    pub repeat_at: Option<Instant>,
-    pub repeats: u32,
+    pub repeats: Repeats,
     pub close_reason: SubflowCloseReason,
     /// The record sent last has left up to here only: the device takes no more at once.
     pub rest: Option<u64>,
@@ -257,8 +262,7 @@ impl Subflow {
             reset: None,
             reset_at: None,
             insists: false,
-            repeat_at: None,
-            repeats: 0,
+            repeats: Repeats::default(),
             close_reason: SubflowCloseReason::Finished,
             rest: None,
             probe_due: false,
@@ -502,7 +506,7 @@ impl Subflow {
     pub fn owes(&self, now: Instant) -> bool {
         self.rcv.due == AckDue::Now
             || self.handshake_at.is_some_and(|at| at <= now)
-            || self.repeat_at.is_some_and(|at| at <= now)
+            || self.repeats.at.is_some_and(|at| at <= now)
             || self.phase == Phase::Resetting
             || self.rest.is_some()
             || self.probe_due
@@ -665,7 +669,7 @@ impl Subflow {
         } else {
             None
         };
-        let (handshake, repeat) = (self.handshake_at, self.repeat_at);
+        let (handshake, repeat) = (self.handshake_at, self.repeats.at);
         Instant::earliest([handshake, self.second_at, repeat, pacing, ack, send])
     }
 }

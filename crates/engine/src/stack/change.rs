@@ -1,11 +1,9 @@
-//! Changes of a stack that has connections: its end, its paths and its settings.
+//! Changes of a stack that has connections: its end and its settings.
 
 use braid_wire::Instant;
 
 use super::{Stack, StrategyFactory};
-use crate::path::Path;
-use crate::stats::PathTotals;
-use crate::{CloseReason, Config, PathConfig, PathId};
+use crate::Config;
 
 impl Stack {
     /// Accepts no connection any more: SYNs are answered by RST, so that peers go elsewhere at once.
@@ -23,34 +21,6 @@ impl Stack {
         for id in self.table.ids() {
             self.abort(now, id);
         }
-    }
-
-    /// Ends what is left on a path that was [left](Self::leave_path), and whose link is about to be gone:
-    /// subflows are forgotten, and connections that have no other (regular TCP among them) end as
-    /// unreachable. What was remembered of the path is forgotten too.
-    pub fn remove_path(&mut self, now: Instant, path: PathId) {
-        self.leave_path(now, path);
-        self.with_all(now, |conn, ctx| {
-            if conn.forget_path(path) {
-                conn.fail(ctx, CloseReason::Unreachable);
-            }
-        });
-        self.shared.records.forget_path(path);
-        self.forget_middleboxes(path);
-    }
-
-    /// Gives a path that was [removed](Self::remove_path) to another link: it starts up, and its
-    /// counters start anew. Returns whether there is such a path.
-    pub fn reuse_path(&mut self, path: PathId, config: PathConfig) -> bool {
-        let at = usize::from(path.0);
-        let totals = self.path_totals();
-        let Some((known, total)) = self.shared.paths.get_mut(at).zip(totals.get(at)) else {
-            return false;
-        };
-        *known = Path::new(config);
-        self.renewed.resize(totals.len(), PathTotals::default());
-        self.renewed[at].add_moved(total);
-        true
     }
 
     /// Takes over from `config` what holds for connections and subflows that begin from now on:

@@ -21,7 +21,7 @@ fn at(ms: u64) -> Instant {
 /// What the stack has sent by `until`, with the times in milliseconds.
 fn sent(s: &mut Script, until: u64) -> Vec<(u64, Seg)> {
     s.advance(at(until));
-    let next = || s.take().map(|(at, seg)| (at.as_millis() as u64, seg));
+    let next = || s.take().map(|(at, seg)| (at.as_millis(), seg));
     core::iter::from_fn(next).collect()
 }
 
@@ -72,7 +72,7 @@ fn a_receiver_asks_on_a_silent_subflow() {
             n += 1;
             s.read();
         }
-        let until = s.now.as_millis() as u64 + 10;
+        let until = s.now.as_millis() + 10;
         all.extend(sent(&mut s, until));
         let asked = questions(&all, 1);
         assert!(refused || asked.len() == 4, "{asked:?}");

@@ -317,7 +317,7 @@ impl Tls {
         }
         let mut filled = 0;
         // With room for padding, where there is little to write.
-        let wanted = max.saturating_add(OVERHEAD).max(LEAST_WANTED).min(BATCH);
+        let wanted = max.saturating_add(OVERHEAD).clamp(LEAST_WANTED, BATCH);
         stack.write_with(now, conn, wanted, |bufs| {
             if bufs.first().is_none_or(|buf| buf.len() < LEAST_ROOM) {
                 filled = self.fill_elsewhere(max.min(MOST_PLAIN), fill)?;

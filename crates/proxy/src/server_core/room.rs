@@ -7,6 +7,7 @@ use braid_engine::app::Ctx;
 
 use super::handshakes::Over;
 use super::{ServerCore, group};
+use crate::table::SessionId;
 
 impl ServerCore {
     /// Counts one more handshake, if there may be one.
@@ -28,5 +29,24 @@ impl ServerCore {
         {
             self.on_closed(ctx, id, CloseReason::NoResources);
         }
+    }
+
+    /// Returns how many connections one user may have. Where there are several users, an eighth of all
+    /// stays for the others, however the limits are configured and whatever the process can open.
+    pub(super) fn most_of_user(&self) -> usize {
+        let all = self.limits.connections.min(self.most_streams);
+        let most = match self.user_names.len() {
+            0 | 1 => all,
+            _ => all - all.div_ceil(8),
+        };
+        self.limits.per_user.min(most.max(1))
+    }
+
+    /// A session does not count among those of its user any more.
+    pub(super) fn leave(&mut self, user: Option<usize>, id: SessionId) {
+        if let Some(n) = user.and_then(|u| self.per_user.get_mut(u)) {
+            *n -= 1;
+        }
+        self.lookups.forget(user, id);
     }
 }
