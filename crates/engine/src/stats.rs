@@ -160,6 +160,8 @@ pub struct SubflowStats {
     pub backoff: u32,
     /// Bytes/s at which packets leave; 0 where they are not paced yet.
     pub pacing_rate: u64,
+    /// Bytes that leave at once nevertheless: what is left of an initial window.
+    pub unpaced: u64,
     /// Bytes/s at which the peer got what was sent, by the latest sample of that that tells of the
     /// path; 0 before the first.
     pub delivery_rate: u64,

@@ -278,9 +278,9 @@ impl Arrivals {
         (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
     }
 
-    /// Returns the times between arrivals of the records that were not held back.
-    fn gaps(&self) -> Vec<Duration> {
-        let seen = &self.seen[..self.seen.len().min(self.unpaced.into())];
+    /// Returns the times between arrivals of the first `records`.
+    fn gaps(&self, records: u8) -> Vec<Duration> {
+        let seen = &self.seen[..self.seen.len().min(records.into())];
         let pairs = seen.windows(2);
         let gap = |pair: &[(_, Instant)]| pair[1].1.saturating_since(pair[0].1);
         pairs.map(gap).collect()
@@ -289,20 +289,30 @@ impl Arrivals {
     /// Of a [burst](Train::BURST): what the narrowest place lets pass. A queue that was too short for all
     /// of it took the first few at least. `None` where there are too few records.
     pub(crate) fn capacity(&self) -> Option<Capacity> {
-        let heads = UNPACED.min(self.unpaced)..=self.unpaced;
+        // Packets of a burst are full, so that the last is a short one with the rest of the last record.
+        let whole = self.unpaced.min(self.records?.saturating_sub(1));
+        let heads = UNPACED.min(whole)..=whole;
         let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
         let rate = rates.reduce(f64::max)?;
-        let gaps = self.gaps();
-        let (early, late) = gaps.split_at(gaps.len() / 2);
-        let at_once = |gaps: &[Duration]| rate_of(median(gaps)) >= FASTEST;
-        let tokens = early.iter().any(|gap| rate_of(*gap) >= FASTEST);
-        if tokens && !at_once(late) {
-            return Some(after_bucket(late).map_or(Capacity::Uneven, Capacity::Rate));
+        let gaps = self.gaps(whole);
+        let at_once = |gap: &Duration| rate_of(*gap) >= FASTEST;
+        let tokens = gaps.iter().take_while(|gap| at_once(gap)).count();
+        let (_, rest) = gaps.split_at(tokens);
+        if tokens == 0 || rest.is_empty() {
+            return Some(match rate < FASTEST {
+                true => Capacity::Rate(rate),
+                false => Capacity::TooFast,
+            });
         }
-        Some(match rate < FASTEST {
-            true => Capacity::Rate(rate),
-            false => Capacity::TooFast,
-        })
+        // What goes on at once after a pause is of a host that was busy, or collects.
+        if at_once(&median(rest)) {
+            let mean = self.rates(whole)?.1;
+            return Some(match mean < FASTEST {
+                true => Capacity::Uneven,
+                false => Capacity::TooFast,
+            });
+        }
+        Some(after_bucket(rest).map_or(Capacity::Uneven, Capacity::Rate))
     }
 
     /// Of a train that is not all here after `time`: what came of it, bit/s. `None` before the answer.
@@ -315,7 +325,7 @@ impl Arrivals {
     /// Of a train at about `capacity`: what of it nobody uses, bit/s. `None` where there are too few
     /// records, or its first half came as it left and the rest much later: a token bucket ran dry.
     pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
-        let gaps = self.gaps();
+        let gaps = self.gaps(self.unpaced);
         let (early, late) = gaps.split_at(gaps.len() / 2);
         if early.len() >= LEAST_GAPS {
             let (early, late) = (rate_of(median(early)), rate_of(median(late)));
@@ -343,9 +353,9 @@ fn median(gaps: &[Duration]) -> Duration {
     gaps.get(at).copied().unwrap_or_default()
 }
 
-/// Returns the rate of even gaps behind a token bucket that ran dry, bit/s.
+/// Returns the rate of even gaps from that on in which a token bucket ran dry, bit/s.
 fn after_bucket(gaps: &[Duration]) -> Option<f64> {
-    // The first may have begun before that.
+    // A part of the first passed by tokens.
     let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= LEAST_GAPS)?;
     let (least, most) = (gaps.iter().min()?, gaps.iter().max()?);
     let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len()).ok()?;
@@ -455,8 +465,11 @@ mod tests {
     /// The first records pass by the tokens that there are, the others as tokens come.
     #[test]
     fn behind_a_bucket_that_ran_dry_the_rest_tells_the_rate() {
-        let dry = arrived(&[0, 0, 0, 0, 0, 581, 1162, 1743, 2323, 2904]);
+        // The gap in which it ran dry is of both, and the last packet is a short one.
+        let dry = arrived(&[0, 12, 24, 36, 388, 969, 1550, 2131, 2712, 2742]);
         assert!((rate(&dry) / MBIT - 20.0).abs() < 0.1);
+        let late = arrived(&[0, 12, 24, 36, 48, 60, 72, 390, 971, 1_001]);
+        assert_eq!(late.capacity(), Some(Capacity::Uneven));
         // Others came in between, or there are too few.
         let others = arrived(&[0, 0, 0, 0, 0, 581, 3_000, 3_581, 6_000, 6_581]);
         assert_eq!(others.capacity(), Some(Capacity::Uneven));
@@ -464,6 +477,11 @@ mod tests {
             arrived(&[0, 0, 581, 1162]).capacity(),
             Some(Capacity::Uneven)
         );
+        // A host that collects packets by twos hands on the second of each at once.
+        let pairs = [0, 0, 464, 464, 928, 928, 1392, 1392, 1856, 1856];
+        assert_eq!(arrived(&pairs).capacity(), Some(Capacity::Uneven));
+        let paused = arrived(&[0, 12, 24, 36, 448, 460, 472, 484, 496, 508]);
+        assert_eq!(paused.capacity(), Some(Capacity::TooFast));
         // One packet that was lost, and those behind it at once: that is no bucket.
         let lost = arrived(&[
             0, 581, 1162, 1743, 2323, 90_000, 90_000, 90_000, 90_000, 90_000,

@@ -28,6 +28,7 @@ impl Subflow {
             rto: self.snd.rto(),
             backoff: self.snd.backoff(),
             pacing_rate: self.snd.pacer.rate(),
+            unpaced: self.snd.pacer.free(),
             delivery_rate: self.snd.delivery_rate(),
             cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),

@@ -37,6 +37,11 @@ impl Pacer {
         self.rate
     }
 
+    /// Bytes that leave at once, whatever the rate.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
     /// When the next packet may leave; `None` is now.
     pub fn blocked_until(&self, now: Instant) -> Option<Instant> {
         let at = self.drained - AHEAD;
@@ -99,7 +104,7 @@ mod tests {
         pacer.set_rate(1_000_000);
         let now = Instant::from_millis(100);
         pacer.on_sent(now, 3000);
-        assert_eq!(pacer.blocked_until(now), None);
+        assert_eq!((pacer.blocked_until(now), pacer.free()), (None, 2000));
         pacer.on_sent(now, 4000);
         // 2000 bytes more than free: 2 ms less what may be carried and run ahead.
         let blocked = pacer.blocked_until(now);

@@ -4,11 +4,11 @@ use core::time::Duration;
 
 use braid_engine::app::Ctx;
 use braid_engine::{ConnId, Stack};
-use braid_wire::Instant;
 
 use super::session::{Refusal, Session, Stage};
 use super::train::Departures;
 use super::{CLOSE_PATIENCE, ServerCore, send_all};
+use crate::channel::OVERHEAD;
 use crate::probe::{self, Train};
 use crate::socks::Note;
 use crate::table::SessionId;
@@ -40,12 +40,9 @@ impl ServerCore {
             train.records = 0;
         }
         self.counters.trains += u64::from(train.records > 0);
-        let (conn, started) = (session.channel.conn, session.started);
+        let conn = session.channel.conn;
         self.beyond.ask(ctx);
-        let unpaced = match knew_way(ctx.stack, conn, started) {
-            true => train.records,
-            false => train.records.min(probe::UNPACED),
-        };
+        let unpaced = train.records.min(unpaced(ctx.stack, conn));
         let answer = probe::answer(train.records, unpaced, self.beyond.quality(ctx.now));
         let began = ctx.now;
         if let Some(session) = self.sessions.get_mut(id) {
@@ -94,13 +91,10 @@ impl ServerCore {
     }
 }
 
-/// Whether the engine knew what the way to the box takes when the SYN of a connection came that
-/// `began` a round trip later: then it does not hold back an initial window.
-fn knew_way(stack: &Stack, conn: ConnId, began: Instant) -> bool {
-    let subflow = stack.subflows(conn).first().copied();
-    subflow.is_some_and(|subflow| {
-        let way = (subflow.remote.ip(), subflow.path);
-        let mut records = stack.records().filter(|(ip, path, _)| (*ip, *path) == way);
-        records.any(|(.., record)| record.delivery_rate > 0 && record.at + 2 * record.srtt <= began)
-    })
+/// Returns how many records the engine does not hold back now: of an initial window those that are left, and
+/// only the first few of one on a way of which it knows nothing.
+fn unpaced(stack: &Stack, conn: ConnId) -> u8 {
+    let subflows = stack.subflows(conn);
+    let bytes = subflows.first().map_or(0, |subflow| subflow.unpaced);
+    u8::try_from(bytes / (probe::RECORD + OVERHEAD) as u64).unwrap_or(u8::MAX)
 }

@@ -90,6 +90,8 @@ pub(super) struct Gauge {
     pub(super) asked: bool,
     /// Something else says that the way has changed.
     alarm: bool,
+    /// All that was found is a bad first impression, which does not count before a second.
+    doubted: bool,
     /// How many bursts in a row came too fast to tell.
     fast: u8,
 }
@@ -142,7 +144,8 @@ impl Gauge {
     /// to tell.
     pub(super) fn available(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(f64::INFINITY);
-        self.available.middle().or(fast)
+        let known = self.available.middle().filter(|_| !self.doubted);
+        known.or(fast)
     }
 
     /// Returns what the narrowest place lets pass, bit/s; at least that, where bursts come too fast to tell.
@@ -155,14 +158,18 @@ impl Gauge {
     /// way has changed: a burst that passes says nothing of how long a shaped link lets bursts pass.
     pub(super) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
         self.fast = self.fast.saturating_add(1);
-        if self.alarm || self.fast >= FAST_BURSTS {
-            (self.capacity, self.available) = Default::default();
-            self.known_at = None;
+        if self.alarm || self.doubted || self.fast >= FAST_BURSTS {
+            self.forget();
         }
         self.alarm = false;
         let next = self.tempo.next(0.0, &settings.bounds());
         self.at = Some(now + next.max(rest(Some(FASTEST))));
         (self.tried, self.asked) = (true, false);
+    }
+
+    fn forget(&mut self) {
+        (self.capacity, self.available) = Default::default();
+        (self.known_at, self.doubted) = (None, false);
     }
 
     /// The first train found `rate` bit/s; what to send the second at. After an alarm that is news already: no
@@ -204,6 +211,11 @@ impl Gauge {
                 great && self.available.middle() == Some(before)
             }
         });
+        match rate {
+            Some(_) => self.doubted = doubtful && before.is_none(),
+            None if self.doubted => self.forget(),
+            None => {}
+        }
         let next = match doubtful {
             true => Duration::ZERO,
             false => self.tempo.next(change, &settings.bounds()),
@@ -296,9 +308,20 @@ mod tests {
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(1e6), &settings);
         assert_eq!((due(&gauge), gauge.tried, gauge.asked), (1, false, true));
+        assert_eq!(gauge.available(), None);
+        let doubted = gauge;
         gauge.on_result(AT, Some(20e6), &settings);
         assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
         assert_eq!(gauge.available(), Some(20e6));
+        // A second like it confirms it; one that tells nothing does not.
+        for (second, known) in [(Some(1e6), Some(1e6)), (None, None)] {
+            let mut gauge = doubted;
+            gauge.on_result(AT, second, &settings);
+            assert_eq!((gauge.available(), gauge.tried), (known, true));
+        }
+        let mut gauge = doubted;
+        gauge.on_too_fast(AT, &settings);
+        assert_eq!(gauge.available(), Some(f64::INFINITY));
     }
 
     #[test]
