@@ -190,15 +190,17 @@ impl Connection {
     /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
     // Conforms: 8684-3.5-2, 8684-3.5-3
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
+        let fast_close = self.is_fast_close(tcp);
         let subflow = &mut self.subflows[i];
+        let at_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
-        if seq != subflow.rcv.nxt {
+        if seq != subflow.rcv.nxt && !at_end {
             if (subflow.rcv.nxt..subflow.rcv.told).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
             }
             return;
         }
-        if self.is_fast_close(tcp) {
+        if fast_close {
             self.subflows[i].close(SubflowCloseReason::Reset);
             self.fail(ctx, CloseReason::Reset);
             return;
@@ -439,10 +441,13 @@ impl Connection {
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 MptcpOption::FastClose { .. } if self.is_fast_close(tcp) => {
-                    // Whoever saw the keys has to hit the sequence number, as with a RST (RFC 5961).
-                    let exact = seq == self.subflows[i].rcv.nxt;
-                    if exact || self.joins.auth == JoinAuth::Keys {
-                        self.fail(ctx, CloseReason::Reset);
+                    // Whoever saw the keys has to hit the sequence number, as with a RST (RFC 5961
+                    // section 3). A peer whose data was lost hits one of two, or is told, each time: it
+                    // repeats MP_FASTCLOSE a few times only.
+                    let rcv = &mut self.subflows[i].rcv;
+                    match rcv.is_end(seq) || self.joins.auth == JoinAuth::Keys {
+                        true => self.fail(ctx, CloseReason::Reset),
+                        false => rcv.ack_now(),
                     }
                 }
                 _ => {}

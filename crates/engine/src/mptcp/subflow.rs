@@ -28,6 +28,9 @@ const MIN_PMTU_V6: u32 = 1280;
 const SILENCE: Duration = Duration::from_secs(20);
 /// How long one that is alone may go without an acknowledgement of data.
 const HOPELESS: Duration = Duration::from_secs(100);
+/// Share of what was sent that was lost on a path that loses much, and bytes that tell.
+const HEAVY_LOSS: f32 = 0.15;
+const LOSS_SAMPLE: u64 = 20_000;
 
 /// What a subflow finds is remembered so often, and at its start and end.
 const REMEMBER: Duration = Duration::from_secs(1);
@@ -546,6 +549,12 @@ impl Subflow {
     /// peer that answers and takes nothing is no better than one that is silent.
     pub fn is_stuck(&self, now: Instant) -> bool {
         self.snd.backoff() >= 3 && self.snd.stuck_for(now) > SILENCE
+    }
+
+    /// Returns whether its path is known to lose much of what it carries.
+    pub fn loses_much(&self) -> bool {
+        let traffic = &self.snd.traffic;
+        traffic.bytes_sent >= LOSS_SAMPLE && traffic.loss() >= HEAVY_LOSS
     }
 
     /// Whether it is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).

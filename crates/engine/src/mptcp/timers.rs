@@ -206,7 +206,8 @@ impl Connection {
             Some(Expired::Rto) => {
                 subflow.stale = true;
                 subflow.silent = subflow.silent.saturating_add(1);
-                if !alone {
+                // Alone, only a path that is known to lose much: elsewhere silence is congestion.
+                if !alone || subflow.loses_much() {
                     // Not sooner than an answer can be there: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
                     let stuck = subflow.snd.stuck_for(ctx.now);

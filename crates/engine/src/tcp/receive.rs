@@ -125,6 +125,12 @@ impl Receiver {
         }
     }
 
+    /// Returns whether a peer can have come to `seq` with all that it sent: the next byte, or one behind the
+    /// last that is here, where some before it are missing.
+    pub fn is_end(&self, seq: u64) -> bool {
+        seq == self.nxt || self.out_of_order.max_end() == Some(seq)
+    }
+
     /// Whether the peer's FIN has been taken in.
     pub fn finished(&self) -> bool {
         self.fin.is_some_and(|fin| self.nxt > fin)

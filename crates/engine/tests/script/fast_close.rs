@@ -66,8 +66,11 @@ fn repeats_end_after_two_seconds_with_a_rst() {
         (220, 0, false),
         (430, 0, false),
         (640, 0, false),
+        (850, 0, false),
         (1_060, 0, false),
+        (1_270, 0, false),
         (1_480, 0, false),
+        (1_690, 0, false),
         (1_900, 0, false),
         (2_010, 0, true),
     ];

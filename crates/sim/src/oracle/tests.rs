@@ -801,6 +801,7 @@ fn connections_that_do_not_end() {
     assert_eq!(pair.broken(), Some(Rule::Liveness));
     // Data that is not acknowledged, and nothing heard.
     let mut pair = Pair::open(honest);
+    pair.oracle.config.user_timeout = Duration::from_secs(30);
     pair.upload(1000);
     pair.send();
     pair.oracle.sweep(pair.now, &pair.client);

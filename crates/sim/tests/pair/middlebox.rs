@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use braid_engine::{CloseReason, FallbackCause};
+use braid_engine::{CloseReason, Config, FallbackCause};
 use braid_links::middlebox::{
     Chain, Direction, Edit, Keep, Merge, Middlebox, Nat, NatConfig, OptionEdit, Output, Packet,
     Scope, SequenceShift, Split, Target,
@@ -59,7 +59,9 @@ impl Bed {
         let transfer = &mut self.transfer;
         let (client, ends) = (transfer.client, transfer.ends());
         let (mut mptcp, mut subflows) = (false, 0);
-        let done = transfer.world.run(secs(300), |world| {
+        // Longer than a peer may be silent before it is given up.
+        let limit = Config::default().user_timeout + secs(300);
+        let done = transfer.world.run(limit, |world| {
             let host = world.host(client);
             if let Some((conn, _)) = host.open_streams().next() {
                 mptcp = host.stack().is_mptcp(conn).unwrap_or(mptcp);
