@@ -238,8 +238,9 @@ mod tests {
         let report = run(Worlds::Attacked, 0, 100, threads, &|_| ());
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         let figures = report.figures;
+        // Subflows prove themselves, so only what hits the sequence number or the bytes breaks any.
         assert!(
-            figures.connections > 200 && figures.broken > 20,
+            figures.connections > 200 && figures.broken > 10,
             "{figures:?}"
         );
         assert!(figures.broken * 2 < figures.connections, "{figures:?}");
