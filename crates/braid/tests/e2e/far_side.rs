@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use braid_proxy::verdict::Health;
 use braid_testbed::Role;
 
 use super::bed::{Bed, render_changed};
@@ -21,12 +22,18 @@ fn a_wrong_key_serves_nobody_and_breaks_nothing() {
         });
         lines.collect::<Vec<_>>().join("\n")
     });
-    let mut bed = Bed::up_with(render);
-    bed.offer("file", 1_000);
+    let mut bed = Bed::up_idle(render);
+    bed.start("server");
+    bed.start("box");
+    // The box finds out by itself, and says so; users are forwarded.
+    bed.wait_for("the verdict that no server can be used", |bed| {
+        let verdict = status(bed, "box").verdict;
+        verdict.reasons.iter().any(|r| r.code == "key-refused") && verdict.health == Health::Down
+    });
     for _ in 0..3 {
-        let (well, _) = bed.curl("file").end();
-        assert!(!well, "a box that is nobody was served");
+        bed.fetch(1_000);
     }
+    assert_eq!(status(&bed, "server").counters["connected"], 0);
     for host in ["box", "server"] {
         assert!(
             bed.testbed.pid(host).is_some(),

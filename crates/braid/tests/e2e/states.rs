@@ -116,7 +116,8 @@ fn a_captive_portal_is_named_and_avoided() {
         assert_eq!(now.verdict.reasons[0].code, "captive-portal");
         assert_eq!(now.verdict.reasons[0].subject.as_deref(), Some("link1"));
         bed.wait_for("the log to say so", |bed| {
-            bed.log("box").contains("link link1 is behind a captive portal")
+            bed.log("box")
+                .contains("link link1 is behind a captive portal")
         });
         portal.log_in(&bed);
         wait_for_condition(&mut bed, 0, Condition::Working);

@@ -63,7 +63,7 @@ impl Connection {
         options.mptcp.push(MptcpOption::FastClose { receiver_key });
         // A peer that takes it only where it expects it (RFC 5961) may have a hole behind the last byte
         // that it acknowledged, or none.
-        let expected = match subflow.repeats % 2 {
+        let expected = match subflow.repeats.times % 2 {
             1 => subflow.snd.una,
             _ => subflow.snd.nxt,
         };

@@ -54,7 +54,7 @@ fn heavy_loss_on_all_links_stops_no_direction_for_long() {
         let pauses = (0..16).map(|seed| longest_pause(seed, load));
         let pauses: Vec<_> = pauses.collect();
         assert!(
-            pauses.iter().all(|pause| *pause <= secs(3)),
+            pauses.iter().all(|pause| *pause <= secs(4)),
             "{load:?}: {pauses:?}"
         );
     }
