@@ -343,7 +343,7 @@ fn replay(client: &Client, flight: &[u8]) {
     stream.write_all(flight).expect("it takes that");
     let mut answer = [0; 4096];
     let len = stream.read(&mut answer).expect("an answer");
-    assert_eq!(answer[0], 1, "{:?}", &answer[..len]);
+    assert_eq!(answer[0], 22, "{:?}", &answer[..len]);
 }
 
 /// Packets with payload that reached the content host.
