@@ -304,6 +304,12 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         // What the core did with the local events may have made events of the engine.
         idle &= self.tell_engine_events(now);
         idle &= self.transmit(now);
+        // A connection may end by what was sent last. What follows from that is the next turn's.
+        if let Some(event) = self.stack.poll_event() {
+            let (core, mut ctx) = self.core(now);
+            core.on_engine_event(&mut ctx, event);
+            idle = false;
+        }
         let (host, mut context) = self.host(now);
         host.after_turn(&mut context);
         idle && !self.sockets.has_events()

@@ -216,11 +216,6 @@ impl BoxCore {
         self.upstream.poll_notice(&mut self.counters)
     }
 
-    /// Says what is not in order on this host: interfaces, addresses, packet filter rules.
-    pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
-        self.machine = faults;
-    }
-
     /// What was counted so far.
     pub fn counters(&self) -> &BoxCounters {
         &self.counters

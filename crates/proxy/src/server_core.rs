@@ -33,7 +33,6 @@ use crate::sniff::{self, Length};
 use crate::socks::{Destination, Foreword, ForewordStep, Reply, Request};
 use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
-use crate::verdict::Reason;
 
 use beyond::{Beyond, Pace};
 use handshakes::{Handshakes, Over};
@@ -80,8 +79,6 @@ pub struct ServerCore {
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
-    /// What is not in order on this host, which the driver knows.
-    machine: Vec<Reason>,
     /// It is about to end: connections serve no further user.
     ending: bool,
 }
@@ -138,7 +135,6 @@ impl ServerCore {
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
-            machine: Vec::new(),
             ending: false,
         }
     }
@@ -172,11 +168,6 @@ impl ServerCore {
         let mut own = self.configured.clone();
         own.extend(addresses.into_iter().map(IpNet::from));
         self.destinations.set_own(own);
-    }
-
-    /// Says what is not in order on this host: interfaces, addresses, packet filter rules.
-    pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
-        self.machine = faults;
     }
 
     /// Sets how many connections to destinations the process can have at a time, where that is less

@@ -75,6 +75,7 @@ impl EndSetup {
             fast_open: self.fast_open,
             deny_join_initial: self.deny_join_initial,
             max_subflows: usize::from(self.max_subflows),
+            user_timeout: Duration::from_secs(30),
             ecn: [Ecn::Off, Ecn::Answer, Ecn::Ask][usize::from(self.ecn) % 3],
             ..Config::default()
         }

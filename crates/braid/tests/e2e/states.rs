@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use braid_proxy::verdict::{Condition, Health};
+use braid_testbed::Role;
 use braid_testbed::netns;
 use braid_testbed::render::render_config;
 
-use super::bed::Bed;
+use super::bed::{Bed, render_changed};
 use super::control::status;
 
 /// Where the portal listens on the router.
@@ -153,6 +154,32 @@ fn a_link_that_strips_multipath_tcp_is_named_and_avoided() {
     assert_eq!(status(&bed, "box").verdict.health, Health::Degraded);
     nft(&bed, "delete table inet strip\n");
     wait_for_condition(&mut bed, 0, Condition::Working);
+}
+
+/// No user can come in: `lan` names an interface that is not there. It is plugged in later.
+#[test]
+#[ignore = "network"]
+fn a_lan_that_is_missing_is_named() {
+    let renamed = |text: String| {
+        let line = |line: &str| match line.starts_with("lan = ") {
+            true => "lan = \"eth99\"".to_owned(),
+            false => line.to_owned(),
+        };
+        text.lines().map(line).collect::<Vec<_>>().join("\n")
+    };
+    let mut bed = Bed::up_idle(render_changed(Role::Box, renamed));
+    bed.start("server");
+    bed.start("box");
+    let reason = |bed: &Bed| status(bed, "box").verdict.reasons.into_iter().next();
+    bed.wait_for("the verdict to name the interface", |bed| {
+        reason(bed)
+            .is_some_and(|r| r.code == "lan-missing" && r.subject.as_deref() == Some("eth99"))
+    });
+    assert_eq!(status(&bed, "box").verdict.health, Health::Down);
+    bed.run("box", "ip", &["link", "add", "eth99", "type", "dummy"]);
+    bed.wait_for("the verdict to be: working", |bed| {
+        status(bed, "box").verdict.health == Health::Working
+    });
 }
 
 /// Dark links, one after the other, and a server that is gone.

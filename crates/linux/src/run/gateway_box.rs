@@ -12,6 +12,7 @@ use braid_wire::Instant;
 use super::Privileges;
 use super::confine::{self, Files};
 use super::crowd::Crowd;
+use super::faults;
 use super::keeper::{self, Keeper, SAVE_INTERVAL};
 use super::outward::{OutwardPaths, in_use};
 use super::places::{Network, Places};
@@ -215,6 +216,11 @@ impl BoxHost<'_> {
         };
         if self.network.links.is_unsettled() {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
+        }
+        if let Some(again) = &self.reload {
+            let links = &self.network.links;
+            let faults = faults::of_lan(&again.config, links.interfaces(), links.addresses());
+            context.core.set_machine_faults(faults);
         }
         if changed.is_empty() {
             return;

@@ -5,6 +5,7 @@ mod box_reload;
 mod confine;
 mod crowd;
 mod device;
+mod faults;
 mod gateway_box;
 mod guard;
 mod inward;

@@ -8,8 +8,17 @@ use super::session::Stage;
 use crate::control::{Answer, Controlled, Request};
 use crate::judge;
 use crate::status::{self, Role, Session, Status};
+use crate::verdict::{NEWS, Reason};
 
 impl BoxCore {
+    /// Says what is not in order on this host; the log has a line for what is new.
+    pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
+        for fault in faults.iter().filter(|fault| !self.machine.contains(fault)) {
+            tracing::warn!(target: NEWS, "{fault}");
+        }
+        self.machine = faults;
+    }
+
     /// The name of the link that `path` stands for; empty where it was taken out of the configuration.
     pub fn link_name(&self, path: PathId) -> &str {
         self.upstream.link_name(path).unwrap_or_default()

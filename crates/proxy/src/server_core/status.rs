@@ -27,7 +27,7 @@ impl ServerCore {
             counters: status::counters(self.counters.iter(), stack.stats()),
             ..self.about.status(Role::Server)
         };
-        status.verdict = judge::verdict(&status, &self.machine);
+        status.verdict = judge::verdict(&status, &[]);
         status
     }
 
