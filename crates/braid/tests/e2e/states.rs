@@ -176,7 +176,8 @@ fn a_lan_that_is_missing_is_named() {
             .is_some_and(|r| r.code == "lan-missing" && r.subject.as_deref() == Some("eth99"))
     });
     assert_eq!(status(&bed, "box").verdict.health, Health::Down);
-    bed.run("box", "ip", &["link", "add", "eth99", "type", "dummy"]);
+    let plug = "link add eth99 type veth peer name eth98";
+    bed.run("box", "ip", &plug.split(" ").collect::<Vec<_>>());
     bed.wait_for("the verdict to be: working", |bed| {
         status(bed, "box").verdict.health == Health::Working
     });
