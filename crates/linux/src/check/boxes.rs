@@ -6,7 +6,7 @@ use braid_proxy::config::{BoxConfig, Finding, LinkConfig, weigh};
 use ipnet::IpNet;
 
 use super::machine::{Machine, Way};
-use crate::net::link::network;
+use crate::net::link::{network, overlap};
 use crate::net::routes::Interface;
 
 const SHOW: &str = "see `ip address` and `ip route`";
@@ -289,7 +289,7 @@ pub(super) fn overlaps(
     for address in &machine.addresses {
         let name = machine.name_of(address.interface);
         let net = network(address);
-        if name == tun || !(net.contains(range) || range.contains(&net)) {
+        if name == tun || !overlap(&net, range) {
             continue;
         }
         let at = ("tun.overlap", format!("tun {range}"));
@@ -353,14 +353,9 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
         let at = || ("socks", format!("socks {addr}"));
         let here = ip.is_unspecified() || ip.is_loopback() || machine.carrier(ip).is_some();
         if !here {
-            let own: Vec<String> = machine
-                .addresses
-                .iter()
-                .map(|a| a.addr.to_string())
-                .collect();
             let message = format!(
                 "this machine has no address {ip} ({}): no program finds the proxy until it has",
-                own.join(", ")
+                machine.own_addresses()
             );
             let remedy = "write the address of the box in its LAN";
             found.push(Finding::warning(at(), message, remedy).healing());

@@ -55,6 +55,12 @@ impl Machine {
         self.addresses.iter().filter(move |a| a.interface == index)
     }
 
+    /// The addresses of this machine as a list for people; empty where it has none.
+    pub fn own_addresses(&self) -> String {
+        let addresses = self.addresses.iter().map(|a| a.addr.to_string());
+        addresses.collect::<Vec<_>>().join(", ")
+    }
+
     /// The interface that has this address.
     pub fn carrier(&self, addr: IpAddr) -> Option<&Interface> {
         let found = self.addresses.iter().find(|a| a.addr == addr)?;

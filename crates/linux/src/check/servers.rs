@@ -34,16 +34,12 @@ fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
         if machine.carrier(*addr).is_some() {
             continue;
         }
-        let own: Vec<String> = machine
-            .addresses
-            .iter()
-            .map(|a| a.addr.to_string())
-            .collect();
+        let own = machine.own_addresses();
         let message = format!(
             "no interface of this machine has this address ({}): no box gets in there until one has",
             match own.is_empty() {
                 true => "there is none now".to_owned(),
-                false => format!("now: {}", own.join(", ")),
+                false => format!("now: {own}"),
             }
         );
         let remedy = "write the address that `ip address` shows; where the provider translates a public \

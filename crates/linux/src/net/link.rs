@@ -199,6 +199,11 @@ pub(crate) fn network(address: &Address) -> IpNet {
     found.map_or(address.addr.into(), |network| network.trunc())
 }
 
+/// Returns whether two networks have an address in common.
+pub(crate) fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(b) || b.contains(a)
+}
+
 /// Whether `addr` is in the network of `address`.
 pub(super) fn is_beside(address: &Address, addr: IpAddr) -> bool {
     network(address).contains(&addr)
@@ -386,5 +391,17 @@ mod tests {
         assert_eq!(net("192.0.2.77", 32), "192.0.2.77/32");
         assert_eq!(net("192.0.2.77", 0), "0.0.0.0/0");
         assert_eq!(net("2001:db8::77", 64), "2001:db8::/64");
+    }
+
+    #[test]
+    fn networks_overlap_where_one_contains_the_other() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let own = net("10.215.77.0/24");
+        assert!(overlap(&own, &net("10.215.77.0/24")));
+        assert!(overlap(&own, &net("10.0.0.0/8")));
+        assert!(overlap(&own, &net("10.215.77.128/25")));
+        assert!(!overlap(&own, &net("10.215.78.0/24")));
+        assert!(!overlap(&own, &net("fd00::/8")));
+        assert_eq!(network(&address("10.215.77.9", 24)), own);
     }
 }
