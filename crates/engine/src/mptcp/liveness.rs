@@ -86,7 +86,7 @@ impl Connection {
         due.min().filter(|_| self.awaits_life())
     }
 
-    /// Whether the peer still has a part in this: one that does not has forgotten the connection
+    /// Returns whether the peer still has a part in this: one that does not has forgotten the connection
     /// and would answer a probe by RST, while there may be data left to read.
     fn awaits_life(&self) -> bool {
         self.is_open() && !self.is_through()

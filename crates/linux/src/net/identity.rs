@@ -111,7 +111,7 @@ impl Identity {
         ]
     }
 
-    /// Whether a rule of Braid's at this priority is this instance's.
+    /// Returns whether a rule of Braid's at this priority is this instance's.
     pub fn owns_priority(&self, priority: u32) -> bool {
         self.priorities().contains(&priority)
     }

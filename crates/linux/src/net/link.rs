@@ -72,7 +72,7 @@ impl LinkState {
         self.running && (self.leads_by(false, targets) || self.leads_by(true, targets))
     }
 
-    /// Whether there are an address of the family and a way to one of `targets`, or to anyone.
+    /// Returns whether there are an address of the family and a way to one of `targets`, or to anyone.
     pub fn leads_by(&self, v6: bool, targets: &[IpAddr]) -> bool {
         let open = self.exit(v6).is_some() || targets.is_empty();
         let mut of_family = targets.iter().filter(|target| target.is_ipv6() == v6);

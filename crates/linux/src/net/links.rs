@@ -590,7 +590,7 @@ fn number(link: usize) -> u8 {
     u8::try_from(link).unwrap_or(u8::MAX)
 }
 
-/// Whether a notification matters: routes do, if they are of the main table, or default routes of others'
+/// Returns whether a notification matters: routes do, if they are of the main table, or default routes of others'
 /// making; routes and rules of ours, if they are removed; and traffic control, where it looks at what comes
 /// in.
 fn matters(message: &RouteNetlinkMessage) -> bool {

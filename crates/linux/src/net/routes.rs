@@ -142,7 +142,7 @@ impl Route {
         Some(route)
     }
 
-    /// Whether a table can have only one of the two: adding one replaces the other.
+    /// Returns whether a table can have only one of the two: adding one replaces the other.
     pub fn replaces(&self, other: &Route) -> bool {
         let place = |r: &Route| (r.table, r.destination, r.prefix_len, r.metric);
         place(self) == place(other)
@@ -528,7 +528,7 @@ impl Routes {
     }
 }
 
-/// Whether a rule is Braid's, of whatever instance.
+/// Returns whether a rule is Braid's, of whatever instance.
 pub(super) fn is_own_rule(message: &RuleMessage) -> bool {
     message
         .attributes

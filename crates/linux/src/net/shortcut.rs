@@ -68,7 +68,7 @@ impl Shortcut {
         })
     }
 
-    /// Whether the rules were in force and are so no more, or not all of them. Then the next
+    /// Returns whether the rules were in force and are so no more, or not all of them. Then the next
     /// [update](Self::update) loads them again.
     pub fn is_damaged(&mut self) -> bool {
         let sound = self.look().is_ok_and(|there| there == self.loaded);

@@ -107,7 +107,7 @@ impl Device {
         })
     }
 
-    /// Whether the device is as it was set up, by what there is of interfaces and addresses.
+    /// Returns whether the device is as it was set up, by what there is of interfaces and addresses.
     pub fn is_sound(&self, interfaces: &[Interface], addresses: &[Address]) -> bool {
         let own = interfaces.iter().find(|i| i.index == self.index);
         let has = |addr| {

@@ -119,7 +119,7 @@ impl Guard {
         self.monitor.fd()
     }
 
-    /// Whether that is so; then [`Self::refresh`] is due. One change comes as many messages, so wait a few
+    /// Returns whether that is so; then [`Self::refresh`] is due. One change comes as many messages, so wait a few
     /// milliseconds in between.
     pub fn has_news(&mut self) -> bool {
         self.monitor.has_news()
@@ -176,7 +176,7 @@ impl Guard {
         Ok(changed)
     }
 
-    /// Whether the rules are not as they were loaded.
+    /// Returns whether the rules are not as they were loaded.
     fn is_damaged(&mut self) -> bool {
         let there = match self.look() {
             Ok(there) => there,
@@ -316,7 +316,7 @@ impl Damage {
         whole && self.routing == Repairs::default()
     }
 
-    /// Whether packet filter rules are missing, about which the kernel tells who removed them.
+    /// Returns whether packet filter rules are missing, about which the kernel tells who removed them.
     fn by_packet_filter(&self) -> bool {
         self.rules || self.routing.shortcut
     }

@@ -116,7 +116,7 @@ impl Channel {
         self.tls.is_some()
     }
 
-    /// Whether it is protected, and the other end is of a release whose subflows do not prove themselves.
+    /// Returns whether it is protected, and the other end is of a release whose subflows do not prove themselves.
     pub(crate) fn is_joined_by_keys(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.joins_prove == Some(false))

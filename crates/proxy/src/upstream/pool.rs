@@ -61,7 +61,7 @@ impl Warm {
         self.answers.is_signed_in()
     }
 
-    /// Whether the server was heard on it lately.
+    /// Returns whether the server was heard on it lately.
     fn is_fresh(&self, now: Instant, stack: &Stack) -> bool {
         let heard = stack.heard_at(self.lease.channel.conn);
         heard.is_some_and(|at| now.saturating_since(at) < FRESH)
