@@ -116,8 +116,8 @@ pub(crate) enum Capacity {
     Rate(f64),
     /// It is no narrower than [`FASTEST`], or lets bursts pass that are longer than a train.
     TooFast,
-    /// A part of the burst passed at once, and the rest came unevenly.
-    Uneven,
+    /// A part of the burst passed at once, and the rest came unevenly: at this rate in all, bit/s.
+    Uneven(f64),
 }
 
 /// What goes before a train of so many records, of which the first `unpaced` leave when they are to.
@@ -304,15 +304,15 @@ impl Arrivals {
                 false => Capacity::TooFast,
             });
         }
+        let mean = self.rates(whole)?.1;
         // What goes on at once after a pause is of a host that was busy, or collects.
         if at_once(&median(rest)) {
-            let mean = self.rates(whole)?.1;
             return Some(match mean < FASTEST {
-                true => Capacity::Uneven,
+                true => Capacity::Uneven(mean),
                 false => Capacity::TooFast,
             });
         }
-        Some(after_bucket(rest).map_or(Capacity::Uneven, Capacity::Rate))
+        Some(after_bucket(rest).map_or(Capacity::Uneven(mean), Capacity::Rate))
     }
 
     /// Of a train that is not all here after `time`: what came of it, bit/s. `None` before the answer.
@@ -393,6 +393,10 @@ mod tests {
         }
     }
 
+    fn is_uneven(arrivals: &Arrivals) -> bool {
+        matches!(arrivals.capacity(), Some(Capacity::Uneven(_)))
+    }
+
     /// What arrives of a burst whose records come after these times, µs.
     fn arrived(came: &[u64]) -> Arrivals {
         let mut arrivals = Arrivals::new(false);
@@ -469,17 +473,14 @@ mod tests {
         let dry = arrived(&[0, 12, 24, 36, 388, 969, 1550, 2131, 2712, 2742]);
         assert!((rate(&dry) / MBIT - 20.0).abs() < 0.1);
         let late = arrived(&[0, 12, 24, 36, 48, 60, 72, 390, 971, 1_001]);
-        assert_eq!(late.capacity(), Some(Capacity::Uneven));
+        assert!(is_uneven(&late));
         // Others came in between, or there are too few.
         let others = arrived(&[0, 0, 0, 0, 0, 581, 3_000, 3_581, 6_000, 6_581]);
-        assert_eq!(others.capacity(), Some(Capacity::Uneven));
-        assert_eq!(
-            arrived(&[0, 0, 581, 1162]).capacity(),
-            Some(Capacity::Uneven)
-        );
+        assert!(is_uneven(&others));
+        assert!(is_uneven(&arrived(&[0, 0, 581, 1162])));
         // A host that collects packets by twos hands on the second of each at once.
         let pairs = [0, 0, 464, 464, 928, 928, 1392, 1392, 1856, 1856];
-        assert_eq!(arrived(&pairs).capacity(), Some(Capacity::Uneven));
+        assert!(is_uneven(&arrived(&pairs)));
         let paused = arrived(&[0, 12, 24, 36, 448, 460, 472, 484, 496, 508]);
         assert_eq!(paused.capacity(), Some(Capacity::TooFast));
         // One packet that was lost, and those behind it at once: that is no bucket.

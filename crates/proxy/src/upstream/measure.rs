@@ -288,6 +288,7 @@ impl Upstream {
             pool.on_served(server);
         }
         let gauge = &mut self.links[link].cells[server].gauge;
+        let asked = gauge.asked;
         let result = match capacity {
             None => match arrivals.capacity() {
                 Some(Capacity::Rate(rate)) => {
@@ -300,7 +301,11 @@ impl Upstream {
                     self.leave_alone(now, link);
                     return self.update(now, stack);
                 }
-                Some(Capacity::Uneven) | None => None,
+                Some(Capacity::Uneven(at_least)) => {
+                    gauge.on_uneven(at_least);
+                    None
+                }
+                None => None,
             },
             Some(capacity) => {
                 let free = arrivals.available(capacity);
@@ -309,6 +314,9 @@ impl Upstream {
         };
         counters.trains_failed += u64::from(result.is_none());
         self.conclude(now, (link, server), result);
+        if asked && result.is_none() {
+            self.links[link].cells[server].gauge.ask_again(now);
+        }
         self.update(now, stack);
     }
 

@@ -16,6 +16,9 @@ const SLOW: f64 = 1e6;
 
 /// So many bursts in a row that come too fast to tell replace a rate that was found before.
 const FAST_BURSTS: u8 = 3;
+/// So many trains are sent for somebody who wants to know, until one tells a rate: a host that was busy makes
+/// a train come too fast or unevenly.
+const ASKED_TRAINS: u8 = 3;
 
 /// Measurements of all servers: one at a time, so that they do not disturb each other.
 #[derive(Debug)]
@@ -88,12 +91,16 @@ pub(super) struct Gauge {
     pub(super) tried: bool,
     /// Somebody wants to know, whatever else speaks against it.
     pub(super) asked: bool,
+    /// How many trains have told nothing since somebody asked.
+    vain: u8,
     /// Something else says that the way has changed.
     alarm: bool,
     /// All that was found is a bad first impression, which does not count before a second.
     doubted: bool,
     /// How many bursts in a row came too fast to tell.
     fast: u8,
+    /// The last burst came unevenly, and at this rate in all, bit/s.
+    uneven: Option<f64>,
 }
 
 impl Gauge {
@@ -136,8 +143,17 @@ impl Gauge {
 
     /// Measures as soon as the link allows.
     pub(super) fn ask(&mut self) {
-        self.asked = true;
+        (self.asked, self.vain) = (true, 0);
         self.at = Some(Instant::ZERO);
+    }
+
+    /// A train arrived that told nothing: another is sent for whoever asked, as soon as the link allows.
+    pub(super) fn ask_again(&mut self, now: Instant) {
+        self.vain += 1;
+        self.asked = self.vain < ASKED_TRAINS;
+        if self.asked {
+            self.at = Some(now + rest(self.capacity()));
+        }
     }
 
     /// Returns what nobody else uses, bit/s; infinite where nothing is known but that bursts come too fast
@@ -148,10 +164,10 @@ impl Gauge {
         known.or(fast)
     }
 
-    /// Returns what the narrowest place lets pass, bit/s; at least that, where bursts come too fast to tell.
+    /// Returns what the narrowest place lets pass, bit/s; at least that, where bursts do not tell.
     pub(super) fn capacity(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(FASTEST);
-        self.capacity.middle().or(fast)
+        self.capacity.middle().or(fast).or(self.uneven)
     }
 
     /// The first train came too fast to tell a rate. What is known of before stays, unless that goes on or the
@@ -164,7 +180,15 @@ impl Gauge {
         self.alarm = false;
         let next = self.tempo.next(0.0, &settings.bounds());
         self.at = Some(now + next.max(rest(Some(FASTEST))));
-        (self.tried, self.asked) = (true, false);
+        self.tried = true;
+        if self.asked {
+            self.ask_again(now);
+        }
+    }
+
+    /// The first train came unevenly, and at this rate in all, bit/s.
+    pub(super) fn on_uneven(&mut self, at_least: f64) {
+        self.uneven = Some(at_least);
     }
 
     fn forget(&mut self) {
@@ -178,7 +202,7 @@ impl Gauge {
         if self.alarm {
             self.capacity.forget_older();
         }
-        self.fast = 0;
+        (self.fast, self.uneven) = (0, None);
         self.capacity.push(rate);
         let capacity = self.capacity.middle().unwrap_or(rate);
         if self.alarm && self.available().is_some_and(|free| free > capacity) {
@@ -328,7 +352,7 @@ mod tests {
     fn bursts_that_come_too_fast_leave_what_is_known_for_a_while() {
         let settings = Measuring::default();
         let mut gauge = Gauge::default();
-        gauge.ask();
+        gauge.reached();
         gauge.on_too_fast(AT, &settings);
         assert_eq!(
             (gauge.available(), gauge.known_at),
@@ -348,5 +372,26 @@ mod tests {
         gauge.alarm();
         gauge.on_too_fast(AT, &settings);
         assert_eq!(gauge.available(), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn who_asks_gets_three_trains_at_most() {
+        let settings = Measuring::default();
+        let mut gauge = Gauge::default();
+        gauge.ask();
+        for asked in [true, true, false] {
+            gauge.on_too_fast(AT, &settings);
+            assert_eq!((gauge.asked, due(&gauge) > 1), (asked, !asked));
+        }
+        // One that tells a rate is enough. After one that came at 10 Mbit/s the link rests as one of that rate.
+        gauge = Gauge::default();
+        gauge.ask();
+        gauge.on_uneven(10e6);
+        gauge.on_result(AT, None, &settings);
+        gauge.ask_again(AT);
+        assert_eq!((gauge.asked, gauge.available(), due(&gauge)), (true, None, 2));
+        gauge.on_capacity(20e6);
+        gauge.on_result(AT, Some(20e6), &settings);
+        assert_eq!((gauge.asked, gauge.available()), (false, Some(20e6)));
     }
 }
