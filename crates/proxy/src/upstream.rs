@@ -169,6 +169,11 @@ impl Link {
         let reached = self.cells.iter().map(|c| c.reach);
         reached.min().unwrap_or(Reach::Unknown)
     }
+
+    /// Returns whether packets pass as far as is known; they do where a server says no.
+    fn carries(&self) -> bool {
+        self.reach() != Reach::Down || self.cells.iter().any(Cell::is_refused)
+    }
 }
 
 impl core::fmt::Debug for Upstream {
@@ -336,11 +341,11 @@ impl Upstream {
     /// servers nobody can tell: there the failure suffices.
     fn is_left(&self, link: usize) -> bool {
         let link = &self.links[link];
-        if link.off || link.reach() != Reach::Down {
+        if link.off || link.carries() {
             return link.off;
         }
         let others = || self.links.iter().filter(|l| l.open && l.path != link.path);
-        let others_work = others().any(|l| l.reach() != Reach::Down);
+        let others_work = others().any(Link::carries);
         if !link.told_reached {
             return others_work;
         }
@@ -355,7 +360,7 @@ impl Upstream {
     fn ask_others(&mut self, now: Instant) {
         for link in 0..self.links.len() {
             let suspect = &self.links[link];
-            if suspect.off || !suspect.told_reached || suspect.reach() != Reach::Down {
+            if suspect.off || !suspect.told_reached || suspect.carries() {
                 continue;
             }
             for server in 0..self.servers.len() {

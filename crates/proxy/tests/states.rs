@@ -5,6 +5,7 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::app::LocalId;
+use braid_proxy::Notice;
 use braid_proxy::keys::PrivateKey;
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
@@ -186,9 +187,16 @@ fn a_server_that_cannot_be_used_is_left_for_the_next() {
     // The links are not to blame.
     assert_eq!(links(&w), [Some(Condition::Working); 2]);
     w.set_users(&[("box", box_key().public())]);
-    w.run_for(Duration::from_secs(31));
+    w.run_until(|w| w.core.intake_wanted());
+    // What one link has found the other looks into soon: examinations are 3 s apart.
+    w.run_for(Duration::from_secs(4));
+    let reached = |w: &World| status(w).servers[0].measured.paths.clone();
+    assert!(reached(&w).iter().all(|path| path.delay_ms.is_some()));
     assert_eq!(status(&w).verdict.health, Health::Working);
     assert_eq!(served(&mut w, 3), 3);
+    let left = |(_, n): &(_, Notice)| matches!(n, Notice::Reached(_, false));
+    let left = w.notices.iter().find(|n| left(n));
+    assert_eq!(left, None, "what is forwarded stays on its link");
 }
 
 #[test]

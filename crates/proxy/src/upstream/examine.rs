@@ -8,6 +8,7 @@ use braid_strategy::Pinned;
 use braid_wire::Instant;
 
 use super::Upstream;
+use super::health::Cell;
 use super::lease::Lease;
 use super::trouble::Trouble;
 use crate::relay::{StepError, read_step};
@@ -225,19 +226,22 @@ impl Upstream {
                 stack.forget_middleboxes(path);
             }
         }
-        let of_server = matches!(finding, Finding::Trouble(trouble) if trouble.is_of_server());
-        if of_server {
-            self.examine_everywhere(now, server);
+        match finding {
+            Finding::Trouble(trouble) if trouble.is_of_server() => {
+                self.examine_everywhere(now, server, |cell| cell.trouble.is_none());
+            }
+            Finding::SignedIn { .. } => self.examine_everywhere(now, server, Cell::is_refused),
+            _ => {}
         }
         self.schedule(now, server, path);
         self.update(now, stack);
     }
 
-    /// Examines a server over all links: what one has found is most likely so on the others.
-    fn examine_everywhere(&mut self, now: Instant, server: usize) {
+    /// Examines a server over all links of which `doubts` says so: what a server does to one it does to all.
+    fn examine_everywhere(&mut self, now: Instant, server: usize, doubts: fn(&Cell) -> bool) {
         for link in &mut self.links {
             let cell = &mut link.cells[server];
-            if link.open && cell.trouble.is_none() {
+            if link.open && doubts(cell) {
                 cell.want_examination(now);
             }
         }
@@ -258,7 +262,7 @@ impl Upstream {
             // Not a user's word alone.
             cell.want_examination(now);
             if trouble.is_of_server() {
-                self.examine_everywhere(now, server);
+                self.examine_everywhere(now, server, |cell| cell.trouble.is_none());
             }
             self.update(now, stack);
         }

@@ -222,6 +222,11 @@ impl Cell {
         self.trouble.is_some_and(Trouble::is_fatal)
     }
 
+    /// Returns whether the server answers there and serves nobody, whatever link leads to it.
+    pub(super) fn is_refused(&self) -> bool {
+        self.trouble.is_some_and(Trouble::is_of_server)
+    }
+
     /// Returns whether connections there are regular TCP.
     pub(super) fn is_plain(&self) -> bool {
         self.trouble.is_some_and(|trouble| !trouble.is_fatal())
