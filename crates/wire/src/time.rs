@@ -48,6 +48,15 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// Returns the first instant from `self` on that is a multiple of `step` after the origin; `self` where
+    /// `step` is zero. Timers that nobody hurries for are served together so.
+    pub fn next_multiple_of(self, step: Duration) -> Instant {
+        match nanos(step) {
+            0 => self,
+            step => Instant(self.0.checked_next_multiple_of(step).unwrap_or(u64::MAX)),
+        }
+    }
+
     /// The first of `times`, if there is any.
     pub fn earliest(times: impl IntoIterator<Item = Option<Instant>>) -> Option<Instant> {
         let first = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
@@ -114,6 +123,18 @@ mod tests {
         );
         assert_eq!(Instant::from_millis(u64::MAX), Instant::FAR_FUTURE);
         assert_eq!(Instant::from_micros(u64::MAX), Instant::FAR_FUTURE);
+    }
+
+    #[test]
+    fn multiples_are_of_the_time_since_the_origin() {
+        let step = Duration::from_millis(50);
+        for (at, next) in [(0, 0), (1, 50), (50, 50), (51, 100)] {
+            let at = Instant::from_millis(at);
+            assert_eq!(at.next_multiple_of(step), Instant::from_millis(next));
+        }
+        assert_eq!(Instant::FAR_FUTURE.next_multiple_of(step), Instant::FAR_FUTURE);
+        let any = Instant::from_nanos(7);
+        assert_eq!(any.next_multiple_of(Duration::ZERO), any);
     }
 
     #[test]

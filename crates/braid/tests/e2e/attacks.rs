@@ -442,30 +442,32 @@ fn recorded_hello(bed: &mut Bed) -> Vec<u8> {
 const IDLE: usize = 5_000;
 const SOME_IDLE: usize = 1_000;
 /// Where their destinations listen; each takes in half of them and never accepts one.
-const SINKS: [u16; 2] = [7_100, 7_101];
+pub const SINKS: [u16; 2] = [7_100, 7_101];
+
+/// A destination in a namespace whose kernel takes connections in that nobody serves.
+pub fn sink(namespace: &str, at: SocketAddr) -> Socket {
+    let listen = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&at.into())?;
+        socket.listen(4_096)?;
+        Ok::<_, std::io::Error>(socket)
+    };
+    inside(namespace, listen).expect("it listens")
+}
 
 fn idle_connections(judge: Judge, idle: usize) {
     raise_descriptors();
     let mut world = Guested::with_guest();
-    let sinks = SINKS.map(|port| {
-        let at = SocketAddr::new(world.bed.v4("content"), port);
-        inside(&namespace(&world.bed, "content"), move || {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            socket.bind(&at.into())?;
-            socket.listen(4_096)?;
-            Ok::<_, std::io::Error>((socket, at))
-        })
-        .expect("it listens")
-    });
+    let at = SINKS.map(|port| SocketAddr::new(world.bed.v4("content"), port));
+    let sinks = at.map(|at| sink(&namespace(&world.bed, "content"), at));
     let client = Client::guest(&world);
     let mut siege = Siege::lay(&mut world.bed, judge);
     let before = counters(&world.bed);
     let kept = siege.during(&mut world.bed, |attack| {
         let mut held = Vec::new();
         for n in 0..idle {
-            let (_, at) = sinks[n % 2];
             let mut stream = client.connect();
-            let asks = client.asks(&Destination::Address(at));
+            let asks = client.asks(&Destination::Address(at[n % 2]));
             stream.write_all(&asks).expect("it takes that");
             held.push(stream);
         }
@@ -490,7 +492,7 @@ fn idle_connections(judge: Judge, idle: usize) {
 }
 
 /// Both ends of thousands of connections are here.
-fn raise_descriptors() {
+pub fn raise_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let all = Rlimit {
         current: maximum,

@@ -58,8 +58,10 @@ pub fn unique_name() -> String {
     )
 }
 
+/// The program under test: the one that was built with the tests, or another build of it.
 fn braid() -> PathBuf {
-    env!("CARGO_BIN_EXE_braid").into()
+    let built = || env!("CARGO_BIN_EXE_braid").into();
+    std::env::var_os("BRAID_PROGRAM").map_or_else(built, PathBuf::from)
 }
 
 /// A testbed that is up; removed when dropped.

@@ -19,6 +19,7 @@ mod downloads;
 mod far_side;
 mod floods;
 mod heal;
+mod idle;
 mod interop;
 mod lab;
 mod left_over;

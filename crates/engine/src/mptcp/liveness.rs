@@ -25,6 +25,9 @@ const KEEPALIVE_SPREAD: Duration = Duration::from_secs(10);
 /// The same silence at the end that accepted the subflow. The other one asks first, since NATs stand on
 /// its side; where it does not, it is gone.
 const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
+/// Subflows of idle connections are asked at multiples of this, those of thousands of connections in one go: to
+/// wake for each of them would cost several times what the questions do.
+const KEEPALIVE_STEP: Duration = Duration::from_secs(1);
 /// Time from a question that is not answered to the next one. It doubles each time.
 const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
 const MAX_KEEPALIVE_REPEAT: Duration = Duration::from_secs(60);
@@ -67,7 +70,11 @@ impl Subflow {
         if !self.is_established() || !self.snd.board.is_empty() {
             return None;
         }
-        let due = self.heard_at + self.keepalive(last_payload);
+        let patience = self.keepalive(last_payload);
+        let due = match patience {
+            KEEPALIVE_BUSY => self.heard_at + patience,
+            _ => (self.heard_at + patience).next_multiple_of(KEEPALIVE_STEP),
+        };
         Some(match self.asked {
             0 => due,
             asked => {

@@ -15,6 +15,8 @@ use crate::stats::AddressSignals;
 const MAX_SIGNALS: usize = 32;
 /// Acknowledgements that bear nothing but an option, in a row (RFC 8684 section 3).
 const MAX_IN_A_ROW: u8 = 2;
+/// A doubt is repeated at multiples of this, those of idle connections that were asked together in one go.
+const DOUBT_STEP: Duration = Duration::from_millis(50);
 /// Between repetitions, at most.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(8);
 
@@ -138,6 +140,9 @@ impl Signals {
         };
         let mut pending = self.pending.remove(at);
         pending.due = now + (pause * (1 << pending.said.min(5))).min(MAX_PAUSE);
+        if matches!(signal, Signal::Doubt(_)) {
+            pending.due = pending.due.next_multiple_of(DOUBT_STEP);
+        }
         pending.said += 1;
         self.pending.push(pending);
         if now >= self.rested {

@@ -671,15 +671,15 @@ fn a_doubt_is_put_until_it_is_answered_or_given_up() {
         let mut s = joined();
         s.stack.doubt_path(s.now, PathId(1));
         s.write("");
-        for at in [24, 234, 654] {
+        for at in [24, 250, 700] {
             recv!(s, at, ack(0, 1).on(1).dss(dack(0)));
         }
         if answered {
-            send!(s, 700, ack(1, 1).on(1).win(512).dss(dack(0)));
+            send!(s, 720, ack(1, 1).on(1).win(512).dss(dack(0)));
             quiet!(s, 9_000);
             continue;
         }
-        recv!(s, 1494, ack(0, 1).on(1).dss(dack(0)));
+        recv!(s, 1550, ack(0, 1).on(1).dss(dack(0)));
         s.advance(5_000.at());
         let (_, reset) = s.take().expect("not given up");
         assert_eq!((reset.flow, reset.flags), (1, Flags::RST | Flags::ACK));

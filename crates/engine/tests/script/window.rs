@@ -345,9 +345,9 @@ fn keepalive() {
     assert_eq!(s.read(), b"x");
     recv!(s, 10_020, ack(0, 2).dss(dack(1)));
     send!(s, 10_030, ack(2, 1).dss(dack(0)));
-    recv!(s, 130_030, ack(0, 2).dss(dack(1)));
+    recv!(s, 131_000, ack(0, 2).dss(dack(1)));
     // Its repetition.
-    recv!(s, 130_240, ack(0, 2).dss(dack(1)));
+    recv!(s, 131_250, ack(0, 2).dss(dack(1)));
     while s.stack.connections() > 0 {
         let next = s.stack.next_timeout().unwrap();
         s.advance(next);
