@@ -491,6 +491,7 @@ impl BoxCore {
             flow: &hints,
             tried: &[],
             cold: false,
+            to: flow.destination.ip(),
         };
         let lease = self
             .upstream
@@ -581,6 +582,7 @@ impl BoxCore {
             flow: &session.hints,
             tried: &session.tried,
             cold: true,
+            to: session.flow.destination.ip(),
         };
         let lease = self
             .upstream
@@ -609,10 +611,19 @@ impl BoxCore {
         };
         let at = (session.server, session.path);
         let vouched = session.is_vouched_for();
+        let mut asked = session.was_asked();
         match outcome.trouble(session.past.fell_back()) {
             // A server that knows this box from a ticket may refuse it all the same.
             Some(trouble) if !vouched || trouble == Trouble::KeyRefused => {
                 self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
+            }
+            _ if outcome.is_of_family() && let Some(ip) = session.flow.destination.ip() => {
+                self.upstream.on_family_refused(ctx.now, at.0, ip);
+                if !self.upstream.is_family_reached(ip) {
+                    return self.end(ctx, id, outcome);
+                }
+                // The server has passed nothing on, so what was kept may go to another one.
+                asked &= session.relay.kept().is_none();
             }
             _ if vouched => return self.end(ctx, id, outcome),
             _ => self.upstream.on_doubt(ctx.now, at.0, at.1),
@@ -620,7 +631,7 @@ impl BoxCore {
         session.tried.push(at);
         let attempts = session.tried.len();
         let late = ctx.now >= session.started + self.timeouts.connect;
-        let may_repeat = !session.was_asked() && attempts < MAX_ATTEMPTS && !late;
+        let may_repeat = !asked && attempts < MAX_ATTEMPTS && !late;
         if may_repeat && self.reconnect(ctx, id) {
             self.counters.retries += 1;
         } else {
@@ -693,7 +704,10 @@ impl BoxCore {
         if let Stage::Negotiating(handshake) = &mut session.stage {
             let input = |buf: &[u8]| handshake.input(buf);
             let channel = &mut session.channel;
-            match relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input) {
+            let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
+            let said = channel.take_families();
+            self.upstream.hear_families(ctx.now, session.server, said);
+            match step {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
                     session.tried = Vec::new();

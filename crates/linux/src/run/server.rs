@@ -6,6 +6,7 @@ use braid_engine::app::Ctx;
 use braid_proxy::ServerCore;
 use braid_proxy::config::ServerConfig;
 use braid_wire::Instant;
+use ipnet::IpNet;
 
 use super::Privileges;
 use super::confine::{self, Files};
@@ -19,6 +20,7 @@ use super::process::{
 use super::reload::{self, Again, Reload};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
+use crate::net::internet::leads_to_internet;
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
@@ -62,6 +64,7 @@ pub fn run_server(
         guard,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
+        routed: [None, None],
         crowd: Crowd::default(),
     };
     let mut core = ServerCore::new(config);
@@ -95,7 +98,17 @@ struct ServerHost<'a> {
     guard: Guard,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
+    /// What was known of the routes to destinations of IPv4 and of IPv6 at the last look.
+    routed: [Option<Routed>; 2],
     crowd: Crowd,
+}
+
+/// Routes to destinations of one address family.
+#[derive(Debug, PartialEq, Eq)]
+struct Routed {
+    to_internet: bool,
+    /// Networks in the main table.
+    networks: Vec<IpNet>,
 }
 
 impl ServerHost<'_> {
@@ -127,11 +140,29 @@ impl ServerHost<'_> {
         Ok(())
     }
 
+    /// Tells the core which routes to destinations have changed. Without a way to the Internet some of a family
+    /// may be reached, as in a network of its own: there the first destination without a route tells.
+    fn follow_routes(&mut self, core: &mut ServerCore) {
+        for (v6, before) in [false, true].into_iter().zip(&mut self.routed) {
+            let networks = self.links.reached().iter();
+            let of_family = |network: &&IpNet| network.addr().is_ipv6() == v6;
+            let now = Routed {
+                to_internet: leads_to_internet(v6),
+                networks: networks.filter(of_family).copied().collect(),
+            };
+            if before.as_ref() != Some(&now) {
+                core.set_routed(v6, now.to_internet || !now.networks.is_empty());
+                *before = Some(now);
+            }
+        }
+    }
+
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
         match self.guard.refresh(context.now, &mut self.links) {
             Ok(_) => {
                 let own = self.links.addresses().iter().map(|a| a.addr);
                 context.core.set_own_addresses(own.collect());
+                self.follow_routes(context.core);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot read this machine's addresses; trying again");

@@ -200,6 +200,12 @@ impl Outcome {
         }
     }
 
+    /// Returns whether the server reaches no destination of the address family that the user wants.
+    pub(super) fn is_of_family(self) -> bool {
+        let reply = Reply::AddressTypeNotSupported;
+        matches!(self, Outcome::Refused(ClientError::Refused(r)) if r == reply)
+    }
+
     /// What it tells of server and link, where the server has not proved its key; `plain` where the
     /// connection is regular TCP.
     pub(super) fn trouble(self, plain: bool) -> Option<Trouble> {
@@ -230,9 +236,9 @@ impl Outcome {
                 ClientError::Garbage => &mut c.server_failed,
                 ClientError::Refused(reply) => match reply {
                     Reply::ConnectionRefused => &mut c.destination_refused,
-                    Reply::NetworkUnreachable | Reply::HostUnreachable => {
-                        &mut c.destination_unreachable
-                    }
+                    Reply::NetworkUnreachable
+                    | Reply::HostUnreachable
+                    | Reply::AddressTypeNotSupported => &mut c.destination_unreachable,
                     Reply::TtlExpired => &mut c.destination_timeout,
                     Reply::NotAllowed => &mut c.destination_forbidden,
                     _ => &mut c.server_failed,
