@@ -11,8 +11,11 @@ use super::news;
 use crate::families::Families;
 
 /// A server that reaches one family alone is asked again after so long: it may reach the other one by now,
-/// whose connections are refused meanwhile.
-const ASK_INTERVAL: Duration = Duration::from_secs(60);
+/// whose connections are refused meanwhile. The pause doubles up to [`LONGEST_PAUSE`]. A question costs about
+/// 5 kB and a TLS handshake.
+const FIRST_PAUSE: Duration = Duration::from_secs(15);
+/// Users wait at most this long for a family that is reached again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Where servers change their minds, connections are refused for so long at least: each change loads the packet
 /// filter rules anew.
 const MIN_REFUSAL: Duration = Duration::from_secs(5);
@@ -35,8 +38,18 @@ pub(super) struct Reached {
 #[derive(Debug, Clone, Copy, Default)]
 struct Word {
     families: Families,
+    /// How often it was asked since its word changed.
+    asked: u32,
     /// When it is to be asked again.
     ask_at: Option<Instant>,
+}
+
+impl Word {
+    fn plan(&mut self, now: Instant) {
+        let pause = FIRST_PAUSE * (1 << self.asked.min(2));
+        let limited = self.families != Families::BOTH;
+        self.ask_at = limited.then(|| now + pause.min(LONGEST_PAUSE));
+    }
 }
 
 impl Reached {
@@ -59,8 +72,13 @@ impl Reached {
     /// The server has said, or shown, that it reaches `families`.
     fn hear(&mut self, now: Instant, server: usize, families: Families) {
         if let Some(word) = self.servers.get_mut(server) {
-            let ask_at = (families != Families::BOTH).then(|| now + ASK_INTERVAL);
-            *word = Word { families, ask_at };
+            if word.families != families {
+                *word = Word {
+                    families,
+                    ..Word::default()
+                };
+            }
+            word.plan(now);
         }
     }
 
@@ -152,7 +170,8 @@ impl Upstream {
             if word.ask_at.is_none_or(|at| at > now) {
                 continue;
             }
-            word.ask_at = Some(now + ASK_INTERVAL);
+            word.asked += 1;
+            word.plan(now);
             let entry = &self.servers[server];
             let links = self.links.iter_mut().filter(|l| l.open && l.reaches(entry));
             let rank = |link: &&mut super::Link| {
