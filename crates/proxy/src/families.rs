@@ -18,6 +18,12 @@ impl Families {
     /// IPv4 and IPv6.
     pub const BOTH: Families = Families { v4: true, v6: true };
 
+    /// Neither.
+    pub(crate) const NONE: Families = Families {
+        v4: false,
+        v6: false,
+    };
+
     /// Returns whether the family of `ip` is one of them; an IPv4-mapped address is IPv4.
     pub fn has(self, ip: IpAddr) -> bool {
         match ip.to_canonical() {

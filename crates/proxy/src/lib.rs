@@ -37,5 +37,5 @@ pub use config::{BoxConfig, ConfigError, ServerConfig};
 pub use drain::Drain;
 pub use families::Families;
 pub use hints::FlowHints;
-pub use server_core::ServerCore;
+pub use server_core::{Routes, ServerCore};
 pub use upstream::{LinkAddresses, Notice};

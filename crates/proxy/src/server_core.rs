@@ -67,7 +67,9 @@ pub struct ServerCore {
     destinations: DestinationPolicy,
     verifier: Verifier,
     tls: channel::Server,
-    /// The families of destinations that were connected to since their routes changed.
+    /// The families of which there are routes, and none to the Internet.
+    isolated: Families,
+    /// Of these, those of destinations that were connected to since their routes changed.
     connected: Families,
     /// Connections that are not protected are served too.
     clear: bool,
@@ -85,6 +87,17 @@ pub struct ServerCore {
     limiter: LogLimiter,
     /// It is about to end: connections serve no further user.
     ending: bool,
+}
+
+/// The routes of a server to destinations of one address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routes {
+    /// There are none.
+    Nowhere,
+    /// Some networks may be reached, and not the Internet.
+    Networks,
+    /// To the Internet.
+    Internet,
 }
 
 /// Most timers that are served and sessions that get another turn before packets are sent.
@@ -110,10 +123,8 @@ impl ServerCore {
         ServerCore {
             tls: channel::Server::new(&config.key, keys),
             clear: config.unprotected,
-            connected: Families {
-                v4: false,
-                v6: false,
-            },
+            isolated: Families::NONE,
+            connected: Families::NONE,
             about: About {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
@@ -184,11 +195,12 @@ impl ServerCore {
         self.most_streams = streams;
     }
 
-    /// Says that the routes to destinations of IPv6 (`v6`) or IPv4 have changed, and whether there may be any;
-    /// boxes are told. Before the first call there are.
-    pub fn set_routed(&mut self, v6: bool, routed: bool) {
+    /// Says that the routes to destinations of IPv6 (`v6`) or IPv4 have changed, and where they lead; boxes are
+    /// told which families are reached. Before the first call they lead to the Internet.
+    pub fn set_routes(&mut self, v6: bool, routes: Routes) {
         self.connected.set(v6, false);
-        self.set_reached(v6, routed);
+        self.isolated.set(v6, routes == Routes::Networks);
+        self.set_reached(v6, routes != Routes::Nowhere);
     }
 
     fn set_reached(&mut self, v6: bool, reached: bool) {
@@ -516,7 +528,7 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                // There are ways to other destinations.
+                // In a network of its own there are ways to other destinations.
                 Err(ConnectFailure::FamilyUnreachable) if self.connected.has(addr.ip()) => {
                     refusal = Refusal::Failure(ConnectFailure::NetworkUnreachable);
                 }
@@ -568,7 +580,7 @@ impl ServerCore {
         self.counters.connected += 1;
         self.counters.joined_by_keys += u64::from(session.channel.is_joined_by_keys());
         self.sessions.arm(id, due);
-        self.connected.set(addr.is_ipv6(), true);
+        self.connected.set(addr.is_ipv6(), self.isolated.has(addr));
         self.set_reached(addr.is_ipv6(), true);
         self.advance(ctx, id);
     }

@@ -62,9 +62,8 @@ pub enum Notice {
     /// Whether new connections of users are to be taken in. `false` when no server is reachable,
     /// or the box was switched off: then they are forwarded unjoined, while those taken in before keep being served.
     Intake(bool),
-    /// The address families in which users' connections reach their destinations. New connections of the other
-    /// one are to be refused at once, so that their programs use the one that is left; what is only forwarded
-    /// is not.
+    /// The address families in which users' connections reach their destinations. Of the other one those that
+    /// would be taken in are to be refused at once, so that programs use the one that is left.
     Families(Families),
 }
 

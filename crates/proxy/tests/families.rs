@@ -6,10 +6,9 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::app::LocalId;
-use braid_proxy::control::{Controlled, Request};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::verdict::Health;
-use braid_proxy::{Families, Notice};
+use braid_proxy::{Families, Notice, Routes};
 use world::local::{Content, Local};
 use world::{CONTENT, PREFERRED, Setup, World};
 
@@ -47,12 +46,13 @@ fn codes(w: &World) -> Vec<String> {
     reasons.into_iter().map(|reason| reason.code).collect()
 }
 
-/// The server loses its way to IPv6 destinations, or has it back; whether its driver has noticed.
-fn set_v6(w: &mut World, there: bool, noticed: bool) {
+/// The server loses its way to IPv6 destinations, or has it back; its driver says what routes there are, if it
+/// has noticed.
+fn set_v6(w: &mut World, there: bool, noticed: Option<Routes>) {
     let (node, core) = w.server.as_mut().unwrap();
     node.local.no_v6 = !there;
-    if noticed {
-        core.set_routed(true, there);
+    if let Some(routes) = noticed {
+        core.set_routes(true, routes);
     }
 }
 
@@ -64,7 +64,7 @@ fn attempts(local: &Local, destination: &str) -> usize {
 #[test]
 fn a_box_is_told_in_the_handshake() {
     let mut w = with_contents(World::up(2, Setup::default()));
-    set_v6(&mut w, false, true);
+    set_v6(&mut w, false, Some(Routes::Nowhere));
     w.run_for(Duration::from_secs(1));
     assert_eq!(told(&w), [V4_ONLY], "before any user has failed");
     assert!(is_served(&mut w, CONTENT));
@@ -84,9 +84,7 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
     };
     let mut w = with_contents(World::met(2, setup));
     assert!(is_served(&mut w, CONTENT) && is_served(&mut w, CONTENT_V6));
-    // The routes have changed, of which the driver told; nobody has failed yet.
-    set_v6(&mut w, false, false);
-    w.server.as_mut().unwrap().1.set_routed(true, true);
+    set_v6(&mut w, false, None);
     let opened = w.core.counters().warm_used;
     assert!(!is_served(&mut w, CONTENT_V6));
     assert!(
@@ -96,7 +94,7 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
     assert_eq!(told(&w), [V4_ONLY]);
     assert!(is_served(&mut w, CONTENT));
     // The way is back, and nobody asks for IPv6, as that is refused.
-    set_v6(&mut w, true, true);
+    set_v6(&mut w, true, Some(Routes::Internet));
     w.run_for(Duration::from_secs(62));
     assert_eq!(told(&w), [V4_ONLY, Families::BOTH]);
     assert!(is_served(&mut w, CONTENT_V6));
@@ -107,11 +105,12 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
 #[test]
 fn a_family_of_which_some_are_reached_is_not_given_up() {
     let mut w = with_contents(World::met(1, Setup::default()));
+    set_v6(&mut w, true, Some(Routes::Networks));
     assert!(is_served(&mut w, CONTENT_V6));
-    set_v6(&mut w, false, false);
+    set_v6(&mut w, false, None);
     assert!(!is_served(&mut w, CONTENT_V6));
     assert_eq!(told(&w), []);
-    set_v6(&mut w, true, false);
+    set_v6(&mut w, true, None);
     assert!(is_served(&mut w, CONTENT_V6));
 }
 
@@ -122,12 +121,12 @@ fn a_server_that_is_not_protected_is_tried_again() {
         ..Setup::default()
     };
     let mut w = with_contents(World::ready(1, setup));
-    set_v6(&mut w, false, false);
+    set_v6(&mut w, false, None);
     assert!(!is_served(&mut w, CONTENT_V6));
     assert_eq!(told(&w), [V4_ONLY]);
     assert!(is_served(&mut w, CONTENT));
     assert_eq!(told(&w), [V4_ONLY], "that says nothing of IPv6");
-    set_v6(&mut w, true, false);
+    set_v6(&mut w, true, None);
     w.run_for(Duration::from_secs(62));
     assert_eq!(told(&w), [V4_ONLY, Families::BOTH]);
     assert!(is_served(&mut w, CONTENT_V6));
@@ -157,7 +156,8 @@ fn attempts_of_both(w: &World, destination: &str) -> [usize; 2] {
 #[test]
 fn connections_go_to_a_server_that_reaches_their_family() {
     let mut w = with_two(2);
-    w.preferred.as_mut().unwrap().1.set_routed(true, false);
+    let core = &mut w.preferred.as_mut().unwrap().1;
+    core.set_routes(true, Routes::Nowhere);
     for link in 0..2 {
         w.set_link(link, true);
     }
@@ -198,25 +198,6 @@ fn a_user_whom_one_server_cannot_serve_is_served_by_another() {
     assert_eq!(told(&w), []);
 }
 
-#[test]
-fn where_users_are_forwarded_nobody_is_refused() {
-    let mut w = with_contents(World::up(1, Setup::default()));
-    set_v6(&mut w, false, true);
-    w.run_for(Duration::from_secs(1));
-    assert_eq!(told(&w), [V4_ONLY]);
-    for on in [false, true] {
-        let (now, stack) = (w.now, &mut w.boxed.stack);
-        w.core.control(now, stack, Request::Proxy { on });
-        w.run_for(Duration::from_secs(1));
-    }
-    assert_eq!(told(&w), [V4_ONLY, Families::BOTH, V4_ONLY]);
-    // The server is away.
-    w.kill_server();
-    w.run_for(Duration::from_secs(60));
-    assert!(!w.core.intake_wanted());
-    assert_eq!(told(&w)[3..], [Families::BOTH]);
-}
-
 /// Each change loads rules anew.
 #[test]
 fn a_server_that_changes_its_mind_is_followed_slowly() {
@@ -224,13 +205,14 @@ fn a_server_that_changes_its_mind_is_followed_slowly() {
     w.run_for(Duration::from_secs(1));
     let begin = w.now;
     for n in 0..50 {
-        w.server.as_mut().unwrap().1.set_routed(true, n % 2 == 0);
+        let routes = [Routes::Nowhere, Routes::Internet][n % 2];
+        set_v6(&mut w, true, Some(routes));
         is_served(&mut w, CONTENT);
     }
     let seconds = w.now.saturating_since(begin).as_secs() as usize;
     let most = 2 * (seconds / 5 + 1);
     assert!((2..=most).contains(&told(&w).len()), "{:?}", told(&w));
-    w.server.as_mut().unwrap().1.set_routed(true, true);
+    set_v6(&mut w, true, Some(Routes::Internet));
     is_served(&mut w, CONTENT);
     w.run_for(Duration::from_secs(6));
     assert_eq!(told(&w).last(), Some(&Families::BOTH));
@@ -239,7 +221,7 @@ fn a_server_that_changes_its_mind_is_followed_slowly() {
 #[test]
 fn addresses_of_a_name_are_tried_by_what_is_reached() {
     let mut w = with_contents(World::ready(1, Setup::default()));
-    set_v6(&mut w, false, false);
+    set_v6(&mut w, false, None);
     let name = "both.example";
     let both = [CONTENT_V6, CONTENT].map(|a| a.parse().unwrap());
     let names = &mut w.server_local().names;

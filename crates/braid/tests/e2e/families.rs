@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use braid_proxy::Families;
 use braid_proxy::verdict::Health;
+use braid_testbed::render::render_config;
 
 use super::bed::{Bed, MAX_TIME_S};
 use super::control::{expect_text, status};
@@ -69,6 +70,11 @@ fn programs_use_ipv4_where_the_server_has_no_ipv6() {
     assert!(bed.log("box").contains("no server reaches IPv6"));
     // Nothing of a program that has IPv6 alone waits.
     assert_eq!(fetch(&bed, &both[..1]), None);
+    // With nobody to take connections in, none is refused.
+    expect_text(&bed, "box", &["proxy", "off"]);
+    assert_eq!(fetch(&bed, &both), Some(v6.clone()), "it is forwarded");
+    expect_text(&bed, "box", &["proxy", "on"]);
+    assert_eq!(fetch(&bed, &both), Some(v4.clone()));
     // The rules are healed as they are now.
     let table = bed.print("box", "nft", &["list", "tables"]);
     let table = table.lines().find(|line| line.contains("table inet braid"));
@@ -92,4 +98,25 @@ fn programs_use_ipv4_where_the_server_has_no_ipv6() {
         bed.log("box")
             .contains("IPv6 destinations are reached again")
     );
+}
+
+/// A server that never had IPv6 says so before any user has failed.
+#[test]
+#[ignore = "network"]
+fn a_server_without_ipv6_says_so_at_once() {
+    let mut bed = Bed::up_idle(render_config(None).expect("randomness"));
+    bed.offer("one", 10_000);
+    let (v4, v6) = (bed.v4("content").to_string(), bed.v6("content").to_string());
+    let flush = ["-6", "addr", "flush", "scope", "global"];
+    bed.run("server", "ip", &flush);
+    bed.start("server");
+    bed.start("box");
+    bed.wait_for_intake();
+    bed.wait_for("the box to be told", |bed| {
+        !status(bed, "box").servers[0].families.v6
+    });
+    let both = [format!("[{v6}]"), v4.clone()];
+    assert_eq!(fetch(&bed, &both), Some(v4), "{}", bed.seen());
+    let failed = status(&bed, "box").counters["destination_unreachable"];
+    assert_eq!(failed, 0);
 }

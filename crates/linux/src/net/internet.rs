@@ -1,4 +1,4 @@
-//! Whether this host has a way to the Internet.
+//! This host's way to the Internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -9,10 +9,10 @@ const ON_INTERNET_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2
 /// Any port: nothing is sent.
 const PORT: u16 = 53;
 
-/// Returns whether the kernel has a route and a source address for destinations on the Internet of IPv6 (`v6`)
-/// or IPv4. It is asked by connecting a UDP socket, which sends nothing: so whatever routing rules, tables and
-/// kinds of routes there are have their say.
-pub fn leads_to_internet(v6: bool) -> bool {
+/// Returns the source address that the kernel takes towards the Internet of IPv6 (`v6`) or IPv4, where it has a
+/// route there. It is asked by connecting a UDP socket, which sends nothing: so whatever routing rules, tables
+/// and kinds of routes there are have their say.
+pub fn source_towards(v6: bool) -> Option<IpAddr> {
     let (own, to): (IpAddr, IpAddr) = match v6 {
         false => (Ipv4Addr::UNSPECIFIED.into(), ON_INTERNET_V4.into()),
         true => (Ipv6Addr::UNSPECIFIED.into(), ON_INTERNET_V6.into()),
@@ -21,9 +21,9 @@ pub fn leads_to_internet(v6: bool) -> bool {
         socket.connect(SocketAddr::new(to, PORT))?;
         socket.local_addr()
     });
-    source.is_ok_and(|source| match source.ip() {
+    source.ok().map(|source| source.ip()).filter(|ip| match ip {
+        // No answer comes to these from beyond the link.
         IpAddr::V4(source) => !source.is_link_local(),
-        // No answer comes to it from beyond the link.
         IpAddr::V6(source) => !source.is_unicast_link_local(),
     })
 }

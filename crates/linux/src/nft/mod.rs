@@ -242,8 +242,9 @@ impl BoxRules {
     /// over a link is marked for the routing rule that keeps it there. An MP_JOIN belongs
     /// to a connection that was not taken in, whatever is done with new ones.
     ///
-    /// What is refused is refused by RST: the kernel sends few ICMP errors to one host (`icmp.ratelimit`),
-    /// and other systems' TCP goes on after them.
+    /// Connections of a family that no server reaches are refused by the same lookup of a listener, so that
+    /// they too are forwarded where nothing listens. They are refused by RST: the kernel sends few ICMP errors
+    /// to one host (`icmp.ratelimit`), and TCP may go on after them until its next SYN.
     fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -273,10 +274,13 @@ impl BoxRules {
         let families = 1 + usize::from(self.intercept_v6);
         for (taken, family, listener) in &ways[..families] {
             let what = match taken {
-                true => format!("{listener} meta mark set {mark} accept"),
+                true => format!("meta mark set {mark} accept"),
                 false => "reject with tcp reset".to_owned(),
             };
-            writeln!(out, "meta nfproto {family} meta l4proto tcp {what}")?;
+            writeln!(
+                out,
+                "meta nfproto {family} meta l4proto tcp {listener} {what}"
+            )?;
         }
         writeln!(out, "}}")
     }
@@ -560,11 +564,7 @@ mod tests {
         script_for(Families::BOTH, servers, mptcp_hosts)
     }
 
-    fn script_for(
-        families: Families,
-        servers: Vec<SocketAddr>,
-        mptcp_hosts: MptcpHosts,
-    ) -> String {
+    fn script_for(families: Families, servers: Vec<SocketAddr>, mptcp_hosts: MptcpHosts) -> String {
         let ruleset = Ruleset {
             rules: Rules::Box(BoxRules {
                 lan: vec!["lan0".to_owned()],
@@ -625,7 +625,7 @@ mod tests {
         }
     }
 
-    /// Bypassed destinations have returned before.
+    /// Bypassed destinations have returned before, and where nothing listens `tproxy` ends the rule.
     #[test]
     fn connections_of_a_family_that_is_not_reached_are_refused() {
         let families = Families {
@@ -639,7 +639,8 @@ mod tests {
         let last = &last[last.len() - 3..];
         assert_eq!(last[0], "ip6 daddr @bypass6 return");
         assert!(last[1].starts_with("meta nfproto ipv4 meta l4proto tcp tproxy ip to"));
-        let refused = "meta nfproto ipv6 meta l4proto tcp reject with tcp reset";
+        let refused =
+            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:1081 reject with tcp reset";
         assert_eq!(last[2], refused);
         let script = box_script(Vec::new(), MptcpHosts::Proxy);
         assert!(!script.contains("reject"), "{script}");

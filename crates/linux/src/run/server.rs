@@ -1,10 +1,11 @@
 //! The aggregation server.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use braid_engine::app::Ctx;
-use braid_proxy::ServerCore;
 use braid_proxy::config::ServerConfig;
+use braid_proxy::{Routes, ServerCore};
 use braid_wire::Instant;
 use ipnet::IpNet;
 
@@ -20,7 +21,7 @@ use super::process::{
 use super::reload::{self, Again, Reload};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
-use crate::net::internet::leads_to_internet;
+use crate::net::internet;
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
@@ -107,6 +108,8 @@ struct ServerHost<'a> {
 #[derive(Debug, PartialEq, Eq)]
 struct Routed {
     to_internet: bool,
+    /// This machine has an address that others may answer to.
+    has_address: bool,
     /// Networks in the main table.
     networks: Vec<IpNet>,
 }
@@ -140,18 +143,33 @@ impl ServerHost<'_> {
         Ok(())
     }
 
-    /// Tells the core which routes to destinations have changed. Without a way to the Internet some of a family
-    /// may be reached, as in a network of its own: there the first destination without a route tells.
+    /// Tells the core which routes to destinations have changed. Without a way to the Internet some destinations
+    /// of a family may be reached, as in a network of its own, if there is an address of it: there the first
+    /// destination without a route tells.
     fn follow_routes(&mut self, core: &mut ServerCore) {
+        let tun = self.guard.device().identity().tun();
+        let tun = self.links.interfaces().iter().find(|i| i.name == tun);
+        let tun = tun.map(|tun| tun.index);
+        // Where nothing else has one, the kernel takes an address of the TUN device, to which nobody answers.
+        let addresses = self.links.addresses().iter();
+        let addresses = addresses.filter(|a| Some(a.interface) != tun && !a.addr.is_loopback());
+        let addresses: Vec<IpAddr> = addresses.map(|a| a.addr).collect();
         for (v6, before) in [false, true].into_iter().zip(&mut self.routed) {
             let networks = self.links.reached().iter();
             let of_family = |network: &&IpNet| network.addr().is_ipv6() == v6;
+            let source = internet::source_towards(v6);
             let now = Routed {
-                to_internet: leads_to_internet(v6),
+                to_internet: source.is_some_and(|source| addresses.contains(&source)),
+                has_address: addresses.iter().any(|a| a.is_ipv6() == v6),
                 networks: networks.filter(of_family).copied().collect(),
             };
             if before.as_ref() != Some(&now) {
-                core.set_routed(v6, now.to_internet || !now.networks.is_empty());
+                let routes = match (now.to_internet, now.has_address) {
+                    (true, _) => Routes::Internet,
+                    (false, true) => Routes::Networks,
+                    (false, false) => Routes::Nowhere,
+                };
+                core.set_routes(v6, routes);
                 *before = Some(now);
             }
         }

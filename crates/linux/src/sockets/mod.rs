@@ -18,7 +18,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
 
-use crate::net::internet::leads_to_internet;
+use crate::net::internet;
 use crate::net::{Result, SystemError};
 use crate::sys;
 use resolver::Resolver;
@@ -710,7 +710,7 @@ fn failure_at_once(error: Errno, v6: bool) -> ConnectFailure {
             | Errno::ACCESS
             | Errno::INVAL
     );
-    match for_want_of_a_way && !leads_to_internet(v6) {
+    match for_want_of_a_way && internet::source_towards(v6).is_none() {
         true => ConnectFailure::FamilyUnreachable,
         false => failure(error),
     }

@@ -134,30 +134,28 @@ impl Upstream {
     }
 
     /// Offers the families that some server reaches that answers. One whose answer is merely late counts still.
+    /// Where none answers users are forwarded, whatever is offered.
     pub(super) fn offer_families(&mut self, now: Instant) {
         let answers = |s: &usize| self.open_cells(*s).any(|cell| cell.reach != Reach::Down);
         let servers = (0..self.servers.len()).filter(answers);
         let families = servers.map(|s| self.reached.of(s)).reduce(Families::or);
-        self.reached.offer(now, families.unwrap_or_default());
+        if let Some(families) = families {
+            self.reached.offer(now, families);
+        }
     }
 
-    /// The families that the driver is to be told of, where that is news. Where connections are forwarded none
-    /// is refused.
+    /// The families that the driver is to be told of, where that is news.
     pub(super) fn families_news(&mut self) -> Option<Families> {
-        let families = match self.intake_wanted() {
-            true => self.reached.offered,
-            false => Families::BOTH,
-        };
+        let families = self.reached.offered;
         let before = core::mem::replace(&mut self.reached.told, families);
         if before == families {
             return None;
         }
         let names: Vec<&str> = self.servers.iter().map(|s| s.name.as_str()).collect();
-        let forwarded = !self.intake_wanted();
         for v6 in [false, true] {
             let had = |families: Families| if v6 { families.v6 } else { families.v4 };
             if had(before) != had(families) && !self.ending {
-                news::log_family(v6, had(families), forwarded, &names.join(", "));
+                news::log_family(v6, had(families), &names.join(", "));
             }
         }
         Some(families)
