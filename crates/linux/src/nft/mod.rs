@@ -634,8 +634,8 @@ mod tests {
         };
         let script = script_for(families, Vec::new(), MptcpHosts::Proxy);
         let rules = script.split("chain prerouting").nth(1).unwrap();
-        let rules = rules.split('}').next().unwrap().lines().map(str::trim);
-        let last: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
+        let rules = rules.lines().map(str::trim);
+        let last: Vec<&str> = rules.take_while(|rule| *rule != "}").collect();
         let last = &last[last.len() - 3..];
         assert_eq!(last[0], "ip6 daddr @bypass6 return");
         assert!(last[1].starts_with("meta nfproto ipv4 meta l4proto tcp tproxy ip to"));
