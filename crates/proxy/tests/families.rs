@@ -86,12 +86,15 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
     assert!(is_served(&mut w, CONTENT) && is_served(&mut w, CONTENT_V6));
     set_v6(&mut w, false, None);
     let opened = w.core.counters().warm_used;
-    assert!(!is_served(&mut w, CONTENT_V6));
+    let user = w.open(CONTENT_V6, b"hello", true);
+    w.run_until(|w| w.user(user).closed);
     assert!(
         w.core.counters().warm_used > opened,
         "over a warm connection"
     );
+    // Before the handshake of another connection.
     assert_eq!(told(&w), [V4_ONLY]);
+    assert_eq!(attempts(w.server_local(), CONTENT_V6), 2);
     assert!(is_served(&mut w, CONTENT));
     // The way is back, and nobody asks for IPv6, as that is refused.
     set_v6(&mut w, true, Some(Routes::Internet));
