@@ -23,7 +23,7 @@ use crate::records::Kept;
 use crate::relay::{self, End, Moved, Relay, StepError};
 use crate::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::sniff::{self, Seen};
-use crate::socks::{ClientError, ClientHandshake, ClientStep};
+use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Trouble, Upstream, Wish};
@@ -378,6 +378,8 @@ impl BoxCore {
             Stage::Leaving(_) if reason == CloseReason::Finished => {
                 self.end(ctx, id, Outcome::Relayed(End::Finished));
             }
+            // Its timer is due.
+            Stage::Unreached => {}
             Stage::Relaying | Stage::Leaving(_) => {
                 let end = session.relay.on_closed(&session.channel, reason);
                 self.end(ctx, id, Outcome::Relayed(end));
@@ -610,7 +612,8 @@ impl BoxCore {
             {
                 self.upstream.on_family_refused(ctx.now, at.0, ip);
                 if !self.upstream.is_family_reached(ip) {
-                    return self.end(ctx, id, outcome);
+                    session.stage = Stage::Unreached;
+                    return self.sessions.arm(id, ctx.now);
                 }
                 // The server has passed nothing on, so what was kept may go to another one.
                 asked &= session.relay.kept().is_none();
@@ -749,6 +752,7 @@ impl BoxCore {
             Stage::Negotiating(_) => true,
             Stage::Relaying => false,
             Stage::Leaving(_) => return self.part(ctx, id),
+            Stage::Unreached => return,
         };
         if session.looked && session.relay.is_held() && !session.foreword(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
@@ -809,6 +813,10 @@ impl BoxCore {
                 }
                 let due = session.relay.due();
                 self.sessions.arm(id, due);
+            }
+            Stage::Unreached => {
+                let reply = Reply::AddressTypeNotSupported;
+                self.end(ctx, id, Outcome::Refused(ClientError::Refused(reply)));
             }
         }
     }

@@ -67,7 +67,7 @@ impl Session {
             Stage::Connecting(_) => false,
             Stage::Negotiating(answers) if !self.channel.is_protected() => answers.is_signed_in(),
             Stage::Negotiating(_) => self.channel.peer().is_some(),
-            Stage::Relaying | Stage::Leaving(_) => true,
+            Stage::Relaying | Stage::Leaving(_) | Stage::Unreached => true,
         }
     }
 
@@ -165,6 +165,9 @@ pub(super) enum Stage {
     Negotiating(Box<ClientHandshake>),
     /// There.
     Relaying,
+    /// No server reaches destinations of the address family. The user hears of it with the next turn: by then
+    /// the driver refuses further connections, so that only one fails before.
+    Unreached,
     /// The user is gone; that the server is ready for another one is awaited.
     Leaving(Box<ClientHandshake>),
 }
