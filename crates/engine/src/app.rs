@@ -102,6 +102,8 @@ pub enum ConnectFailure {
     HostUnreachable,
     /// Network unreachable.
     NetworkUnreachable,
+    /// This host has no way to any destination of that address family: the attempt failed before a packet left.
+    FamilyUnreachable,
     /// No answer.
     TimedOut,
     /// The name does not exist or its servers do not answer.

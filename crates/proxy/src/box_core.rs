@@ -1,6 +1,7 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
 
 mod guests;
+mod log;
 mod reload;
 mod session;
 mod status;
@@ -28,7 +29,7 @@ use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Trouble, Upstream, Wish};
 use crate::verdict::Reason;
 
-use guests::{Guest, Guests, Step};
+use guests::{Guests, Step};
 use session::{Outcome, Session, Stage};
 
 /// The box as a sans-IO core.
@@ -377,6 +378,8 @@ impl BoxCore {
             Stage::Leaving(_) if reason == CloseReason::Finished => {
                 self.end(ctx, id, Outcome::Relayed(End::Finished));
             }
+            // Its timer is due.
+            Stage::Unreached => {}
             Stage::Relaying | Stage::Leaving(_) => {
                 let end = session.relay.on_closed(&session.channel, reason);
                 self.end(ctx, id, Outcome::Relayed(end));
@@ -464,19 +467,6 @@ impl BoxCore {
         }
     }
 
-    fn note_mistakes(&mut self, now: Instant, guest: &Guest) {
-        let Some(mistake) = guest.mistakes.first() else {
-            return;
-        };
-        self.counters.bad_hints += guest.mistakes.len() as u64;
-        let host = guest.host;
-        if let Some(left_out) = self.limiter.allow(now, "hints", host) {
-            // Quoted, for it may be anything.
-            let (what, expected) = (&mistake.what, &mistake.expected);
-            tracing::warn!(%host, left_out, ?what, expected, "a program's hint is left out");
-        }
-    }
-
     /// Leads a connection that was admitted to a server; `guest` where its user waits for an
     /// answer.
     fn open(
@@ -491,6 +481,7 @@ impl BoxCore {
             flow: &hints,
             tried: &[],
             cold: false,
+            to: flow.destination.ip(),
         };
         let lease = self
             .upstream
@@ -581,6 +572,7 @@ impl BoxCore {
             flow: &session.hints,
             tried: &session.tried,
             cold: true,
+            to: session.flow.destination.ip(),
         };
         let lease = self
             .upstream
@@ -609,10 +601,22 @@ impl BoxCore {
         };
         let at = (session.server, session.path);
         let vouched = session.is_vouched_for();
+        let mut asked = session.was_asked();
         match outcome.trouble(session.past.fell_back()) {
             // A server that knows this box from a ticket may refuse it all the same.
             Some(trouble) if !vouched || trouble == Trouble::KeyRefused => {
                 self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
+            }
+            _ if outcome.is_of_family()
+                && let Some(ip) = session.flow.destination.ip() =>
+            {
+                self.upstream.on_family_refused(ctx.now, at.0, ip);
+                if !self.upstream.is_family_reached(ip) {
+                    session.stage = Stage::Unreached;
+                    return self.sessions.arm(id, ctx.now);
+                }
+                // The server has passed nothing on, so what was kept may go to another one.
+                asked &= session.relay.kept().is_none();
             }
             _ if vouched => return self.end(ctx, id, outcome),
             _ => self.upstream.on_doubt(ctx.now, at.0, at.1),
@@ -620,7 +624,7 @@ impl BoxCore {
         session.tried.push(at);
         let attempts = session.tried.len();
         let late = ctx.now >= session.started + self.timeouts.connect;
-        let may_repeat = !session.was_asked() && attempts < MAX_ATTEMPTS && !late;
+        let may_repeat = !asked && attempts < MAX_ATTEMPTS && !late;
         if may_repeat && self.reconnect(ctx, id) {
             self.counters.retries += 1;
         } else {
@@ -693,7 +697,10 @@ impl BoxCore {
         if let Stage::Negotiating(handshake) = &mut session.stage {
             let input = |buf: &[u8]| handshake.input(buf);
             let channel = &mut session.channel;
-            match relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input) {
+            let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
+            let said = channel.take_families();
+            self.upstream.hear_families(ctx.now, session.server, said);
+            match step {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
                     session.tried = Vec::new();
@@ -745,6 +752,7 @@ impl BoxCore {
             Stage::Negotiating(_) => true,
             Stage::Relaying => false,
             Stage::Leaving(_) => return self.part(ctx, id),
+            Stage::Unreached => return,
         };
         if session.looked && session.relay.is_held() && !session.foreword(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
@@ -805,6 +813,10 @@ impl BoxCore {
                 }
                 let due = session.relay.due();
                 self.sessions.arm(id, due);
+            }
+            Stage::Unreached => {
+                let reply = Reply::AddressTypeNotSupported;
+                self.end(ctx, id, Outcome::Refused(ClientError::Refused(reply)));
             }
         }
     }
@@ -888,55 +900,6 @@ impl BoxCore {
         } else {
             // Neither end has anything to say.
             channel.abort(now, stack);
-        }
-    }
-
-    fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
-        let (host, destination) = (session.host, &session.flow.destination);
-        tracing::debug!(%host, %destination, ?outcome, "connection ended");
-        // None where the server was taken out of the configuration meanwhile.
-        let entry = self.upstream.server(session.server);
-        let address = entry.and_then(|entry| entry.endpoint_v4().or(entry.endpoint_v6()));
-        let Some(server) = address else {
-            return;
-        };
-        match outcome {
-            Outcome::NoServer => self.warn_no_server(now, server.ip(), None),
-            Outcome::Refused(ClientError::AuthRefused | ClientError::MethodRefused) => {
-                if let Some(left_out) = self.limiter.allow(now, "auth", server.ip()) {
-                    tracing::error!(
-                        %server, left_out,
-                        "the server refuses this box: check both public keys and the clock"
-                    );
-                }
-            }
-            Outcome::Unprotected(why) | Outcome::Relayed(End::Broken(why)) => {
-                let (kind, text) = why.at_box();
-                if let Some(left_out) = self.limiter.allow(now, kind, server.ip()) {
-                    tracing::error!(%server, left_out, ?why, "{text}");
-                }
-            }
-            Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {
-                if let Some(left_out) = self.limiter.allow(now, "server", server.ip()) {
-                    tracing::warn!(%server, left_out, "the server does not answer as one");
-                }
-            }
-            Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
-                if let Some(left_out) = self.limiter.allow(now, "rules", host) {
-                    tracing::warn!(%destination, left_out, "the server's rules forbid this");
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
-        if self.ending {
-            return;
-        }
-        if let Some(left_out) = self.limiter.allow(now, "no server", source) {
-            let error = error.map_or_else(|| "no answer".to_owned(), |e| e.to_string());
-            tracing::warn!(error, left_out, "no server can be reached");
         }
     }
 }

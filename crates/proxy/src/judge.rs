@@ -1,5 +1,6 @@
 //! The verdict on a status.
 
+use crate::families::Families;
 use crate::status::{ProxyStatus, Role, RulesStatus, Status};
 use crate::verdict::{Condition, Health, Reason, Verdict};
 
@@ -9,6 +10,7 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     reasons.extend(of_rules(&status.rules));
     if status.role == Role::Box {
         reasons.extend(of_proxy(status));
+        reasons.extend(of_families(status));
         let servers = status.servers.iter();
         reasons.extend(servers.filter_map(|s| s.condition.of_server(&s.name)));
         let links = status.paths.iter();
@@ -31,6 +33,40 @@ fn of_rules(rules: &RulesStatus) -> Option<Reason> {
                  kernel tells"
             .to_owned(),
     })
+}
+
+/// The address families of destinations that no server reaches which answers.
+fn of_families(status: &Status) -> Vec<Reason> {
+    let answering = status.servers.iter().filter(|s| s.reached);
+    let reached = answering.map(|s| s.families).reduce(Families::or);
+    let Some(reached) = reached.filter(|_| status.proxy.is_some_and(|p| p.taking_in)) else {
+        return Vec::new();
+    };
+    let mut reasons = Vec::new();
+    if !reached.v6 {
+        reasons.push(Reason {
+            code: "no-ipv6".to_owned(),
+            subject: None,
+            // Next to everything on the Internet has IPv4 too.
+            health: Health::Working,
+            message: "no server reaches IPv6 destinations: new connections there are refused, so that programs \
+                      use IPv4"
+                .to_owned(),
+            remedy: "give a server IPv6 (an address and a default route), or leave it so".to_owned(),
+        });
+    }
+    if !reached.v4 {
+        reasons.push(Reason {
+            code: "no-ipv4".to_owned(),
+            subject: None,
+            health: Health::Degraded,
+            message: "no server reaches IPv4 destinations: new connections there are refused, so that programs \
+                      use IPv6; users cannot reach what has IPv4 only"
+                .to_owned(),
+            remedy: "give a server IPv4 (an address and a default route)".to_owned(),
+        });
+    }
+    reasons
 }
 
 /// What is wrong with what becomes of new connections.

@@ -25,6 +25,7 @@ use ipnet::IpNet;
 use crate::auth::{Grant, Verifier, WallClock};
 use crate::channel::{self, Channel};
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
+use crate::families::Families;
 use crate::hints::FlowHints;
 use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay, StepError};
@@ -33,6 +34,7 @@ use crate::sniff::{self, Length};
 use crate::socks::{Destination, Foreword, ForewordStep, Reply, Request};
 use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
+use crate::verdict::NEWS;
 
 use beyond::{Beyond, Pace};
 use handshakes::{Handshakes, Over};
@@ -65,6 +67,10 @@ pub struct ServerCore {
     destinations: DestinationPolicy,
     verifier: Verifier,
     tls: channel::Server,
+    /// The families of which there are routes, and none to the Internet.
+    isolated: Families,
+    /// Of these, those of destinations that were connected to since their routes changed.
+    connected: Families,
     /// Connections that are not protected are served too.
     clear: bool,
     user_names: Vec<String>,
@@ -81,6 +87,17 @@ pub struct ServerCore {
     limiter: LogLimiter,
     /// It is about to end: connections serve no further user.
     ending: bool,
+}
+
+/// The routes of a server to destinations of one address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routes {
+    /// There are none.
+    Nowhere,
+    /// Some networks may be reached, and not the Internet.
+    Networks,
+    /// To the Internet.
+    Internet,
 }
 
 /// Most timers that are served and sessions that get another turn before packets are sent.
@@ -106,6 +123,8 @@ impl ServerCore {
         ServerCore {
             tls: channel::Server::new(&config.key, keys),
             clear: config.unprotected,
+            isolated: Families::NONE,
+            connected: Families::NONE,
             about: About {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
@@ -174,6 +193,31 @@ impl ServerCore {
     /// than [`ServerLimits::connections`].
     pub fn set_most_streams(&mut self, streams: usize) {
         self.most_streams = streams;
+    }
+
+    /// Says that the routes to destinations of IPv6 (`v6`) or IPv4 have changed, and where they lead; boxes are
+    /// told which families are reached. Before the first call they lead to the Internet.
+    pub fn set_routes(&mut self, v6: bool, routes: Routes) {
+        self.connected.set(v6, false);
+        self.isolated.set(v6, routes == Routes::Networks);
+        self.set_reached(v6, routes != Routes::Nowhere);
+    }
+
+    fn set_reached(&mut self, v6: bool, reached: bool) {
+        let before = self.tls.reached;
+        self.tls.reached.set(v6, reached);
+        if self.tls.reached == before {
+            return;
+        }
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        match reached {
+            true => tracing::info!(target: NEWS, "{family} destinations are reached again"),
+            false => tracing::warn!(
+                target: NEWS,
+                "this server has no route to {family} destinations: boxes refuse their users' connections to \
+                 these, so that programs use the other family; give this server {family}, or leave it so"
+            ),
+        }
     }
 
     /// What was counted so far.
@@ -428,7 +472,8 @@ impl ServerCore {
         }
     }
 
-    /// The destination's addresses are known: those that the rules permit are tried in turn.
+    /// The destination's addresses are known: those that the rules permit are tried in turn, first those of
+    /// families that are reached.
     fn on_resolved(&mut self, ctx: &mut Ctx<'_>, id: SessionId, addresses: Vec<SocketAddr>) {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         let permitted = addresses
@@ -436,7 +481,9 @@ impl ServerCore {
             .copied()
             .map(canonical)
             .filter(|a| self.destinations.permits(*a));
-        let mut others: Vec<SocketAddr> = permitted.take(MAX_ADDRESSES).collect();
+        let mut others: Vec<SocketAddr> = permitted.collect();
+        others.sort_by_key(|a| !self.tls.reached.has(a.ip()));
+        others.truncate(MAX_ADDRESSES);
         others.reverse();
         if others.is_empty() {
             let refusal = match addresses.first() {
@@ -481,7 +528,16 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                Err(e) => refusal = Refusal::Failure(e),
+                // In a network of its own there are ways to other destinations.
+                Err(ConnectFailure::FamilyUnreachable) if self.connected.has(addr.ip()) => {
+                    refusal = Refusal::Failure(ConnectFailure::NetworkUnreachable);
+                }
+                Err(e) => {
+                    if e == ConnectFailure::FamilyUnreachable {
+                        self.set_reached(addr.is_ipv6(), false);
+                    }
+                    refusal = Refusal::Failure(e);
+                }
             }
         }
         self.refuse(ctx, id, refusal);
@@ -524,6 +580,8 @@ impl ServerCore {
         self.counters.connected += 1;
         self.counters.joined_by_keys += u64::from(session.channel.is_joined_by_keys());
         self.sessions.arm(id, due);
+        self.connected.set(addr.is_ipv6(), self.isolated.has(addr));
+        self.set_reached(addr.is_ipv6(), true);
         self.advance(ctx, id);
     }
 

@@ -18,6 +18,7 @@ use braid_strategy::parts::quality::{self, Attributes, Highest, Weights};
 use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
+use crate::families::Families;
 use crate::selection::Measured;
 use crate::verdict::{Condition, Verdict};
 
@@ -155,6 +156,9 @@ pub struct ServerStatus {
     pub reached: bool,
     /// New connections go there, all of them or some.
     pub current: bool,
+    /// The address families in which it reaches destinations, as it says.
+    #[serde(default)]
+    pub families: Families,
     /// What is said to it is protected ([`crate::config::Protection`]).
     #[serde(default)]
     pub protected: bool,

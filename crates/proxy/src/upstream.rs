@@ -6,6 +6,7 @@
 mod choice;
 mod choose;
 mod examine;
+mod families;
 mod health;
 mod keep;
 mod lease;
@@ -19,7 +20,7 @@ mod status;
 mod trouble;
 mod warm;
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use braid_engine::strategy::{FlowSize, Strategy};
@@ -31,6 +32,7 @@ use braid_wire::{Instant, Rng};
 use crate::auth::{SignIn, WallClock};
 use crate::channel::{Channel, Client};
 use crate::config::{BoxConfig, LinkConfig, Probing, Protection, ServerEntry};
+use crate::families::Families;
 use crate::hints::FlowHints;
 use crate::keys::PrivateKey;
 use crate::report::BoxCounters;
@@ -39,6 +41,7 @@ use crate::socks::Destination;
 
 use choice::Choice;
 use examine::Examination;
+use families::Reached;
 use health::{Cell, Reach};
 use meter::Meter;
 use news::Said;
@@ -59,6 +62,9 @@ pub enum Notice {
     /// Whether new connections of users are to be taken in. `false` when no server is reachable,
     /// or the box was switched off: then they are forwarded unjoined, while those taken in before keep being served.
     Intake(bool),
+    /// The address families in which users' connections reach their destinations. Of the other one those that
+    /// would be taken in are to be refused at once, so that programs use the one that is left.
+    Families(Families),
 }
 
 /// The addresses of one link on the TUN device.
@@ -81,6 +87,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) tried: &'a [(usize, PathId)],
     /// A warm connection has failed already.
     pub(crate) cold: bool,
+    /// Where the user wants to go, unless that is a name.
+    pub(crate) to: Option<IpAddr>,
 }
 
 /// The share of a connection in what a link has carried, bits: a link of which no rate is known counts as
@@ -103,6 +111,8 @@ pub(crate) struct Upstream {
     /// At most one for each server and link.
     examinations: Vec<Examination>,
     said_of_servers: Vec<Said>,
+    /// The address families that each server reaches.
+    reached: Reached,
     /// Warm connections: to the server that is used most, and where short flows go to another one,
     /// to that.
     pools: [Pool; 2],
@@ -204,6 +214,7 @@ impl Upstream {
             meter: Meter::new(config.measuring.clone(), config.servers.len()),
             examinations: Vec::new(),
             said_of_servers: vec![Said::default(); config.servers.len()],
+            reached: Reached::new(config.servers.len()),
             pools: [(); 2].map(|()| Pool::new(config.warm.clone())),
             changed: false,
             clock: WallClock::default(),
@@ -327,6 +338,9 @@ impl Upstream {
             }
             return Some(Notice::Intake(intake));
         }
+        if let Some(families) = self.families_news() {
+            return Some(Notice::Families(families));
+        }
         let mut links = 0..self.links.len();
         links.find_map(|link| {
             let reached = !self.is_left(link);
@@ -386,11 +400,11 @@ impl Upstream {
     ) -> Result<Lease, ApiError> {
         self.note_traffic(now);
         let need = self.choice.need(wish.flow);
-        let mut candidates = self.candidates(need, wish.tried);
+        let mut candidates = self.candidates(need, wish.tried, wish.to);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
         if let Some(server) = best.filter(|_| !wish.cold)
-            && let Some(lease) = self.take_warm(now, (need, server), stack)
+            && let Some(lease) = self.take_warm(now, (need, server), wish.to, stack)
         {
             counters.warm_used += 1;
             // What it waited under is not what this flow is to have.
@@ -428,13 +442,15 @@ impl Upstream {
         lease::request((now, channel), keys, sign_in, about, stack)
     }
 
-    /// What could be tried, with its rank: the server that was chosen, the others in order of
-    /// preference, those that do not answer last; links that work first, those without Multipath TCP
-    /// behind them, backups late, then by round trip. Links without Multipath TCP take turns by rate.
+    /// What could be tried, with its rank: servers that reach the address family of `to`, of these the one that
+    /// was chosen, the others in order of preference, those that do not answer last; links that work first,
+    /// those without Multipath TCP behind them, backups late, then by round trip. Links without Multipath TCP
+    /// take turns by rate.
     fn candidates(
         &self,
         need: Need,
         tried: &[(usize, PathId)],
+        to: Option<IpAddr>,
     ) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
         let chosen = self.current_server(need);
         let mut candidates = Vec::new();
@@ -444,6 +460,7 @@ impl Upstream {
             let in_vain = tried.iter().any(|(s, _)| *s == server);
             let server_down = self.server_down(server) || in_vain;
             let doubtful = !self.is_usable(server);
+            let reaches = to.is_none_or(|ip| self.reached.of(server).has(ip));
             for (order, link) in self.links.iter().enumerate() {
                 let tried = tried.contains(&(server, link.path));
                 if !link.open || tried || !link.reaches(entry) {
@@ -457,7 +474,7 @@ impl Upstream {
                 };
                 let rank = (
                     server_down,
-                    (doubtful, server != chosen, server),
+                    (doubtful, !reaches, server != chosen, server),
                     (doubt, cell.is_plain()),
                     link.backup,
                     cost,
@@ -727,6 +744,7 @@ impl Upstream {
         let others = others.chain(self.measuring_timeout());
         let others = others.chain(self.examination_timeout());
         let others = others.chain(self.news_timeout());
+        let others = others.chain(self.families_timeout());
         probes.chain(others).min()
     }
 
@@ -738,6 +756,7 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) {
         self.probe_due(now, stack, counters);
+        self.ask_families(now);
         self.examine(now, stack, counters);
         self.measure(now, stack, counters);
         self.update(now, stack);
@@ -763,6 +782,7 @@ impl Upstream {
         }
         self.best = self.choose_best();
         self.choose(now);
+        self.offer_families(now);
         let open = || self.links.iter().filter(|l| l.open);
         if open().any(|l| l.reach() == Reach::Up) {
             self.intake = true;

@@ -191,6 +191,10 @@ fn a_destination_that_fails_is_told_and_the_stream_closed() {
             Some(ConnectFailure::NetworkUnreachable),
             Reply::NetworkUnreachable,
         ),
+        (
+            Some(ConnectFailure::FamilyUnreachable),
+            Reply::AddressTypeNotSupported,
+        ),
         (Some(ConnectFailure::TimedOut), Reply::TtlExpired),
         (Some(ConnectFailure::NoResources), Reply::GeneralFailure),
     ];

@@ -455,7 +455,7 @@ fn the_box_takes_in_only_while_a_server_answers() {
         .iter()
         .filter_map(|(_, n)| match n {
             Notice::Intake(on) => Some(*on),
-            Notice::BestPath(_) | Notice::Reached(..) => None,
+            Notice::BestPath(_) | Notice::Reached(..) | Notice::Families(_) => None,
         })
         .collect();
     assert_eq!(intake, [true, false]);

@@ -234,6 +234,7 @@ fn failures_map_to_replies() {
         (ConnectFailure::Refused, 5),
         (ConnectFailure::HostUnreachable, 4),
         (ConnectFailure::NetworkUnreachable, 3),
+        (ConnectFailure::FamilyUnreachable, 8),
         (ConnectFailure::TimedOut, 6),
         (ConnectFailure::NameNotResolved, 4),
         (ConnectFailure::NoResources, 1),

@@ -16,6 +16,7 @@ mod control;
 mod crash;
 mod demo;
 mod downloads;
+mod families;
 mod far_side;
 mod floods;
 mod heal;

@@ -3,6 +3,7 @@
 pub mod cleanup;
 mod error;
 mod identity;
+pub mod internet;
 pub mod link;
 pub mod links;
 pub mod netlink;

@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::process::{Command, Stdio};
 
+use braid_proxy::Families;
 use braid_proxy::config::{MptcpHosts, Quic};
 use ipnet::IpNet;
 
@@ -42,6 +43,9 @@ pub struct BoxRules {
     pub intercept_port: u16,
     /// Whether IPv6 is intercepted too.
     pub intercept_v6: bool,
+    /// The address families of destinations whose connections are intercepted; those of the other are refused,
+    /// so that programs use the one that is left.
+    pub families: Families,
     /// Destinations that are only forwarded.
     pub bypass: Vec<IpNet>,
     /// Networks that this host's routing table reaches, which are only forwarded too.
@@ -237,6 +241,10 @@ impl BoxRules {
     /// tracking has its entry, and what follows would be translated and leave by it. What began
     /// over a link is marked for the routing rule that keeps it there. An MP_JOIN belongs
     /// to a connection that was not taken in, whatever is done with new ones.
+    ///
+    /// Connections of a family that no server reaches are refused by the same lookup of a listener, so that
+    /// they too are forwarded where nothing listens. They are refused by RST: the kernel sends few ICMP errors
+    /// to one host (`icmp.ratelimit`), and TCP may go on after them until its next SYN.
     fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -250,21 +258,28 @@ impl BoxRules {
              {forwarded_mptcp} return
              fib daddr type != unicast return
              ip daddr @bypass4 return
-             ip6 daddr @bypass6 return
-             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
+             ip6 daddr @bypass6 return",
             lan = Names(&self.lan),
             not_flow = !Identity::FLOW_BITS,
             forwarded_mptcp = match self.mptcp_hosts {
                 MptcpHosts::Forward => "tcp option mptcp exists".to_owned(),
                 MptcpHosts::Proxy => format!("tcp option mptcp subtype {MP_JOIN}"),
             },
-            port = self.intercept_port,
         )?;
-        if self.intercept_v6 {
+        let (port, Families { v4, v6 }) = (self.intercept_port, self.families);
+        let ways = [
+            (v4, "ipv4", format!("tproxy ip to 127.0.0.1:{port}")),
+            (v6, "ipv6", format!("tproxy ip6 to [::1]:{port}")),
+        ];
+        let families = 1 + usize::from(self.intercept_v6);
+        for (taken, family, listener) in &ways[..families] {
+            let what = match taken {
+                true => format!("meta mark set {mark} accept"),
+                false => "reject with tcp reset".to_owned(),
+            };
             writeln!(
                 out,
-                "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{} meta mark set {mark} accept",
-                self.intercept_port
+                "meta nfproto {family} meta l4proto tcp {listener} {what}"
             )?;
         }
         writeln!(out, "}}")
@@ -546,6 +561,10 @@ mod tests {
     }
 
     fn box_script(servers: Vec<SocketAddr>, mptcp_hosts: MptcpHosts) -> String {
+        script_for(Families::BOTH, servers, mptcp_hosts)
+    }
+
+    fn script_for(families: Families, servers: Vec<SocketAddr>, mptcp_hosts: MptcpHosts) -> String {
         let ruleset = Ruleset {
             rules: Rules::Box(BoxRules {
                 lan: vec!["lan0".to_owned()],
@@ -553,6 +572,7 @@ mod tests {
                 tun: "braid0".to_owned(),
                 intercept_port: 1081,
                 intercept_v6: true,
+                families,
                 bypass: vec!["192.0.2.0/24".parse().unwrap()],
                 reached: vec!["10.0.0.0/8".parse().unwrap()],
                 servers,
@@ -603,6 +623,27 @@ mod tests {
             let of_mptcp = rules.iter().filter(|rule| rule.contains("mptcp"));
             assert_eq!(of_mptcp.count(), 1);
         }
+    }
+
+    /// Bypassed destinations have returned before, and where nothing listens `tproxy` ends the rule.
+    #[test]
+    fn connections_of_a_family_that_is_not_reached_are_refused() {
+        let families = Families {
+            v4: true,
+            v6: false,
+        };
+        let script = script_for(families, Vec::new(), MptcpHosts::Proxy);
+        let rules = script.split("chain prerouting").nth(1).unwrap();
+        let rules = rules.lines().map(str::trim);
+        let last: Vec<&str> = rules.take_while(|rule| *rule != "}").collect();
+        let last = &last[last.len() - 3..];
+        assert_eq!(last[0], "ip6 daddr @bypass6 return");
+        assert!(last[1].starts_with("meta nfproto ipv4 meta l4proto tcp tproxy ip to"));
+        let refused =
+            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:1081 reject with tcp reset";
+        assert_eq!(last[2], refused);
+        let script = box_script(Vec::new(), MptcpHosts::Proxy);
+        assert!(!script.contains("reject"), "{script}");
     }
 
     #[test]

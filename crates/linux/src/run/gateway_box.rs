@@ -379,6 +379,15 @@ impl Host<BoxCore> for BoxHost<'_> {
                         self.network.links.keep_flows(index, reached);
                     }
                 }
+                Notice::Families(families) => {
+                    if let Err(error) = self.network.guard.take_in(families) {
+                        tracing::error!(
+                            %error,
+                            "cannot change the rules for destinations that no server reaches: programs have to \
+                             find out by themselves, one connection at a time"
+                        );
+                    }
+                }
                 Notice::Intake(open) => {
                     if let Err(error) = context.sockets.set_intake(open) {
                         tracing::error!(%error, "connections are forwarded unjoined");

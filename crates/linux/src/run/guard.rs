@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use braid_proxy::Families;
 use braid_proxy::status::RulesStatus;
 use braid_wire::Instant;
 use ipnet::IpNet;
@@ -38,6 +39,8 @@ pub struct Guard {
     rules: Option<(Rules, Contents)>,
     /// The networks in [`Self::rules`] that the routing table reaches.
     reached: Vec<IpNet>,
+    /// The address families of destinations whose connections are taken in; those of the other are refused.
+    families: Families,
     /// They are not brought in line before.
     reached_at: Instant,
     pace: Pace,
@@ -67,6 +70,7 @@ impl Guard {
             device,
             rules: None,
             reached: bounded(reached),
+            families: Families::BOTH,
             reached_at: Instant::ZERO,
             pace: Pace::default(),
             look_at: Instant::ZERO,
@@ -89,6 +93,7 @@ impl Guard {
     pub fn apply_rules(&mut self, mut rules: Rules) -> Result<()> {
         if let Rules::Box(rules) = &mut rules {
             rules.reached.clone_from(&self.reached);
+            rules.families = self.families;
         }
         self.device.apply_rules(rules.clone())?;
         let loaded = self
@@ -112,6 +117,22 @@ impl Guard {
         }
         self.device.change_settings(settings);
         Ok(())
+    }
+
+    /// Has the rules of a box take connections of these address families in, and refuse those of the other.
+    ///
+    /// # Errors
+    /// Where the system refuses; nothing changed then.
+    pub fn take_in(&mut self, families: Families) -> Result<()> {
+        let before = std::mem::replace(&mut self.families, families);
+        let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
+            return Ok(());
+        };
+        let applied = self.apply_rules(rules);
+        if applied.is_err() {
+            self.families = before;
+        }
+        applied
     }
 
     /// Readable when somebody may have changed the rules.

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use braid_engine::Config;
-use braid_proxy::LinkAddresses;
 use braid_proxy::config::{Gateway, LinkConfig, MptcpHosts, Quic, TunConfig};
+use braid_proxy::{Families, LinkAddresses};
 use ipnet::IpNet;
 
 use super::device::{Device, path_settings};
@@ -179,6 +179,7 @@ impl Outward<'_> {
             tun: self.tun.name.clone(),
             intercept_port,
             intercept_v6: v6,
+            families: Families::BOTH,
             bypass,
             reached: Vec::new(),
             servers: self.servers.clone(),

@@ -1,11 +1,13 @@
 //! The aggregation server.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use braid_engine::app::Ctx;
-use braid_proxy::ServerCore;
 use braid_proxy::config::ServerConfig;
+use braid_proxy::{Routes, ServerCore};
 use braid_wire::Instant;
+use ipnet::IpNet;
 
 use super::Privileges;
 use super::confine::{self, Files};
@@ -19,6 +21,7 @@ use super::process::{
 use super::reload::{self, Again, Reload};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
+use crate::net::internet;
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
@@ -62,6 +65,7 @@ pub fn run_server(
         guard,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
+        routed: [None, None],
         crowd: Crowd::default(),
     };
     let mut core = ServerCore::new(config);
@@ -95,7 +99,19 @@ struct ServerHost<'a> {
     guard: Guard,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
+    /// What was known of the routes to destinations of IPv4 and of IPv6 at the last look.
+    routed: [Option<Routed>; 2],
     crowd: Crowd,
+}
+
+/// Routes to destinations of one address family.
+#[derive(Debug, PartialEq, Eq)]
+struct Routed {
+    to_internet: bool,
+    /// This machine has an address that others may answer to.
+    has_address: bool,
+    /// Networks in the main table.
+    networks: Vec<IpNet>,
 }
 
 impl ServerHost<'_> {
@@ -127,11 +143,44 @@ impl ServerHost<'_> {
         Ok(())
     }
 
+    /// Tells the core which routes to destinations have changed. Without a way to the Internet some destinations
+    /// of a family may be reached, as in a network of its own, if there is an address of it: there the first
+    /// destination without a route tells.
+    fn follow_routes(&mut self, core: &mut ServerCore) {
+        let tun = self.guard.device().identity().tun();
+        let tun = self.links.interfaces().iter().find(|i| i.name == tun);
+        let tun = tun.map(|tun| tun.index);
+        // Where nothing else has one, the kernel takes an address of the TUN device, to which nobody answers.
+        let addresses = self.links.addresses().iter();
+        let addresses = addresses.filter(|a| Some(a.interface) != tun && !a.addr.is_loopback());
+        let addresses: Vec<IpAddr> = addresses.map(|a| a.addr).collect();
+        for (v6, before) in [false, true].into_iter().zip(&mut self.routed) {
+            let networks = self.links.reached().iter();
+            let of_family = |network: &&IpNet| network.addr().is_ipv6() == v6;
+            let source = internet::source_towards(v6);
+            let now = Routed {
+                to_internet: source.is_some_and(|source| addresses.contains(&source)),
+                has_address: addresses.iter().any(|a| a.is_ipv6() == v6),
+                networks: networks.filter(of_family).copied().collect(),
+            };
+            if before.as_ref() != Some(&now) {
+                let routes = match (now.to_internet, now.has_address) {
+                    (true, _) => Routes::Internet,
+                    (false, true) => Routes::Networks,
+                    (false, false) => Routes::Nowhere,
+                };
+                core.set_routes(v6, routes);
+                *before = Some(now);
+            }
+        }
+    }
+
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
         match self.guard.refresh(context.now, &mut self.links) {
             Ok(_) => {
                 let own = self.links.addresses().iter().map(|a| a.addr);
                 context.core.set_own_addresses(own.collect());
+                self.follow_routes(context.core);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot read this machine's addresses; trying again");

@@ -18,6 +18,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
 
+use crate::net::internet;
 use crate::net::{Result, SystemError};
 use crate::sys;
 use resolver::Resolver;
@@ -496,11 +497,12 @@ impl LocalStreams for Sockets {
         if self.len() >= self.limits.streams {
             return Err(ConnectFailure::NoResources);
         }
-        let fd = socket(destination).map_err(failure)?;
+        let at_once = |error| failure_at_once(error, destination.is_ipv6());
+        let fd = socket(destination).map_err(at_once)?;
         prepare(&fd).map_err(failure)?;
         match rustix::net::connect(&fd, &destination) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(failure(error)),
+            Err(error) => return Err(at_once(error)),
         }
         let id = self.insert(fd, true).map_err(failure)?;
         let deadline = self.now + self.limits.connect_timeout;
@@ -693,6 +695,25 @@ fn local_addr(fd: &OwnedFd) -> std::result::Result<SocketAddr, Errno> {
 fn plain(addr: SocketAddr) -> SocketAddr {
     let ip: IpAddr = addr.ip();
     SocketAddr::new(ip, addr.port())
+}
+
+/// The failure of an attempt for which no packet has left. One destination may have no route where others of
+/// its family have, so the family counts as out of reach only where there is no way to the Internet either.
+fn failure_at_once(error: Errno, v6: bool) -> ConnectFailure {
+    let for_want_of_a_way = matches!(
+        error,
+        Errno::NETUNREACH
+            | Errno::HOSTUNREACH
+            | Errno::ADDRNOTAVAIL
+            | Errno::AFNOSUPPORT
+            // A route of the type `prohibit`, and one of the type `blackhole`.
+            | Errno::ACCESS
+            | Errno::INVAL
+    );
+    match for_want_of_a_way && internet::source_towards(v6).is_none() {
+        true => ConnectFailure::FamilyUnreachable,
+        false => failure(error),
+    }
 }
 
 fn failure(error: Errno) -> ConnectFailure {

@@ -67,7 +67,7 @@ impl Session {
             Stage::Connecting(_) => false,
             Stage::Negotiating(answers) if !self.channel.is_protected() => answers.is_signed_in(),
             Stage::Negotiating(_) => self.channel.peer().is_some(),
-            Stage::Relaying | Stage::Leaving(_) => true,
+            Stage::Relaying | Stage::Leaving(_) | Stage::Unreached => true,
         }
     }
 
@@ -165,6 +165,9 @@ pub(super) enum Stage {
     Negotiating(Box<ClientHandshake>),
     /// There.
     Relaying,
+    /// No server reaches destinations of the address family. The user hears of it with the next turn: by then
+    /// the driver refuses further connections, so that only one fails before.
+    Unreached,
     /// The user is gone; that the server is ready for another one is awaited.
     Leaving(Box<ClientHandshake>),
 }
@@ -200,6 +203,12 @@ impl Outcome {
         }
     }
 
+    /// Returns whether the server reaches no destination of the address family that the user wants.
+    pub(super) fn is_of_family(self) -> bool {
+        let reply = Reply::AddressTypeNotSupported;
+        matches!(self, Outcome::Refused(ClientError::Refused(r)) if r == reply)
+    }
+
     /// What it tells of server and link, where the server has not proved its key; `plain` where the
     /// connection is regular TCP.
     pub(super) fn trouble(self, plain: bool) -> Option<Trouble> {
@@ -230,9 +239,9 @@ impl Outcome {
                 ClientError::Garbage => &mut c.server_failed,
                 ClientError::Refused(reply) => match reply {
                     Reply::ConnectionRefused => &mut c.destination_refused,
-                    Reply::NetworkUnreachable | Reply::HostUnreachable => {
-                        &mut c.destination_unreachable
-                    }
+                    Reply::NetworkUnreachable
+                    | Reply::HostUnreachable
+                    | Reply::AddressTypeNotSupported => &mut c.destination_unreachable,
                     Reply::TtlExpired => &mut c.destination_timeout,
                     Reply::NotAllowed => &mut c.destination_forbidden,
                     _ => &mut c.server_failed,

@@ -57,7 +57,7 @@ impl BoxCore {
                 Stage::Connecting(_) => "connecting",
                 Stage::Negotiating(_) => "handshake",
                 Stage::Relaying => "open",
-                Stage::Leaving(_) => "closing",
+                Stage::Leaving(_) | Stage::Unreached => "closing",
             },
             age: now.saturating_since(session.started),
             sends_up: true,

@@ -23,6 +23,7 @@ use std::io::{IoSlice, IoSliceMut};
 use braid_engine::{ApiError, ConnId, JoinAuth, Stack};
 use braid_wire::Instant;
 
+use crate::families::Families;
 use crate::keys::PublicKey;
 
 pub(crate) use broken::Broken;
@@ -120,6 +121,12 @@ impl Channel {
     pub(crate) fn is_joined_by_keys(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.joins_prove == Some(false))
+    }
+
+    /// Takes the families in which the server says that it reaches destinations: once, when the handshake has
+    /// ended.
+    pub(crate) fn take_families(&mut self) -> Option<Families> {
+        self.tls.as_mut()?.told_families.take()
     }
 
     /// The key of the other end, once it has proved that it has it; with the first words of a client

@@ -23,6 +23,7 @@ use super::scratch::{Scratch, wipe};
 use super::slices;
 use super::tls::{self, EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, Remembered, TicketClock};
 use super::{BATCH, Broken};
+use crate::families::Families;
 use crate::keys::PublicKey;
 
 /// Most bytes that wait for the end of a handshake: a request, its hints, and what a user said
@@ -44,6 +45,8 @@ pub(super) struct Tls {
     join_secret: Option<JoinSecret>,
     /// Whether subflows prove themselves by it, once that is known.
     pub(super) joins_prove: Option<bool>,
+    /// Of a client: the families in which the server says that it reaches destinations, until it is asked.
+    pub(super) told_families: Option<Families>,
     /// Of a server: the tickets it gave.
     tickets: Option<Arc<Remembered>>,
     outgoing_keys: Way,
@@ -142,6 +145,7 @@ impl Tls {
             scratch: Arc::clone(scratch),
             join_secret,
             joins_prove: None,
+            told_families: None,
             tickets,
             outgoing_keys: Way::new(),
             incoming_keys: Way::new(),

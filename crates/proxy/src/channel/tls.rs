@@ -35,6 +35,7 @@ use super::joins::{self, JoinSecret};
 use super::record::OVERHEAD;
 use super::scratch::Scratch;
 use crate::auth::WallClock;
+use crate::families::Families;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// What both ends say they speak (ALPN), so that another version is told apart.
@@ -189,6 +190,8 @@ impl fmt::Debug for Client {
 /// A server towards its users.
 pub(crate) struct Server {
     config: Arc<ServerConfig>,
+    /// The families in which destinations are reached, which boxes are told.
+    pub(crate) reached: Families,
     known: Arc<Known>,
     pub(super) tickets: Arc<Remembered>,
     pub(super) clock: Arc<TicketClock>,
@@ -220,6 +223,7 @@ impl Server {
         config.max_early_data_size = u32::MAX;
         Server {
             config: Arc::new(config),
+            reached: Families::BOTH,
             known,
             tickets,
             clock,
@@ -249,7 +253,7 @@ impl Server {
         let random = self.config.crypto_provider().secure_random;
         random.fill(&mut secret[..])?;
         let config = Arc::clone(&self.config);
-        let told = joins::answer(&secret);
+        let told = joins::answer(&secret, self.reached);
         let session = quic::ServerConnection::new(config, quic::Version::V1, told)?;
         Ok((session, secret))
     }

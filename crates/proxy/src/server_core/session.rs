@@ -160,9 +160,9 @@ impl Refusal {
             Refusal::Failure(failure) => match failure {
                 ConnectFailure::NoResources => (&mut c.over_limit, "out of resources"),
                 ConnectFailure::Refused => return (&mut c.refused, None),
-                ConnectFailure::HostUnreachable | ConnectFailure::NetworkUnreachable => {
-                    return (&mut c.unreachable, None);
-                }
+                ConnectFailure::HostUnreachable
+                | ConnectFailure::NetworkUnreachable
+                | ConnectFailure::FamilyUnreachable => return (&mut c.unreachable, None),
                 ConnectFailure::TimedOut => return (&mut c.connect_timeout, None),
                 ConnectFailure::NameNotResolved => return (&mut c.not_resolved, None),
             },

@@ -166,6 +166,16 @@ impl FromStr for Destination {
     }
 }
 
+impl Destination {
+    /// The address, where it is one and no name.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Destination::Address(addr) => Some(addr.ip()),
+            Destination::Name(..) => None,
+        }
+    }
+}
+
 impl From<SocketAddr> for Destination {
     fn from(addr: SocketAddr) -> Self {
         Destination::Address(addr)
@@ -200,7 +210,7 @@ pub enum Reply {
     TtlExpired,
     /// 7
     CommandNotSupported,
-    /// 8
+    /// 8; a server says so of a family in which it reaches no destination.
     AddressTypeNotSupported,
     /// Codes RFC 1928 does not assign.
     Unassigned(u8),
@@ -254,6 +264,7 @@ impl From<ConnectFailure> for Reply {
                 Reply::HostUnreachable
             }
             ConnectFailure::NetworkUnreachable => Reply::NetworkUnreachable,
+            ConnectFailure::FamilyUnreachable => Reply::AddressTypeNotSupported,
             ConnectFailure::TimedOut => Reply::TtlExpired,
             ConnectFailure::NoResources => Reply::GeneralFailure,
         }

@@ -11,6 +11,7 @@ use super::Upstream;
 use super::health::Cell;
 use super::lease::Lease;
 use super::trouble::Trouble;
+use crate::families::Families;
 use crate::relay::{StepError, read_step};
 use crate::report::BoxCounters;
 use crate::socks::{ClientHandshake, ClientStep};
@@ -212,13 +213,17 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) {
         let Lease {
-            channel,
+            mut channel,
             server,
             path,
             ..
         } = self.examinations.remove(at).lease;
         channel.abort(now, stack);
-        counters.examinations_failed += u64::from(!matches!(finding, Finding::SignedIn { .. }));
+        let signed_in = matches!(finding, Finding::SignedIn { .. });
+        // One that is not protected says nothing of families, so the next user finds out.
+        let anew = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
+        self.hear_families(now, server, channel.take_families().or(anew));
+        counters.examinations_failed += u64::from(!signed_in);
         if let Some(cell) = self.cell(server, path) {
             cell.on_finding(now, finding);
             if cell.is_suspect {

@@ -93,6 +93,26 @@ pub(super) fn log_intake(open: bool, switched_on: bool) {
     }
 }
 
+/// Says that the destinations of a family can be reached through the `servers`, or through none of them.
+pub(super) fn log_family(v6: bool, reached: bool, servers: &str) {
+    let (family, other) = if v6 {
+        ("IPv6", "IPv4")
+    } else {
+        ("IPv4", "IPv6")
+    };
+    match reached {
+        true => tracing::info!(
+            target: NEWS, servers,
+            "{family} destinations are reached again: new connections there are aggregated"
+        ),
+        false => tracing::warn!(
+            target: NEWS, servers,
+            "no server reaches {family} destinations: new connections there are refused, so that programs use \
+             {other}; give a server {family}, or leave it so"
+        ),
+    }
+}
+
 fn warn(kind: &str, name: &str, state: Condition, wrong: &Reason) {
     tracing::warn!(target: NEWS, kind, name, state = %state, "{wrong}");
 }

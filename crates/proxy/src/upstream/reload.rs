@@ -114,6 +114,7 @@ impl Upstream {
         let said =
             (0..config.servers.len()).map(|new| before(new).map(|old| self.said_of_servers[old]));
         self.said_of_servers = said.map(Option::unwrap_or_default).collect();
+        self.reached.reload((0..config.servers.len()).map(before));
         let go = |server: usize| moved.get(server).copied().flatten();
         self.choice.wanted = self.choice.wanted.and_then(go);
         self.choice.chosen = self.choice.chosen.map(|server| go(server).unwrap_or(0));

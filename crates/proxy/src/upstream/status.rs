@@ -98,6 +98,7 @@ impl Upstream {
                 .flatten()
                 .collect(),
             reached: !self.server_down(i),
+            families: self.families_of(i),
             current: self.is_current(i),
             protected: server.protection != Protection::None,
         });

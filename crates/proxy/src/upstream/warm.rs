@@ -1,5 +1,7 @@
 //! How the pool of warm connections is kept.
 
+use core::net::IpAddr;
+
 use braid_engine::{CloseReason, Event, Stack};
 use braid_wire::Instant;
 
@@ -105,16 +107,20 @@ impl Upstream {
         usize::from(self.current_server(need) != self.current_server(usual))
     }
 
-    /// A warm connection to `server` for `need`, or to another one that answers.
+    /// A warm connection to `server` for `need`, or to another one that answers and reaches the address family
+    /// of `to`.
     pub(super) fn take_warm(
         &mut self,
         now: Instant,
         (need, server): (Need, usize),
+        to: Option<IpAddr>,
         stack: &Stack,
     ) -> Option<Lease> {
         let usable = self.usable_servers();
+        let reaches = |s: usize| to.is_none_or(|ip| self.reached.of(s).has(ip));
+        let suits: Vec<bool> = (0..usable.len()).map(|s| usable[s] && reaches(s)).collect();
         let pool = self.pool(need);
-        self.pools[pool].take((now, stack), server, |s| usable[s])
+        self.pools[pool].take((now, stack), server, |s| suits[s])
     }
 
     fn usable_servers(&self) -> Vec<bool> {
@@ -151,7 +157,7 @@ impl Upstream {
         for (pool, wanted) in self.warm_servers().into_iter().enumerate() {
             while self.pools[pool].lacks(now, wanted.map(|(_, server)| server)) {
                 let best = wanted.and_then(|(need, server)| {
-                    let all = self.candidates(need, &[]).into_iter();
+                    let all = self.candidates(need, &[], None).into_iter();
                     let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;
                     (best == server).then_some((best, path))
                 });
@@ -191,7 +197,9 @@ impl Upstream {
             }
             Event::Readable { .. } | Event::Writable { .. } => {
                 let step = warm.read(now, stack);
+                let families = warm.lease.channel.take_families();
                 let over = warm.lease.channel.read_finished(stack);
+                self.hear_families(now, server, families);
                 if step == Ok(ClientStep::More) && !over {
                     return true;
                 }

@@ -59,6 +59,8 @@ pub struct Local {
     pub events: VecDeque<LocalEvent>,
     /// Destinations the core connected to.
     pub attempts: Vec<SocketAddr>,
+    /// The host has no way to IPv6 destinations.
+    pub no_v6: bool,
 }
 
 impl Local {
@@ -130,6 +132,9 @@ impl Local {
 impl LocalStreams for Local {
     fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure> {
         self.attempts.push(destination);
+        if self.no_v6 && destination.is_ipv6() {
+            return Err(ConnectFailure::FamilyUnreachable);
+        }
         let content = self.contents.get(&destination).cloned();
         let id = self.id();
         let mut stream = Stream::default();

@@ -28,6 +28,8 @@ use braid_wire::{Instant, Rng, ip, tcp};
 use local::Local;
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+/// Another server, where a test has one: it is to be preferred ([`Setup::first_server`]).
+pub const PREFERRED: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
 pub const CONTENT: &str = "198.51.100.1:80";
 /// Where the destinations of tests are, and no server on the Internet goes (RFC 5737).
 const DOCUMENTATION: [&str; 3] = ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"];
@@ -108,6 +110,8 @@ pub struct World {
     pub paths: Vec<PathId>,
     pub server: Option<(Node, ServerCore)>,
     pub server_config: ServerConfig,
+    /// The server at [`PREFERRED`].
+    pub preferred: Option<(Node, ServerCore)>,
     pub links: Vec<Link>,
     /// A host without a core, at [`Ipv4Addr`] 192.0.2.100.
     pub raw: Stack,
@@ -207,11 +211,17 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
     (config, server_config)
 }
 
-fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup<'_>) -> Node {
+fn server_node(
+    address: Ipv4Addr,
+    config: &ServerConfig,
+    contents: &Local,
+    seed: u64,
+    setup: &Setup<'_>,
+) -> Node {
     let mut stack = stack(config.engine(), seed, setup);
-    let path = stack.add_path(PathConfig::v4(SERVER)).unwrap();
+    let path = stack.add_path(PathConfig::v4(address)).unwrap();
     stack.set_path_up(Instant::ZERO, path, true);
-    stack.listen(SocketAddr::from((SERVER, 1080))).unwrap();
+    stack.listen(SocketAddr::from((address, 1080))).unwrap();
     let local = Local {
         contents: contents.contents.clone(),
         names: contents.names.clone(),
@@ -248,7 +258,7 @@ impl World {
             })
             .collect();
         let contents = Local::default();
-        let node = server_node(&server_config, &contents, 3, &setup);
+        let node = server_node(SERVER, &server_config, &contents, 3, &setup);
         let mut server = ServerCore::new(&server_config);
         server.set_wall_clock(now, EPOCH);
         let mut raw = stack(Config::default(), 4, &setup);
@@ -267,6 +277,7 @@ impl World {
             paths,
             server: Some((node, server)),
             server_config,
+            preferred: None,
             links: delays.collect(),
             raw,
             raw_events: Vec::new(),
@@ -324,8 +335,9 @@ impl World {
     pub fn content(&mut self, addr: &str, content: local::Content) {
         let addr = addr.parse().unwrap();
         self.contents.contents.insert(addr, content.clone());
-        if let Some((node, _)) = &mut self.server {
-            node.local.contents.insert(addr, content);
+        let servers = self.server.iter_mut().chain(&mut self.preferred);
+        for (node, _) in servers {
+            node.local.contents.insert(addr, content.clone());
         }
     }
 
@@ -387,11 +399,21 @@ impl World {
     pub fn start_server(&mut self) {
         self.seeds += 1;
         let setup = Setup::default();
-        let node = server_node(&self.server_config, &self.contents, self.seeds, &setup);
+        let (config, seed) = (&self.server_config, self.seeds);
+        let node = server_node(SERVER, config, &self.contents, seed, &setup);
         let mut core = ServerCore::new(&self.server_config);
         let wall = EPOCH + self.now.saturating_since(Instant::from_millis(1_000));
         core.set_wall_clock(self.now, wall);
         self.server = Some((node, core));
+    }
+
+    /// Starts the server at [`PREFERRED`], with the same key and users as the other one.
+    pub fn start_preferred(&mut self) {
+        let setup = Setup::default();
+        let node = server_node(PREFERRED, &self.server_config, &self.contents, 7, &setup);
+        let mut core = ServerCore::new(&self.server_config);
+        core.set_wall_clock(self.now, EPOCH);
+        self.preferred = Some((node, core));
     }
 
     /// The server goes on with other users.
@@ -594,6 +616,9 @@ impl World {
             times.push(node.stack.next_timeout());
             times.push(core.next_timeout());
         }
+        if let Some((node, core)) = &self.preferred {
+            times.extend([node.stack.next_timeout(), core.next_timeout()]);
+        }
         times
     }
 
@@ -639,13 +664,17 @@ impl World {
             }
             return;
         }
+        let (header, _) = ip::Repr::parse(packet).unwrap();
         if flying.to_server {
-            if let Some((node, _)) = &mut self.server {
+            let server = match header.dst == IpAddr::V4(PREFERRED) {
+                true => &mut self.preferred,
+                false => &mut self.server,
+            };
+            if let Some((node, _)) = server {
                 node.stack.receive(now, packet, meta);
             }
             return;
         }
-        let (header, _) = ip::Repr::parse(packet).unwrap();
         if header.dst == IpAddr::V4(RAW) {
             self.raw.receive(now, packet, meta);
         } else if let (Some(trial), true) = (&mut self.trial, header.dst == IpAddr::V4(TRIAL)) {
@@ -665,6 +694,9 @@ impl World {
         {
             app::serve_timers(core, &mut node.ctx(now));
         }
+        if let Some((node, core)) = &mut self.preferred {
+            app::serve_timers(core, &mut node.ctx(now));
+        }
     }
 
     /// Events and packets until there are none.
@@ -678,6 +710,9 @@ impl World {
         if let Some((node, core)) = &mut self.server
             && self.still != Some(Side::Server)
         {
+            turn(now, core, node, &mut sent);
+        }
+        if let Some((node, core)) = &mut self.preferred {
             turn(now, core, node, &mut sent);
         }
         self.fly(&mut sent, false);
@@ -730,7 +765,8 @@ impl World {
             if let Some(wire) = &mut self.wire {
                 wire.push((to_server, packet.clone()));
             }
-            if to_server && header.dst != IpAddr::V4(SERVER) {
+            let there = self.preferred.is_some() && header.dst == IpAddr::V4(PREFERRED);
+            if to_server && header.dst != IpAddr::V4(SERVER) && !there {
                 continue;
             }
             if link.is_some_and(|l| l.dark || self.rng.chance(l.loss)) {

@@ -257,6 +257,8 @@ impl Running {
                 Notice::Intake(open) => self.intake = open,
                 // What is forwarded keeps its addresses here, and so may take any link.
                 Notice::BestPath(None) | Notice::Reached(..) => {}
+                // Servers of a simulated world reach both.
+                Notice::Families(_) => {}
             }
         }
     }

@@ -15,6 +15,7 @@ use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
 use braid_linux::sockets::{Limits, Sockets};
+use braid_proxy::Families;
 use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
 use braid_testbed::netns;
 use rustix::event::{Timespec, epoll};
@@ -255,6 +256,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
             tun: config.name.clone(),
             intercept_port: port,
             intercept_v6: true,
+            families: Families::BOTH,
             bypass: BYPASSED
                 .map(|a| a.parse::<IpAddr>().unwrap().into())
                 .to_vec(),

@@ -12,6 +12,7 @@ use braid_linux::nft::{self, BoxRules, Hop, Mapping, Rules, Ruleset, ServerRules
 use braid_linux::selftest::{self, Verdict};
 use braid_linux::sys::bind_packet_socket;
 use braid_linux::tun::{PacketIo, Tun};
+use braid_proxy::Families;
 use braid_proxy::config::{MptcpHosts, Quic};
 use braid_testbed::netns;
 use braid_wire::icmp::{self, Kind, TcpError, verify_v6_checksum};
@@ -278,6 +279,7 @@ fn box_rules(ports: Option<RangeInclusive<u16>>) -> BoxRules {
         tun: "tun".to_owned(),
         intercept_port: 1,
         intercept_v6: true,
+        families: Families::BOTH,
         bypass: Vec::new(),
         reached: Vec::new(),
         servers: servers(),

@@ -1,6 +1,7 @@
 //! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path, then of
 //! the way beyond the server, and which is chosen by what.
 
+use braid_proxy::Families;
 use braid_proxy::selection::Quality;
 use braid_proxy::status::ServerStatus;
 
@@ -38,7 +39,7 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-/// The state of a server, and whether new connections go there.
+/// The state of a server, whether new connections go there, and which destinations it does not reach.
 pub fn state(server: &ServerStatus) -> String {
     let in_use = match server.reached && server.current {
         true => ", in use",
@@ -48,7 +49,15 @@ pub fn state(server: &ServerStatus) -> String {
         true => "",
         false => ", not protected",
     };
-    format!("{}{in_use}{plaintext}", server.condition)
+    let one_family = match server.families {
+        Families::BOTH => String::new(),
+        Families {
+            v4: false,
+            v6: false,
+        } => ", reaches no destinations".to_owned(),
+        families => format!(", reaches {families} only"),
+    };
+    format!("{}{in_use}{one_family}{plaintext}", server.condition)
 }
 
 fn chosen(server: &ServerStatus) -> &'static str {
@@ -86,6 +95,10 @@ mod tests {
                 _ => Condition::Working,
             },
             over_links: Vec::new(),
+            families: Families {
+                v4: true,
+                v6: name != "bern",
+            },
             protected: name != "oslo",
             measured: Measured {
                 paths: paths.to_vec(),
@@ -108,10 +121,10 @@ mod tests {
             server("oslo", &[], Quality::default()),
         ];
         let expected = "  \
-server  state                              B_1    D_1          B_2    D_2          B_s    D_s  chosen
-  bern    working                    22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
-  rome    working, in use            27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
-  oslo    no answers, not protected            -      -            -      -            -      -
+server  state                               B_1    D_1          B_2    D_2          B_s    D_s  chosen
+  bern    working, reaches IPv4 only  22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
+  rome    working, in use             27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
+  oslo    no answers, not protected             -      -            -      -            -      -
 ";
         assert_eq!(table(&servers), expected);
     }

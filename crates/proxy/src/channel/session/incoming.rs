@@ -87,6 +87,7 @@ impl Tls {
         };
         let auth = joins::agreed(self.join_secret.take().as_ref(), told);
         self.joins_prove = Some(auth != JoinAuth::Keys);
+        self.told_families = self.is_client().then(|| joins::families(told));
         stack.set_join_auth(now, conn, auth)
     }
 
