@@ -7,7 +7,6 @@ use std::thread;
 use std::time::Duration;
 
 use braid_testbed::Role;
-use rustix::param::clock_ticks_per_second;
 
 use super::attacks::{SINKS, inside, namespace, raise_descriptors, sink};
 use super::bed::{Bed, render_changed};
@@ -16,31 +15,40 @@ use super::control::status;
 mod soak {
     use super::*;
 
-    /// Connections of one user.
+    /// Connections of one host.
     const IDLE: usize = 5_000;
     /// So many of them begin together: a server bounds the handshakes of one source.
     const AT_ONCE: usize = 200;
-    /// For so long nothing but what keeps them alive is sent; each subflow asks twice in it.
+    /// For so long nothing but what keeps them alive is sent: each of two subflows asks twice in it.
     const MEASURED: Duration = Duration::from_secs(120);
-    /// Most of a core that they may take at either end, of an optimised program (`BRAID_PROGRAM`); of one that
-    /// checks itself, as the one built with the tests does, this many times as much.
-    const MOST: f64 = 0.003;
-    const UNOPTIMISED: f64 = 4.0;
+    /// Fewer questions are not asked in that time.
+    const QUESTIONS: u64 = IDLE as u64 * 2 * 2;
 
-    /// Returns the processor time that a daemon has used so far.
-    fn used(bed: &mut Bed, host: &str) -> Duration {
+    /// What a daemon has used so far.
+    #[derive(Clone, Copy)]
+    struct Used {
+        /// Of a processor, ns.
+        time: u64,
+        wakeups: u64,
+    }
+
+    fn used(bed: &mut Bed, host: &str) -> Used {
         let pid = bed.testbed.pid(host).expect("it runs");
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
-        let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
-        // proc_pid_stat(5): utime and stime are fields 14 and 15; what is left begins with the third.
-        let ticks = fields.split_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.map(|n| n.parse::<u64>().expect("a number")).sum();
-        Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64)
+        let read = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("a process");
+        let schedstat = read("schedstat");
+        let time = schedstat.split_whitespace().next().expect("a time");
+        let status = read("status");
+        let mut lines = status.lines();
+        let wakeups = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        Used {
+            time: time.parse().expect("a number"),
+            wakeups: wakeups.expect("a line").trim().parse().expect("a number"),
+        }
     }
 
     #[test]
     #[ignore = "soak"]
-    fn connections_on_which_nobody_speaks_cost_little() {
+    fn connections_on_which_nobody_speaks_are_asked_together() {
         raise_descriptors();
         let mut bed = Bed::up_with(render_changed(Role::Box, |text| {
             format!("{text}\n[limits]\nper_host = 6000\n")
@@ -68,15 +76,15 @@ mod soak {
         let after = ["box", "server"].map(|host| used(&mut bed, host));
         let connected = status(&bed, "box").connections_total;
         drop((held, sinks));
-        let most = match std::env::var_os("BRAID_PROGRAM") {
-            Some(_) => MOST,
-            None => MOST * UNOPTIMISED,
-        };
         assert!(connected >= IDLE, "{connected} are left");
         for (host, (before, after)) in ["box", "server"].iter().zip(before.iter().zip(&after)) {
-            let share = (*after - *before).as_secs_f64() / MEASURED.as_secs_f64();
-            println!("{host}: {:.2} % of a core", share * 100.0);
-            assert!(share <= most, "{host}: {share}");
+            let share = (after.time - before.time) as f64 / MEASURED.as_nanos() as f64;
+            let wakeups = after.wakeups - before.wakeups;
+            println!(
+                "{host}: {:.2} % of a core, {wakeups} wakeups",
+                share * 100.0
+            );
+            assert!(wakeups < QUESTIONS, "{host} woke {wakeups} times");
         }
     }
 }
