@@ -169,6 +169,15 @@ impl Link {
         let reached = self.cells.iter().map(|c| c.reach);
         reached.min().unwrap_or(Reach::Unknown)
     }
+
+    /// The best that is known about what the link carries. A server that refuses this box answers over it: no
+    /// user is served there, and what is only forwarded passes.
+    fn carriage(&self) -> Reach {
+        match self.cells.iter().any(Cell::is_refused_by_server) {
+            true => Reach::Up,
+            false => self.reach(),
+        }
+    }
 }
 
 impl core::fmt::Debug for Upstream {
@@ -336,11 +345,11 @@ impl Upstream {
     /// servers nobody can tell: there the failure suffices.
     fn is_left(&self, link: usize) -> bool {
         let link = &self.links[link];
-        if link.off || link.reach() != Reach::Down {
+        if link.off || link.carriage() != Reach::Down {
             return link.off;
         }
         let others = || self.links.iter().filter(|l| l.open && l.path != link.path);
-        let others_work = others().any(|l| l.reach() != Reach::Down);
+        let others_work = others().any(|l| l.carriage() != Reach::Down);
         if !link.told_reached {
             return others_work;
         }
@@ -355,7 +364,7 @@ impl Upstream {
     fn ask_others(&mut self, now: Instant) {
         for link in 0..self.links.len() {
             let suspect = &self.links[link];
-            if suspect.off || !suspect.told_reached || suspect.reach() != Reach::Down {
+            if suspect.off || !suspect.told_reached || suspect.carriage() != Reach::Down {
                 continue;
             }
             for server in 0..self.servers.len() {
@@ -646,9 +655,13 @@ impl Upstream {
 
     /// Something of a user's connection failed there: look into it at once.
     pub(crate) fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
-        if let Some(cell) = self.cell(server, path)
-            && cell.failures == 0
-        {
+        let Some(cell) = self.cell(server, path) else {
+            return;
+        };
+        if cell.is_fatal() {
+            // Nothing else tells whether it still answers.
+            cell.want_examination(now);
+        } else if cell.failures == 0 {
             cell.failures = 1;
             cell.next = Some(now);
             // What failed may answer a probe.
@@ -818,7 +831,7 @@ impl Upstream {
     /// The link for what is not TCP.
     fn choose_best(&self) -> Option<PathId> {
         let rank = |l: &Link| {
-            let reach = l.reach();
+            let reach = l.carriage();
             (reach == Reach::Down, l.metered, l.backup, reach)
         };
         let rtt = |l: &Link| l.cells.iter().map(Cell::rank_rtt).min();

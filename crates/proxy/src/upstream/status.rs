@@ -128,7 +128,7 @@ impl Upstream {
             status.condition = Some(condition);
             status.backup = link.backup;
             status.default = self.best == Some(link.path);
-            status.state = match link.reach() {
+            status.state = match link.carriage() {
                 _ if link.off => PathState::Off,
                 _ if !link.up => PathState::Down,
                 _ if !link.open => PathState::Spared,
