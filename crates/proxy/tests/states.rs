@@ -239,6 +239,38 @@ fn where_the_server_refuses_the_box_a_dark_link_is_left() {
     assert_eq!(links(&w), expected);
 }
 
+/// The server refuses a box that it knows from a ticket, after the user's first bytes have left: they are
+/// said again, since the server has not acted on them.
+#[test]
+fn a_user_whom_a_ticket_did_not_help_is_asked_for_again() {
+    let mut w = World::met(2, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    w.set_users(&[("box", stranger())]);
+    let user = w.open(CONTENT, b"hello", true);
+    w.run_until(|w| w.server().counters().auth_wrong > 0);
+    w.set_users(&[("box", box_key().public())]);
+    w.run_until(|w| w.user(user).closed);
+    assert_eq!(w.user(user).got, b"hello");
+    assert!(!w.user(user).reset);
+    let c = *w.core.counters();
+    assert_eq!((c.retries, c.auth_refused), (1, 0));
+}
+
+/// The server closes a connection that it has not served; the user has said nothing so far.
+#[test]
+fn a_user_who_has_said_nothing_is_asked_for_again() {
+    let mut w = World::met(2, Setup::default());
+    w.content(CONTENT, Content::Silent);
+    let user = w.open(CONTENT, &[], false);
+    w.run_until(|w| w.server().connections() > 0);
+    w.run_for(Duration::from_millis(200));
+    w.content(CONTENT, Content::Sends(b"220 ready".to_vec(), true));
+    w.set_users(&[("box", stranger())]);
+    w.set_users(&[("box", box_key().public())]);
+    w.run_until(|w| w.user(user).got_end || w.user(user).reset);
+    assert_eq!(w.user(user).got, b"220 ready");
+}
+
 #[test]
 fn links_that_carry_nothing_are_said_so() {
     let mut w = ready();
