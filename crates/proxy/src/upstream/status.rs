@@ -189,6 +189,7 @@ impl Upstream {
 /// The state of a server over one link.
 fn condition(cell: &Cell) -> Condition {
     match (cell.trouble, cell.reach) {
+        (Some(Trouble::Stripped | Trouble::Blocked), Reach::Down) => Condition::NoAnswers,
         (Some(Trouble::Stripped), _) => Condition::MptcpStripped,
         (Some(Trouble::Blocked), _) => Condition::MptcpBlocked,
         (Some(Trouble::Portal), _) => Condition::CaptivePortal,
@@ -219,4 +220,23 @@ fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
         Condition::HandshakeUnanswered => 9,
         _ => 10,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_strips_and_goes_dark_has_no_answers() {
+        let mut cell = Cell {
+            trouble: Some(Trouble::Stripped),
+            reach: Reach::Up,
+            ..Cell::default()
+        };
+        assert_eq!(condition(&cell), Condition::MptcpStripped);
+        cell.failed(Instant::ZERO);
+        assert_eq!(condition(&cell), Condition::MptcpStripped, "once is chance");
+        cell.failed(Instant::ZERO);
+        assert_eq!(condition(&cell), Condition::NoAnswers);
+    }
 }
