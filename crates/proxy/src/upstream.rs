@@ -119,6 +119,8 @@ pub(crate) struct Upstream {
     ending: bool,
     /// The last state the driver was told.
     told: (Option<PathId>, bool),
+    /// The log has a line on what becomes of new connections.
+    said_intake: bool,
     last_traffic: Option<Instant>,
 }
 
@@ -217,6 +219,7 @@ impl Upstream {
             proxy_on: true,
             ending: false,
             told: (None, false),
+            said_intake: false,
             last_traffic: None,
         }
     }
@@ -327,6 +330,7 @@ impl Upstream {
             self.told.1 = intake;
             counters.intake_stopped += u64::from(self.proxy_on && !intake);
             if !self.ending {
+                self.said_intake = true;
                 news::log_intake(intake, self.proxy_on);
             }
             return Some(Notice::Intake(intake));
