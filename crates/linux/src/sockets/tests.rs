@@ -257,6 +257,7 @@ fn connections_that_wait_are_accepted_before_the_intake_closes() {
         panic!("nobody was accepted");
     };
     assert_eq!(arrival, Arrival::Intercepted);
+    it.wait(Duration::from_secs(1));
     it.sockets.write(id, &[IoSlice::new(b"here")]).unwrap();
     let mut got = [0; 4];
     user.read_exact(&mut got).unwrap();
