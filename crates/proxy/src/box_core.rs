@@ -1,6 +1,7 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
 
 mod guests;
+mod log;
 mod reload;
 mod session;
 mod status;
@@ -22,7 +23,7 @@ use crate::records::Kept;
 use crate::relay::{self, End, Moved, Relay, StepError};
 use crate::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::sniff::{self, Seen};
-use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
+use crate::socks::{ClientError, ClientHandshake, ClientStep};
 use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Trouble, Upstream, Wish};
@@ -897,55 +898,6 @@ impl BoxCore {
         } else {
             // Neither end has anything to say.
             channel.abort(now, stack);
-        }
-    }
-
-    fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
-        let (host, destination) = (session.host, &session.flow.destination);
-        tracing::debug!(%host, %destination, ?outcome, "connection ended");
-        // None where the server was taken out of the configuration meanwhile.
-        let entry = self.upstream.server(session.server);
-        let address = entry.and_then(|entry| entry.endpoint_v4().or(entry.endpoint_v6()));
-        let Some(server) = address else {
-            return;
-        };
-        match outcome {
-            Outcome::NoServer => self.warn_no_server(now, server.ip(), None),
-            Outcome::Refused(ClientError::AuthRefused | ClientError::MethodRefused) => {
-                if let Some(left_out) = self.limiter.allow(now, "auth", server.ip()) {
-                    tracing::error!(
-                        %server, left_out,
-                        "the server refuses this box: check both public keys and the clock"
-                    );
-                }
-            }
-            Outcome::Unprotected(why) | Outcome::Relayed(End::Broken(why)) => {
-                let (kind, text) = why.at_box();
-                if let Some(left_out) = self.limiter.allow(now, kind, server.ip()) {
-                    tracing::error!(%server, left_out, ?why, "{text}");
-                }
-            }
-            Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {
-                if let Some(left_out) = self.limiter.allow(now, "server", server.ip()) {
-                    tracing::warn!(%server, left_out, "the server does not answer as one");
-                }
-            }
-            Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
-                if let Some(left_out) = self.limiter.allow(now, "rules", host) {
-                    tracing::warn!(%destination, left_out, "the server's rules forbid this");
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
-        if self.ending {
-            return;
-        }
-        if let Some(left_out) = self.limiter.allow(now, "no server", source) {
-            let error = error.map_or_else(|| "no answer".to_owned(), |e| e.to_string());
-            tracing::warn!(error, left_out, "no server can be reached");
         }
     }
 }

@@ -238,8 +238,9 @@ impl Condition {
                 "server {server} does not work over link {link} ({self}), and does over others: connections \
                  to it are not aggregated on this link"
             ),
-            remedy: "find out what differs: braid box check; try another port or address of the server"
-                .to_owned(),
+            remedy:
+                "find out what differs: braid box check; try another port or address of the server"
+                    .to_owned(),
         })
     }
 
