@@ -72,8 +72,9 @@ const BATCH: usize = 32;
 /// Most attempts to reach a server for one connection.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Most bytes of a user that go over a warm connection before the server has answered: they are kept
-/// for another one. As much as two links take in a first round trip.
+/// Most bytes of a user that go over a connection before the server has signed the box in or, on a warm
+/// one, has answered: they are kept for another connection. As much as two links take in a first round
+/// trip.
 const MAX_REPEATED: usize = 32 << 10;
 
 impl BoxCore {
@@ -498,9 +499,11 @@ impl BoxCore {
             }
         };
         let conn = lease.channel.conn;
+        let mut relay = Relay::new(ctx.now, local, self.timeouts.patience());
+        relay.keep(MAX_REPEATED);
         let session = Session {
             channel: lease.channel,
-            relay: Relay::new(ctx.now, local, self.timeouts.patience()),
+            relay,
             stage: Stage::Connecting(lease.sign_in),
             server: lease.server,
             path: lease.path,
@@ -522,9 +525,6 @@ impl BoxCore {
         self.sessions.bind_conn(conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
         if let Some(answers) = lease.answers {
-            if let Some(session) = self.sessions.get_mut(sid) {
-                session.relay.keep(MAX_REPEATED);
-            }
             self.on_connected(ctx, sid, answers);
         }
     }
@@ -601,7 +601,6 @@ impl BoxCore {
         };
         let at = (session.server, session.path);
         let vouched = session.is_vouched_for();
-        let mut asked = session.was_asked();
         match outcome.trouble(session.past.fell_back()) {
             // A server that knows this box from a ticket may refuse it all the same.
             Some(trouble) if !vouched || trouble == Trouble::KeyRefused => {
@@ -615,17 +614,18 @@ impl BoxCore {
                     session.stage = Stage::Unreached;
                     return self.sessions.arm(id, ctx.now);
                 }
-                // The server has passed nothing on, so what was kept may go to another one.
-                asked &= session.relay.kept().is_none();
             }
-            _ if vouched => return self.end(ctx, id, outcome),
+            // One that is being stopped, or has no room, closes what it has not served.
+            _ if vouched && !matches!(outcome, Outcome::ServerFailed) => {
+                return self.end(ctx, id, outcome);
+            }
             _ => self.upstream.on_doubt(ctx.now, at.0, at.1),
         }
+        let may_repeat = session.may_repeat(outcome);
         session.tried.push(at);
         let attempts = session.tried.len();
         let late = ctx.now >= session.started + self.timeouts.connect;
-        let may_repeat = !asked && attempts < MAX_ATTEMPTS && !late;
-        if may_repeat && self.reconnect(ctx, id) {
+        if may_repeat && attempts < MAX_ATTEMPTS && !late && self.reconnect(ctx, id) {
             self.counters.retries += 1;
         } else {
             self.end(ctx, id, outcome);
@@ -695,9 +695,14 @@ impl BoxCore {
             return;
         };
         if let Stage::Negotiating(handshake) = &mut session.stage {
+            let was_signed_in = handshake.is_signed_in();
             let input = |buf: &[u8]| handshake.input(buf);
             let channel = &mut session.channel;
             let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
+            if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
+                // The server acts on what it was asked from now on.
+                session.relay.forget_kept();
+            }
             let said = channel.take_families();
             self.upstream.hear_families(ctx.now, session.server, said);
             match step {

@@ -15,8 +15,22 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
         reasons.extend(servers.filter_map(|s| s.condition.of_server(&s.name)));
         let links = status.paths.iter();
         reasons.extend(links.filter_map(|l| l.condition?.of_link(&l.name)));
+        reasons.extend(of_ways(status));
     }
     Verdict::new(reasons)
+}
+
+/// What keeps users from a server that is in use over one of the links, though both are in order otherwise: a
+/// network may treat one address or port unlike others.
+fn of_ways(status: &Status) -> impl Iterator<Item = Reason> {
+    let used = status.servers.iter().filter(|s| s.current);
+    let used = used.filter(|s| s.condition.serves());
+    let ways = used.flat_map(|server| {
+        let links = status.paths.iter().zip(&server.over_links);
+        links.map(move |(link, over)| (link, server, *over))
+    });
+    let ways = ways.filter(|(link, ..)| link.condition == Some(Condition::Working));
+    ways.filter_map(|(link, server, over)| over.of_way(&link.name, &server.name))
 }
 
 /// What is wrong with what was set up in the kernel.

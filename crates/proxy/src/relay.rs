@@ -205,10 +205,10 @@ impl Relay {
         self.kept = None;
     }
 
-    /// Sends what was kept over `channel` in place of the connection before, and does without the copy;
-    /// false where the connection does not take it.
+    /// Sends what was kept over `channel` in place of the connection before, and keeps it; false where the
+    /// connection does not take it.
     pub(crate) fn repeat(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
-        let Some(kept) = self.kept.take() else {
+        let Some(kept) = &self.kept else {
             return true;
         };
         self.conn_writable = true;

@@ -129,6 +129,8 @@ pub(crate) struct Upstream {
     ending: bool,
     /// The last state the driver was told.
     told: (Option<PathId>, bool),
+    /// The log has a line on what becomes of new connections.
+    said_intake: bool,
     last_traffic: Option<Instant>,
 }
 
@@ -180,9 +182,13 @@ impl Link {
         reached.min().unwrap_or(Reach::Unknown)
     }
 
-    /// Returns whether packets pass as far as is known; they do where a server says no.
-    fn carries(&self) -> bool {
-        self.reach() != Reach::Down || self.cells.iter().any(Cell::is_refused)
+    /// The best that is known about what the link carries. A server that refuses this box answers over it: no
+    /// user is served there, and what is only forwarded passes.
+    fn carriage(&self) -> Reach {
+        match self.cells.iter().any(Cell::is_refused_by_server) {
+            true => Reach::Up,
+            false => self.reach(),
+        }
     }
 }
 
@@ -224,6 +230,7 @@ impl Upstream {
             proxy_on: true,
             ending: false,
             told: (None, false),
+            said_intake: false,
             last_traffic: None,
         }
     }
@@ -334,6 +341,7 @@ impl Upstream {
             self.told.1 = intake;
             counters.intake_stopped += u64::from(self.proxy_on && !intake);
             if !self.ending {
+                self.said_intake = true;
                 news::log_intake(intake, self.proxy_on);
             }
             return Some(Notice::Intake(intake));
@@ -355,11 +363,11 @@ impl Upstream {
     /// servers nobody can tell: there the failure suffices.
     fn is_left(&self, link: usize) -> bool {
         let link = &self.links[link];
-        if link.off || link.carries() {
+        if link.off || link.carriage() != Reach::Down {
             return link.off;
         }
         let others = || self.links.iter().filter(|l| l.open && l.path != link.path);
-        let others_work = others().any(Link::carries);
+        let others_work = others().any(|l| l.carriage() != Reach::Down);
         if !link.told_reached {
             return others_work;
         }
@@ -374,7 +382,7 @@ impl Upstream {
     fn ask_others(&mut self, now: Instant) {
         for link in 0..self.links.len() {
             let suspect = &self.links[link];
-            if suspect.off || !suspect.told_reached || suspect.carries() {
+            if suspect.off || !suspect.told_reached || suspect.carriage() != Reach::Down {
                 continue;
             }
             for server in 0..self.servers.len() {
@@ -668,9 +676,13 @@ impl Upstream {
 
     /// Something of a user's connection failed there: look into it at once.
     pub(crate) fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
-        if let Some(cell) = self.cell(server, path)
-            && cell.failures == 0
-        {
+        let Some(cell) = self.cell(server, path) else {
+            return;
+        };
+        if cell.is_fatal() {
+            // Nothing else tells whether it still answers.
+            cell.want_examination(now);
+        } else if cell.failures == 0 {
             cell.failures = 1;
             cell.next = Some(now);
             // What failed may answer a probe.
@@ -843,7 +855,7 @@ impl Upstream {
     /// The link for what is not TCP.
     fn choose_best(&self) -> Option<PathId> {
         let rank = |l: &Link| {
-            let reach = l.reach();
+            let reach = l.carriage();
             (reach == Reach::Down, l.metered, l.backup, reach)
         };
         let rtt = |l: &Link| l.cells.iter().map(Cell::rank_rtt).min();

@@ -210,6 +210,40 @@ impl Condition {
         })
     }
 
+    /// Returns whether users are served in this state, with or without Multipath TCP.
+    pub(crate) fn serves(self) -> bool {
+        matches!(
+            self,
+            Condition::Working | Condition::MptcpStripped | Condition::MptcpBlocked
+        )
+    }
+
+    /// What is wrong with the way over a link to a server in this state, if anything is.
+    pub(crate) fn of_way(self, link: &str, server: &str) -> Option<Reason> {
+        if matches!(
+            self,
+            Condition::Untried
+                | Condition::Working
+                | Condition::Spared
+                | Condition::Down
+                | Condition::Off
+        ) {
+            return None;
+        }
+        Some(Reason {
+            code: self.code().to_owned(),
+            subject: Some(format!("{link} to {server}")),
+            health: Health::Degraded,
+            message: format!(
+                "server {server} does not work over link {link} ({self}), and does over others: connections \
+                 to it are not aggregated on this link"
+            ),
+            remedy:
+                "find out what differs: braid box check; try another port or address of the server"
+                    .to_owned(),
+        })
+    }
+
     /// What is wrong with a server in this state, if anything is.
     pub fn of_server(self, name: &str) -> Option<Reason> {
         let (message, remedy) = match self {

@@ -172,7 +172,9 @@ fn sizes_without_a_unit_are_named() {
 fn times_without_a_unit_are_named() {
     for (table, key) in [
         ("timeouts", "connect"),
+        ("timeouts", "user_timeout"),
         ("timeouts", "idle"),
+        ("timeouts", "drain"),
         ("probing", "timeout"),
         ("measuring", "most"),
         ("warm", "age"),

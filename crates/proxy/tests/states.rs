@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use braid_engine::app::LocalId;
 use braid_proxy::Notice;
-use braid_proxy::keys::PrivateKey;
+use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
 use world::local::Content;
@@ -165,8 +165,7 @@ fn where_every_link_strips_connections_take_turns() {
 fn a_server_that_cannot_be_used_is_left_for_the_next() {
     let mut w = ready();
     assert_eq!(served(&mut w, 1), 1);
-    let other = PrivateKey::from_seed([9; 32]).public();
-    w.set_users(&[("box", other)]);
+    w.set_users(&[("box", stranger())]);
     w.run_for(Duration::from_secs(3));
     is_served(&mut w, b"finds out");
     w.run_for(Duration::from_secs(3));
@@ -197,6 +196,86 @@ fn a_server_that_cannot_be_used_is_left_for_the_next() {
     let left = |(_, n): &(_, Notice)| matches!(n, Notice::Reached(_, false));
     let left = w.notices.iter().find(|n| left(n));
     assert_eq!(left, None, "what is forwarded stays on its link");
+}
+
+/// The key of somebody whom the box does not know.
+fn stranger() -> PublicKey {
+    PrivateKey::from_seed([9; 32]).public()
+}
+
+/// A box whose only server does not know it any more, and that knows so.
+fn refused() -> World {
+    let mut w = ready();
+    w.set_users(&[("box", stranger())]);
+    w.run_for(Duration::from_secs(3));
+    is_served(&mut w, b"finds out");
+    w.run_for(Duration::from_secs(3));
+    assert!(!w.core.intake_wanted(), "users are forwarded");
+    w
+}
+
+/// Connections that are forwarded stay where they are, whatever a server says of the box on either link.
+#[test]
+fn a_server_that_refuses_the_box_moves_nothing_that_is_forwarded() {
+    let mut w = refused();
+    w.set_users(&[("box", box_key().public())]);
+    w.run_for(Duration::from_secs(31));
+    assert!(w.core.intake_wanted());
+    let left = |notice: &Notice| matches!(notice, Notice::Reached(_, false));
+    let moved = w.notices.iter().filter(|(_, notice)| left(notice)).count();
+    assert_eq!(moved, 0, "{:?}", w.notices);
+    let best = |notice: &Notice| matches!(notice, Notice::BestPath(_));
+    let chosen = w.notices.iter().filter(|(_, notice)| best(notice)).count();
+    assert_eq!(chosen, 1, "{:?}", w.notices);
+}
+
+/// What is forwarded takes a link that carries packets, soon after the driver hears nothing on the other one.
+#[test]
+fn where_the_server_refuses_the_box_a_dark_link_is_left() {
+    let mut w = refused();
+    // Until examinations are as seldom as they get.
+    w.run_for(Duration::from_secs(100));
+    assert_eq!(w.core.best_path(), Some(w.paths[0]));
+    w.links[0].dark = true;
+    for _ in 0..14 {
+        w.core.doubt_link(w.now, w.paths[0]);
+        w.run_for(Duration::from_secs(1));
+    }
+    assert_eq!(w.core.best_path(), Some(w.paths[1]));
+    let expected = [Some(Condition::NoAnswers), Some(Condition::Working)];
+    assert_eq!(links(&w), expected);
+}
+
+/// The server refuses a box that it knows from a ticket, after the user's first bytes have left: they are
+/// said again, since the server has not acted on them.
+#[test]
+fn a_user_whom_a_ticket_did_not_help_is_asked_for_again() {
+    let mut w = World::met(2, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    w.set_users(&[("box", stranger())]);
+    let user = w.open(CONTENT, b"hello", true);
+    w.run_until(|w| w.server().counters().auth_wrong > 0);
+    w.set_users(&[("box", box_key().public())]);
+    w.run_until(|w| w.user(user).closed);
+    assert_eq!(w.user(user).got, b"hello");
+    assert!(!w.user(user).reset);
+    let c = *w.core.counters();
+    assert_eq!((c.retries, c.auth_refused), (1, 0));
+}
+
+/// The server closes a connection that it has not served; the user has said nothing so far.
+#[test]
+fn a_user_who_has_said_nothing_is_asked_for_again() {
+    let mut w = World::met(2, Setup::default());
+    w.content(CONTENT, Content::Silent);
+    let user = w.open(CONTENT, &[], false);
+    w.run_until(|w| w.server().connections() > 0);
+    w.run_for(Duration::from_millis(200));
+    w.content(CONTENT, Content::Sends(b"220 ready".to_vec(), true));
+    w.set_users(&[("box", stranger())]);
+    w.set_users(&[("box", box_key().public())]);
+    w.run_until(|w| w.user(user).got_end || w.user(user).reset);
+    assert_eq!(w.user(user).got, b"220 ready");
 }
 
 #[test]

@@ -132,7 +132,10 @@ mod tests {
             let at = Instant::from_millis(at);
             assert_eq!(at.next_multiple_of(step), Instant::from_millis(next));
         }
-        assert_eq!(Instant::FAR_FUTURE.next_multiple_of(step), Instant::FAR_FUTURE);
+        assert_eq!(
+            Instant::FAR_FUTURE.next_multiple_of(step),
+            Instant::FAR_FUTURE
+        );
         let any = Instant::from_nanos(7);
         assert_eq!(any.next_multiple_of(Duration::ZERO), any);
     }

@@ -209,3 +209,14 @@ fn an_outage_is_no_success() {
     let ends = log.rfind("new connections are aggregated");
     assert!(ends > log.rfind(begins), "{log}");
 }
+
+#[test]
+#[ignore = "network"]
+fn a_box_that_starts_without_a_server_says_what_becomes_of_users() {
+    let mut bed = idle();
+    bed.start("box");
+    bed.wait_for("a line on new connections", |bed| {
+        let line = "new connections are forwarded over one link, unprotected";
+        bed.log("box").contains(line)
+    });
+}

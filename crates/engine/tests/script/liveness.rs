@@ -106,7 +106,11 @@ fn an_idle_subflow_is_asked_within_a_minute() {
     sent(&mut s, 10_100);
     send!(s, at(10_100), ack(1, 1).win(512).dss(dack(0)));
     assert!(sent(&mut s, 130_000).is_empty());
-    assert_eq!(questions(&sent(&mut s, 131_000), 0), [131_000], "at a full second");
+    assert_eq!(
+        questions(&sent(&mut s, 131_000), 0),
+        [131_000],
+        "at a full second"
+    );
 }
 
 /// The peer's own question shows that it is there.

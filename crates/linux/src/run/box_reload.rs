@@ -10,6 +10,7 @@ use braid_proxy::control::Answer;
 use super::gateway_box::{BoxHost, Silence, warn_of_plaintext};
 use super::outward::in_use;
 use super::places::Places;
+use super::process::raise_descriptor_limit;
 use super::reload;
 use crate::driver::Context;
 use crate::net::{Result, SystemError};
@@ -34,6 +35,7 @@ impl BoxHost<'_> {
                 if let Some(again) = &mut self.reload {
                     again.config = config;
                 }
+                self.look_at_lan(context.core);
                 Ok(changes)
             });
             reload::tell(outcome, asker);
@@ -89,8 +91,8 @@ impl BoxHost<'_> {
         config: &BoxConfig,
         added: &[(usize, usize)],
     ) {
-        context.sockets.set_most_streams(config.limits.connections);
-        super::process::raise_descriptor_limit(config.limits.connections);
+        let streams = raise_descriptor_limit(config.limits.connections);
+        context.sockets.set_most_streams(streams);
         let (now, core) = (context.now, &mut *context.core);
         let mut ctx = Ctx {
             now,

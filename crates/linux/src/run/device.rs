@@ -169,7 +169,12 @@ impl Device {
         for (_, new) in differing {
             match new.apply() {
                 // In a container some settings are the host's to make.
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+                    ) =>
+                {
                     tracing::warn!(%error, "going on without");
                     settings.retain(|setting| setting.key != new.key);
                 }

@@ -217,11 +217,7 @@ impl BoxHost<'_> {
         if self.network.links.is_unsettled() {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
         }
-        if let Some(again) = &self.reload {
-            let links = &self.network.links;
-            let faults = faults::of_lan(&again.config, links.interfaces(), links.addresses());
-            context.core.set_machine_faults(faults);
-        }
+        self.look_at_lan(context.core);
         if changed.is_empty() {
             return;
         }
@@ -251,6 +247,15 @@ impl BoxHost<'_> {
             }
         }
         self.keep_forwarding(context.core);
+    }
+
+    /// Says what keeps users on the LAN from the box, by the last look at interfaces and addresses.
+    pub(super) fn look_at_lan(&self, core: &mut BoxCore) {
+        if let Some(again) = &self.reload {
+            let links = &self.network.links;
+            let faults = faults::of_lan(&again.config, links.interfaces(), links.addresses());
+            core.set_machine_faults(faults);
+        }
     }
 
     /// Has links looked into over which packets only go out: the users' TCP would tell at once

@@ -176,14 +176,20 @@ impl Sockets {
     }
 
     /// Opens or closes the listeners on the reserved port. While they are closed nothing is
-    /// intercepted, and new connections are forwarded.
+    /// intercepted, and new connections are forwarded. Those that wait to be accepted are accepted before.
     ///
     /// # Errors
     /// Where the system refuses.
     pub fn set_intake(&mut self, open: bool) -> Result<()> {
         let of_intake = |l: &Listener| l.arrival == Arrival::Intercepted;
         if !open {
-            // Leaves the epoll instance as it is closed; connections that wait are reset.
+            // The kernel resets what waits at a listener that is closed.
+            for at in 0..self.listeners.len() {
+                if of_intake(&self.listeners[at]) {
+                    self.accept(at);
+                }
+            }
+            // Leaves the epoll instance as it is closed.
             self.listeners.retain(|l| !of_intake(l));
             return Ok(());
         }

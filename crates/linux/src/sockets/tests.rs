@@ -241,6 +241,29 @@ fn a_listener_of_its_own_tells_who_came_and_how_the_syn_was_marked() {
     }
 }
 
+/// Users whose connection stands in the kernel's queue when the intake closes are served.
+#[test]
+fn connections_that_wait_are_accepted_before_the_intake_closes() {
+    let mut it = Loop::new(Limits::default());
+    let socket = listener();
+    socket.set_nonblocking(true).unwrap();
+    let addr = socket.local_addr().unwrap();
+    let intercepts = (socket.into(), addr);
+    let opened = it.sockets.listener(intercepts, Arrival::Intercepted);
+    it.sockets.listeners.push(opened.unwrap());
+    let mut user = TcpStream::connect(addr).unwrap();
+    it.sockets.set_intake(false).unwrap();
+    let LocalEvent::Accepted { id, arrival, .. } = it.event() else {
+        panic!("nobody was accepted");
+    };
+    assert_eq!(arrival, Arrival::Intercepted);
+    it.wait(Duration::from_secs(1));
+    it.sockets.write(id, &[IoSlice::new(b"here")]).unwrap();
+    let mut got = [0; 4];
+    user.read_exact(&mut got).unwrap();
+    assert!(TcpStream::connect(addr).is_err(), "it is closed");
+}
+
 /// Connects with a traffic class of `tos`.
 fn marked(to: SocketAddr, tos: u8) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};

@@ -1,4 +1,4 @@
-//! What the log says of users' connections.
+//! What the log says of users' connections: one line for each kind and source a minute.
 
 use core::net::IpAddr;
 
@@ -26,7 +26,7 @@ impl BoxCore {
         }
     }
 
-    /// Says how a session ended, where an operator can do something about it.
+    /// Says how a session ended, where its operator has to know.
     pub(super) fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
         let (host, destination) = (session.host, &session.flow.destination);
         tracing::debug!(%host, %destination, ?outcome, "connection ended");
@@ -54,7 +54,11 @@ impl BoxCore {
             }
             Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {
                 if let Some(left_out) = self.limiter.allow(now, "server", server.ip()) {
-                    tracing::warn!(%server, left_out, "the server does not answer as one");
+                    tracing::warn!(
+                        %server, left_out,
+                        "what answers is not a Braid server, or a different version, or a server that is \
+                         ending: a user's connection was reset; check address, port and versions"
+                    );
                 }
             }
             Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
@@ -66,7 +70,7 @@ impl BoxCore {
         }
     }
 
-    /// Says that a connection of `source` found no server.
+    /// Says that a user gets no server.
     pub(super) fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
         if self.ending {
             return;

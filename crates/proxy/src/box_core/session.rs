@@ -77,6 +77,17 @@ impl Session {
         self.moved.to_conn > 0 || self.relay.has_ended_up()
     }
 
+    /// Returns whether another server may be asked the same after this one has ended the attempt by `outcome`.
+    /// A server that refuses the box, or the destination's address family, has acted on nothing that the user
+    /// said. Only a server that has proved
+    /// its key is believed that: somebody on the way could hand early data on to the server, and refuse the
+    /// box in the server's place to have the same said twice.
+    pub(super) fn may_repeat(&self, outcome: Outcome) -> bool {
+        let refuses = outcome.is_refusal() || outcome.is_of_family();
+        let refused = refuses && self.is_vouched_for();
+        !self.was_asked() || refused && self.relay.kept().is_some()
+    }
+
     /// How long an attempt may take. Each takes longer than the one before: the links may just be slow.
     pub(super) fn patience(&self, attempt: Duration) -> Duration {
         attempt * (1 << self.tried.len().min(8))
@@ -207,6 +218,14 @@ impl Outcome {
     pub(super) fn is_of_family(self) -> bool {
         let reply = Reply::AddressTypeNotSupported;
         matches!(self, Outcome::Refused(ClientError::Refused(r)) if r == reply)
+    }
+
+    /// Returns whether the server does not know the box's key.
+    fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Outcome::Refused(ClientError::MethodRefused) | Outcome::Unprotected(Broken::Refused)
+        )
     }
 
     /// What it tells of server and link, where the server has not proved its key; `plain` where the

@@ -235,7 +235,9 @@ impl Upstream {
             Finding::Trouble(trouble) if trouble.is_of_server() => {
                 self.examine_everywhere(now, server, |cell| cell.trouble.is_none());
             }
-            Finding::SignedIn { .. } => self.examine_everywhere(now, server, Cell::is_refused),
+            Finding::SignedIn { .. } => {
+                self.examine_everywhere(now, server, Cell::is_refused_by_server)
+            }
             _ => {}
         }
         self.schedule(now, server, path);

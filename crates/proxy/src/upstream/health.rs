@@ -222,8 +222,8 @@ impl Cell {
         self.trouble.is_some_and(Trouble::is_fatal)
     }
 
-    /// Returns whether the server answers there and serves nobody, whatever link leads to it.
-    pub(super) fn is_refused(&self) -> bool {
+    /// Returns whether the server answers there, and refuses this box or is another one.
+    pub(super) fn is_refused_by_server(&self) -> bool {
         self.trouble.is_some_and(Trouble::is_of_server)
     }
 
@@ -268,9 +268,16 @@ impl Cell {
                     // A probe would be answered.
                     self.next = None;
                     self.asked_in_vain = Some(now);
-                    self.proofs = PROOFS;
+                    // A server without room for another handshake ends one too: once proves nothing.
+                    self.proofs = match trouble {
+                        Trouble::Portal => PROOFS,
+                        _ => PROOFS.min(self.proofs + 1),
+                    };
+                    let rtt = self.rtt.filter(|_| trouble.is_of_server());
                     self.failed(now);
                     self.set_down(now);
+                    // That of the link stays as it is.
+                    self.rtt = rtt;
                 }
             }
             // Probes find out whether that is the link.
@@ -364,6 +371,22 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_handshake_that_is_not_answered_proves_nothing_against_a_link() {
+        let mut other = Cell::default();
+        let mut found = |trouble, times| {
+            let mut cell = Cell::default();
+            for _ in 0..times {
+                cell.on_finding(Instant::ZERO, Finding::Trouble(trouble));
+            }
+            other.succeeded(Instant::ZERO, Duration::from_millis(40));
+            other.disproves(&cell)
+        };
+        assert!(!found(Trouble::Unanswered, 1));
+        assert!(found(Trouble::Unanswered, 2));
+        assert!(found(Trouble::Portal, 1), "whatever it is, not the server");
+    }
 
     #[test]
     fn an_unknown_round_trip_is_not_the_shortest() {

@@ -389,7 +389,10 @@ mod tests {
         gauge.on_uneven(10e6);
         gauge.on_result(AT, None, &settings);
         gauge.ask_again(AT);
-        assert_eq!((gauge.asked, gauge.available(), due(&gauge)), (true, None, 2));
+        assert_eq!(
+            (gauge.asked, gauge.available(), due(&gauge)),
+            (true, None, 2)
+        );
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
         assert_eq!((gauge.asked, gauge.available()), (false, Some(20e6)));

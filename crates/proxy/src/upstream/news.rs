@@ -5,6 +5,7 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 use super::Upstream;
+use super::health::Reach;
 use crate::verdict::{Condition, NEWS, Reason};
 
 /// A state that changes to and fro is said this seldom.
@@ -41,6 +42,11 @@ impl Said {
 impl Upstream {
     /// Says what has changed.
     pub(super) fn log_news(&mut self, now: Instant) {
+        if !self.said_intake && self.proxy_on && self.is_cut_off() {
+            // It has been so since the start, which is no change of the driver's.
+            self.said_intake = true;
+            log_intake(false, true);
+        }
         for link in 0..self.links.len() {
             let state = self.link_condition(&self.links[link]);
             let link = &mut self.links[link];
@@ -66,6 +72,12 @@ impl Upstream {
                 }
             }
         }
+    }
+
+    /// Returns whether no server can be used over the links that there are, as far as is known.
+    fn is_cut_off(&self) -> bool {
+        let mut open = self.links.iter().filter(|l| l.open).peekable();
+        open.peek().is_some() && open.all(|l| l.reach() == Reach::Down)
     }
 
     /// When a change is to be said that came too soon after the last one.

@@ -129,7 +129,7 @@ impl Upstream {
             status.condition = Some(condition);
             status.backup = link.backup;
             status.default = self.best == Some(link.path);
-            status.state = match link.reach() {
+            status.state = match link.carriage() {
                 _ if link.off => PathState::Off,
                 _ if !link.up => PathState::Down,
                 _ if !link.open => PathState::Spared,
@@ -190,6 +190,7 @@ impl Upstream {
 /// The state of a server over one link.
 fn condition(cell: &Cell) -> Condition {
     match (cell.trouble, cell.reach) {
+        (Some(Trouble::Stripped | Trouble::Blocked), Reach::Down) => Condition::NoAnswers,
         (Some(Trouble::Stripped), _) => Condition::MptcpStripped,
         (Some(Trouble::Blocked), _) => Condition::MptcpBlocked,
         (Some(Trouble::Portal), _) => Condition::CaptivePortal,
@@ -220,4 +221,23 @@ fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
         Condition::HandshakeUnanswered => 9,
         _ => 10,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_strips_and_goes_dark_has_no_answers() {
+        let mut cell = Cell {
+            trouble: Some(Trouble::Stripped),
+            reach: Reach::Up,
+            ..Cell::default()
+        };
+        assert_eq!(condition(&cell), Condition::MptcpStripped);
+        cell.failed(Instant::ZERO);
+        assert_eq!(condition(&cell), Condition::MptcpStripped, "once is chance");
+        cell.failed(Instant::ZERO);
+        assert_eq!(condition(&cell), Condition::NoAnswers);
+    }
 }

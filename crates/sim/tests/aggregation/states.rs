@@ -2,10 +2,15 @@
 
 use core::time::Duration;
 
+use braid_links::Settings;
 use braid_links::middlebox::{Chain, Edit, OptionEdit, Scope, Target};
+use braid_proxy::config::Select;
+use braid_proxy::control::{Answer, Request};
 use braid_proxy::keys::PrivateKey;
-use braid_proxy::verdict::Condition;
+use braid_proxy::status::Status;
+use braid_proxy::verdict::{Condition, Health};
 use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load};
+use braid_sim::transfer::PathSettings;
 
 use crate::support::{dark, link, millis, secs, start};
 
@@ -53,13 +58,38 @@ fn a_link_that_strips_draws_no_connections() {
     }
 }
 
-fn conditions(net: &mut Aggregation) -> Vec<Condition> {
-    let Some(braid_proxy::control::Answer::Status(status)) =
-        net.ask(braid_proxy::control::Request::Status)
-    else {
+fn status(net: &mut Aggregation) -> Box<Status> {
+    let Some(Answer::Status(status)) = net.ask(Request::Status) else {
         panic!("no status");
     };
-    status.servers.iter().map(|s| s.condition).collect()
+    status
+}
+
+fn conditions(net: &mut Aggregation) -> Vec<Condition> {
+    status(net).servers.iter().map(|s| s.condition).collect()
+}
+
+/// The network of one link drops what goes to the server in use, and passes what goes to the other one: both
+/// links and both servers work, and users get less than they pay for.
+#[test]
+fn a_way_that_carries_nothing_is_said_so() {
+    let mut config = AggregationConfig::new(vec![link(20, 30), link(10, 70)]).unwrap();
+    config.set_servers(2).unwrap();
+    config.boxed.select = Select::Order;
+    let clean = PathSettings::both(Settings::default());
+    config.servers[0].from_access = vec![clean.clone(), *dark(clean)];
+    let mut net = start(&config);
+    net.run_for(secs(20));
+    let status = status(&mut net);
+    let links: Vec<_> = status.paths.iter().map(|l| l.condition).collect();
+    assert_eq!(links, [Some(Condition::Working); 2]);
+    let [reason] = &status.verdict.reasons[..] else {
+        panic!("{:?}", status.verdict);
+    };
+    assert_eq!(status.verdict.health, Health::Degraded);
+    assert_eq!(reason.code, "no-answers");
+    let [link, server] = [&status.paths[1].name, &status.servers[0].name];
+    assert_eq!(reason.subject, Some(format!("{link} to {server}")));
 }
 
 /// Of two servers the preferred one is of no use: nobody is lost after the first 3 s.

@@ -15,10 +15,12 @@ const TIMES: [(&str, &[&str]); 5] = [
         &[
             "connect",
             "attempt",
+            "user_timeout",
             "idle",
             "half_closed",
             "handshake",
             "waiting",
+            "drain",
         ],
     ),
     ("probing", &["busy", "idle", "failing", "timeout"]),
