@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::Changes;
 use crate::status::Status;
 
+/// The answer of a box that is being stopped to whoever wants something changed.
+pub const STOPPING: &str = "this box is stopping and changes nothing any more; start it again";
+
 /// A question, or an order. What is switched stays so until it is switched again or the process
 /// ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

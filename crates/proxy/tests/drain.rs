@@ -5,6 +5,7 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::app::LocalId;
+use braid_proxy::control::{Answer, Controlled as _, Request, STOPPING};
 use braid_proxy::{Drain as _, Notice};
 use world::local::Content;
 use world::{CONTENT, Setup, World};
@@ -130,6 +131,9 @@ fn a_box_that_is_stopped_ends_what_it_has() {
         w.run_until(|w| w.user(short).got.len() > 1_000);
         w.drain_box();
         let until = w.now + w.core.drain_time();
+        let on = Request::Proxy { on: true };
+        let answer = w.core.control(w.now, &mut w.boxed.stack, on);
+        assert_eq!(answer, Answer::Wrong(STOPPING.to_owned()));
         w.run_until(|w| w.now >= until || w.core.is_drained());
         assert!(!w.core.intake_wanted());
         assert_eq!(w.user(short).got.len(), 100_000);

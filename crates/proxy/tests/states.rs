@@ -229,6 +229,29 @@ fn a_server_that_refuses_the_box_moves_nothing_that_is_forwarded() {
     assert_eq!(chosen, 1, "{:?}", w.notices);
 }
 
+/// A server that refuses the box and is started again refuses it again: no user finds that out.
+#[test]
+fn a_server_that_refuses_the_box_after_a_restart_is_not_tried_by_users() {
+    let mut w = refused();
+    w.kill_server();
+    w.run_for(Duration::from_secs(60));
+    assert_eq!(status(&w).servers[0].condition, Condition::NoAnswers);
+    w.notices.clear();
+    w.start_server();
+    w.run_for(Duration::from_secs(30));
+    assert_eq!(status(&w).servers[0].condition, Condition::KeyRefused);
+    let taken_in = |(_, n): &(_, Notice)| *n == Notice::Intake(true);
+    assert!(!w.notices.iter().any(taken_in), "{:?}", w.notices);
+    // And is used as soon as it does not.
+    w.kill_server();
+    w.run_for(Duration::from_secs(60));
+    w.server_config.users[0].key = box_key().public();
+    w.start_server();
+    w.run_for(Duration::from_secs(5));
+    assert_eq!(status(&w).servers[0].condition, Condition::Working);
+    assert!(w.core.intake_wanted());
+}
+
 /// What is forwarded takes a link that carries packets, soon after the driver hears nothing on the other one.
 #[test]
 fn where_the_server_refuses_the_box_a_dark_link_is_left() {

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::machine::{Machine, Way};
 use crate::net::link::{network, overlap};
-use crate::net::routes::Interface;
+use crate::net::routes::{Interface, stands_for_default};
 
 const SHOW: &str = "see `ip address` and `ip route`";
 
@@ -16,6 +16,7 @@ pub(super) fn findings(config: &BoxConfig, machine: &Machine, running: bool) -> 
     let mut found = lan(config, machine);
     found.extend(links(config, machine));
     found.extend(tun(config, machine));
+    found.extend(elsewhere(config, machine));
     found.extend(servers(config, machine));
     found.extend(socks(config, machine, running));
     found
@@ -310,6 +311,24 @@ pub(super) fn overlaps(
         });
     }
     found
+}
+
+/// Routes that lead nearly everything out of an interface that is no link.
+fn elsewhere(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
+    let index_of = |name: &String| machine.interface(name).map(|i| i.index);
+    let links = config.links.iter().map(|link| &link.interface);
+    let links: Vec<u32> = links.filter_map(index_of).collect();
+    let networks = machine.all.networks(index_of(&config.tun.name), &links);
+    let wide = networks.into_iter().filter(stands_for_default);
+    let finding = |network: IpNet| {
+        Finding::warning(
+            ("route", format!("route {network}")),
+            "the routing table leads it out of an interface that is no link (a VPN?): connections there are only \
+             forwarded",
+            "remove that route (`ip route` shows it), or make its interface a link",
+        )
+    };
+    wide.map(finding).collect()
 }
 
 fn servers(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {

@@ -11,7 +11,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use crate::net::link::network;
 use crate::net::links::has_ipv6;
 use crate::net::netlink::Netlink;
-use crate::net::routes::{Address, DefaultRoute, Interface, MAIN_TABLE, ip_of, table_of};
+use crate::net::routes::{Address, DefaultRoute, Interface, MAIN_TABLE, Routes, ip_of, table_of};
 
 /// The network at one look.
 #[derive(Debug, Default)]
@@ -23,6 +23,7 @@ pub(super) struct Machine {
     pub defaults: Vec<DefaultRoute>,
     /// Networks that the main table leads to by an interface, without default routes.
     pub routes: Vec<(u32, IpNet)>,
+    pub all: Routes,
     /// The kernel has IPv6.
     pub v6: bool,
 }
@@ -32,10 +33,12 @@ impl Machine {
     /// As the kernel answers.
     pub fn look() -> io::Result<Machine> {
         let mut netlink = Netlink::open()?;
+        let all = netlink.routes()?;
         Ok(Machine {
             interfaces: netlink.interfaces()?,
             addresses: netlink.addresses()?,
-            defaults: netlink.routes()?.defaults(),
+            defaults: all.defaults(),
+            all,
             routes: routes(&mut netlink)?,
             v6: has_ipv6(),
         })

@@ -7,7 +7,7 @@ use braid_proxy::keys::PrivateKey;
 
 use super::machine::Machine;
 use super::{boxes, servers};
-use crate::net::routes::{Address, DefaultRoute, Interface, Packets};
+use crate::net::routes::{Address, DefaultRoute, Interface, Packets, Routes};
 
 use Verdict::{Failure, Warning};
 
@@ -73,6 +73,7 @@ fn machine() -> Machine {
             default(WLAN, "fe80::1"),
         ],
         routes: Vec::new(),
+        all: Routes::default(),
         v6: true,
     }
 }

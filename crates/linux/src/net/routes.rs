@@ -470,6 +470,14 @@ impl Netlink {
     }
 }
 
+/// Routes for an eighth of all addresses or more stand for a default route: `0.0.0.0/1`, `2000::/3`.
+const WIDE: u8 = 3;
+
+/// Returns whether routes to a network, or to networks that it is made of, are there to lead everything.
+pub fn stands_for_default(network: &IpNet) -> bool {
+    network.prefix_len() <= WIDE
+}
+
 /// All routes, as of one look.
 #[derive(Debug, Default)]
 pub struct Routes(Vec<RouteMessage>);
@@ -490,8 +498,8 @@ impl Routes {
     }
 
     /// The networks that the main table has routes to, as few as say the same. Left out are default routes,
-    /// link-local addresses, what leads out of the interface `except`, and routes for an eighth of all
-    /// addresses or more out of `links`, which stand for a default route (`0.0.0.0/1`, `2000::/3`).
+    /// link-local addresses, what leads out of the interface `except`, and out of `links` those that
+    /// [stand for a default route](stands_for_default).
     pub fn networks(&self, except: Option<u32>, links: &[u32]) -> Vec<IpNet> {
         let network = |message: &RouteMessage| {
             let len = message.header.destination_prefix_length;
@@ -504,7 +512,7 @@ impl Routes {
                 }
             }
             let by_link = interface.is_some_and(|index| links.contains(&index));
-            if interface.is_some() && interface == except || by_link && len <= 3 {
+            if interface.is_some() && interface == except || by_link && len <= WIDE {
                 return None;
             }
             let network = IpNet::new(destination?, len).ok();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid_engine::app::Ctx;
 use braid_proxy::BoxCore;
 use braid_proxy::config::BoxConfig;
-use braid_proxy::control::Answer;
+use braid_proxy::control::{Answer, STOPPING};
 
 use super::gateway_box::{BoxHost, Silence, warn_of_plaintext};
 use super::outward::in_use;
@@ -25,6 +25,9 @@ impl BoxHost<'_> {
         while let Some((read, asker)) = self.reload.as_ref().and_then(|again| again.next()) {
             let outcome = read.map_err(|error| reload::refuse(&error));
             let outcome = outcome.and_then(|new| {
+                if context.core.is_stopping() {
+                    return Err(Answer::Wrong(STOPPING.to_owned()));
+                }
                 let mut config = match &self.reload {
                     Some(again) => again.config.clone(),
                     None => return Err(Answer::Error("there is no file to read".to_owned())),
@@ -35,7 +38,7 @@ impl BoxHost<'_> {
                 if let Some(again) = &mut self.reload {
                     again.config = config;
                 }
-                self.look_at_lan(context.core);
+                self.look_at_machine(context.core);
                 Ok(changes)
             });
             reload::tell(outcome, asker);

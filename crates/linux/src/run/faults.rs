@@ -3,8 +3,10 @@
 use braid_proxy::config::BoxConfig;
 use braid_proxy::verdict::{Health, Reason};
 
+use ipnet::IpNet;
+
 use crate::net::link::{network, overlap};
-use crate::net::routes::{Address, Interface};
+use crate::net::routes::{Address, Interface, stands_for_default};
 
 /// Returns what keeps users on the LAN from the box, by the interfaces and addresses there are.
 pub(super) fn of_lan(
@@ -45,4 +47,40 @@ pub(super) fn of_lan(
         })
     });
     gone.chain(overlaps).collect()
+}
+
+/// Returns why nothing is aggregated although links and servers work: of the networks `reached` by this
+/// machine's own routes one is nearly everything.
+pub(super) fn of_routes(reached: &[IpNet]) -> Option<Reason> {
+    let wide = reached.iter().find(|network| stands_for_default(network))?;
+    Some(Reason {
+        code: "routed-elsewhere".to_owned(),
+        subject: Some(wide.to_string()),
+        health: Health::Degraded,
+        message: format!(
+            "this machine's routing table leads {wide} out of an interface that is no link (a VPN?): connections \
+             there are only forwarded"
+        ),
+        remedy: "remove that route (`ip route` shows it), or make its interface a link in box.toml"
+            .to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_for_nearly_everything_is_named() {
+        let of = |networks: &[&str]| {
+            let networks: Vec<IpNet> = networks.iter().map(|n| n.parse().unwrap()).collect();
+            of_routes(&networks).and_then(|reason| reason.subject)
+        };
+        assert_eq!(of(&["10.0.0.0/8", "192.0.2.0/24", "fd00::/8"]), None);
+        assert_eq!(
+            of(&["10.0.0.0/8", "0.0.0.0/0"]),
+            Some("0.0.0.0/0".to_owned())
+        );
+        assert_eq!(of(&["2000::/3"]), Some("2000::/3".to_owned()));
+    }
 }

@@ -217,7 +217,7 @@ impl BoxHost<'_> {
         if self.network.links.is_unsettled() {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
         }
-        self.look_at_lan(context.core);
+        self.look_at_machine(context.core);
         if changed.is_empty() {
             return;
         }
@@ -249,11 +249,12 @@ impl BoxHost<'_> {
         self.keep_forwarding(context.core);
     }
 
-    /// Says what keeps users on the LAN from the box, by the last look at interfaces and addresses.
-    pub(super) fn look_at_lan(&self, core: &mut BoxCore) {
+    /// Says what keeps users on the LAN from the box, by the last look at interfaces, addresses and routes.
+    pub(super) fn look_at_machine(&self, core: &mut BoxCore) {
         if let Some(again) = &self.reload {
             let links = &self.network.links;
-            let faults = faults::of_lan(&again.config, links.interfaces(), links.addresses());
+            let mut faults = faults::of_lan(&again.config, links.interfaces(), links.addresses());
+            faults.extend(faults::of_routes(links.reached()));
             core.set_machine_faults(faults);
         }
     }

@@ -70,6 +70,13 @@ impl BoxCore {
     }
 }
 
+impl BoxCore {
+    /// Returns whether it is being [stopped](Drain::drain), so that nothing is to be opened again.
+    pub fn is_stopping(&self) -> bool {
+        self.ending
+    }
+}
+
 impl Drain for BoxCore {
     fn drain(&mut self, ctx: &mut Ctx<'_>) {
         self.ending = true;

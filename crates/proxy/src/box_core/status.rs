@@ -5,7 +5,7 @@ use braid_wire::Instant;
 
 use super::BoxCore;
 use super::session::Stage;
-use crate::control::{Answer, Controlled, Request};
+use crate::control::{Answer, Controlled, Request, STOPPING};
 use crate::judge;
 use crate::status::{self, Role, Session, Status};
 use crate::verdict::{NEWS, Reason};
@@ -67,6 +67,9 @@ impl BoxCore {
 
 impl Controlled for BoxCore {
     fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
+        if self.is_stopping() && request != Request::Status {
+            return Answer::Wrong(STOPPING.to_owned());
+        }
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
             Request::Proxy { on } => {

@@ -51,7 +51,7 @@ pub(super) struct Cell {
     pub(super) gauge: Gauge,
     /// What keeps users from being served there, or from Multipath TCP.
     pub(super) trouble: Option<Trouble>,
-    /// Examinations in a row that found trouble.
+    /// Examinations in a row that found trouble, those without an answer left out.
     pub(super) found: u32,
     /// An examination found that SYNs with MP_CAPABLE are dropped, which is to be confirmed.
     pub(super) is_suspect: bool,
@@ -227,6 +227,12 @@ impl Cell {
         self.trouble.is_some_and(Trouble::is_of_server)
     }
 
+    /// Returns whether what answered last was of no use to users, and nothing has answered since: an
+    /// examination is to find out whether what answers next is, and no user.
+    fn is_distrusted(&self) -> bool {
+        self.found > 0 && self.trouble.is_none()
+    }
+
     /// Returns whether connections there are regular TCP.
     pub(super) fn is_plain(&self) -> bool {
         self.trouble.is_some_and(|trouble| !trouble.is_fatal())
@@ -246,7 +252,7 @@ impl Cell {
             } if self.trouble != Some(Trouble::Blocked) && !self.is_suspect => {
                 // A link that was dark when the first SYNs left looks the same: once more.
                 self.is_suspect = true;
-                self.trouble = None;
+                (self.trouble, self.found) = (None, 0);
                 self.sound_at = None;
                 self.examine_at = Some(now + trouble::pause(1));
                 self.succeeded(now, rtt);
@@ -282,6 +288,9 @@ impl Cell {
             }
             // Probes find out whether that is the link.
             Finding::NoAnswer => {
+                if self.is_plain() {
+                    self.found = 0;
+                }
                 self.trouble = None;
                 self.sound_at = None;
                 self.failed(now);
@@ -291,7 +300,7 @@ impl Cell {
     }
 
     pub(super) fn succeeded(&mut self, now: Instant, rtt: Duration) {
-        if self.is_fatal() {
+        if self.is_fatal() || self.is_distrusted() {
             // Whatever answers there, it is not the server, or refuses users.
             return self.want_examination(now);
         }
