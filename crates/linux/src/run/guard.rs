@@ -22,6 +22,9 @@ use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
 
+/// So often rules are loaded that another program removes at once, as services that load their own rules at
+/// the machine's start do.
+const LOADS: usize = 3;
 /// Some kernel settings change without an event.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Where routes change all the time, the rules follow this often.
@@ -95,13 +98,16 @@ impl Guard {
             rules.reached.clone_from(&self.reached);
             rules.families = self.families;
         }
-        self.device.apply_rules(rules.clone())?;
-        let loaded = self
-            .look()
-            .map_err(SystemError::doing("look at the rules"))?;
-        let gone = || SystemError::other("load the rules", "somebody removed them at once");
-        self.rules = Some((rules, loaded.ok_or_else(gone)?));
-        Ok(())
+        for _ in 0..LOADS {
+            self.device.apply_rules(rules.clone())?;
+            let loaded = self.look();
+            if let Some(loaded) = loaded.map_err(SystemError::doing("look at the rules"))? {
+                self.rules = Some((rules, loaded));
+                return Ok(());
+            }
+        }
+        let why = "another program removed them at once, again and again; stop it";
+        Err(SystemError::other("load the rules", why))
     }
 
     /// Puts kernel settings in force in place of earlier ones, and rules as by
