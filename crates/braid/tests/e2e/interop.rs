@@ -598,7 +598,7 @@ fn dark(client: Side) {
     let mut interop = Interop::new(client, 2);
     interop.hold();
     // Behind a longer queue the kernel declares the subflow stale before its timer for the connection
-    // expires, and counts nothing of what it then sends again.
+    // expires, and counts nothing of what it then sends again. On a busy machine it may do so in any case.
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "queue=100kB");
     }
@@ -610,8 +610,11 @@ fn dark(client: Side) {
     interop.bed.set_link("link2", "down");
     let (since, [before, _]) = (Instant::now(), interop.carried());
     let in_order = interop.in_order().expect("a connection");
-    let counters = ["MPTCPRetrans", "DuplicateData"];
-    let [retransmitted, came_twice] = counters.map(|name| interop.count(name));
+    let given_up = |interop: &Interop| {
+        let counters = ["MPTCPRetrans", "SubflowStale"];
+        counters.map(|name| interop.count(name)).iter().sum::<u64>()
+    };
+    let (had_given_up, came_twice) = (given_up(&interop), interop.count("DuplicateData"));
     // A hole that link 2 left and link 1 did not fill would end what comes in order.
     interop.wait_until("link 1 to carry on, with what link 2 lost", || {
         let [after, _] = interop.carried();
@@ -621,16 +624,12 @@ fn dark(client: Side) {
         let carries_on = |i: usize| {
             after[i] > before[i] + 1_000_000 && now[i].wrapping_sub(in_order[i]) > 1_000_000
         };
-        let retransmits = interop.count("MPTCPRetrans") > retransmitted;
-        (0..2).all(carries_on) && retransmits && since.elapsed() >= darkness()
+        (0..2).all(carries_on) && given_up(&interop) > had_given_up && since.elapsed() >= darkness()
     });
     interop.bed.set_link("link2", "up");
     // What was under way on link 2 went over link 1 meanwhile, both ways, and came twice.
     interop.wait_for_count("DuplicateData", came_twice + 1);
     interop.finish(peers);
-    for name in counters {
-        assert!(interop.count(name) > 0, "{name}");
-    }
 }
 
 /// The MTU of one link falls in the middle, at both of its ends; its subflow stays in use, and is

@@ -7,10 +7,9 @@ use braid_engine::{CloseReason, ConnectOptions, Event, FallbackCause, PathId, St
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
-use super::Upstream;
-use super::health::Cell;
 use super::lease::Lease;
 use super::trouble::Trouble;
+use super::{Cell, Upstream};
 use crate::families::Families;
 use crate::relay::{StepError, read_step};
 use crate::report::BoxCounters;
