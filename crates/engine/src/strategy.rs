@@ -170,7 +170,8 @@ pub struct SubflowView {
     /// The subflow is a backup (its own or the peer's wish).
     pub backup: bool,
     /// A retransmission timeout is being recovered from, or nothing has been heard for longer
-    /// than its timeout: potentially failed.
+    /// than its timeout: potentially failed. Or the connection was idle for so long that a NAT may have
+    /// forgotten this subflow, and the peer was not heard there since.
     pub stale: bool,
     /// Window, pacer and peer leave room for at least one segment now.
     pub ready: bool,

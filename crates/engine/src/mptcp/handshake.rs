@@ -536,7 +536,7 @@ impl Connection {
         subflow.established_at = ctx.now;
         subflow.handshake_at = None;
         subflow.second_at = None;
-        subflow.heard_at = ctx.now;
+        subflow.signs.heard_at = ctx.now;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
         self.check_mappings(ctx, i);

@@ -19,6 +19,10 @@ const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
 /// Silence after which a subflow of an idle connection is asked by the end that opened it. NATs that
 /// forget an idle TCP connection after 60 s are common; what is left of that is for a second question.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(50);
+/// Silence after which the other subflows of an idle connection rest: nothing is sent over them before the peer
+/// was heard there again, since a NAT may have forgotten them. One that is asked keeps a connection; to ask on
+/// each would cost battery and volume on every link.
+const REST_AFTER: Duration = Duration::from_secs(50);
 /// Subflows differ in [`KEEPALIVE_IDLE`] by up to this, so that those of thousands of connections that
 /// fell silent together do not ask together from then on.
 const KEEPALIVE_SPREAD: Duration = Duration::from_secs(10);
@@ -43,9 +47,19 @@ const REVALIDATION_PACE: Duration = Duration::from_millis(1);
 const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 
 impl Subflow {
+    /// Returns whether it has potentially failed, or a NAT may have forgotten it.
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale || self.signs.resting
+    }
+
     /// Returns whether the peer has answered nothing for so long that it may never do here.
     pub(super) fn is_deaf(&self) -> bool {
-        self.silent >= DEAF_AFTER
+        self.signs.silent >= DEAF_AFTER
+    }
+
+    /// Returns whether it is a backup by its own wish or the peer's.
+    pub(super) fn is_backup(&self) -> bool {
+        self.backup || self.peer_backup
     }
 
     /// What it shares with a subflow that takes its place.
@@ -55,7 +69,7 @@ impl Subflow {
 
     /// Silence after which it is asked, on a connection that moved payload last at `last_payload`.
     fn keepalive(&self, last_payload: Instant) -> Duration {
-        if self.heard_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
+        if self.signs.heard_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
             return KEEPALIVE_BUSY;
         }
         if !self.active {
@@ -65,32 +79,54 @@ impl Subflow {
         KEEPALIVE_IDLE - KEEPALIVE_SPREAD * (self.snd.iss.0 & 0xff) / 0x100
     }
 
-    /// When it is asked next. What is in flight asks by itself.
-    fn ask_at(&self, last_payload: Instant) -> Option<Instant> {
+    /// When it is asked next, or [rests](REST_AFTER) where another subflow keeps the connection (`is_kept`). What is in
+    /// flight asks by itself.
+    fn ask_at(&self, last_payload: Instant, is_kept: bool) -> Option<Instant> {
         if !self.is_established() || !self.snd.board.is_empty() {
             return None;
         }
         let patience = self.keepalive(last_payload);
         let due = match patience {
-            KEEPALIVE_BUSY => self.heard_at + patience,
-            _ => (self.heard_at + patience).next_multiple_of(KEEPALIVE_STEP),
+            KEEPALIVE_BUSY => self.signs.heard_at + patience,
+            _ if is_kept => {
+                let rest_at = (self.signs.heard_at + REST_AFTER).next_multiple_of(KEEPALIVE_STEP);
+                return (!self.signs.resting).then_some(rest_at);
+            }
+            _ => (self.signs.heard_at + patience).next_multiple_of(KEEPALIVE_STEP),
         };
-        Some(match self.asked {
+        Some(match self.signs.asked {
             0 => due,
             asked => {
                 let pause = KEEPALIVE_REPEAT * (1 << (asked - 1).min(5));
-                due.max(self.asked_at + pause.min(MAX_KEEPALIVE_REPEAT))
+                due.max(self.signs.asked_at + pause.min(MAX_KEEPALIVE_REPEAT))
             }
         })
     }
 }
 
 impl Connection {
-    /// When a subflow is to be asked for a sign of life.
+    /// When a subflow is to be asked for a sign of life, or rests.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
-        let subflows = self.subflows.iter();
-        let due = subflows.filter_map(|s| s.ask_at(self.live.last_payload));
-        due.min().filter(|_| self.awaits_life())
+        if !self.awaits_life() {
+            return None;
+        }
+        let keeper = self.keeper();
+        let subflows = self.subflows.iter().enumerate();
+        let due = subflows.filter_map(|(i, s)| {
+            let is_kept = keeper.is_some_and(|keeper| keeper != i);
+            s.ask_at(self.live.last_payload, is_kept)
+        });
+        due.min()
+    }
+
+    /// Returns the subflow that alone is asked while the connection is idle, as long as it answers: of those
+    /// that are no backup the one on which the peer was heard last, which is the same at both ends.
+    fn keeper(&self) -> Option<usize> {
+        let answers = |s: &Subflow| s.can_carry() && !s.stale && s.signs.asked < 2;
+        let subflows = self.subflows.iter().enumerate();
+        let fit = subflows.filter(|(_, s)| answers(s));
+        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.heard_at))
+            .map(|(i, _)| i)
     }
 
     /// Returns whether the peer still has a part in this: one that does not has forgotten the connection
@@ -105,15 +141,22 @@ impl Connection {
         owes.map(|since| since.max(self.live.last_heard))
     }
 
-    /// Asks subflows that were silent for long.
+    /// Asks subflows that were silent for long, or has them rest.
     pub(super) fn ask_silent(&mut self, ctx: &Ctx<'_>) {
         if !self.awaits_life() {
             return;
         }
+        let keeper = self.keeper();
         for i in 0..self.subflows.len() {
-            let at = self.subflows[i].ask_at(self.live.last_payload);
-            if at.is_some_and(|at| at <= ctx.now) {
-                self.ask(ctx.now, i);
+            let is_kept = keeper.is_some_and(|keeper| keeper != i);
+            let subflow = &mut self.subflows[i];
+            let at = subflow.ask_at(self.live.last_payload, is_kept);
+            if at.is_none_or(|at| at > ctx.now) {
+                continue;
+            }
+            match is_kept && subflow.keepalive(self.live.last_payload) != KEEPALIVE_BUSY {
+                true => subflow.signs.resting = true,
+                false => self.ask(ctx.now, i),
             }
         }
     }
@@ -121,8 +164,8 @@ impl Connection {
     fn ask(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
         let patience = subflow.keepalive(self.live.last_payload);
-        subflow.asked = subflow.asked.saturating_add(1);
-        subflow.asked_at = now;
+        subflow.signs.asked = subflow.signs.asked.saturating_add(1);
+        subflow.signs.asked_at = now;
         if now.saturating_since(self.live.last_heard) >= patience {
             // No other subflow was heard meanwhile either: the peer itself may be gone.
             self.live.waiting_since.get_or_insert(now);
@@ -144,7 +187,11 @@ impl Connection {
     /// The peer was heard on subflow `i`.
     pub(super) fn note_heard(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
-        (subflow.heard_at, subflow.asked) = (now, 0);
+        (
+            subflow.signs.heard_at,
+            subflow.signs.asked,
+            subflow.signs.resting,
+        ) = (now, 0, false);
         self.live.last_heard = now;
         self.signals.on_heard(subflow.id);
     }
@@ -168,8 +215,8 @@ impl Connection {
     /// A question on subflow `i` was not answered in time. After two the strategy leaves it alone.
     pub(super) fn on_unanswered(&mut self, i: usize) {
         let subflow = &mut self.subflows[i];
-        subflow.silent = subflow.silent.saturating_add(1);
-        subflow.stale |= subflow.silent >= 2;
+        subflow.signs.silent = subflow.signs.silent.saturating_add(1);
+        subflow.stale |= subflow.signs.silent >= 2;
     }
 
     /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its

@@ -298,7 +298,7 @@ impl Connection {
     /// The subflow for something the peer did not answer `tries` times: the fastest one, and when
     /// that was in vain the others in turn, for a path may carry segments but not their options.
     pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
-        let stale = |i: &usize| self.subflows[*i].stale;
+        let stale = |i: &usize| self.subflows[*i].is_stale();
         let usable = (0..self.subflows.len()).filter(|i| self.subflows[*i].can_carry());
         let mut usable: ArrayVec<usize, MAX_VIEWS> = usable.take(MAX_VIEWS).collect();
         usable.sort_by_key(|i| (stale(i), self.subflows[*i].snd.rtt.srtt()));

@@ -19,7 +19,7 @@ impl Subflow {
             local: self.tuple.local,
             remote: self.tuple.remote,
             established: self.is_established(),
-            backup: self.backup || self.peer_backup,
+            backup: self.is_backup(),
             stale: self.stale,
             latest_rtt: self.snd.rtt.latest(),
             srtt: self.snd.rtt.srtt(),

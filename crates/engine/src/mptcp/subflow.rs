@@ -174,13 +174,8 @@ pub(crate) struct Subflow {
     pub second_at: Option<Instant>,
     /// Potentially failed: timed out, or its link is down.
     pub stale: bool,
-    /// Timeouts, and questions that were not answered, since anything came in.
-    pub silent: u32,
-    /// When anything came in last.
-    pub heard_at: Instant,
-    /// When the peer was asked last for a sign of life, and how often it was since one came.
-    pub asked_at: Instant,
-    pub asked: u32,
+    /// Signs of life of the peer.
+    pub signs: SignsOfLife,
     pub reset: Option<ResetKind>,
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,
@@ -214,6 +209,21 @@ pub(crate) struct Subflow {
     peer_mss: u32,
     /// Bytes of options of a data segment.
     data_options: usize,
+}
+
+/// What was heard of the peer on a subflow, and what it was asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SignsOfLife {
+    /// When anything came in last.
+    pub heard_at: Instant,
+    /// When the peer was asked last for a sign of life, and how often it was since one came.
+    pub asked_at: Instant,
+    pub asked: u32,
+    /// Timeouts, and questions that were not answered, since anything came in.
+    pub silent: u32,
+    /// Of an idle connection that another subflow keeps: nothing was heard for so long that a NAT may have
+    /// forgotten it.
+    pub resting: bool,
 }
 
 impl Subflow {
@@ -258,10 +268,7 @@ impl Subflow {
             asks_plainly: false,
             second_at: None,
             stale: false,
-            silent: 0,
-            heard_at: Instant::ZERO,
-            asked_at: Instant::ZERO,
-            asked: 0,
+            signs: SignsOfLife::default(),
             reset: None,
             reset_at: None,
             insists: false,
@@ -565,7 +572,7 @@ impl Subflow {
     /// Something came in. After a silence of two timeouts the path may be back. A peer that is heard
     /// between timeouts tells nothing (RFC 6298 section 5.5).
     pub fn wake(&mut self, now: Instant) {
-        if core::mem::take(&mut self.silent) >= 2 {
+        if core::mem::take(&mut self.signs.silent) >= 2 {
             self.snd.retry_early(now);
         }
     }
@@ -654,8 +661,8 @@ impl Subflow {
             passed_at: self.snd.passed_at(),
             loss: self.snd.traffic.loss(),
             strayed: self.snd.strayed(),
-            backup: self.backup || self.peer_backup,
-            stale: self.stale,
+            backup: self.is_backup(),
+            stale: self.is_stale(),
             ready,
             most_urgent,
             copies,

@@ -205,7 +205,7 @@ impl Connection {
         match expired {
             Some(Expired::Rto) => {
                 subflow.stale = true;
-                subflow.silent = subflow.silent.saturating_add(1);
+                subflow.signs.silent = subflow.signs.silent.saturating_add(1);
                 // Alone, only a path that is known to lose much: elsewhere silence is congestion.
                 if !alone || subflow.loses_much() {
                     // Not sooner than an answer can be there: the path may only be slow.

@@ -20,7 +20,7 @@ impl Stack {
     pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
         let subflows = self.table.get(conn)?.subflows.iter();
         let there = subflows.filter(|s| s.is_established());
-        there.map(|s| s.heard_at).max()
+        there.map(|s| s.signs.heard_at).max()
     }
 
     /// Replaces [`Config::user_timeout`](crate::Config::user_timeout), for connections that are there too.

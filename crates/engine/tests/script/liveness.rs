@@ -113,6 +113,34 @@ fn an_idle_subflow_is_asked_within_a_minute() {
     );
 }
 
+/// A connection that is idle on two subflows: one is asked, the other rests. What is written then leaves over
+/// the one, and the other is asked and used again.
+#[test]
+fn one_subflow_keeps_an_idle_connection() {
+    let mut s = joined();
+    let mut asked = [0, 0];
+    for time in (SECOND..600 * SECOND).step_by(1_000) {
+        let now = sent(&mut s, time + 100);
+        for flow in [0, 1] {
+            if !questions(&now, flow).is_empty() {
+                asked[flow] += 1;
+                send!(s, at(time + 100), ack(1, 1).on(flow).win(512).dss(dack(0)));
+            }
+        }
+    }
+    let (keeper, other) = if asked[0] > asked[1] { (0, 1) } else { (1, 0) };
+    assert_eq!(asked[other], 1, "when it had moved data: {asked:?}");
+    assert!((12..=16).contains(&asked[keeper]), "{asked:?}");
+    s.write("hello");
+    let now = sent(&mut s, 599 * SECOND + 110);
+    let payload = |flow: usize| {
+        now.iter()
+            .any(|(_, seg)| seg.flow == flow && !seg.payload.is_empty())
+    };
+    assert!(payload(keeper) && !payload(other), "{now:?}");
+    assert_eq!(questions(&now, other).len(), 1);
+}
+
 /// The peer's own question shows that it is there.
 #[test]
 fn a_question_of_the_peer_is_a_sign_of_life() {

@@ -7,9 +7,10 @@ use braid_engine::{CloseReason, ConnectOptions, Event, FallbackCause, PathId, St
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
+use super::Upstream;
+use super::health::Cell;
 use super::lease::Lease;
-use super::trouble::Trouble;
-use super::{Cell, Upstream};
+use super::trouble::{Finding, Trouble};
 use crate::families::Families;
 use crate::relay::{StepError, read_step};
 use crate::report::BoxCounters;
@@ -28,24 +29,6 @@ pub(super) struct Examination {
     answered: Option<Duration>,
     /// The connection is regular TCP, for this cause.
     fallback: Option<FallbackCause>,
-}
-
-/// What an examination found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Finding {
-    /// The server signed this box in.
-    SignedIn {
-        /// Round trip of the TCP handshake; zero where a repeated SYN left it unknown.
-        rtt: Duration,
-        /// The connection is regular TCP.
-        plain: Option<Trouble>,
-    },
-    /// The server did not.
-    Trouble(Trouble),
-    /// Nothing answers.
-    NoAnswer,
-    /// Nothing: the box could not ask.
-    Nothing,
 }
 
 impl Examination {

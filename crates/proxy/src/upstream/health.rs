@@ -5,9 +5,8 @@ use core::time::Duration;
 use braid_engine::{CloseReason, ConnId};
 use braid_wire::Instant;
 
-use super::examine::Finding;
 use super::meter::Gauge;
-use super::trouble::{self, Trouble};
+use super::trouble::{self, Finding, Trouble};
 use crate::selection::Quality;
 use crate::status::milliseconds;
 

@@ -28,6 +28,24 @@ pub(crate) enum Trouble {
     NotAServer,
 }
 
+/// What an examination found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// The server signed this box in.
+    SignedIn {
+        /// Round trip of the TCP handshake; zero where a repeated SYN left it unknown.
+        rtt: Duration,
+        /// The connection is regular TCP.
+        plain: Option<Trouble>,
+    },
+    /// The server did not.
+    Trouble(Trouble),
+    /// Nothing answers.
+    NoAnswer,
+    /// Nothing: the box could not ask.
+    Nothing,
+}
+
 /// The pause before the second examination of something that is in trouble; twice as long each time, up to
 /// [`LONGEST_PAUSE`]. An examination costs about 5 kB and a TLS handshake.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
