@@ -29,7 +29,8 @@ use crate::net::{Identity, Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
-/// Runs the box until `stop` is readable; `started` is called once it works.
+/// Runs the box until `stop` is readable; `started` is called once it works. What is there to be read is taken
+/// out, so that a second signal can be told from the first: nobody else is to wait for it.
 ///
 /// # Errors
 /// Where the system refuses what the box needs; everything is put back then.

@@ -26,7 +26,8 @@ use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
 
-/// Runs the server until `stop` is readable; `started` is called once it works.
+/// Runs the server until `stop` is readable; `started` is called once it works. What is there to be read is taken
+/// out, so that a second signal can be told from the first: nobody else is to wait for it.
 ///
 /// # Errors
 /// Where the system refuses what the server needs; everything is put back then.

@@ -102,7 +102,8 @@ fn received(world: &World) -> u64 {
 fn a_user_is_served_through_box_and_server() {
     let world = world();
     serve_web(&world);
-    let stop: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    // One each: who is told to stop reads it.
+    let stops: [OwnedFd; 2] = [(); 2].map(|()| eventfd(0, EventfdFlags::CLOEXEC).unwrap());
     let [box_key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
     let text = BOX.replace("SERVER", &server_key.public().to_string());
     let server_text = SERVER.replace("BOX", &box_key.public().to_string());
@@ -110,13 +111,17 @@ fn a_user_is_served_through_box_and_server() {
     let server_config = ServerConfig::with_key("server.toml", &server_text, server_key).unwrap();
     thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
-        let (world, stop) = (&world, &stop);
+        let (world, [stop_server, stop_box]) = (&world, &stops);
         let server_ready = ready.clone();
         scope.spawn(move || {
             world.inside("server", || {
-                run_server(&server_config, None, Privileges::Kept, stop.as_fd(), || {
-                    server_ready.send(()).unwrap()
-                })
+                run_server(
+                    &server_config,
+                    None,
+                    Privileges::Kept,
+                    stop_server.as_fd(),
+                    || server_ready.send(()).unwrap(),
+                )
                 .unwrap();
             });
         });
@@ -125,16 +130,22 @@ fn a_user_is_served_through_box_and_server() {
             started.recv_timeout(TIMEOUT).expect("the server is up");
             scope.spawn(move || {
                 world.inside("box", || {
-                    run_box(&box_config, None, Privileges::Kept, stop.as_fd(), || {
-                        ready.send(()).unwrap()
-                    })
+                    run_box(
+                        &box_config,
+                        None,
+                        Privileges::Kept,
+                        stop_box.as_fd(),
+                        || ready.send(()).unwrap(),
+                    )
                     .unwrap();
                 });
             });
             started.recv_timeout(TIMEOUT).expect("the box is up");
             check(world);
         }));
-        rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
+        for stop in &stops {
+            rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
+        }
         if let Err(panic) = checked {
             resume_unwind(panic);
         }
