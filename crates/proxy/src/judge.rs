@@ -20,8 +20,8 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     Verdict::new(reasons)
 }
 
-/// What keeps users from a server that is in use over one of the links, though both are in order otherwise: a
-/// network may treat one address or port unlike others.
+/// Returns what keeps users from a server that is in use over one of the links, though both are in order
+/// otherwise: a network may treat one address or port unlike others.
 fn of_ways(status: &Status) -> impl Iterator<Item = Reason> {
     let used = status.servers.iter().filter(|s| s.current);
     let used = used.filter(|s| s.condition.serves());

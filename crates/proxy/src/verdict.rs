@@ -218,7 +218,7 @@ impl Condition {
         )
     }
 
-    /// What is wrong with the way over a link to a server in this state, if anything is.
+    /// Returns what is wrong with the way over a link to a server in this state, if anything is.
     pub(crate) fn of_way(self, link: &str, server: &str) -> Option<Reason> {
         if matches!(
             self,

@@ -26,8 +26,8 @@ pub(super) fn offer() -> Vec<u8> {
     [&PARAMETER[..], &[0]].concat()
 }
 
-/// What a server says in its EncryptedExtensions; a box that made no offer reads past it. Nothing is said of
-/// families where both are reached.
+/// Returns what a server says in its EncryptedExtensions; a box that made no offer reads past it. Nothing is
+/// said of families where both are reached.
 pub(super) fn answer(secret: &JoinSecret, reached: Families) -> Vec<u8> {
     let mut said = [&PARAMETER[..], &[secret.len() as u8], &secret[..]].concat();
     if reached != Families::BOTH {
