@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Changes;
 use crate::status::Status;
 
-/// The answer of a box that is being stopped to whoever wants something changed.
+/// The answer of a box that is being stopped to a request for a change.
 pub const STOPPING: &str = "this box is stopping and changes nothing any more; start it again";
 
 /// A question, or an order. What is switched stays so until it is switched again or the process

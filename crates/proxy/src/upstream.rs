@@ -450,8 +450,8 @@ impl Upstream {
         lease::request((now, channel), keys, sign_in, about, stack)
     }
 
-    /// What could be tried, with its rank: servers that reach the address family of `to`, of these the one that
-    /// was chosen, the others in order of preference, those that do not answer last; links that work first,
+    /// Returns servers and links to try, with their rank: servers that reach the address family of `to`, of these
+    /// the chosen one, the others in order of preference, those that do not answer last; links that work first,
     /// those without Multipath TCP behind them, backups late, then by round trip. Links without Multipath TCP
     /// take turns by rate.
     fn candidates(

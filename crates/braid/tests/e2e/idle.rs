@@ -1,4 +1,4 @@
-//! What thousands of connections cost a box and a server on which nobody says anything.
+//! The cost, to a box and a server, of thousands of connections that are idle.
 
 use std::fs;
 use std::io::Write;
@@ -24,10 +24,10 @@ mod soak {
     /// Fewer questions are not asked in that time.
     const QUESTIONS: u64 = IDLE as u64 * 2 * 2;
 
-    /// What a daemon has used so far.
+    /// Processor time and wakeups of a daemon so far.
     #[derive(Clone, Copy)]
     struct Used {
-        /// Of a processor, ns.
+        /// Processor time, ns.
         time: u64,
         wakeups: u64,
     }

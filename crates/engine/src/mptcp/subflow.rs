@@ -211,7 +211,7 @@ pub(crate) struct Subflow {
     data_options: usize,
 }
 
-/// What was heard of the peer on a subflow, and what it was asked.
+/// Signs of life of the peer on a subflow, and the questions put to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SignsOfLife {
     /// When anything came in last.
@@ -221,8 +221,8 @@ pub(crate) struct SignsOfLife {
     pub asked: u32,
     /// Timeouts, and questions that were not answered, since anything came in.
     pub silent: u32,
-    /// Of an idle connection that another subflow keeps: nothing was heard for so long that a NAT may have
-    /// forgotten it.
+    /// Another subflow keeps this idle connection, and nothing was heard here for so long that a NAT may have
+    /// forgotten this one.
     pub resting: bool,
 }
 

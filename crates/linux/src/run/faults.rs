@@ -1,4 +1,4 @@
-//! What is not in order on the machine of a box while it runs.
+//! Faults of a box's machine while the box runs.
 
 use braid_proxy::config::BoxConfig;
 use braid_proxy::verdict::{Health, Reason};

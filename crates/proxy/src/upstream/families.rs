@@ -30,7 +30,7 @@ pub(super) struct Reached {
     refused_at: Option<Instant>,
     /// When one may be put back that had to wait.
     offer_at: Option<Instant>,
-    /// What the driver was told last.
+    /// Families that the driver was told of last.
     told: Families,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Reached {
 #[derive(Debug, Clone, Copy, Default)]
 struct Word {
     families: Families,
-    /// How often it was asked since its word changed.
+    /// Questions since its word changed.
     asked: u32,
     /// When it is to be asked again.
     ask_at: Option<Instant>,

@@ -91,7 +91,7 @@ pub(super) struct Gauge {
     pub(super) tried: bool,
     /// Somebody wants to know, whatever else speaks against it.
     pub(super) asked: bool,
-    /// How many trains have told nothing since somebody asked.
+    /// Trains that have told nothing since somebody asked.
     vain: u8,
     /// Something else says that the way has changed.
     alarm: bool,
@@ -147,7 +147,7 @@ impl Gauge {
         self.at = Some(Instant::ZERO);
     }
 
-    /// A train arrived that told nothing: another is sent for whoever asked, as soon as the link allows.
+    /// Plans another train after one that arrived and told nothing, up to [`ASKED_TRAINS`].
     pub(super) fn ask_again(&mut self, now: Instant) {
         self.vain += 1;
         self.asked = self.vain < ASKED_TRAINS;

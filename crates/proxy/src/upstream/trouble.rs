@@ -28,7 +28,7 @@ pub(crate) enum Trouble {
     NotAServer,
 }
 
-/// What an examination found.
+/// Outcome of an examination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
     /// The server signed this box in.
