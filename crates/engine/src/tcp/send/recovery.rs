@@ -220,17 +220,23 @@ impl Sender {
             return;
         };
         self.rack.reordering_seen |= delivered.reordered;
-        let rtt = now.saturating_since(newest.sent_at);
+        let mut sent_at = newest.sent_at;
         // An answer faster than the path to a retransmission is an answer to the original, as is one
         // that undoes a timeout, unless it says that both are there.
-        let twice = self.rack.twice == newest.end;
-        if newest.retransmitted && (rtt < self.rtt.base() || spurious) && !twice {
-            return;
+        let fast = now.saturating_since(sent_at) < self.rtt.base();
+        if newest.retransmitted && (fast || spurious) && self.rack.twice != newest.end {
+            // Of a probe it is known when the original was sent. The path may have become shorter, and the
+            // answer be one to the probe all the same: what was sent before the original is lost then, too.
+            let probe = self.probed.filter(|probe| probe.end == newest.end);
+            let Some(probe) = probe else {
+                return;
+            };
+            sent_at = probe.original.0;
         }
-        if (newest.sent_at, newest.end) > (self.rack.sent_at, self.rack.end) {
-            self.rack.sent_at = newest.sent_at;
+        if (sent_at, newest.end) > (self.rack.sent_at, self.rack.end) {
+            self.rack.sent_at = sent_at;
             self.rack.end = newest.end;
-            self.rack.rtt = rtt;
+            self.rack.rtt = now.saturating_since(sent_at);
         }
     }
 

@@ -374,6 +374,30 @@ fn a_silence_behind_a_queue_is_probed_after_a_second() {
     }
 }
 
+/// The queue is gone, so a probe is answered sooner than anything of late, and the answer tells of the
+/// probe only. What was sent before it is lost whichever of its two copies arrived.
+// Conforms: 8985-6.2-2
+#[test]
+fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
+    let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
+    sender.established(START, Some(RTT * 10), 1 << 20, 0);
+    send(&mut sender, START, 10);
+    let mut now = START + RTT * 10;
+    sender.on_ack(now, 5_001, &[], None, &[]);
+    while sender.on_timeout(now, None) != Some(Expired::Probe) {
+        now = sender.next_timeout().expect("a probe is due");
+    }
+    sender.probe(now).expect("in flight");
+    now += RTT;
+    sender.on_ack(now, 5_001, Some(9_001..10_001).as_slice(), None, &[]);
+    while sender.board.lost() == 0 {
+        let next = sender.next_timeout().expect("its loss is found");
+        assert_eq!(sender.traffic.rtos, 0);
+        sender.on_timeout(next, None);
+    }
+    assert_eq!((sender.board.lost(), sender.traffic.rtos), (4_000, 0));
+}
+
 /// RFC 6582 section 3.2, step 3.
 // Conforms: 6582-3.2-3
 #[test]
