@@ -320,11 +320,13 @@ impl Links {
     /// # Errors
     /// Where they cannot be read.
     pub fn packets(&mut self) -> Result<Vec<Option<Packets>>> {
-        let doing = SystemError::doing("read the counters of the links");
-        let interfaces = self.netlink.interfaces().map_err(doing)?;
-        let of = |spec: &LinkSpec| interfaces.iter().find(|i| i.name == spec.interface);
-        let packets = self.specs.iter().map(|spec| of(spec).map(|i| i.packets));
-        Ok(packets.collect())
+        let netlink = &mut self.netlink;
+        let packets = self.specs.iter().map(|spec| {
+            let found = netlink.interface(&spec.interface);
+            let found = found.map_err(SystemError::doing("read the counters of the links"));
+            Ok(found?.map(|interface| interface.packets))
+        });
+        packets.collect()
     }
 
     /// Sends everything that is only forwarded over link `index`.

@@ -101,6 +101,17 @@ impl<M: Messages> Netlink<M> {
         self.exchange(message, flags | NLM_F_ACK, |_| {})
     }
 
+    /// Returns the one object that `message` (one of the `Get…` kind) names; `None` where this library cannot
+    /// read it.
+    ///
+    /// # Errors
+    /// As the kernel answers: `ENODEV` where there is no such interface.
+    pub fn get(&mut self, message: M) -> io::Result<Option<M>> {
+        let mut found = None;
+        self.exchange(message, NLM_F_ACK, |m| found = Some(m))?;
+        Ok(found)
+    }
+
     /// Everything that matches `message` (one of the `Get…` kind). What this library cannot read
     /// is left out.
     ///

@@ -281,8 +281,14 @@ impl Netlink {
     /// # Errors
     /// As the kernel answers.
     pub fn interface(&mut self, name: &str) -> io::Result<Option<Interface>> {
-        let all = self.interfaces()?;
-        Ok(all.into_iter().find(|interface| interface.name == name))
+        let mut message = LinkMessage::default();
+        message
+            .attributes
+            .push(LinkAttribute::IfName(name.to_owned()));
+        match self.get(RouteNetlinkMessage::GetLink(message)) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            found => Ok(found?.as_ref().and_then(interface)),
+        }
     }
 
     /// Sets MTU and transmit queue (packets) of an interface and puts it up.
