@@ -18,14 +18,14 @@ use crate::path::Target;
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
 /// Silence after which a subflow of an idle connection is asked by the end that opened it. NATs that
 /// forget an idle TCP connection after 60 s are common; what is left of that is for a second question.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(50);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(52);
 /// Silence after which the other subflows of an idle connection rest: nothing is sent over them before the peer
 /// was heard there again, since a NAT may have forgotten them. One that is asked keeps a connection; to ask on
 /// each would cost battery and volume on every link.
 const REST_AFTER: Duration = Duration::from_secs(50);
 /// Subflows differ in [`KEEPALIVE_IDLE`] by up to this, so that those of thousands of connections that
 /// fell silent together do not ask together from then on.
-const KEEPALIVE_SPREAD: Duration = Duration::from_secs(10);
+const KEEPALIVE_SPREAD: Duration = Duration::from_secs(5);
 /// The same silence at the end that accepted the subflow. The other one asks first, since NATs stand on
 /// its side; where it does not, it is gone.
 const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
@@ -79,9 +79,9 @@ impl Subflow {
         KEEPALIVE_IDLE - KEEPALIVE_SPREAD * (self.snd.iss.0 & 0xff) / 0x100
     }
 
-    /// When it is asked next, or [rests](REST_AFTER) where another subflow keeps the connection (`is_kept`). What is in
-    /// flight asks by itself.
-    fn ask_at(&self, last_payload: Instant, is_kept: bool) -> Option<Instant> {
+    /// Returns what is due next, and when; `is_kept` says that another subflow keeps the connection while it is
+    /// idle. What is in flight asks by itself.
+    fn sign_due(&self, last_payload: Instant, is_kept: bool) -> Option<(Instant, Due)> {
         if !self.is_established() || !self.snd.board.is_empty() {
             return None;
         }
@@ -90,18 +90,28 @@ impl Subflow {
             KEEPALIVE_BUSY => self.signs.heard_at + patience,
             _ if is_kept => {
                 let rest_at = (self.signs.heard_at + REST_AFTER).next_multiple_of(KEEPALIVE_STEP);
-                return (!self.signs.resting).then_some(rest_at);
+                return (!self.signs.resting).then_some((rest_at, Due::Rest));
             }
             _ => (self.signs.heard_at + patience).next_multiple_of(KEEPALIVE_STEP),
         };
-        Some(match self.signs.asked {
+        let at = match self.signs.asked {
             0 => due,
             asked => {
                 let pause = KEEPALIVE_REPEAT * (1 << (asked - 1).min(5));
                 due.max(self.signs.asked_at + pause.min(MAX_KEEPALIVE_REPEAT))
             }
-        })
+        };
+        Some((at, Due::Question))
     }
+}
+
+/// What a subflow owes where it has been silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// A question for a sign of life.
+    Question,
+    /// A [rest](REST_AFTER).
+    Rest,
 }
 
 impl Connection {
@@ -111,17 +121,28 @@ impl Connection {
             return None;
         }
         let keeper = self.keeper();
-        let subflows = self.subflows.iter().enumerate();
-        let due = subflows.filter_map(|(i, s)| {
-            let is_kept = keeper.is_some_and(|keeper| keeper != i);
-            s.ask_at(self.live.last_payload, is_kept)
-        });
-        due.min()
+        let subflows = 0..self.subflows.len();
+        let due = subflows.filter_map(|i| self.sign_due(i, keeper));
+        due.map(|(at, _)| at).min()
+    }
+
+    /// Returns what is due next of subflow `i`, and when, where `keeper` alone is asked.
+    fn sign_due(&self, i: usize, keeper: Option<usize>) -> Option<(Instant, Due)> {
+        let is_kept = keeper.is_some_and(|keeper| keeper != i);
+        self.subflows[i].sign_due(self.live.last_payload, is_kept)
     }
 
     /// Returns the subflow that alone is asked while the connection is idle, as long as it answers: of those
-    /// that are no backup the one on which the peer was heard last, which is the same at both ends.
+    /// that are no backup the one on which the peer was heard last, which is the same at both ends. A connection
+    /// that moves data has none: each is asked.
     fn keeper(&self) -> Option<usize> {
+        let quiet = self
+            .live
+            .last_heard
+            .saturating_since(self.live.last_payload);
+        if quiet < KEEPALIVE_BUSY {
+            return None;
+        }
         let answers = |s: &Subflow| s.can_carry() && !s.stale && s.signs.asked < 2;
         let subflows = self.subflows.iter().enumerate();
         let fit = subflows.filter(|(_, s)| answers(s));
@@ -148,15 +169,10 @@ impl Connection {
         }
         let keeper = self.keeper();
         for i in 0..self.subflows.len() {
-            let is_kept = keeper.is_some_and(|keeper| keeper != i);
-            let subflow = &mut self.subflows[i];
-            let at = subflow.ask_at(self.live.last_payload, is_kept);
-            if at.is_none_or(|at| at > ctx.now) {
-                continue;
-            }
-            match is_kept && subflow.keepalive(self.live.last_payload) != KEEPALIVE_BUSY {
-                true => subflow.signs.resting = true,
-                false => self.ask(ctx.now, i),
+            match self.sign_due(i, keeper) {
+                Some((at, Due::Question)) if at <= ctx.now => self.ask(ctx.now, i),
+                Some((at, Due::Rest)) if at <= ctx.now => self.subflows[i].signs.resting = true,
+                _ => {}
             }
         }
     }

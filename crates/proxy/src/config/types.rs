@@ -92,7 +92,7 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::E
 /// what is not acknowledged (`tcp_retries2`).
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// The least and the most of it. Less would end connections whose subflows are asked for a sign of life
-/// once in 50 s, and more than a day holds memory for nobody.
+/// once in 53 s, and more than a day holds memory for nobody.
 const LEAST_USER_TIMEOUT: Duration = Duration::from_secs(30);
 const MOST_USER_TIMEOUT: Duration = Duration::from_secs(86_400);
 

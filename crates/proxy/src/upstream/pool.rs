@@ -26,7 +26,7 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 /// turn, and none is to be closed now and opened a moment later.
 const KEPT: usize = 4;
 /// A connection that was not heard for this long is given to nobody: a NAT may have forgotten it. The engine
-/// asks for a sign of life after 50 s at the latest, so a connection that is sound has had its answer.
+/// asks for a sign of life after 53 s at the latest, so a connection that is sound has had its answer.
 const FRESH: Duration = Duration::from_secs(55);
 /// A connection that lasted this long makes good for those that were lost.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
