@@ -2,10 +2,12 @@
 //! told to transfer, with the engine at the other end. `scripts/mptcp-connect.sh` builds it.
 
 use std::fs::{self, File};
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use braid::kernel_peer::Pattern;
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::interop::{Interop, PORT, Side};
 
@@ -37,6 +39,9 @@ struct Transfer {
     /// The connection may fall back to TCP.
     may_fall_back: bool,
     directory: PathBuf,
+    /// Linux stamps packets only while a socket wants that, and begins some time after the first one wants it:
+    /// what came before would miss the time stamp that `mptcp_connect -c` asks for.
+    _stamps: UdpSocket,
 }
 
 impl Transfer {
@@ -44,11 +49,14 @@ impl Transfer {
         let mut interop = Interop::new(client, 2);
         interop.v6 = v6;
         let directory = interop.bed.testbed.state_dir().to_owned();
+        let stamps = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        setsockopt(&stamps, sockopt::ReceiveTimestampns, &true).expect("a socket option");
         Transfer {
             interop,
             fast_open: false,
             may_fall_back: false,
             directory,
+            _stamps: stamps,
         }
     }
 
