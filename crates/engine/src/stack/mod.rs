@@ -43,6 +43,10 @@ use crate::{
 /// Least distance of a timer.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
+/// A connection whose next timer is later than the one that is set is served this much too early, in vain: one
+/// that moves with each acknowledgement is not set anew each time.
+const MAX_EARLY: Duration = Duration::from_secs(1);
+
 /// Timers kept beside those of connections before the ones that no longer hold are cleared away.
 const SPARE_TIMERS: usize = 64;
 
@@ -372,7 +376,8 @@ impl Stack {
         };
         // What is due now is served by `poll_transmit`; a timer must not stand still.
         let at = at.max(now + TIMER_GRANULARITY);
-        if conn.scheduled.is_none_or(|s| at < s) {
+        let holds = |scheduled| (scheduled..=scheduled + MAX_EARLY).contains(&at);
+        if !conn.scheduled.is_some_and(holds) {
             conn.scheduled = Some(at);
             self.timers.push(Reverse((at, id)));
         }
@@ -381,8 +386,20 @@ impl Stack {
         }
     }
 
-    /// Each early timer leaves a later one behind that no longer holds, a pacer's a thousand a
-    /// second. One entry a connection is kept.
+    /// Takes timers out that no longer hold, where one of them would be the next to expire: nobody is to wake
+    /// for it.
+    fn drop_stale_timers(&mut self) {
+        while let Some(Reverse((at, id))) = self.timers.peek() {
+            let conn = self.table.get(*id);
+            if conn.is_some_and(|c| c.scheduled == Some(*at)) {
+                return;
+            }
+            self.timers.pop();
+        }
+    }
+
+    /// Each timer that takes the place of another one leaves that behind, a pacer's a thousand a second. One entry
+    /// a connection is kept.
     fn clear_timers(&mut self) {
         let mut timers = core::mem::take(&mut self.timers).into_vec();
         timers.retain(|Reverse((at, id))| {
@@ -700,7 +717,10 @@ impl Stack {
             return Some(self.transmit_stray(&stray));
         }
         let (id, out) = loop {
-            let id = self.ready.pop()?;
+            let Some(id) = self.ready.pop() else {
+                self.drop_stale_timers();
+                return None;
+            };
             let Some(conn) = self.table.get_mut(id) else {
                 continue;
             };
