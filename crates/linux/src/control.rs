@@ -229,6 +229,18 @@ impl fmt::Display for AskError {
 /// # Errors
 /// There is nobody, or no answer.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, AskError> {
+    ask_within(path, request, LOOP_TIME + CLIENT_TIME)
+}
+
+/// Does so, and waits for the answer for `longest`.
+///
+/// # Errors
+/// There is nobody, or no answer.
+pub(crate) fn ask_within(
+    path: &Path,
+    request: &Request,
+    longest: Duration,
+) -> Result<Answer, AskError> {
     let system = |e| AskError::System(path.to_owned(), e);
     let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
@@ -237,7 +249,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, AskError> {
         _ => system(e),
     })?;
     lines::write(&stream, request, CLIENT_TIME).map_err(system)?;
-    lines::read(&stream, ANSWER_LEN, LOOP_TIME + CLIENT_TIME).map_err(system)
+    lines::read(&stream, ANSWER_LEN, longest).map_err(system)
 }
 
 #[cfg(test)]
@@ -314,6 +326,20 @@ mod tests {
         drop(socket);
         let gone = ask(&path, &Request::Status).unwrap_err().to_string();
         assert_eq!(gone, format!("{}: no such file", path.display()));
+        fs::remove_dir(path.parent().unwrap()).unwrap();
+    }
+
+    /// The event loop stands still: who asks goes on after the time that it gives.
+    #[test]
+    fn an_instance_that_does_not_answer_is_waited_for_as_long_as_is_wanted() {
+        let path = path("still");
+        let socket = started(&path);
+        let still = ask_within(&path, &Request::Status, Duration::from_millis(10)).unwrap_err();
+        let AskError::System(_, error) = still else {
+            panic!("{still:?}");
+        };
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        drop(socket);
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }
 

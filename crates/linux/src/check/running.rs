@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use braid_proxy::config::{BoxConfig, Finding, ServerConfig};
 use braid_proxy::control::{Answer, Request};
@@ -15,6 +16,10 @@ use crate::nft;
 
 /// Directory of control sockets if no configuration says otherwise.
 const SOCKETS: &str = "/run/braid";
+
+/// Longest that the instance of a configuration is waited for, and all others together: what stands still must
+/// not hold up the rest.
+const PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// The marks by which the instance of a configuration is known.
 #[derive(Debug)]
@@ -94,7 +99,8 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
     let word = sought.word();
     let at = || ("instance", format!("tun {}", sought.tun));
     let device = machine.interface(sought.tun).is_some();
-    let (status, unknown) = match control::ask(&sought.socket(), &Request::Status) {
+    let (status, unknown) = match control::ask_within(&sought.socket(), &Request::Status, PATIENCE)
+    {
         Ok(Answer::Status(status)) => (Some(status), None),
         Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
         Err(AskError::System(path, error)) => (None, Some(format!("{}: {error}", path.display()))),
@@ -204,8 +210,10 @@ fn by_sockets(sought: &Sought<'_>) -> Vec<Finding> {
     let files = fs::read_dir(SOCKETS).into_iter().flatten().flatten();
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
+    let until = Instant::now() + PATIENCE;
     for socket in others.take(16) {
-        if let Ok(Answer::Status(status)) = control::ask(&socket, &Request::Status)
+        let left = until.saturating_duration_since(Instant::now());
+        if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
             && status.role == sought.role
             && sought.role == Role::Server
         {
