@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use braid_links::ConfigError;
+use braid_units::ConfigError;
 
 use crate::netns::Reason;
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 /// stand side by side.
 const ORDER: &[(&str, u32)] = &[
     ("wire", 0),
+    ("units", 0),
     ("links", 1),
     ("engine", 2),
     ("strategy", 3),
