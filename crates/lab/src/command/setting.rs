@@ -3,11 +3,11 @@
 use std::num::NonZero;
 use std::thread;
 
-use braid_lab::arm::{self, Arm};
+use crate::arm::{self, Arm};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::cmd::testbed;
-use crate::failure::Failure;
+use crate::command::testbed;
+use braid::failure::Failure;
 
 /// Makes sure that `arm` can run here; to be called before anything is started. What arms set up
 /// is taken down also where a signal ends the command.

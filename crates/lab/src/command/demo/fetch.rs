@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
 use super::table::Via;
-use crate::failure::Failure;
 use crate::kernel_peer::hex;
+use braid::failure::Failure;
 
 /// Longest a download may take; the slowest link needs 17 s for the demo's usual file.
 const LONGEST_S: u64 = 60;

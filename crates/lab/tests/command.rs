@@ -1,4 +1,4 @@
-//! `braid lab`, as a user runs it. None of this needs privileges.
+//! `braid-lab`, as a user runs it. None of this needs privileges.
 
 #[path = "common/outcomes.rs"]
 mod outcomes;
@@ -12,11 +12,10 @@ use outcomes::assert_outcomes;
 const PATHS: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
 
 fn lab(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_braid"))
-        .arg("lab")
+    Command::new(env!("CARGO_BIN_EXE_braid-lab"))
         .args(arguments)
         .output()
-        .expect("braid starts")
+        .expect("braid-lab starts")
 }
 
 /// The JSON of a measurement over [`PATHS`].
@@ -139,7 +138,7 @@ fn bad_input_is_answered_in_one_line() {
         ("--size", "0", "from 1 to 4096M"),
         ("--strategy", "fastest", "minrtt"),
         ("--cc", "vegas", "cubic"),
-        ("--arm", "paper", "sim"),
+        ("--backend", "paper", "sim"),
         ("--default-path", "2", "0 to 1, or mix"),
         ("--default-path", "first", "mix"),
         ("--runs", "0", "from 1 to 1000000"),
@@ -211,9 +210,9 @@ fn runs_that_cannot_be_recorded_are_refused() {
         assert!(output.stdout.is_empty());
     };
     refused(
-        &["--arm", "links", "--log", "/tmp"],
+        &["--backend", "links", "--log", "/tmp"],
         2,
-        "--arm sim, and this is --arm links",
+        "--backend sim, and this is --backend links",
     );
     refused(
         &["--pcap", "/dev/null"],
@@ -241,7 +240,7 @@ fn a_flow_that_does_not_arrive_is_not_counted() {
 fn an_experiment_is_listed_run_and_reported() {
     let list = lab(&["list"]);
     assert!(String::from_utf8_lossy(&list.stdout).contains("fsa-2a  "));
-    let list = lab(&["list", "--arm", "sim"]);
+    let list = lab(&["list", "--backend", "sim"]);
     let list = String::from_utf8_lossy(&list.stdout);
     assert!(list.contains("fsa-2a  ") && !list.contains("kernel "));
     let out = std::env::temp_dir().join(format!("braid-lab-{}", std::process::id()));
@@ -304,13 +303,10 @@ fn outcomes_are_an_array_of_objects() {
 fn an_experiment_says_what_it_lacks() {
     let out = std::env::temp_dir().join(format!("braid-lacks-{}", std::process::id()));
     let run = |ids: &[&str]| {
-        let mut braid = Command::new(env!("CARGO_BIN_EXE_braid"));
-        braid
-            .env("PATH", out.join("none"))
-            .args(["lab", "run"])
-            .args(ids);
-        braid.args(["--runs", "2", "--json", "--out"]).arg(&out);
-        braid.output().expect("braid starts")
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_braid-lab"));
+        lab.env("PATH", out.join("none")).arg("run").args(ids);
+        lab.args(["--runs", "2", "--json", "--out"]).arg(&out);
+        lab.output().expect("braid-lab starts")
     };
     let (alone, beside) = (run(&["po-8"]), run(&["po-8", "fsa-6a"]));
     let _ = std::fs::remove_dir_all(&out);
@@ -318,12 +314,12 @@ fn an_experiment_says_what_it_lacks() {
     assert_eq!(alone.status.code(), Some(1));
     assert_eq!(
         String::from_utf8_lossy(&alone.stderr),
-        format!("braid: {why}")
+        format!("braid-lab: {why}")
     );
     assert!(beside.status.success());
     assert_eq!(
         String::from_utf8_lossy(&beside.stderr),
-        format!("braid: po-8 is skipped: {why}")
+        format!("braid-lab: po-8 is skipped: {why}")
     );
     let outcomes: Value = serde_json::from_slice(&beside.stdout).expect("JSON");
     assert_eq!(outcomes.as_array().map(Vec::len), Some(1));
@@ -333,12 +329,19 @@ fn an_experiment_says_what_it_lacks() {
 /// The kernel's own sockets are not in the simulator.
 #[test]
 fn an_experiment_says_where_it_runs() {
-    let output = lab(&["run", "kernel", "--arm", "sim", "--out", "/dev/null/none"]);
+    let output = lab(&[
+        "run",
+        "kernel",
+        "--backend",
+        "sim",
+        "--out",
+        "/dev/null/none",
+    ]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert_eq!(
         said,
-        "braid: kernel does not run with --arm sim; expected links\n"
+        "braid-lab: kernel does not run with --backend sim; expected links\n"
     );
 }
 
@@ -389,15 +392,45 @@ fn an_unknown_experiment_is_answered_with_near_ones() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
         said,
-        "braid: there is no experiment `fsa2a`; did you mean fsa-2a or fsa-2b or fsa-6a?\n"
+        "braid-lab: there is no experiment `fsa2a`; did you mean fsa-2a or fsa-2b or fsa-6a?\n"
     );
     let output = lab(&["run", "all", "fsa-2x", "--out", "/dev/null/none"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.starts_with("braid: there is no experiment `fsa-2x`"),
+        said.starts_with("braid-lab: there is no experiment `fsa-2x`"),
         "{said}"
     );
     let output = lab(&["report", "/nowhere"]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// One version longer: with a line that names the new option, and the same results.
+#[test]
+fn the_old_name_of_the_backend_is_taken_with_a_warning() {
+    let output = |arguments: &[&str]| {
+        let output = lab(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        (output.stdout, said)
+    };
+    let (listed, said) = output(&["list", "--backend", "sim"]);
+    assert_eq!(said, "");
+    for old in [&["list", "--arm", "sim"][..], &["list", "--arm=sim"]] {
+        let (same, said) = output(old);
+        assert_eq!(same, listed);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(
+            said.contains("--arm") && said.contains("--backend"),
+            "{said}"
+        );
+    }
+    for command in ["list", "run", "fct"] {
+        let (help, _) = output(&[command, "--help"]);
+        let help = String::from_utf8(help).expect("text");
+        assert!(
+            help.contains("--backend") && !help.contains("--arm"),
+            "{help}"
+        );
+    }
 }

@@ -1,9 +1,11 @@
 //! The testbed of what goes through box and server: user to content host.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::time::Duration;
 
 use braid::failure::Failure;
+use braid::program::BRAID;
 use braid_testbed::bed::{self, Bed};
 use braid_testbed::render::{in_clear, render_config};
 use braid_testbed::{Options, RenderConfig, Rendered, Role, netns};
@@ -93,7 +95,7 @@ pub fn unshaped(gateways: Gateways, congestion: &str) -> Result<Bed, Failure> {
 
 fn build(description: &str, render: RenderConfig) -> Result<Bed, Failure> {
     let options = Options {
-        executable: Some(env!("CARGO_BIN_EXE_braid").into()),
+        executable: Some(Path::new(env!("CARGO_BIN_EXE_braid-lab")).with_file_name(BRAID)),
         render: Some(render),
         ..Options::default()
     };

@@ -1,56 +1,44 @@
-//! The table of `braid lab`.
+//! The arguments of the commands that measure: `fct`, `list`, `run`, `report` and `swarm`.
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use braid_engine::cc::{Algorithm, TABLE};
-use braid_lab::arm::Arm;
-use braid_lab::fct::{DefaultPath, Direction, Records, Size};
-use braid_lab::paths::Paths;
+use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand};
 
-/// The commands of `braid lab`.
-#[derive(Debug, Subcommand)]
-pub enum Lab {
-    /// Measure how long flows take over several paths.
-    ///
-    /// Transfers flows of the given sizes between two hosts joined by the given paths, many times,
-    /// and prints the flow completion time: from the client's first SYN (with --warm-subflows from
-    /// the first byte of the transfer) to the last byte. Run i of any two strategies sees the same
-    /// random numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
-    Fct(FctArgs),
-    /// List the experiments.
-    List {
-        /// Only those that run so.
-        #[arg(long, value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
-        arm: Option<Arm>,
-    },
-    /// Run experiments, and say of each whether what was expected holds.
-    ///
-    /// Puts below --out, for each experiment and arm, one JSON file a cell with every run, the
-    /// figures as SVG, and the outcome, of which `braid lab report` makes pages. A claim
-    /// that does not hold is a result, not a failure.
-    Run(RunArgs),
-    /// Make report.html and report.md of the results in a directory.
-    ///
-    /// Both put beside each other what was reported and what was measured, and say what holds, with
-    /// parameters, seeds and commands. The first has every table and figure and needs nothing else,
-    /// the second one figure of each result. The same results give the same bytes.
-    Report(ReportArgs),
-    /// Run random worlds and look for one in which something does not hold.
-    ///
-    /// Each seed stands for a topology, middleboxes, faults, sizes and settings; all oracles watch.
-    /// A violation is printed with the command that repeats it, and ends with exit code 1. With -v
-    /// what each seed stands for is printed too.
-    Swarm(SwarmArgs),
+use crate::arm::Arm;
+use crate::fct::{DefaultPath, Direction, Records, Size};
+use crate::paths::Paths;
+
+/// The name that the option `--backend` had in the last version; deprecated.
+const OLD_BACKEND: &str = "arm";
+
+/// Returns whether `arguments`, those of a process, name the backend by the option's old name.
+pub fn name_backend_as_before(arguments: impl IntoIterator<Item = OsString>) -> bool {
+    let own = arguments
+        .into_iter()
+        .take_while(|argument| argument != "--");
+    own.filter_map(|argument| argument.into_string().ok())
+        .filter_map(|argument| argument.strip_prefix("--").map(str::to_owned))
+        .any(|option| option.split('=').next() == Some(OLD_BACKEND))
 }
 
-/// Arguments of `braid lab swarm`.
+/// Arguments of `braid-lab list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Only those that run so.
+    #[arg(long, alias = OLD_BACKEND,
+          value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
+    pub backend: Option<Arm>,
+}
+
+/// Arguments of `braid-lab swarm`.
 #[derive(Debug, Args)]
 pub struct SwarmArgs {
     /// How many seeds.
@@ -66,16 +54,17 @@ pub struct SwarmArgs {
     pub attacked: bool,
 }
 
-/// Arguments of `braid lab run`.
+/// Arguments of `braid-lab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Experiments, as `braid lab list` shows them; all: each that runs on the arm.
+    /// Experiments, as `braid-lab list` shows them; all: each that runs on the backend.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
     /// How to run: in virtual time (sim), which is usual, or over real, emulated links (links), which
     /// is the only way of some experiments.
-    #[arg(long, value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
-    pub arm: Option<Arm>,
+    #[arg(long, alias = OLD_BACKEND,
+          value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
+    pub backend: Option<Arm>,
     /// Where to put the results; it is created.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
@@ -88,10 +77,10 @@ pub struct RunArgs {
     pub seed: u64,
 }
 
-/// Arguments of `braid lab report`.
+/// Arguments of `braid-lab report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// What `braid lab run` had for --out.
+    /// What `braid-lab run` had for --out.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Where to put the Markdown instead; with --figures.
@@ -102,7 +91,7 @@ pub struct ReportArgs {
     pub figures: Option<PathBuf>,
 }
 
-/// Arguments of `braid lab fct`.
+/// Arguments of `braid-lab fct`.
 #[derive(Debug, Args)]
 pub struct FctArgs {
     /// Two or more paths: rate, round-trip time, loss each way, and queue in packets if it is not
@@ -143,8 +132,9 @@ pub struct FctArgs {
     ///
     /// The last two take as long as the flows do, and root or a user namespace. The kernel has a
     /// strategy of its own, and cannot be told a size.
-    #[arg(long, default_value = "sim", value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
-    pub arm: Arm,
+    #[arg(long, alias = OLD_BACKEND, default_value = "sim",
+          value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
+    pub backend: Arm,
     /// Path (from 0) on which a connection opens; mix: each path in turn.
     #[arg(long, value_name = "N|mix", default_value = "0")]
     pub default_path: DefaultPath,
@@ -170,10 +160,10 @@ pub struct FctArgs {
     #[arg(long, default_value = "down", value_parser = direction())]
     pub direction: Direction,
     /// Capture the first run of each cell here, at both ends, as pcapng files for Wireshark
-    /// (--arm sim only).
+    /// (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub pcap: Option<PathBuf>,
-    /// Log the first run of each cell here, one JSON object a line (--arm sim only).
+    /// Log the first run of each cell here, one JSON object a line (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
 }
@@ -221,4 +211,18 @@ where
     T: FromStr<Err: Error + Send + Sync> + Clone + Send + Sync + 'static,
 {
     PossibleValuesParser::new(names).try_map(|name| name.parse())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_old_name_of_the_backend_is_noticed_among_options_only() {
+        let noticed = |line: &str| name_backend_as_before(line.split(' ').map(OsString::from));
+        assert!(noticed("braid-lab list --arm sim"));
+        assert!(noticed("braid-lab run --arm=links fsa-2a"));
+        assert!(!noticed("braid-lab list --backend sim"));
+        assert!(!noticed("braid-lab run arm --armed -- --arm"));
+    }
 }

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::bed::stderr;
-
 /// How often the demo is tried at most. It counts for nothing where it says itself that the machine was
 /// too busy; and where a download was too slow, as when one of its programs does not run for half a
 /// second, which is a tenth of it, two others have to be fast.
@@ -21,10 +19,10 @@ const TAKEN: &str = "is already up";
 /// Runs the demo once with a file of `size` MB. Returns its rows, and whether the machine was in time.
 fn rows(size: &str) -> (BTreeMap<String, Value>, bool) {
     let run = || {
-        let mut demo = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let mut demo = Command::new(env!("CARGO_BIN_EXE_braid-lab"));
         let demo = demo.args(["demo", "--json", "--size", size]);
         let output = demo.output().expect("it runs");
-        (stderr(&output), output)
+        (String::from_utf8_lossy(&output.stderr).into_owned(), output)
     };
     // Its testbed always has the same name: a demo that runs beside this one has to end first.
     let end = Instant::now() + OTHER_DEMO;

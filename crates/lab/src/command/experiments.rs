@@ -1,17 +1,17 @@
-//! `braid lab list`, `run` and `report`: experiments.
+//! `braid-lab list`, `run` and `report`: experiments.
 
 use std::fs;
 use std::path::Path;
 
-use braid_lab::arm::{Arm, Error};
-use braid_lab::experiments::{self, ALL, Definition, Outcome, Request};
-use braid_lab::report;
+use crate::arm::{Arm, Error};
+use crate::experiments::{self, ALL, Definition, Outcome, Request};
+use crate::report;
 use serde_json::json;
 
 use super::setting::{cores, prepare, progress_bar};
-use crate::cli::lab::{ReportArgs, RunArgs};
-use crate::cmd::print::{print, print_json};
-use crate::failure::Failure;
+use crate::cli::measure::{ReportArgs, RunArgs};
+use braid::failure::Failure;
+use braid::print::{print, print_json};
 
 /// Stands for every id.
 const EVERYTHING: &str = "all";
@@ -32,7 +32,7 @@ pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
 /// Runs the experiments one after the other and stores what each found. One that calls what is not
 /// installed is skipped where there are others.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
-    let chosen = chosen(&args.ids, args.arm)?;
+    let chosen = chosen(&args.ids, args.backend)?;
     let real = chosen.iter().find(|(_, arm)| !arm.is_virtual());
     prepare(real.map_or(Arm::Sim, |(_, arm)| *arm))?;
     for (definition, arm) in &chosen {
@@ -53,7 +53,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         bar.finish_and_clear();
         let found = match found {
             Err(Error::Missing(why)) if !alone => {
-                eprintln!("braid: {} is skipped: {why}", definition.id);
+                eprintln!("braid-lab: {} is skipped: {why}", definition.id);
                 continue;
             }
             found => found?,
@@ -77,7 +77,7 @@ fn chosen(ids: &[String], arm: Option<Arm>) -> Result<Vec<(&'static Definition, 
     let named = named.map(|id| experiments::find(id).map_err(|e| Failure::Usage(e.to_string())));
     let named: Vec<&'static Definition> = named.collect::<Result<_, _>>()?;
     if named.len() < ids.len() {
-        let left_out = |e: Error| eprintln!("braid: left out: {e}");
+        let left_out = |e: Error| eprintln!("braid-lab: left out: {e}");
         let all = ALL.iter().map(|d| with_arm(d).map_err(left_out));
         return Ok(all.filter_map(Result::ok).collect());
     }

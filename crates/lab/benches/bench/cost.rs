@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Range;
 
 use braid::failure::Failure;
-use braid::kernel_peer;
+use braid_lab::kernel_peer;
 
 /// Processor time so far, or between two looks; seconds.
 #[derive(Debug, Clone, Copy)]

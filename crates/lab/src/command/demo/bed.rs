@@ -8,8 +8,8 @@ use braid_testbed::Role;
 use braid_testbed::bed::{self, Bed};
 
 use super::interrupt::Interrupt;
-use crate::cmd::testbed::options;
-use crate::failure::Failure;
+use crate::command::testbed::options;
+use braid::failure::Failure;
 
 /// Name of the testbed.
 const NAME: &str = "braid-demo";

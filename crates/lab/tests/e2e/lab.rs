@@ -1,4 +1,4 @@
-//! `braid lab` over emulated links, as a user runs it.
+//! `braid-lab` over emulated links, as a user runs it.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -7,7 +7,6 @@ use braid_testbed::netns;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::bed::unique_name;
 use crate::outcomes::assert_outcomes;
 
 /// A measurement under way; killed when dropped.
@@ -23,15 +22,13 @@ impl Drop for Measurement {
 
 /// Starts a measurement that would take minutes, and waits until its namespaces are there.
 fn started() -> Measurement {
-    let child = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args([
-            "lab", "fct", "--arm", "links", "--size", "10M", "--runs", "50",
-        ])
+    let child = Command::new(env!("CARGO_BIN_EXE_braid-lab"))
+        .args(["fct", "--backend", "links", "--size", "10M", "--runs", "50"])
         .args(["--paths", "1mbit,40ms,0%;1mbit,100ms,0%"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .expect("braid starts");
+        .expect("braid-lab starts");
     let mut measurement = Measurement(child);
     let deadline = Instant::now() + Duration::from_secs(60);
     while measurement.namespaces().len() < 2 {
@@ -91,13 +88,13 @@ fn a_connection_is_established_in_the_order_of_t_mptcp() {
     if let Err(reason) = netns::ensure_capable() {
         return reason.announce("a_connection_is_established_in_the_order_of_t_mptcp");
     }
-    let out = std::env::temp_dir().join(format!("{}-order", unique_name()));
-    let run = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(["lab", "run", "tm-3", "--arm", "links", "--runs", "1"])
+    let out = std::env::temp_dir().join(format!("braid-order-{}", std::process::id()));
+    let run = Command::new(env!("CARGO_BIN_EXE_braid-lab"))
+        .args(["run", "tm-3", "--backend", "links", "--runs", "1"])
         .args(["--json", "--out"])
         .arg(&out)
         .output()
-        .expect("braid starts");
+        .expect("braid-lab starts");
     let capture = std::fs::read(out.join("tm-3/links/cells/cold-box.pcapng"));
     let _ = std::fs::remove_dir_all(&out);
     let errors = String::from_utf8_lossy(&run.stderr);
@@ -121,15 +118,15 @@ mod soak {
             return reason.announce("experiments_run_over_links");
         }
         let ids = ["fsa-6a", "fsa-5"];
-        let out = std::env::temp_dir().join(format!("{}-links", unique_name()));
-        let run = Command::new(env!("CARGO_BIN_EXE_braid"))
-            .args(["lab", "run"])
+        let out = std::env::temp_dir().join(format!("braid-links-{}", std::process::id()));
+        let run = Command::new(env!("CARGO_BIN_EXE_braid-lab"))
+            .arg("run")
             .args(ids)
-            .args(["--arm", "links", "--runs", "2"])
+            .args(["--backend", "links", "--runs", "2"])
             .args(["--json", "--out"])
             .arg(&out)
             .output()
-            .expect("braid starts");
+            .expect("braid-lab starts");
         let linux = out.join("fsa-6a/links/cells/cubic-iw10-4k-Linux-MPTCP.json");
         let linux = std::fs::read_to_string(linux);
         let _ = std::fs::remove_dir_all(&out);

@@ -1,28 +1,28 @@
-//! `braid lab fct`: flow completion times.
+//! `braid-lab fct`: flow completion times.
 
 use std::fmt;
 
-use braid_lab::arm::Arm;
-use braid_lab::arm::sim::{self, Recording};
-use braid_lab::fct::{self, Cell, Row, Summary};
+use crate::arm::Arm;
+use crate::arm::sim::{self, Recording};
+use crate::fct::{self, Cell, Row, Summary};
 
 use super::setting::{cores, prepare, progress_bar};
-use crate::cli::lab::FctArgs;
-use crate::cmd::print::{print, print_json};
-use crate::failure::Failure;
+use crate::cli::measure::FctArgs;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
 
 /// Measures every cell and prints one row for each.
 pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     let cells = cells(args);
     for cell in &cells {
-        args.arm.check(cell)?;
+        args.backend.check(cell)?;
     }
     record(args, &cells)?;
-    prepare(args.arm)?;
+    prepare(args.backend)?;
     let bar = progress_bar(cells.len() as u64 * args.runs);
     let row = |cell| {
-        let results = fct::run(cell, args.arm, args.runs, cores(), &|| bar.inc(1))?;
-        Ok(Row::new(cell, args.arm, &results))
+        let results = fct::run(cell, args.backend, args.runs, cores(), &|| bar.inc(1))?;
+        Ok(Row::new(cell, args.backend, &results))
     };
     let rows: Result<Vec<Row>, Failure> = cells.iter().map(row).collect();
     bar.finish_and_clear();
@@ -54,10 +54,10 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
     if recording == Recording::default() {
         return Ok(());
     }
-    if !args.arm.is_virtual() {
+    if !args.backend.is_virtual() {
         let text = format!(
-            "--pcap and --log need --arm sim, and this is --arm {}",
-            args.arm.name()
+            "--pcap and --log need --backend sim, and this is --backend {}",
+            args.backend.name()
         );
         return Err(Failure::Usage(text));
     }
@@ -74,7 +74,7 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
 /// Every size with every congestion control with every strategy.
 fn cells(args: &FctArgs) -> Vec<Cell> {
     // The kernel has its own, whatever is asked for.
-    let strategies = match args.arm {
+    let strategies = match args.backend {
         Arm::Kernel => &args.strategy.0[..1],
         _ => &args.strategy.0,
     };
@@ -121,7 +121,7 @@ impl fmt::Display for Table<'_> {
         };
         writeln!(
             f,
-            "paths {}, {}, arm {}, {} runs, seed {}\n\
+            "paths {}, {}, backend {}, {} runs, seed {}\n\
              fct: from the {start} to the last byte; data: from the first byte; times in ms, \
              mean ± 95 % interval",
             first.paths, first.direction, first.arm, first.runs, first.seed
@@ -215,7 +215,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::lab::Lab;
     use crate::cli::{Cli, Command};
 
     /// What a failing run prints must make that run again.
@@ -224,13 +223,13 @@ mod tests {
         let read = |line: &str| {
             let words = line.split(' ').map(|word| word.trim_matches('\''));
             match Cli::try_parse_from(words).map(|cli| cli.command) {
-                Ok(Command::Lab(Lab::Fct(args))) => (cells(&args), args.runs),
+                Ok(Command::Fct(args)) => (cells(&args), args.runs),
                 other => panic!("{other:?}"),
             }
         };
         for line in [
-            "braid lab fct --paths '5mbit,40ms,0%;5mbit,100ms,2%' --size 64k",
-            "braid lab fct --paths '5mbit,40ms,0%,9;1mbit,1s,0.5%' --size 1M --cc reno --seed 9 \
+            "braid-lab fct --paths '5mbit,40ms,0%;5mbit,100ms,2%' --size 64k",
+            "braid-lab fct --paths '5mbit,40ms,0%,9;1mbit,1s,0.5%' --size 1M --cc reno --seed 9 \
              --default-path mix --warm-subflows --records warm --iw 3 --declare none --queue 7 \
              --direction up",
         ] {

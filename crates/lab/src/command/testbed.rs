@@ -1,4 +1,4 @@
-//! `braid testbed`.
+//! `braid-lab testbed`.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -7,11 +7,11 @@ use braid_testbed as testbed;
 use braid_testbed::netns;
 use braid_testbed::{Client, LinkChange, Options, Spec, render};
 
-use super::print::{print, print_json};
 use crate::cli::Testbed;
-use crate::failure::Failure;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
 
-/// Runs one of the commands of `braid testbed`.
+/// Runs one of the commands of `braid-lab testbed`.
 pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
     match command {
         Testbed::Up { file } => up(file, json),

@@ -18,8 +18,8 @@ use serde::Serialize;
 pub use core::Transfers;
 
 use crate::cli::EnginePeer;
-use crate::failure::Failure;
 use crate::kernel_peer::{Cost, print_line};
+use braid::failure::Failure;
 
 /// Runs one of the roles.
 pub fn run(role: &EnginePeer) -> Result<(), Failure> {

@@ -1,14 +1,14 @@
-//! `braid lab swarm`: random worlds.
+//! `braid-lab swarm`: random worlds.
 
 use std::time::{Duration, Instant};
 
-use braid_lab::swarm::{self, Figures, Report, Worlds};
+use crate::swarm::{self, Figures, Report, Worlds};
 use serde_json::json;
 
 use super::setting::{cores, progress_bar};
-use crate::cli::lab::SwarmArgs;
-use crate::cmd::print::{print, print_json};
-use crate::failure::Failure;
+use crate::cli::measure::SwarmArgs;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
 
 /// Runs the seeds, and fails if something did not hold.
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {

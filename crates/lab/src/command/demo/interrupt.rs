@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::failure::Failure;
+use braid::failure::Failure;
 
 /// Set by SIGINT, SIGTERM and SIGHUP; whoever waits looks at it.
 #[derive(Clone, Default)]

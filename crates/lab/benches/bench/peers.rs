@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::cost;
 use crate::veth::{LINKS, Network, far_address};
 
-const BRAID: &str = env!("CARGO_BIN_EXE_braid");
+const BRAID_LAB: &str = env!("CARGO_BIN_EXE_braid-lab");
 const PORT: u16 = 7005;
 /// Times that a transfer is begun. The kernel's join fails or is late now and then, also several times in a
 /// row, which is not what is measured.
@@ -112,12 +112,12 @@ fn attempt(
     };
     let address = format!("{}:{PORT}", far_address(1));
     let common = ["--fast", "--congestion", congestion];
-    let mut far = network.far(BRAID)?;
+    let mut far = network.far(BRAID_LAB)?;
     far.args(["kernel-peer", "listen", &address, far_does, &bytes_text])
         .args(common);
     let mut far = Peer::start(far)?;
     far.wait_for_line()?;
-    let mut near = network.near(BRAID)?;
+    let mut near = network.near(BRAID_LAB)?;
     match stack {
         Stack::Kernel => near.args(["kernel-peer", "connect"]),
         Stack::Engine => near

@@ -169,7 +169,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         results.arms = Some(rows);
     }
     if arguments.json {
-        braid::kernel_peer::print_line(&results)?;
+        braid_lab::kernel_peer::print_line(&results)?;
     }
     Ok(())
 }

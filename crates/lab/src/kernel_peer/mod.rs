@@ -17,7 +17,7 @@ use braid_testbed::kernel_tcp as socket;
 use serde::Serialize;
 
 use crate::cli::{PeerArgs, Transport};
-use crate::failure::Failure;
+use braid::failure::Failure;
 
 pub use cost::Cost;
 pub use pattern::Pattern;

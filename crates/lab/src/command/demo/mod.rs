@@ -1,7 +1,7 @@
-//! `braid demo`: one file, fetched four ways over the same two emulated links.
+//! `braid-lab demo`: one file, fetched four ways over the same two emulated links.
 //!
 //! `link1` and `link2`: the box only forwards, over that link. `kernel`: the box relays to the
-//! server over a kernel Multipath TCP connection (`braid kernel-peer relay` on either end, where
+//! server over a kernel Multipath TCP connection (`braid-lab kernel-peer relay` on either end, where
 //! the box and the server run in the last row). `braid`: through `braid box` and `braid server`.
 //! In every row an ordinary curl on the user host talks TCP and an ordinary nginx answers it.
 
@@ -22,11 +22,11 @@ use sha2::{Digest, Sha256};
 use self::fetch::{Fetch, fetch};
 use self::interrupt::Interrupt;
 use self::table::{Row, Via};
-use super::print::{print, print_json};
 use super::testbed;
 use crate::cli::DemoArgs;
-use crate::failure::Failure;
 use crate::kernel_peer::{Pattern, hex};
+use braid::failure::Failure;
+use braid::print::{print, print_json};
 
 /// Port of the relays of the kernel row.
 const RELAY_PORT: u16 = 7001;
@@ -49,7 +49,9 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     let rows = rows?;
     down?;
     if let Some(late) = late.ok().filter(|late| *late > LATE_US) {
-        eprintln!("braid: the machine was busy (links {late:.0} µs late): do not trust the result");
+        eprintln!(
+            "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
+        );
     }
     if json {
         print_json(&rows)?;
