@@ -11,10 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::program::BRAID_LAB;
-use braid_lab::kernel_peer::Pattern;
 use braid_testbed::bed::{self, POLL};
 use braid_testbed::render::render_config;
-use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Rendered, Role};
+use braid_testbed::{HostLayout, LinkChange, Options, Pattern, RenderConfig, Rendered, Role};
 
 use super::control;
 use super::interop::is_soak;

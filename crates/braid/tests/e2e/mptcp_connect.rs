@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use braid_lab::kernel_peer::Pattern;
+use braid_testbed::Pattern;
 
 use super::interop::{Interop, PORT, Side};
 

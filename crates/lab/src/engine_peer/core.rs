@@ -9,11 +9,12 @@ use braid_engine::app::{Core, Ctx};
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathId, Stack, SubflowId,
 };
+use braid_testbed::Pattern;
 use braid_wire::Instant;
 use sha2::{Digest, Sha256};
 
 use crate::cli::{Demotion, PeerArgs};
-use crate::kernel_peer::{Direction, Pattern, Report, hex};
+use crate::kernel_peer::{Direction, Report, hex};
 
 /// Bytes written at a time; the engine takes less where it has less room.
 const CHUNK: usize = 256 * 1024;

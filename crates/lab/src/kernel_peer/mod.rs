@@ -5,7 +5,6 @@
 //! Every connection is reported as one line of JSON (`Report` in `transfer`).
 
 mod cost;
-mod pattern;
 mod transfer;
 
 use std::io::{self, Write};
@@ -20,7 +19,6 @@ use crate::cli::{PeerArgs, Transport};
 use braid::failure::Failure;
 
 pub use cost::Cost;
-pub use pattern::Pattern;
 pub use transfer::{Direction, Report, hex};
 
 /// Serves `connections` connections (0: without end), each as `args` say, side by side.

@@ -6,12 +6,12 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Instant;
 
+use braid_testbed::Pattern;
 use braid_testbed::kernel_tcp as socket;
 use braid_testbed::mptcp_info::mptcp_info;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::pattern::Pattern;
 use crate::cli::PeerArgs;
 
 /// Bytes handed to one read or write.

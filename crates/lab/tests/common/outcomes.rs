@@ -1,4 +1,4 @@
-//! The form in which `braid lab run --json` tells programs what experiments found.
+//! The form in which `braid-lab run --json` tells programs what experiments found.
 
 use serde_json::Value;
 

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use braid_testbed::Pattern;
 use braid_testbed::bed::Bed;
 use sha2::{Digest, Sha256};
 
@@ -24,7 +25,7 @@ use self::interrupt::Interrupt;
 use self::table::{Row, Via};
 use super::testbed;
 use crate::cli::DemoArgs;
-use crate::kernel_peer::{Pattern, hex};
+use crate::kernel_peer::hex;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
