@@ -12,8 +12,8 @@ install-deps: ## install what is missing (Debian, by apt-get)
 
 demo: export BRAID_DEMO = 1
 demo: install-deps ## build, then fetch a file over two emulated links, four ways
-	$(CARGO) build --profile demo -p braid
-	@target/demo/braid demo $(DEMO_ARGS)
+	$(CARGO) build --profile demo -p braid -p braid-lab
+	@target/demo/braid-lab demo $(DEMO_ARGS)
 
 test: install-deps ## all that judges behaviour: in virtual time, then in network namespaces
 	@scripts/test.sh
@@ -35,8 +35,8 @@ results: ## run the simulator's experiments and write docs/results.md (see CONTR
 	@scripts/results.sh $(RESULTS_ARGS)
 
 faults: install-deps ## what fourteen faults of a link do to users, over emulated links; minutes
-	$(CARGO) build --release -p braid
-	@scripts/with-net.sh target/release/braid lab run faults --out target/results
+	$(CARGO) build --release -p braid -p braid-lab
+	@scripts/with-net.sh target/release/braid-lab run faults --out target/results
 
 aggregation: ## a hundred pairs of paths in the simulator: what they bring together and alone
 	$(CARGO) test --workspace --test scenarios -- --ignored all_pairs
@@ -50,3 +50,4 @@ fuzz: ## fuzz the packet parsers and the engine for FUZZ_SECONDS each (default 6
 
 man: ## man pages and shell completions into target/man
 	$(CARGO) run --quiet -p braid -- man target/man
+	$(CARGO) run --quiet -p braid-lab -- man target/man

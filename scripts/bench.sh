@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CARGO="${CARGO:-cargo}"
-"$CARGO" bench -p braid --bench bench --no-run --quiet
+"$CARGO" build --release --quiet -p braid -p braid-lab
+"$CARGO" bench -p braid-lab --bench bench --no-run --quiet
 run=(scripts/with-net.sh)
 case "$*" in *--only?sim*) run=() ;; esac # in virtual time, without privileges
-exec "${run[@]}" "$CARGO" bench -p braid --bench bench --quiet -- "$@"
+exec "${run[@]}" "$CARGO" bench -p braid-lab --bench bench --quiet -- "$@"

@@ -5,9 +5,8 @@ use std::io;
 use std::process::ExitCode;
 
 use braid_proxy::config::ConfigError;
-use braid_testbed as testbed;
 
-/// A failure as the user sees it: one line, without the leading `braid:`.
+/// A failure as the user sees it: one line, without the name of the program.
 #[derive(Debug)]
 pub enum Failure {
     /// The command line or a configuration file is wrong; the text says where and what to write.
@@ -53,35 +52,5 @@ impl From<io::Error> for Failure {
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Failure::Usage(error.to_string())
-    }
-}
-
-impl From<testbed::Error> for Failure {
-    fn from(error: testbed::Error) -> Self {
-        use testbed::Error;
-        match error {
-            Error::Spec(_)
-            | Error::NoSuchHost(..)
-            | Error::NoSuchLink(..)
-            | Error::NoProcess(..)
-            | Error::BadChange(_) => Failure::Usage(error.to_string()),
-            Error::Busy(_)
-            | Error::NotUp(_)
-            | Error::NotCapable(_)
-            | Error::System { .. }
-            | Error::Daemon(_)
-            | Error::InVain(_)
-            | Error::Interrupted => Failure::Run(error.to_string()),
-        }
-    }
-}
-
-impl From<braid_lab::arm::Error> for Failure {
-    fn from(error: braid_lab::arm::Error) -> Self {
-        use braid_lab::arm::Error;
-        match error {
-            Error::Usage(text) => Failure::Usage(text),
-            Error::Run(text) | Error::Busy(text) | Error::Missing(text) => Failure::Run(text),
-        }
     }
 }

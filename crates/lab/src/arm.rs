@@ -58,7 +58,7 @@ impl Arm {
             return Err(Error::Usage(text));
         }
         if cell.records == Records::Warm && self == Arm::Kernel {
-            let text = "--records warm is for engines, and this is --arm kernel".to_owned();
+            let text = "--records warm is for engines, and this is --backend kernel".to_owned();
             return Err(Error::Usage(text));
         }
         match self {

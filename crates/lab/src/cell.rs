@@ -43,7 +43,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A download as `braid lab fct` makes it where nothing else is said.
+    /// A download as `braid-lab fct` makes it where nothing else is said.
     pub fn new(paths: Paths, size: Size) -> Cell {
         Cell {
             paths,
@@ -79,7 +79,7 @@ impl Cell {
         };
         let declare = if self.declare_size { "size" } else { "none" };
         format!(
-            "braid lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \
+            "braid-lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \
              --default-path {}{warm} --records {} --iw {} --declare {declare} --queue {} \
              --direction {}",
             self.paths,

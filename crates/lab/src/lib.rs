@@ -1,12 +1,17 @@
 //! The lab: experiments, each a definition that runs on any [`arm`], in the deterministic simulator
-//! or over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds.
+//! or over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; and the
+//! program `braid-lab` ([`command`]), with peers for tests and benchmarks.
 #![forbid(unsafe_code)]
 
 pub mod arm;
 mod cell;
+pub mod cli;
 mod clip;
+pub mod command;
+pub mod engine_peer;
 pub mod experiments;
 pub mod fct;
+pub mod kernel_peer;
 pub mod paths;
 pub mod plot;
 pub mod report;

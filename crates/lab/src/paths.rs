@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use braid_links::text::{RateValue, TimeValue};
-use braid_links::value::{self, ValueError};
 use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
+use braid_units::value::{self, ValueError};
 
 /// What a path is written as; stands in every error.
 const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \

@@ -1,4 +1,4 @@
-//! What `braid lab run grid` finds in full, on a few cells: the adaptive strategy is at least as
+//! What `braid-lab run grid` finds in full, on a few cells: the adaptive strategy is at least as
 //! good as the others, and costs no more than it may.
 
 use braid_lab::arm::Arm;

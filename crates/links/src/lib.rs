@@ -41,7 +41,6 @@
 mod chance;
 mod codel;
 mod counters;
-mod error;
 mod line;
 mod link;
 pub mod middlebox;
@@ -51,11 +50,9 @@ mod schedule;
 mod settings;
 pub mod text;
 mod trace;
-pub mod value;
 
 pub use codel::CoDel;
 pub use counters::{Counters, Tally};
-pub use error::ConfigError;
 pub use link::{Cause, Delivery, Dropped, Link, MAX_HELD, Verdict, flip_bit};
 pub use model::{LinkModel, TraceFile};
 pub use queue::QueueLimit;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use braid_units::value::ValueError;
 use serde::{Deserialize, Serialize};
 
 use crate::queue::QueueLimit;
@@ -10,7 +11,6 @@ use crate::text::{
     CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
 };
 use crate::trace::Trace;
-use crate::value::ValueError;
 
 /// Queue of a link without rate.
 const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);

@@ -5,13 +5,13 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_units::value::{self, ValueError};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::codel::CoDel;
 use crate::queue::QueueLimit;
 use crate::settings::{Loss, Reorder};
-use crate::value::{self, ValueError};
 
 /// Longest delay, jitter or detour.
 const LONGEST: Duration = Duration::from_secs(60);

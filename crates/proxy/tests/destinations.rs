@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-use braid_links::value::prefix;
 use braid_proxy::policy::{DestinationPolicy, DestinationRules};
+use braid_units::value::prefix;
 use ipnet::IpNet;
 
 fn list(prefixes: &[&str]) -> Vec<IpNet> {

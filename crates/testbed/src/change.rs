@@ -4,8 +4,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_links::LinkModel;
 use braid_links::text::from_text;
-use braid_links::{LinkModel, value};
+use braid_units::value;
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 

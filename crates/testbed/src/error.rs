@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-use braid_links::ConfigError;
+use braid::failure::Failure;
+use braid_units::ConfigError;
 
 use crate::netns::Reason;
 
@@ -96,5 +97,24 @@ impl std::error::Error for Error {
 impl From<ConfigError> for Error {
     fn from(e: ConfigError) -> Self {
         Error::Spec(e)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Spec(_)
+            | Error::NoSuchHost(..)
+            | Error::NoSuchLink(..)
+            | Error::NoProcess(..)
+            | Error::BadChange(_) => Failure::Usage(error.to_string()),
+            Error::Busy(_)
+            | Error::NotUp(_)
+            | Error::NotCapable(_)
+            | Error::System { .. }
+            | Error::Daemon(_)
+            | Error::InVain(_)
+            | Error::Interrupted => Failure::Run(error.to_string()),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use braid_links::ConfigError;
+use braid_units::ConfigError;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::error::Error;

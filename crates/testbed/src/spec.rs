@@ -5,8 +5,9 @@ use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use braid_links::value::{self, ValueError};
-use braid_links::{ConfigError, LinkModel};
+use braid_links::LinkModel;
+use braid_units::ConfigError;
+use braid_units::value::{self, ValueError};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IntoDeserializer};

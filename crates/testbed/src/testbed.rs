@@ -34,7 +34,8 @@ pub struct Rendered {
 /// How to bring a testbed up, apart from what the file says.
 #[derive(Default)]
 pub struct Options {
-    /// The program that has the `box` and `server` commands; by default this very executable.
+    /// The program that has the `box` and `server` commands; by default `braid`, beside this one
+    /// or in `PATH`.
     pub executable: Option<PathBuf>,
     /// Makes the configuration of boxes and servers whose `config` the file does not name.
     pub render: Option<RenderConfig>,

@@ -18,9 +18,9 @@ use braid_proxy::status::{Role, ServerStatus, Status};
 use braid_proxy::verdict::Health;
 use rustix::termios::tcgetwinsize;
 
-use super::print::{print, print_json};
 use crate::cli::gateway::{ServersArgs, StatusArgs};
 use crate::failure::Failure;
+use crate::print::{print, print_json};
 
 /// Name of the TUN device where the configuration names none.
 const DEFAULT_TUN: &str = "braid0";

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::ask::columns::{Align, Columns};
-use super::print::{print, print_json};
 use crate::failure::Failure;
+use crate::print::{print, print_json};
 
 /// Version of the JSON form.
 const VERSION: u32 = 1;

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use braid_proxy::keys::PrivateKey;
 
-use super::print::{print, print_json};
 use crate::cli::Key;
 use crate::failure::Failure;
+use crate::print::{print, print_json};
 
 /// Makes a key or reads it, and prints its public key.
 pub fn run(command: &Key, json: bool) -> Result<(), Failure> {

@@ -2,57 +2,42 @@
 
 mod ask;
 mod check;
-pub mod demo;
-pub mod docs;
 mod key;
-pub mod lab;
+mod moved;
 mod password;
 mod plan;
-mod print;
 pub mod serve;
-pub mod testbed;
 
-use crate::cli::{Cli, Command, KernelPeer};
-use crate::engine_peer;
+use std::ffi::OsString;
+
+use clap::CommandFactory;
+
+use crate::cli::{Cli, Command, Moved};
+use crate::docs;
 use crate::failure::Failure;
-use crate::kernel_peer;
+use crate::program::BRAID;
 
 /// Runs the command.
 pub fn run(cli: Cli) -> Result<(), Failure> {
+    let global = global_options(cli.json, cli.verbose);
+    let moved = |old, new, args: &Moved| moved::run(old, new, global, args);
     match cli.command {
-        Command::Demo(args) => demo::run(&args, cli.json),
         Command::Box(args) => serve::boxed(&args, cli.json),
         Command::Server(args) => serve::server(&args, cli.json),
         Command::Key(command) => key::run(&command, cli.json),
         Command::Password(args) => password::run(&args, cli.json),
         Command::Plan(args) => plan::run(&args, cli.json),
-        Command::Testbed(command) => testbed::run(&command, cli.json),
-        Command::Lab(command) => lab::run(&command, cli.json, cli.verbose > 0),
-        Command::Man { directory } => docs::man(&directory),
-        Command::Completions { shell } => docs::completions(shell),
-        Command::EnginePeer(role) => engine_peer::run(&role),
-        Command::KernelPeer(role) => run_kernel_peer(&role),
+        Command::Man { directory } => docs::man(Cli::command(), &directory),
+        Command::Completions { shell } => docs::completions(&mut Cli::command(), BRAID, shell),
+        Command::Demo(args) => moved("demo", "demo", &args),
+        Command::Testbed(args) => moved("testbed", "testbed", &args),
+        Command::Lab(args) => moved("lab", "", &args),
     }
 }
 
-fn run_kernel_peer(role: &KernelPeer) -> Result<(), Failure> {
-    match role {
-        KernelPeer::Listen {
-            address,
-            connections,
-            peer,
-        } => kernel_peer::listen(*address, *connections, peer),
-        KernelPeer::Connect {
-            address,
-            bind,
-            peer,
-        } => kernel_peer::connect(*address, *bind, peer),
-        KernelPeer::Relay {
-            listen,
-            to,
-            accept,
-            connect,
-            congestion,
-        } => kernel_peer::relay(*listen, *to, (*accept, *connect), congestion),
-    }
+/// Returns the options that stood before the arguments of a command.
+fn global_options(json: bool, verbose: u8) -> Vec<OsString> {
+    let json = json.then_some("--json").into_iter();
+    let verbose = (0..verbose).map(|_| "-v");
+    json.chain(verbose).map(OsString::from).collect()
 }

@@ -6,9 +6,9 @@ use braid_proxy::auth;
 use braid_proxy::keys::PrivateKey;
 use serde::Serialize;
 
-use super::print::{print, print_json};
 use crate::cli::PasswordArgs;
 use crate::failure::Failure;
+use crate::print::{print, print_json};
 
 /// What a program is to say in its SOCKS5 handshake.
 #[derive(Serialize)]

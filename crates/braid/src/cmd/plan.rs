@@ -10,9 +10,9 @@ use serde::Deserialize;
 
 use super::ask::columns::{Align, Columns};
 use super::ask::{Asked, units};
-use super::print::{print, print_json};
 use crate::cli::{By, PlanArgs};
 use crate::failure::Failure;
+use crate::print::{print, print_json};
 
 /// Prints the servers in the order in which to rent them.
 pub fn run(args: &PlanArgs, json: bool) -> Result<(), Failure> {

@@ -11,9 +11,9 @@ use braid_proxy::status::Role;
 
 use super::ask::Asked;
 use super::check;
-use super::print::print;
 use crate::cli::gateway::{BoxArgs, BoxCommand, LinkWish, ServerArgs, ServerCommand};
 use crate::failure::Failure;
+use crate::print::print;
 
 /// Runs a box until a signal ends it, or asks one that runs.
 pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {

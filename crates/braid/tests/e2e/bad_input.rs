@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use braid::kernel_peer::Pattern;
+use braid_testbed::Pattern;
 use braid_testbed::netns;
 use braid_testbed::render::render_config;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};

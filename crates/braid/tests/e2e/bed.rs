@@ -4,16 +4,16 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::kernel_peer::Pattern;
+use braid::program::BRAID_LAB;
 use braid_testbed::bed::{self, POLL};
 use braid_testbed::render::render_config;
-use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Rendered, Role};
+use braid_testbed::{HostLayout, LinkChange, Options, Pattern, RenderConfig, Rendered, Role};
 
 use super::control;
 use super::interop::is_soak;
@@ -62,6 +62,16 @@ pub fn unique_name() -> String {
 fn braid() -> PathBuf {
     let built = || env!("CARGO_BIN_EXE_braid").into();
     std::env::var_os("BRAID_PROGRAM").map_or_else(built, PathBuf::from)
+}
+
+/// Returns the laboratory's program, which has the peers. Every build of the workspace's tests puts it beside
+/// the product's.
+pub fn laboratory() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_braid")).with_file_name(BRAID_LAB);
+    let missing =
+        "is missing; run the tests of the whole workspace, which builds it: cargo test --workspace";
+    assert!(program.exists(), "{} {missing}", program.display());
+    program
 }
 
 /// A testbed that is up; removed when dropped.
@@ -236,7 +246,7 @@ impl Bed {
     }
 
     fn peer(&self, host: &str, kind: &str, arguments: &[&str]) -> Background {
-        let mut command = self.exec(host, env!("CARGO_BIN_EXE_braid"));
+        let mut command = self.exec(host, &laboratory().to_string_lossy());
         let mut child = command
             .arg(kind)
             .args(arguments)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use braid_testbed::netns;
 
-use super::bed::{Bed, description, stderr, unique_name};
+use super::bed::{Bed, description, laboratory, stderr, unique_name};
 
 /// Everything of this machine's own network that a testbed, box or server could leave behind.
 fn machine() -> Vec<String> {
@@ -109,14 +109,14 @@ fn nothing_is_left_after_down() {
     assert!(!state.exists());
 }
 
-/// Runs the command `braid testbed …` on a description of its own.
+/// Runs the command `braid-lab testbed …` on a description of its own.
 struct Cli {
     file: PathBuf,
 }
 
 impl Cli {
-    fn braid(&self, command: &str, rest: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_braid"))
+    fn testbed(&self, command: &str, rest: &[&str]) -> Output {
+        Command::new(laboratory())
             .args(["testbed", command])
             .arg(&self.file)
             .args(rest)
@@ -125,7 +125,7 @@ impl Cli {
     }
 
     fn expect(&self, command: &str, rest: &[&str]) -> String {
-        let output = self.braid(command, rest);
+        let output = self.testbed(command, rest);
         assert!(output.status.success(), "{command}: {}", stderr(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -133,7 +133,7 @@ impl Cli {
 
 impl Drop for Cli {
     fn drop(&mut self) {
-        self.braid("down", &[]);
+        self.testbed("down", &[]);
         // The directory of temporary files is cleared by the system too.
         let _ = fs::remove_file(&self.file);
     }
@@ -160,9 +160,9 @@ fn a_testbed_is_built_used_changed_and_removed_by_command() {
         (link["rate"].as_u64(), link["loss"].as_f64()),
         (Some(5_000_000), Some(0.01))
     );
-    assert_eq!(cli.braid("set", &["link9", "up"]).status.code(), Some(2));
+    assert_eq!(cli.testbed("set", &["link9", "up"]).status.code(), Some(2));
     cli.expect("down", &[]);
     assert_eq!(namespaces(&name), [""; 0]);
     assert_eq!(machine(), before);
-    assert_eq!(cli.braid("status", &[]).status.code(), Some(1));
+    assert_eq!(cli.testbed("status", &[]).status.code(), Some(1));
 }

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use braid::kernel_peer::Pattern;
+use braid_testbed::Pattern;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::interop::{Interop, PORT, Side};

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use braid::failure::Failure;
+
 /// Why a cell could not be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
@@ -26,3 +28,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Usage(text) => Failure::Usage(text),
+            Error::Run(text) | Error::Busy(text) | Error::Missing(text) => Failure::Run(text),
+        }
+    }
+}

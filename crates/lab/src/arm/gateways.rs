@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use braid::program::{self, BRAID};
 use braid_testbed::Options;
 use braid_testbed::bed::{self as testbed_bed, Bed, Download};
 use braid_testbed::render::render_config;
@@ -147,9 +148,9 @@ impl Gateways {
 
     /// What `braid box …` prints for machines.
     pub fn ask(&self, arguments: &[&str]) -> Result<Value, Error> {
-        let own = std::env::current_exe().map_err(run_error)?;
+        let braid = program::find(BRAID).map_err(run_error)?;
         let config = self.bed.testbed.state_dir().join("box/box.toml");
-        let mut command = Command::new(own);
+        let mut command = Command::new(braid);
         command.args(["--json", "box"]).args(arguments);
         let output = command.arg("--config").arg(config).output();
         let output = output.map_err(run_error)?;

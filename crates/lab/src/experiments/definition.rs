@@ -49,7 +49,7 @@ impl Definition {
         }
         let names: Vec<&str> = self.arms.iter().map(|arm| arm.name()).collect();
         Err(Error::Usage(format!(
-            "{} does not run with --arm {}; expected {}",
+            "{} does not run with --backend {}; expected {}",
             self.id,
             wanted.name(),
             names.join(" or ")

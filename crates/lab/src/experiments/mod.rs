@@ -82,7 +82,7 @@ impl fmt::Display for UnknownId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "there is no experiment `{}`", self.id)?;
         match self.near.is_empty() {
-            true => write!(f, "; `braid lab list` shows all"),
+            true => write!(f, "; `braid-lab list` shows all"),
             false => write!(f, "; did you mean {}?", self.near.join(" or ")),
         }
     }

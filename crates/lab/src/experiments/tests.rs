@@ -23,7 +23,7 @@ fn an_unknown_id_is_answered_with_near_ones() {
     );
     assert_eq!(
         said("xyz"),
-        "there is no experiment `xyz`; `braid lab list` shows all"
+        "there is no experiment `xyz`; `braid-lab list` shows all"
     );
 }
 

@@ -8,7 +8,7 @@ use super::{Cell, RunResult};
 use crate::arm::Arm;
 use crate::stats;
 
-/// A cell and what its runs gave together; the object `braid lab fct --json` prints.
+/// A cell and what its runs gave together; the object `braid-lab fct --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// Strategy.

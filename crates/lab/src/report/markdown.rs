@@ -20,7 +20,7 @@ pub fn markdown(stored: &[Stored]) -> String {
 /// The page; `place` says where the figure of this name is, seen from it.
 fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
     let mut out = String::from(
-        "# Results\n\nWritten by `braid lab report` from what `braid lab run` has stored, and by \
+        "# Results\n\nWritten by `braid-lab report` from what `braid-lab run` has stored, and by \
          nobody's hand.\nThe HTML page that it makes of the same has every table and figure.\n\n",
     );
     table(&mut out, &summary(stored));

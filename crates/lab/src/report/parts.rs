@@ -113,7 +113,7 @@ pub(super) fn command(outcome: &Outcome) -> String {
         seed,
         ..
     } = outcome;
-    format!("braid lab run {id} --arm {arm} --runs {runs} --seed {seed}")
+    format!("braid-lab run {id} --backend {arm} --runs {runs} --seed {seed}")
 }
 
 /// The parameters of a result, without those that `before` has too.

@@ -94,7 +94,7 @@ pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
     stored.sort_by_key(listed);
     match stored.is_empty() {
         true => Err(format!(
-            "there are no results in {}; `braid lab run ID --out {0}` puts some there",
+            "there are no results in {}; `braid-lab run ID --out {0}` puts some there",
             directory.display()
         )),
         false => Ok(stored),
@@ -111,7 +111,7 @@ fn load_one(place: &Path) -> Result<Stored, String> {
     let Outcome { id, arm, .. } = &outcome;
     if !named(place.parent(), id) || !named(Some(place), arm) {
         return Err(format!(
-            "{} is of `{id}` with --arm {arm}, and not of what its directories are called after",
+            "{} is of `{id}` with --backend {arm}, and not of what its directories are called after",
             file.display()
         ));
     }

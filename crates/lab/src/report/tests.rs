@@ -149,7 +149,7 @@ fn the_page_stands_alone_and_says_what_holds() {
         "| [x-1](#x-1) | A <b> & C | paper | does not hold (0 of 1 claims do) |\n",
         "| a > b: above 5 \\| % | +3 % | 4.500 \\| % | does not hold |\n",
         "- a > b (sim): too few\n",
-        "**sim**: `braid lab run x-1 --arm sim --runs 30 --seed 1`; queue: 50\n",
+        "**sim**: `braid-lab run x-1 --backend sim --runs 30 --seed 1`; queue: 50\n",
         "![fct](x-1/sim/fct.svg)\n",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
@@ -192,7 +192,7 @@ fn arms_stand_side_by_side() {
         "| c: at most 1 |  |  | 0.250 | holds |",
         "holds (2 of 2 claims) | does not hold (1 of 2 claims do) |",
         // Only what differs.
-        "**links**: `braid lab run x-1 --arm links --runs 30 --seed 1`; kernel: 6.18\n",
+        "**links**: `braid-lab run x-1 --backend links --runs 30 --seed 1`; kernel: 6.18\n",
     ] {
         assert!(text.contains(row), "{row}\n{text}");
     }

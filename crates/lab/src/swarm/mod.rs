@@ -155,7 +155,7 @@ fn violation(worlds: Worlds, seed: u64, what: String) -> Violation {
     Violation {
         seed,
         what,
-        replay: format!("braid lab swarm {attacked}--seeds 1 --first-seed {seed} -v"),
+        replay: format!("braid-lab swarm {attacked}--seeds 1 --first-seed {seed} -v"),
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
         assert_ne!(run(1, 2).figures, run(9, 2).figures);
     }
 
-    /// What CI runs; more by `braid lab swarm`.
+    /// What CI runs; more by `braid-lab swarm`.
     #[test]
     fn all_holds_in_300_worlds() {
         let threads = thread::available_parallelism().map_or(1, |n| n.get());
@@ -259,10 +259,10 @@ mod tests {
             "{noted}"
         );
         for (worlds, replay) in [
-            (Worlds::All, "braid lab swarm --seeds 1 --first-seed 7 -v"),
+            (Worlds::All, "braid-lab swarm --seeds 1 --first-seed 7 -v"),
             (
                 Worlds::Attacked,
-                "braid lab swarm --attacked --seeds 1 --first-seed 7 -v",
+                "braid-lab swarm --attacked --seeds 1 --first-seed 7 -v",
             ),
         ] {
             assert_eq!(violation(worlds, 7, "x".to_owned()).replay, replay);

@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_engine::app::{Ctx, LocalError, LocalEvent, LocalId};
-use braid_links::value::ValueError;
+use braid_units::value::ValueError;
 use braid_wire::Instant;
 
 use crate::hints::FlowHints;

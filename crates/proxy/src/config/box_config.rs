@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use braid_engine::Ecn;
 use braid_engine::cc::{self, Algorithm};
-use braid_links::ConfigError;
+use braid_units::ConfigError;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;

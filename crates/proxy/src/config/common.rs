@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::{self, Algorithm};
-use braid_links::ConfigError;
+use braid_units::ConfigError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;

@@ -1,6 +1,6 @@
 //! What `toml` says of a configuration file, in words for its user.
 
-use braid_links::ConfigError;
+use braid_units::ConfigError;
 
 /// The mistake that `toml` found in the `text` of `file`.
 pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {

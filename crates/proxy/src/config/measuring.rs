@@ -3,7 +3,7 @@
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use braid_links::{ConfigError, value};
+use braid_units::{ConfigError, value};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 

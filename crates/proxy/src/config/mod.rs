@@ -20,7 +20,7 @@ pub use box_config::{
     AUTO, BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, MptcpHosts, Probing, Quic,
     ServerEntry, Warm,
 };
-pub use braid_links::ConfigError;
+pub use braid_units::ConfigError;
 pub use check::{Finding, Verdict, key_file, weigh};
 pub use common::{DEFAULT_CONGESTION, DEFAULT_PORT, TunConfig};
 pub use measuring::{Measuring, Select};

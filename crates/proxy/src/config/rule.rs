@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use core::ops::RangeInclusive;
 
 use braid_engine::Urgency;
-use braid_links::ConfigError;
+use braid_units::ConfigError;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use braid_engine::Ecn;
 use braid_engine::cc::Algorithm;
-use braid_links::ConfigError;
+use braid_units::ConfigError;
 use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;

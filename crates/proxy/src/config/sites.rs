@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use braid_links::{ConfigError, value};
+use braid_units::{ConfigError, value};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use braid_engine::Ecn;
-use braid_links::value;
+use braid_units::value;
 use ipnet::IpNet;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};

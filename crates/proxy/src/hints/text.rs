@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use braid_engine::Urgency;
 use braid_engine::strategy::FlowSize;
-use braid_links::value::{self, ValueError};
+use braid_units::value::{self, ValueError};
 
 use super::FlowHints;
 

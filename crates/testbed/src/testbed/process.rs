@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use braid::program::{self, BRAID};
 use braid_linux::sys::die_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -218,9 +219,7 @@ impl Testbed {
         };
         let program = match &self.options.executable {
             Some(program) => program.clone(),
-            None => {
-                std::env::current_exe().map_err(|e| Error::system("find this executable", e))?
-            }
+            None => program::find(BRAID).map_err(|e| Error::system("start box and server", e))?,
         };
         let mut command = Command::new(program);
         command.arg(spec.role.name()).arg("-c").arg(config);

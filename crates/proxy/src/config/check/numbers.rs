@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use braid_links::value;
+use braid_units::value;
 use toml::{Table, Value};
 
 use super::Finding;

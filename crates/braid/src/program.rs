@@ -1,0 +1,156 @@
+//! What the programs `braid` and `braid-lab` have in common: how they read the command line, log, tell of a
+//! failure and find each other. Results go to standard output, logs and errors to standard error.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+
+/// The product's program.
+pub const BRAID: &str = "braid";
+/// The laboratory's program.
+pub const BRAID_LAB: &str = "braid-lab";
+
+/// Reads the command line of this process, which runs the program `name`.
+///
+/// # Errors
+/// The exit code of a process that has nothing more to do: help, the version or an error is printed.
+pub fn read_arguments<Cli: Parser>(name: &str) -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| refuse_usage(name, &error))
+}
+
+/// Prints help and version as they are, and errors in the one form all errors of a program have.
+fn refuse_usage(name: &str, error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // A closed pipe (`braid --help | head`) is no failure.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    match error.kind() {
+        // What was read and what is expected is all there is to say, in one line.
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
+            let said = text.split("\n\n").next().unwrap_or(text);
+            let words: Vec<&str> = said.split_whitespace().collect();
+            complain(name, words.join(" "));
+        }
+        _ => complain(name, text.trim_end_matches('\n')),
+    }
+    Failure::Usage(String::new()).exit_code()
+}
+
+/// Logs to standard error: what `usual` selects, more for each `-v` (`verbose`), anything with `RUST_LOG`.
+pub fn start_log(usual: &str, verbose: u8) {
+    let level = match verbose {
+        0 => usual,
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        // A line that cannot be written (disk full, reader gone) is lost. It would be reported by
+        // `eprintln!`, which panics for the same reason.
+        .log_internal_errors(false)
+        .init();
+}
+
+/// Tells of a failure of the program `name`, and returns the exit code of the process.
+pub fn end(name: &str, result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // What was found is printed.
+        Err(failure @ Failure::Found(_)) => failure.exit_code(),
+        Err(failure) => {
+            complain(name, &failure);
+            failure.exit_code()
+        }
+    }
+}
+
+/// Writes a line of the program `name` to standard error. One that cannot be written is lost: the exit code
+/// remains.
+pub fn complain(name: &str, text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{name}: {text}");
+}
+
+/// Finds the program `name` beside the running one, else in `PATH`.
+///
+/// # Errors
+/// `NotFound`, with what to do about it.
+pub fn find(name: &str) -> io::Result<PathBuf> {
+    let own = env::current_exe().ok();
+    let beside = own.as_deref().and_then(Path::parent);
+    find_in(name, beside, env::var_os("PATH").as_deref()).ok_or_else(|| {
+        let what = format!(
+            "the program `{name}` is neither beside this one nor in PATH; put it there, or build it: cargo \
+             build --release -p {name}"
+        );
+        io::Error::new(io::ErrorKind::NotFound, what)
+    })
+}
+
+fn find_in(name: &str, beside: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
+    // This may be root's process: a directory that depends on where it was started is passed over.
+    let listed = path.into_iter().flat_map(env::split_paths);
+    let listed = listed.filter(|directory| directory.is_absolute());
+    let places = beside.map(Path::to_owned).into_iter().chain(listed);
+    places
+        .map(|directory| directory.join(name))
+        .find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata()
+        .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_beside_this_one_first_and_then_in_path() {
+        let root = env::temp_dir().join(format!("braid-find-{}", std::process::id()));
+        let directory = |name: &str, mode: u32| {
+            let directory = root.join(name);
+            fs::create_dir_all(&directory).expect("a writable directory");
+            let file = directory.join("tool");
+            fs::write(&file, "").expect("a writable directory");
+            fs::set_permissions(&file, Permissions::from_mode(mode)).expect("it is ours");
+            directory
+        };
+        let (own, listed, plain) = (
+            directory("own", 0o755),
+            directory("listed", 0o755),
+            directory("plain", 0o644),
+        );
+        let path = env::join_paths([Path::new("listed"), &plain, &listed]).expect("no colons");
+        let find = |beside: &Path| find_in("tool", Some(beside), Some(&path));
+        let found = [
+            find(&own),
+            find(&plain),
+            find_in("tool", Some(&plain), None),
+        ];
+        let _ = fs::remove_dir_all(&root);
+        assert_eq!(
+            found,
+            [Some(own.join("tool")), Some(listed.join("tool")), None]
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! The testbed of what goes through box and server: user to content host.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use braid::failure::Failure;
+use braid::program::BRAID;
+use braid_testbed::bed::{self, Bed};
+use braid_testbed::render::{in_clear, render_config};
+use braid_testbed::{Options, RenderConfig, Rendered, Role, netns};
+
+/// Longest that anything is waited for.
+pub const LONGEST: Duration = Duration::from_secs(20);
+/// Of what is offered beside nginx.
+const PORT: u16 = 8_080;
+
+/// What users' connections go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gateways {
+    /// Box and server.
+    Braid,
+    /// Box and server without protection.
+    Clear,
+    /// Relays in their place.
+    Relays,
+    /// Relays that encrypt.
+    Shadowsocks,
+}
+
+impl Gateways {
+    /// For names and progress.
+    pub fn name(self) -> &'static str {
+        match self {
+            Gateways::Braid => "braid",
+            Gateways::Clear => "clear",
+            Gateways::Relays => "relays",
+            Gateways::Shadowsocks => "shadowsocks",
+        }
+    }
+
+    fn are_box_and_server(self) -> bool {
+        matches!(self, Gateways::Braid | Gateways::Clear)
+    }
+
+    /// Name of a testbed with these.
+    fn bed(self) -> String {
+        format!("bench{}{}", std::process::id(), self.name())
+    }
+
+    fn render(self, congestion: Option<&str>) -> Result<RenderConfig, Failure> {
+        let render = render_config(congestion)?;
+        Ok(match self {
+            Gateways::Clear => in_clear(render),
+            _ => render,
+        })
+    }
+}
+
+/// With box and server running, with these `settings` in the box's configuration and links of these rates
+/// and delays.
+pub fn up(
+    gateways: Gateways,
+    links: [(&str, &str); 2],
+    settings: &'static str,
+) -> Result<Bed, Failure> {
+    let render = gateways.render(None)?;
+    let render: RenderConfig = Box::new(move |layout, host| {
+        let Rendered { mut text, key } = render(layout, host)?;
+        if host.role == Role::Box {
+            text.push_str(settings);
+        }
+        Some(Rendered { text, key })
+    });
+    let mut bed = build(&bed::description(&gateways.bed(), links), render)?;
+    bed.start("server", LONGEST)?;
+    bed.start("box", LONGEST)?;
+    bed.wait_for_intake(LONGEST)?;
+    Ok(bed)
+}
+
+/// The same hosts with links that nothing holds back, for these gateways. Nothing is started.
+pub fn unshaped(gateways: Gateways, congestion: &str) -> Result<Bed, Failure> {
+    let cubic = "congestion = \"cubic\"";
+    let mut text = bed::unshaped(&gateways.bed());
+    text = text.replace(cubic, &format!("congestion = \"{congestion}\""));
+    if !gateways.are_box_and_server() {
+        for role in ["box", "server"] {
+            let started = format!("role = \"{role}\"\nstart = \"manual\"");
+            text = text.replace(&started, "role = \"router\"");
+        }
+    }
+    build(&text, gateways.render(Some(congestion))?)
+}
+
+fn build(description: &str, render: RenderConfig) -> Result<Bed, Failure> {
+    let options = Options {
+        executable: Some(Path::new(env!("CARGO_BIN_EXE_braid-lab")).with_file_name(BRAID)),
+        render: Some(render),
+        ..Options::default()
+    };
+    Ok(Bed::up(bed::spec(description)?, options, || false)?)
+}
+
+/// Listens on the content host.
+pub fn listen(bed: &Bed) -> Result<TcpListener, Failure> {
+    let host = bed.testbed.layout().host("content")?;
+    let address: SocketAddr = (host.interfaces[0].address4, PORT).into();
+    let listener = netns::run_inside(&host.namespace, || TcpListener::bind(address))?;
+    Ok(listener)
+}

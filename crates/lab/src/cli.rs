@@ -1,0 +1,333 @@
+//! The command line of `braid-lab`. This one table makes `--help`, the man pages and the shell completions.
+
+pub mod measure;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use braid_testbed::kernel_tcp;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use self::measure::{FctArgs, ListArgs, ReportArgs, RunArgs, SwarmArgs};
+
+/// The laboratory of Braid: the demo, testbeds of emulated links, measurements and experiments.
+///
+/// What needs a box or a server runs the program `braid`, which is looked for beside this one and in PATH.
+#[derive(Debug, Parser)]
+#[command(name = "braid-lab", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print results as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Log more: -v what happens, -vv why, -vvv everything. RUST_LOG overrides it.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Fetch a file over two emulated links, four ways, and compare.
+    ///
+    /// Builds a user host, a box, two links (20 Mb/s, 30 ms and 10 Mb/s, 70 ms round trip), a
+    /// server and an nginx in network namespaces of their own; downloads over each link alone,
+    /// over both by the kernel's Multipath TCP, and over both through Braid. Needs root.
+    Demo(DemoArgs),
+    /// Build, use, change and remove a network of namespaces and emulated links.
+    #[command(subcommand)]
+    Testbed(Testbed),
+    /// Measure how long flows take over several paths.
+    ///
+    /// Transfers flows of the given sizes between two hosts joined by the given paths, many times,
+    /// and prints the flow completion time: from the client's first SYN (with --warm-subflows from
+    /// the first byte of the transfer) to the last byte. Run i of any two strategies sees the same
+    /// random numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
+    Fct(FctArgs),
+    /// List the experiments.
+    List(ListArgs),
+    /// Run experiments, and say of each whether what was expected holds.
+    ///
+    /// Puts below --out, for each experiment and backend, one JSON file a cell with every run, the
+    /// figures as SVG, and the outcome, of which `braid-lab report` makes pages. A claim
+    /// that does not hold is a result, not a failure.
+    Run(RunArgs),
+    /// Make report.html and report.md of the results in a directory.
+    ///
+    /// Both put beside each other what was reported and what was measured, and say what holds, with
+    /// parameters, seeds and commands. The first has every table and figure and needs nothing else,
+    /// the second one figure of each result. The same results give the same bytes.
+    Report(ReportArgs),
+    /// Run random worlds and look for one in which something does not hold.
+    ///
+    /// Each seed stands for a topology, middleboxes, faults, sizes and settings; all oracles watch.
+    /// A violation is printed with the command that repeats it, and ends with exit code 1. With -v
+    /// what each seed stands for is printed too.
+    Swarm(SwarmArgs),
+    /// Write the man pages into a directory.
+    Man {
+        /// Where to write; it is created.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Print the completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Kernel TCP and Multipath TCP sockets as a peer for tests and benchmarks.
+    #[command(subcommand, hide = true)]
+    KernelPeer(KernelPeer),
+    /// Connections of the engine alone as a peer for tests and benchmarks.
+    #[command(subcommand, hide = true)]
+    EnginePeer(EnginePeer),
+}
+
+/// Arguments of `braid-lab demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Size of the file, in megabytes (10^6 bytes).
+    #[arg(long, default_value_t = 20, value_name = "MB",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub size: u32,
+    /// Congestion control of every sender.
+    #[arg(long, default_value = "cubic", value_name = "NAME")]
+    pub congestion: String,
+}
+
+/// The commands of `braid-lab testbed`.
+#[derive(Debug, Subcommand)]
+pub enum Testbed {
+    /// Build the network that FILE describes and leave it running.
+    Up {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+    /// Run a command on a host of a running testbed.
+    Exec {
+        /// The description (TOML).
+        file: PathBuf,
+        /// The host.
+        host: String,
+        /// The command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Show the hosts, the links and their counters.
+    Status {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+    /// Change a running link, e.g. `set FILE link1 rate=5mbit delay=10ms loss=1% up`.
+    ///
+    /// Keys are those of a link in the description: rate, trace, delay, jitter, queue, codel, loss,
+    /// reorder, duplicate, corrupt; besides up, down, and restart, which begins the link anew.
+    Set {
+        /// The description (TOML).
+        file: PathBuf,
+        /// The link.
+        link: String,
+        /// What to change.
+        #[arg(required = true, value_name = "CHANGE")]
+        changes: Vec<String>,
+    },
+    /// Remove everything the testbed made.
+    Down {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+    /// Hold a testbed in this process; what `up` starts in the background.
+    #[command(hide = true)]
+    Daemon {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+}
+
+/// The transport of a kernel socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// Plain TCP.
+    Tcp,
+    /// Multipath TCP (`IPPROTO_MPTCP`).
+    Mptcp,
+}
+
+impl From<Transport> for kernel_tcp::Transport {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tcp => kernel_tcp::Transport::Tcp,
+            Transport::Mptcp => kernel_tcp::Transport::Mptcp,
+        }
+    }
+}
+
+/// What every role of the kernel peer takes.
+#[derive(Debug, Clone, Args)]
+pub struct PeerArgs {
+    /// Transport of the socket.
+    #[arg(long, value_enum, default_value_t = Transport::Mptcp)]
+    pub transport: Transport,
+    /// Congestion control (`TCP_CONGESTION`), set on the socket itself.
+    #[arg(long, default_value = "cubic")]
+    pub congestion: String,
+    /// Bytes to send.
+    #[arg(long, default_value_t = 0)]
+    pub send: u64,
+    /// Bytes to expect; anything else is a failure. Without it, whatever comes until the end.
+    #[arg(long)]
+    pub expect: Option<u64>,
+    /// Seed of the bytes sent.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Seed of the bytes expected: the received bytes are compared one by one.
+    #[arg(long)]
+    pub verify: Option<u64>,
+    /// Send one block again and again, and only count what comes (for benchmarks).
+    #[arg(long, conflicts_with = "verify")]
+    pub fast: bool,
+    /// Give up when a socket makes no progress for so many seconds.
+    #[arg(long, default_value_t = 60)]
+    pub stall: u64,
+    /// Abort the connection once so many bytes have come. For a side with nothing to send.
+    #[arg(long, requires = "expect")]
+    pub abort: Option<u64>,
+}
+
+impl PeerArgs {
+    /// Whether this side has nothing to send but something to wait for. It then ends its direction
+    /// after the peer's: the kernel lets no subflow join once a direction is closed.
+    pub fn only_receives(&self) -> bool {
+        self.send == 0 && self.expect.is_some_and(|expected| expected > 0)
+    }
+
+    /// Whether the connection is to be aborted after `received` bytes.
+    pub fn aborts_at(&self, received: u64) -> bool {
+        self.abort.is_some_and(|abort| received >= abort)
+    }
+}
+
+/// The roles of the kernel peer.
+#[derive(Debug, Subcommand)]
+pub enum KernelPeer {
+    /// Take connections and serve each as the arguments say.
+    Listen {
+        /// Address and port; port 0 takes a free one, printed as the first line.
+        address: SocketAddr,
+        /// How many connections to serve before ending; 0 is without end.
+        #[arg(long, default_value_t = 1)]
+        connections: u32,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
+    },
+    /// Connect, send, receive, report.
+    Connect {
+        /// Address and port.
+        address: SocketAddr,
+        /// Local address to bind.
+        #[arg(long)]
+        bind: Option<SocketAddr>,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
+    },
+    /// Relay each accepted connection to another address.
+    Relay {
+        /// Address and port to listen on.
+        listen: SocketAddr,
+        /// Where to relay to.
+        to: SocketAddr,
+        /// Transport of the accepted side.
+        #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+        accept: Transport,
+        /// Transport of the connecting side.
+        #[arg(long, value_enum, default_value_t = Transport::Mptcp)]
+        connect: Transport,
+        /// Congestion control of both sides.
+        #[arg(long, default_value = "cubic")]
+        congestion: String,
+    },
+}
+
+/// When the engine peer's second path is a backup.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct Demotion {
+    /// Make the second path a backup once so many bytes have come.
+    #[arg(long)]
+    pub demote: Option<u64>,
+    /// Make it one no more once so many have come.
+    #[arg(long, requires = "demote")]
+    pub promote: Option<u64>,
+}
+
+/// The roles of the engine peer. The congestion control is that of the configuration.
+#[derive(Debug, Subcommand)]
+pub enum EnginePeer {
+    /// Connect over the links of a `box.toml`, send, receive, report.
+    Connect {
+        /// The links (TOML).
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Address and port.
+        address: SocketAddr,
+        /// How many connections, side by side.
+        #[arg(long, default_value_t = 1)]
+        connections: u32,
+        /// One after the other.
+        #[arg(long)]
+        in_turn: bool,
+        /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
+        #[arg(long)]
+        fast_open: bool,
+        /// What becomes of the second path.
+        #[command(flatten)]
+        demotion: Demotion,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
+    },
+    /// Take connections at the addresses of a `server.toml`, send, receive, report.
+    Listen {
+        /// The addresses (TOML).
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// How many connections to serve before ending.
+        #[arg(long, default_value_t = 1)]
+        connections: u32,
+        /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
+        #[arg(long)]
+        fast_open: bool,
+        /// What becomes of the second path.
+        #[command(flatten)]
+        demotion: Demotion,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exec_hands_options_on_to_the_command() {
+        let line = ["braid-lab", "testbed", "exec", "t.toml", "user", "ls", "-l"];
+        let cli = Cli::try_parse_from(line).expect("a command with options of its own");
+        let Command::Testbed(Testbed::Exec { host, command, .. }) = cli.command else {
+            panic!("not parsed as exec");
+        };
+        assert_eq!(host, "user");
+        assert_eq!(command, ["ls", "-l"]);
+    }
+}

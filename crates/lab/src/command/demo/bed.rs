@@ -1,0 +1,90 @@
+//! The demo's testbed, and what only the demo needs of it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+
+use braid_testbed::Role;
+use braid_testbed::bed::{self, Bed};
+
+use super::interrupt::Interrupt;
+use crate::command::testbed::options;
+use braid::failure::Failure;
+
+/// Name of the testbed.
+const NAME: &str = "braid-demo";
+/// Rates and delays of its links.
+const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
+/// Links, in the order of the results.
+pub const LINKS: [&str; 2] = ["link1", "link2"];
+/// Lines of a log that are shown when something failed.
+const LOG_LINES: usize = 8;
+
+/// Builds the demo's testbed.
+pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
+    let mut spec = bed::spec(&bed::description(NAME, PATHS))?;
+    congestion.clone_into(&mut spec.congestion);
+    // For the box's relay.
+    let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
+    boxes.for_each(|host| host.mptcp = true);
+    Ok(Bed::up(spec, options(Some(congestion))?, move || {
+        interrupt.came()
+    })?)
+}
+
+/// Starts a relay of kernel sockets on a host: listens at the first address, connects to the
+/// second, each over the transport named with it.
+pub fn relay(
+    bed: &Bed,
+    host: &str,
+    (listen, accept): (SocketAddr, &str),
+    (to, connect): (SocketAddr, &str),
+    congestion: &str,
+) -> Result<Background, Failure> {
+    let own = std::env::current_exe()?;
+    let mut command = bed.exec(host, &own.to_string_lossy())?;
+    command
+        .args(["kernel-peer", "relay", &listen.to_string(), &to.to_string()])
+        .args(["--accept", accept, "--connect", connect])
+        .args(["--congestion", congestion])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let child = command
+        .spawn()
+        .map_err(|e| Failure::run("cannot start a relay", e))?;
+    let mut background = Background(child);
+    let mut line = String::new();
+    if let Some(stdout) = background.0.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.is_empty() {
+        return Err(Failure::Run(format!("the relay on {host} ended at once")));
+    }
+    Ok(background)
+}
+
+/// Adds the ends of the logs of box and server, which go away with the testbed.
+pub fn explain(bed: &mut Bed, failure: Failure) -> Failure {
+    let Failure::Run(mut text) = failure else {
+        return failure;
+    };
+    for host in ["server", "box"] {
+        let log = bed.log(host);
+        let lines: Vec<_> = log.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+            text.push_str(&format!("\n  {host}: {line}"));
+        }
+    }
+    Failure::Run(text)
+}
+
+/// A process that ends with this value.
+pub struct Background(Child);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,82 @@
+//! One download by curl, shown and checked.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use braid_testbed::bed::{Bed, Download};
+use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
+
+use super::table::Via;
+use crate::kernel_peer::hex;
+use braid::failure::Failure;
+
+/// Longest a download may take; the slowest link needs 17 s for the demo's usual file.
+const LONGEST_S: u64 = 60;
+
+/// What to download.
+pub struct Fetch<'a> {
+    /// The web server, or a relay to it.
+    pub from: SocketAddr,
+    /// Path of the file there.
+    pub path: &'a str,
+    /// Where to put it.
+    pub to: &'a Path,
+    /// Its size, bytes.
+    pub size: u64,
+    /// Way to name in the progress; nothing is shown where there is none.
+    pub via: Option<Via>,
+}
+
+/// A download that ended well.
+pub struct Fetched {
+    /// As measured by curl, connection set-up included.
+    pub seconds: f64,
+    /// Of what came.
+    pub sha256: String,
+}
+
+/// Downloads on the user host.
+pub fn fetch(bed: &Bed, what: &Fetch<'_>) -> Result<Fetched, Failure> {
+    let bar = progress_bar(what);
+    let download = Download {
+        host: "user",
+        url: format!("http://{}/{}", what.from, what.path),
+        to: what.to,
+        bytes: None,
+        longest: Duration::from_secs(LONGEST_S.max(what.size / 500_000)),
+    };
+    let seconds = bed.download(&download, |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    let seconds = seconds.map_err(|error| {
+        let via = what.via.map(|via| format!(" via {via}"));
+        Failure::run(format_args!("download{}", via.unwrap_or_default()), error)
+    })?;
+    let sha256 = hash(what.to)?;
+    Ok(Fetched { seconds, sha256 })
+}
+
+fn progress_bar(what: &Fetch<'_>) -> ProgressBar {
+    let Some(via) = what.via else {
+        return ProgressBar::hidden();
+    };
+    let style = ProgressStyle::with_template("{prefix:7} {bar:40} {bytes}/{total_bytes} {elapsed}");
+    ProgressBar::new(what.size)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_prefix(via.to_string())
+}
+
+fn hash(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(hex(&hash.finalize())),
+            n => hash.update(&chunk[..n]),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Signals that end the demo.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use braid::failure::Failure;
+
+/// Set by SIGINT, SIGTERM and SIGHUP; whoever waits looks at it.
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    pub fn install() -> Result<Self, Failure> {
+        let interrupt = Interrupt::default();
+        let flag = Arc::clone(&interrupt.0);
+        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+            .map_err(|e| Failure::run("cannot handle signals", e))?;
+        Ok(interrupt)
+    }
+
+    /// Whether a signal came.
+    pub fn came(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,190 @@
+//! `braid-lab demo`: one file, fetched four ways over the same two emulated links.
+//!
+//! `link1` and `link2`: the box only forwards, over that link. `kernel`: the box relays to the
+//! server over a kernel Multipath TCP connection (`braid-lab kernel-peer relay` on either end, where
+//! the box and the server run in the last row). `braid`: through `braid box` and `braid server`.
+//! In every row an ordinary curl on the user host talks TCP and an ordinary nginx answers it.
+
+mod bed;
+mod fetch;
+mod interrupt;
+mod table;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use braid_testbed::Pattern;
+use braid_testbed::bed::Bed;
+use sha2::{Digest, Sha256};
+
+use self::fetch::{Fetch, fetch};
+use self::interrupt::Interrupt;
+use self::table::{Row, Via};
+use super::testbed;
+use crate::cli::DemoArgs;
+use crate::kernel_peer::hex;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
+
+/// Port of the relays of the kernel row.
+const RELAY_PORT: u16 = 7001;
+/// How long box and server may take to start.
+const START: Duration = Duration::from_secs(10);
+/// Between two rows, for the links' queues to run empty.
+const PAUSE: Duration = Duration::from_millis(300);
+/// Lateness (µs, 99th percentile) above which the emulated links are not to be trusted.
+const LATE_US: f64 = 1000.0;
+
+/// Runs the demo. Whatever happens, the testbed is taken down before this returns.
+pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
+    testbed::netns_allowed()?;
+    let interrupt = Interrupt::install()?;
+    let mut bed = bed::up(&args.congestion, interrupt)?;
+    let rows = Demo::new(&mut bed, args).and_then(|mut demo| demo.rows());
+    let rows = rows.map_err(|failure| bed::explain(&mut bed, failure));
+    let late = bed.testbed.lateness().map(|late| late.p99_us);
+    let down = bed.testbed.down();
+    let rows = rows?;
+    down?;
+    if let Some(late) = late.ok().filter(|late| *late > LATE_US) {
+        eprintln!(
+            "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
+        );
+    }
+    if json {
+        print_json(&rows)?;
+    } else {
+        print(table::Table { rows: &rows, args })?;
+    }
+    match rows.iter().find(|row| !row.sha256_ok) {
+        Some(row) => Err(Failure::Run(format!(
+            "the file came damaged via {}",
+            row.via
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The demo on a testbed that is up.
+struct Demo<'a> {
+    bed: &'a mut Bed,
+    congestion: &'a str,
+    /// Bytes of the file.
+    size: u64,
+    sha256: String,
+    content: SocketAddr,
+}
+
+impl<'a> Demo<'a> {
+    fn new(bed: &'a mut Bed, args: &'a DemoArgs) -> Result<Self, Failure> {
+        let size = u64::from(args.size) * 1_000_000;
+        let www = bed.testbed.state_dir().join("content/www");
+        fs::create_dir_all(&www)?;
+        fs::write(www.join("small"), "small\n")?;
+        let sha256 = write_file(&www.join("file"), size)?;
+        let content = SocketAddr::new(bed.address("content")?, 80);
+        Ok(Demo {
+            bed,
+            congestion: &args.congestion,
+            size,
+            sha256,
+            content,
+        })
+    }
+
+    fn rows(&mut self) -> Result<Vec<Row>, Failure> {
+        let mut rows = Vec::new();
+        for (link, via) in bed::LINKS.into_iter().zip([Via::Link1, Via::Link2]) {
+            self.bed.forward_over(link)?;
+            rows.push(self.row(via, self.content)?);
+        }
+        self.bed.stop_forwarding()?;
+        rows.push(self.kernel_row()?);
+        rows.push(self.braid_row()?);
+        table::set_shares(&mut rows);
+        Ok(rows)
+    }
+
+    /// Relays at the places of box and server, joined by one kernel MPTCP connection for each
+    /// connection of curl. The user calls the relay; it has no transparent intake.
+    fn kernel_row(&mut self) -> Result<Row, Failure> {
+        let near = SocketAddr::new(self.bed.lan_address("box")?, RELAY_PORT);
+        let far = SocketAddr::new(self.bed.address("server")?, RELAY_PORT);
+        let (content, cc) = (self.content, self.congestion);
+        let far_relay = bed::relay(self.bed, "server", (far, "mptcp"), (content, "tcp"), cc)?;
+        let near_relay = bed::relay(self.bed, "box", (near, "tcp"), (far, "mptcp"), cc)?;
+        let row = self.row(Via::Kernel, near);
+        drop((near_relay, far_relay));
+        row
+    }
+
+    fn braid_row(&mut self) -> Result<Row, Failure> {
+        self.bed.start("server", START)?;
+        self.bed.start("box", START)?;
+        self.bed.wait_for_intake(START)?;
+        let small = self.bed.testbed.state_dir().join("small");
+        fetch(
+            self.bed,
+            &Fetch {
+                from: self.content,
+                path: "small",
+                to: &small,
+                size: 6,
+                via: None,
+            },
+        )?;
+        self.row(Via::Braid, self.content)
+    }
+
+    fn row(&mut self, via: Via, from: SocketAddr) -> Result<Row, Failure> {
+        self.bed.sleep(PAUSE)?;
+        let to = self.bed.testbed.state_dir().join("fetched");
+        let before = self.bed.carried_back(&bed::LINKS)?;
+        let what = Fetch {
+            from,
+            path: "file",
+            to: &to,
+            size: self.size,
+            via: Some(via),
+        };
+        let fetched = fetch(self.bed, &what)?;
+        let after = self.bed.carried_back(&bed::LINKS)?;
+        let bytes_by_link = after
+            .iter()
+            .zip(&before)
+            .map(|(a, b)| a.saturating_sub(*b))
+            .collect();
+        fs::remove_file(&to)?;
+        let row = Row {
+            via,
+            seconds: fetched.seconds,
+            mbit_s: self.size as f64 * 8.0 / fetched.seconds / 1e6,
+            share_of_sum: 0.0,
+            sha256_ok: fetched.sha256 == self.sha256,
+            bytes_by_link,
+        };
+        tracing::info!(?row, "downloaded");
+        Ok(row)
+    }
+}
+
+/// Writes a file of `size` bytes that do not compress and returns its SHA-256.
+fn write_file(path: &Path, size: u64) -> Result<String, Failure> {
+    let mut pattern = Pattern::new(1);
+    let mut hash = Sha256::new();
+    let mut file = BufWriter::new(File::create(path)?);
+    let mut chunk = vec![0; 1 << 20];
+    let mut left = size;
+    while left > 0 {
+        let n = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
+        pattern.fill(&mut chunk[..n]);
+        hash.update(&chunk[..n]);
+        file.write_all(&chunk[..n])?;
+        left -= n as u64;
+    }
+    file.flush()?;
+    Ok(hex(&hash.finalize()))
+}

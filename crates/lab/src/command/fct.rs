@@ -1,0 +1,241 @@
+//! `braid-lab fct`: flow completion times.
+
+use std::fmt;
+
+use crate::arm::Arm;
+use crate::arm::sim::{self, Recording};
+use crate::fct::{self, Cell, Row, Summary};
+
+use super::setting::{cores, prepare, progress_bar};
+use crate::cli::measure::FctArgs;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
+
+/// Measures every cell and prints one row for each.
+pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
+    let cells = cells(args);
+    for cell in &cells {
+        args.backend.check(cell)?;
+    }
+    record(args, &cells)?;
+    prepare(args.backend)?;
+    let bar = progress_bar(cells.len() as u64 * args.runs);
+    let row = |cell| {
+        let results = fct::run(cell, args.backend, args.runs, cores(), &|| bar.inc(1))?;
+        Ok(Row::new(cell, args.backend, &results))
+    };
+    let rows: Result<Vec<Row>, Failure> = cells.iter().map(row).collect();
+    bar.finish_and_clear();
+    let rows = rows?;
+    if json {
+        print_json(&rows)?;
+    } else {
+        print(Table {
+            rows: &rows,
+            warm: args.warm_subflows,
+        })?;
+    }
+    let missing: u64 = rows.iter().map(|row| row.runs - row.completed).sum();
+    match missing {
+        0 => Ok(()),
+        n => Err(Failure::Run(format!(
+            "{n} of {} runs did not complete; their times are not in the statistics",
+            cells.len() as u64 * args.runs
+        ))),
+    }
+}
+
+/// Records the first run of each cell, where that is asked for.
+fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
+    let recording = Recording {
+        captures: args.pcap.clone(),
+        logs: args.log.clone(),
+    };
+    if recording == Recording::default() {
+        return Ok(());
+    }
+    if !args.backend.is_virtual() {
+        let text = format!(
+            "--pcap and --log need --backend sim, and this is --backend {}",
+            args.backend.name()
+        );
+        return Err(Failure::Usage(text));
+    }
+    for cell in cells {
+        let name = format!("{}-{}-{}", cell.strategy, cell.cc, cell.size);
+        // A strategy may come with settings.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let name = name.replace(|c| !plain(c), "_");
+        sim::record(cell, 0, &recording, &name)?;
+    }
+    Ok(())
+}
+
+/// Every size with every congestion control with every strategy.
+fn cells(args: &FctArgs) -> Vec<Cell> {
+    // The kernel has its own, whatever is asked for.
+    let strategies = match args.backend {
+        Arm::Kernel => &args.strategy.0[..1],
+        _ => &args.strategy.0,
+    };
+    let mut cells = Vec::new();
+    for size in &args.size {
+        for cc in &args.cc {
+            for strategy in strategies {
+                cells.push(Cell {
+                    paths: args.paths.clone(),
+                    size: size.clone(),
+                    strategy: strategy.clone(),
+                    cc: cc.clone(),
+                    default_path: args.default_path,
+                    warm_subflows: args.warm_subflows,
+                    records: args.records,
+                    initial_window: args.iw,
+                    declare_size: args.declare == "size",
+                    queue: args.queue,
+                    direction: args.direction,
+                    dark: None,
+                    seed: args.seed,
+                });
+            }
+        }
+    }
+    cells
+}
+
+/// What people read.
+struct Table<'a> {
+    rows: &'a [Row],
+    /// The times start with the transfer, not with the connection.
+    warm: bool,
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.rows.first() else {
+            return Ok(());
+        };
+        let start = match self.warm {
+            true => "start of the transfer",
+            false => "first SYN",
+        };
+        writeln!(
+            f,
+            "paths {}, {}, backend {}, {} runs, seed {}\n\
+             fct: from the {start} to the last byte; data: from the first byte; times in ms, \
+             mean ± 95 % interval",
+            first.paths, first.direction, first.arm, first.runs, first.seed
+        )?;
+        let mut lines = vec![header()];
+        lines.extend(self.rows.iter().map(line));
+        let widths: Vec<usize> = (0..lines[0].len())
+            .map(|n| {
+                lines
+                    .iter()
+                    .map(|line| line[n].chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        for line in &lines {
+            let mut text = String::new();
+            for (n, (cell, width)) in line.iter().zip(&widths).enumerate() {
+                let gap = if n == 0 { "" } else { "  " };
+                // Names stand left, figures right.
+                let cell = match n {
+                    0 | 1 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                };
+                text.push_str(gap);
+                text.push_str(&cell);
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+fn header() -> Vec<String> {
+    [
+        "strategy",
+        "cc",
+        "size",
+        "fct",
+        "median",
+        "p95",
+        "p99",
+        "data",
+        "bytes by path",
+        "copies",
+        "joins",
+        "retx",
+        "completed",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+fn line(row: &Row) -> Vec<String> {
+    vec![
+        row.strategy.clone(),
+        row.cc.clone(),
+        row.size.clone(),
+        mean(&row.fct_ms),
+        ms(row.fct_ms.median),
+        ms(row.fct_ms.p95),
+        ms(row.fct_ms.p99),
+        mean(&row.fct_data_ms),
+        joined(&row.bytes_by_path, u64::to_string),
+        joined(&row.copy_share_by_path, |share| {
+            format!("{:.1}%", share * 100.0)
+        }),
+        row.join_syns.to_string(),
+        row.retransmissions.to_string(),
+        format!("{}/{}", row.completed, row.runs),
+    ]
+}
+
+fn joined<T>(values: &[T], show: impl Fn(&T) -> String) -> String {
+    values.iter().map(show).collect::<Vec<_>>().join(" / ")
+}
+
+fn mean(times: &Summary) -> String {
+    match times.ci95 {
+        Some(ci95) => format!("{} ± {ci95:.1}", ms(times.mean)),
+        None => ms(times.mean),
+    }
+}
+
+fn ms(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// What a failing run prints must make that run again.
+    #[test]
+    fn a_cell_s_command_gives_that_cell() {
+        let read = |line: &str| {
+            let words = line.split(' ').map(|word| word.trim_matches('\''));
+            match Cli::try_parse_from(words).map(|cli| cli.command) {
+                Ok(Command::Fct(args)) => (cells(&args), args.runs),
+                other => panic!("{other:?}"),
+            }
+        };
+        for line in [
+            "braid-lab fct --paths '5mbit,40ms,0%;5mbit,100ms,2%' --size 64k",
+            "braid-lab fct --paths '5mbit,40ms,0%,9;1mbit,1s,0.5%' --size 1M --cc reno --seed 9 \
+             --default-path mix --warm-subflows --records warm --iw 3 --declare none --queue 7 \
+             --direction up",
+        ] {
+            let (first, _) = read(line);
+            let again = read(&first[0].command(17));
+            assert_eq!(again, (first, 17));
+        }
+    }
+}

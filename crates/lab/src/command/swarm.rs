@@ -1,0 +1,79 @@
+//! `braid-lab swarm`: random worlds.
+
+use std::time::{Duration, Instant};
+
+use crate::swarm::{self, Figures, Report, Worlds};
+use serde_json::json;
+
+use super::setting::{cores, progress_bar};
+use crate::cli::measure::SwarmArgs;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
+
+/// Runs the seeds, and fails if something did not hold.
+pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
+    let bar = progress_bar(args.seeds);
+    let start = Instant::now();
+    let worlds = match args.attacked {
+        true => Worlds::Attacked,
+        false => Worlds::All,
+    };
+    let report = swarm::run(worlds, args.first_seed, args.seeds, cores(), &|_| {
+        bar.inc(1)
+    });
+    let took = start.elapsed();
+    bar.finish_and_clear();
+    if json {
+        print_json(&json!({ "report": report, "wall_s": took.as_secs_f64() }))?;
+    } else {
+        print(text(&report, took, verbose))?;
+    }
+    match report.violations.len() {
+        0 => Ok(()),
+        n => Err(Failure::Run(format!(
+            "{n} of {} seeds: something did not hold",
+            report.seeds
+        ))),
+    }
+}
+
+fn text(report: &Report, took: Duration, verbose: bool) -> String {
+    let mut text = String::new();
+    if verbose {
+        for seed in report.first_seed..report.first_seed.saturating_add(report.seeds) {
+            text.push_str(&format!(
+                "seed {seed}: {}\n",
+                swarm::describe(report.worlds, seed)
+            ));
+        }
+    }
+    for violation in &report.violations {
+        text.push_str(&format!("seed {}: {}\n", violation.seed, violation.what));
+        text.push_str(&format!("  repeat it by: {}\n", violation.replay));
+    }
+    let Figures {
+        connections,
+        fallbacks,
+        aborted,
+        broken,
+        cut_off,
+        late,
+        fast_opened,
+        simulated_ns,
+        packets,
+        bytes,
+        marked,
+    } = report.figures;
+    text.push_str(&format!(
+        "{} seeds, {} violations: {connections} connections ({fallbacks} fallbacks, {aborted} \
+         aborted, {broken} broken, {cut_off} cut off, {late} \
+         ended late, {fast_opened} with payload in the SYN), {:.0} simulated s, {packets} \
+         packets ({marked} marked), {:.1} MB, {:.1} s\n",
+        report.seeds,
+        report.violations.len(),
+        simulated_ns as f64 / 1e9,
+        bytes as f64 / 1e6,
+        took.as_secs_f64(),
+    ));
+    text
+}

@@ -1,0 +1,92 @@
+//! `braid-lab testbed`.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use braid_testbed as testbed;
+use braid_testbed::netns;
+use braid_testbed::{Client, LinkChange, Options, Spec, render};
+
+use crate::cli::Testbed;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
+
+/// Runs one of the commands of `braid-lab testbed`.
+pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
+    match command {
+        Testbed::Up { file } => up(file, json),
+        Testbed::Daemon { file } => {
+            netns_allowed()?;
+            Ok(testbed::run_daemon(Spec::read(file)?, options(None)?)?)
+        }
+        Testbed::Exec {
+            file,
+            host,
+            command,
+        } => exec(file, host, command),
+        Testbed::Status { file } => show(&client(file)?, json),
+        Testbed::Set {
+            file,
+            link,
+            changes,
+        } => {
+            let spec = Spec::read(file)?;
+            let known: Vec<_> = spec
+                .links
+                .iter()
+                .map(|link| link.name.to_string())
+                .collect();
+            if !known.contains(link) {
+                return Err(testbed::Error::NoSuchLink(link.clone(), known).into());
+            }
+            let mut change = LinkChange::parse(changes)?;
+            change.load(&std::env::current_dir()?)?;
+            Ok(Client::connect(&spec.name)?.set(link, None, &change)?)
+        }
+        Testbed::Down { file } => Ok(testbed::down(&Spec::read(file)?.name)?),
+    }
+}
+
+/// Ends with the reason where this process may not make namespaces.
+pub fn netns_allowed() -> Result<(), Failure> {
+    netns::ensure_capable()
+        .map(drop)
+        .map_err(|reason| Failure::run("cannot make network namespaces", reason))
+}
+
+/// How testbeds are brought up by this command: boxes and servers have a congestion control, or their
+/// own.
+pub fn options(congestion: Option<&str>) -> Result<Options, Failure> {
+    Ok(Options {
+        render: Some(render::render_config(congestion)?),
+        ..Options::default()
+    })
+}
+
+fn up(file: &Path, json: bool) -> Result<(), Failure> {
+    let spec = Spec::read(file)?;
+    let arguments = ["testbed".as_ref(), "daemon".as_ref(), file.as_os_str()];
+    let client = testbed::spawn_daemon(&spec.name, arguments)?;
+    show(&client, json)
+}
+
+/// Replaces this process, so that signals, terminal and exit code are those of the command.
+fn exec(file: &Path, host: &str, command: &[String]) -> Result<(), Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(Failure::Usage("no command to run is given".to_owned()));
+    };
+    let error = client(file)?.exec(host, program)?.args(arguments).exec();
+    Err(Failure::run(format_args!("cannot run {program}"), error))
+}
+
+fn client(file: &Path) -> Result<Client, Failure> {
+    Ok(Client::connect(&Spec::read(file)?.name)?)
+}
+
+fn show(client: &Client, json: bool) -> Result<(), Failure> {
+    let status = client.status()?;
+    if json {
+        return print_json(&status);
+    }
+    print(status)
+}

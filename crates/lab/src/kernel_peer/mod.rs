@@ -1,0 +1,140 @@
+//! Kernel sockets as a peer: the other end of interoperability tests, the demo's comparison row,
+//! the yardstick of the benchmarks. It speaks whatever the kernel speaks, Multipath TCP by
+//! default, with the congestion control set on each socket by `TCP_CONGESTION`.
+//!
+//! Every connection is reported as one line of JSON (`Report` in `transfer`).
+
+mod cost;
+mod transfer;
+
+use std::io::{self, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use braid_testbed::kernel_tcp as socket;
+use serde::Serialize;
+
+use crate::cli::{PeerArgs, Transport};
+use braid::failure::Failure;
+
+pub use cost::Cost;
+pub use transfer::{Direction, Report, hex};
+
+/// Serves `connections` connections (0: without end), each as `args` say, side by side.
+pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
+    let listener = socket::listen(address, args.transport.into(), &args.congestion)
+        .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
+    announce(listener.local_addr()?)?;
+    let mut served = Vec::new();
+    let mut all_well = true;
+    while connections == 0 || (served.len() as u64) < u64::from(connections) {
+        let stream = socket::accept(&listener, &args.congestion)?;
+        let args = args.clone();
+        let serving = thread::spawn(move || report(&stream, "listen", &args));
+        if connections > 0 {
+            served.push(serving);
+        }
+    }
+    for serving in served {
+        all_well &= matches!(serving.join(), Ok(Ok(true)));
+    }
+    print_line(&Cost::so_far()?)?;
+    if all_well {
+        Ok(())
+    } else {
+        Err(Failure::Run("a transfer failed".to_owned()))
+    }
+}
+
+/// Connects, transfers as `args` say, reports.
+pub fn connect(
+    address: SocketAddr,
+    bind: Option<SocketAddr>,
+    args: &PeerArgs,
+) -> Result<(), Failure> {
+    let stream = socket::connect(address, bind, args.transport.into(), &args.congestion)
+        .map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
+    let well = report(&stream, "connect", args)?;
+    print_line(&Cost::so_far()?)?;
+    if well {
+        Ok(())
+    } else {
+        Err(Failure::Run("the transfer failed".to_owned()))
+    }
+}
+
+/// Relays every connection accepted on `listen` to `to`, until the process is ended. The first
+/// transport is that of the accepted side, the second that of the connecting side.
+pub fn relay(
+    listen: SocketAddr,
+    to: SocketAddr,
+    (accept, connect): (Transport, Transport),
+    congestion: &str,
+) -> Result<(), Failure> {
+    let listener = socket::listen(listen, accept.into(), congestion)
+        .map_err(|e| Failure::run(format_args!("cannot listen on {listen}"), e))?;
+    announce(listener.local_addr()?)?;
+    loop {
+        let near = socket::accept(&listener, congestion)?;
+        let congestion = congestion.to_owned();
+        thread::spawn(move || {
+            let result = socket::connect(to, None, connect.into(), &congestion)
+                .and_then(|far| relay_one(&near, &far));
+            if let Err(error) = result {
+                tracing::warn!(%to, %error, "relay failed");
+            }
+        });
+    }
+}
+
+/// Pumps both directions, each until its end, and hands the ends on.
+fn relay_one(near: &TcpStream, far: &TcpStream) -> io::Result<()> {
+    thread::scope(|scope| {
+        let up = scope.spawn(|| pump(near, far));
+        let down = pump(far, near);
+        let up = up
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("relay thread failed")));
+        down.and(up)
+    })
+}
+
+fn pump(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    let result = io::copy(&mut from, &mut to);
+    match &result {
+        Ok(_) => to.shutdown(Shutdown::Write)?,
+        Err(_) => {
+            // The other direction must not wait for a peer that is gone.
+            let _ = to.shutdown(Shutdown::Both);
+            let _ = from.shutdown(Shutdown::Both);
+        }
+    }
+    result.map(drop)
+}
+
+/// Runs one connection and prints its report; whether all went well.
+fn report(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> io::Result<bool> {
+    socket::set_stall(stream, Duration::from_secs(args.stall))?;
+    let report = transfer::run(stream, role, args);
+    print_line(&report)?;
+    Ok(report.ok)
+}
+
+/// Tells whoever started this process where it listens.
+fn announce(listening: SocketAddr) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Listening {
+        listening: SocketAddr,
+    }
+    print_line(&Listening { listening })
+}
+
+/// Prints one line of JSON at once.
+pub fn print_line(value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_string(value)?;
+    line.push('\n');
+    let mut out = io::stdout().lock();
+    out.write_all(line.as_bytes())?;
+    out.flush()
+}

@@ -1,0 +1,230 @@
+//! One connection of the kernel peer: sends and receives at the same time, then reports.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Instant;
+
+use braid_testbed::Pattern;
+use braid_testbed::kernel_tcp as socket;
+use braid_testbed::mptcp_info::mptcp_info;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::cli::PeerArgs;
+
+/// Bytes handed to one read or write.
+const CHUNK: usize = 256 * 1024;
+/// Chunks between two looks at the connection's state.
+const SAMPLE_EVERY: u64 = 16;
+
+/// What happened on one connection.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// `listen` or `connect`.
+    pub role: &'static str,
+    /// Nothing failed and everything expected came, as expected.
+    pub ok: bool,
+    /// What failed.
+    pub error: Option<String>,
+    /// The peer's address of the first subflow.
+    pub peer: Option<SocketAddr>,
+    /// Congestion control that the socket had at its start.
+    pub congestion: String,
+    /// The connection is plain TCP: asked for so, or fallen back.
+    pub fallback: bool,
+    /// Most subflows seen at once.
+    pub subflows: u8,
+    /// What was sent.
+    pub sent: Direction,
+    /// What was received.
+    pub received: Direction,
+}
+
+/// One direction of a transfer.
+#[derive(Debug, Default, Serialize)]
+pub struct Direction {
+    /// Payload bytes.
+    pub bytes: u64,
+    /// From the start of the connection to the end of this direction.
+    pub seconds: f64,
+    /// SHA-256 of the payload; none with `--fast`.
+    pub sha256: Option<String>,
+}
+
+/// How one direction went, and what was seen of the connection meanwhile.
+#[derive(Default)]
+struct Half {
+    done: Direction,
+    error: Option<String>,
+    subflows: u8,
+    fallback: bool,
+}
+
+/// Runs the connection to the end of both directions.
+pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
+    let peer = stream.peer_addr().ok();
+    let congestion = socket::congestion(stream).unwrap_or_default();
+    let (sent, received) = thread::scope(|scope| {
+        let sending = scope.spawn(|| send(stream, args));
+        let received = receive(stream, args);
+        let sent = sending.join().unwrap_or_else(|_| Half {
+            error: Some("the sending thread failed".to_owned()),
+            ..Half::default()
+        });
+        (sent, received)
+    });
+    let missed = args
+        .expect
+        .filter(|expected| *expected != received.done.bytes)
+        .map(|expected| format!("received {} of {expected} bytes", received.done.bytes));
+    let error = received
+        .error
+        .clone()
+        .or(missed)
+        .or_else(|| sent.error.clone());
+    Report {
+        role,
+        ok: error.is_none(),
+        error,
+        peer,
+        congestion,
+        fallback: sent.fallback || received.fallback,
+        subflows: sent.subflows.max(received.subflows),
+        sent: sent.done,
+        received: received.done,
+    }
+}
+
+/// Sends what the arguments ask for and ends the direction.
+fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
+    let mut meter = Meter::new(stream, args.fast);
+    let mut pattern = Pattern::new(args.seed);
+    let mut buf = vec![0; CHUNK];
+    if args.fast {
+        pattern.fill(&mut buf);
+    }
+    let mut writer = stream;
+    while meter.half.done.bytes < args.send {
+        let n = CHUNK.min(usize::try_from(args.send - meter.half.done.bytes).unwrap_or(CHUNK));
+        if !args.fast {
+            pattern.fill(&mut buf[..n]);
+        }
+        if let Err(error) = writer.write_all(&buf[..n]) {
+            return meter.end(Some(format!("sending: {}", stalled(error))));
+        }
+        meter.count(&buf[..n]);
+    }
+    let error = if args.only_receives() {
+        None
+    } else {
+        stream.shutdown(Shutdown::Write).err()
+    };
+    meter.end(error.map(|e| format!("ending the sending direction: {e}")))
+}
+
+/// Receives to the end of the direction, comparing with the expected bytes where asked to.
+fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
+    let mut meter = Meter::new(stream, args.fast);
+    let mut expected = args.verify.map(Pattern::new);
+    let mut buf = vec![0; CHUNK];
+    let mut reader = stream;
+    loop {
+        let n = match reader.read(&mut buf) {
+            Ok(0) => {
+                let ended = args
+                    .only_receives()
+                    .then(|| stream.shutdown(Shutdown::Write));
+                let error = ended.and_then(Result::err);
+                return meter.end(error.map(|e| format!("ending the sending direction: {e}")));
+            }
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return meter.end(Some(format!("receiving: {}", stalled(error)))),
+        };
+        meter.count(&buf[..n]);
+        if args.aborts_at(meter.half.done.bytes) {
+            let aborted = socket::reset_on_drop(stream).err();
+            return meter.end(aborted.map(|e| format!("aborting: {e}")));
+        }
+        if let Some(Err(at)) = expected.as_mut().map(|pattern| pattern.check(&buf[..n])) {
+            return meter.end(Some(format!("byte {at} differs from what was expected")));
+        }
+    }
+}
+
+/// Says of a time-out what it means here.
+fn stalled(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, "no progress for too long")
+        }
+        _ => error,
+    }
+}
+
+/// Counts and hashes one direction and looks at the connection's state now and then.
+struct Meter<'a> {
+    stream: &'a TcpStream,
+    start: Instant,
+    hash: Option<Sha256>,
+    chunks: u64,
+    half: Half,
+}
+
+impl<'a> Meter<'a> {
+    fn new(stream: &'a TcpStream, fast: bool) -> Self {
+        let hash = (!fast).then(Sha256::new);
+        let half = Half::default();
+        Meter {
+            stream,
+            start: Instant::now(),
+            hash,
+            chunks: 0,
+            half,
+        }
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.half.done.bytes += bytes.len() as u64;
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
+        }
+        if self.chunks.is_multiple_of(SAMPLE_EVERY) {
+            self.sample();
+        }
+        self.chunks += 1;
+    }
+
+    /// A connection that ends loses its subflows one by one: what counts is the most at once.
+    fn sample(&mut self) {
+        match mptcp_info(self.stream.as_fd()) {
+            Ok(Some(info)) => {
+                self.half.subflows = self.half.subflows.max(info.subflows);
+                self.half.fallback |= info.fallback;
+            }
+            Ok(None) => self.half.fallback = true,
+            Err(_) => {}
+        }
+    }
+
+    fn end(mut self, error: Option<String>) -> Half {
+        self.sample();
+        self.half.done.seconds = self.start.elapsed().as_secs_f64();
+        self.half.done.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
+        self.half.error = error;
+        self.half
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
