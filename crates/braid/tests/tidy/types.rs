@@ -34,7 +34,6 @@ pub const EXCESSES: &[Excess] = &[
     excess("engine::Connection", 246, 0, 0),
     excess("engine::Sender", 0, 46, 0),
     excess("engine::Stack", 91, 0, 0),
-    excess("engine::Subflow", 0, 53, 17),
     excess("proxy::Gauge", 0, 0, 4),
     excess("proxy::Relay", 0, 0, 7),
     excess("proxy::Tls", 0, 30, 5),

@@ -5,7 +5,7 @@ use braid_wire::checksum::{Sum, sum_at};
 use braid_wire::mptcp::{ResetReason, dss_checksum};
 
 use super::connection::{Connection, Ctx, Mode};
-use super::subflow::ResetKind;
+use super::ending::ResetKind;
 use crate::FallbackCause;
 use crate::buffer::{InsertError, RecvBuffer};
 use crate::event::SubflowCloseReason;

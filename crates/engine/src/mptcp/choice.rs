@@ -147,7 +147,10 @@ impl Connection {
         for subflow in carriers.take(MAX_VIEWS) {
             let ready = subflow.room(ctx.now) > 0;
             let copies = match copying && ready {
-                true => self.snd.flight.copies(&mut subflow.cursors, subflow.slot),
+                true => self
+                    .snd
+                    .flight
+                    .copies(&mut subflow.place.cursors, subflow.place.slot),
                 false => Copies::default(),
             };
             let most_urgent = ctx.claims.most_urgent(ctx.now, subflow.link());

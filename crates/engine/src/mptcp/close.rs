@@ -7,6 +7,7 @@ use super::fast_close::FAST_CLOSE_TIME;
 use super::subflow::{Phase, Subflow};
 use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
+use crate::tcp::closing::Closing;
 
 /// How long a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
@@ -29,9 +30,11 @@ impl Connection {
     /// is the end of the stream.
     // Conforms: 8684-3.3.3-8
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let rcv = &mut self.subflows[i].rcv;
-        rcv.take_fin();
-        let over = rcv.finished() && matches!(self.mode, Mode::Tcp) && !self.is_ended();
+        let subflow = &mut self.subflows[i];
+        if subflow.rcv.take_fin() {
+            subflow.closing.on_peer_fin();
+        }
+        let over = subflow.rcv.finished() && matches!(self.mode, Mode::Tcp) && !self.is_ended();
         if over && self.rcv.fin.is_none() {
             // Not what was handed on: what came before a fallback may still wait for memory.
             let end = self.subflows[i].rcv.bytes_received();
@@ -64,8 +67,8 @@ impl Connection {
     /// written, DATA_FIN and what the peer dropped at the data level still go out there (RFC 8684
     /// section 3.3.3). Returns whether there were any.
     fn answer_fins(&mut self) -> bool {
-        let carries_on = |s: &Subflow| s.can_carry() && !s.stale && !s.rcv.finished();
-        let unanswered = |s: &Subflow| s.rcv.finished() && !s.fin_wanted;
+        let carries_on = |s: &Subflow| s.can_carry() && !s.signs.stale && !s.rcv.finished();
+        let unanswered = |s: &Subflow| s.rcv.finished() && !s.closing.is_closed_here();
         if matches!(self.mode, Mode::Tcp)
             || self.rcv.fin.is_some()
             || !self.subflows.iter().any(unanswered)
@@ -74,8 +77,8 @@ impl Connection {
             return false;
         }
         for subflow in self.subflows.iter_mut().filter(|s| unanswered(s)) {
-            subflow.fin_wanted = true;
-            self.snd.flight.on_failed(subflow.slot);
+            subflow.closing.close();
+            self.snd.flight.on_failed(subflow.place.slot);
         }
         true
     }
@@ -116,14 +119,15 @@ impl Connection {
         let fin = plain_fin || (!tcp && self.is_through());
         let mut changed = plain_fin;
         for subflow in &mut self.subflows {
-            changed |= fin && !subflow.fin_wanted;
-            subflow.fin_wanted |= fin;
-            let said = subflow.fin_acked && subflow.rcv.finished();
+            changed |= fin && !subflow.closing.is_closed_here();
+            if fin {
+                subflow.closing.close();
+            }
             if subflow.phase == Phase::Established
-                && said
-                // TIME-WAIT: a peer that missed our last ACK sends its FIN again. With MPTCP the
+                && subflow.closing.is_over()
+                // In TIME-WAIT a peer that missed our last ACK sends its FIN again. With MPTCP the
                 // end was agreed on at the data level, and a RST does no harm.
-                && (!tcp || (over && subflow.closed_second))
+                && (!tcp || (over && subflow.closing == Closing::Closed))
             {
                 // The last ACK is still to be sent where it is due.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
@@ -161,7 +165,7 @@ impl Connection {
             }
             if self.subflows.is_empty() && !self.is_through() {
                 self.live.waiting_since.get_or_insert(ctx.now);
-                let by_peer = subflow.close_reason == SubflowCloseReason::Reset;
+                let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
                 let abandoned = by_peer && self.listener.is_some();
                 self.live.abandoned_at = abandoned.then_some(ctx.now);
             }
@@ -171,20 +175,20 @@ impl Connection {
 
     /// When a finished connection may be forgotten.
     pub fn forget_at(&self) -> Option<braid_wire::Instant> {
-        let Life::Ended { at } = self.life else {
+        let Life::Ended { at, reason } = self.life else {
             return None;
         };
-        let said = |s: &Subflow| s.fin_acked && s.rcv.finished();
-        if !self.subflows.is_empty() && self.subflows.iter().all(said) {
+        let over = |s: &Subflow| s.closing.is_over();
+        if !self.subflows.is_empty() && self.subflows.iter().all(over) {
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
             return Some(at + (rto.unwrap_or(LINGER) * 4).clamp(LINGER, MAX_LINGER));
         }
-        if self.subflows.iter().any(|s| s.insists) {
+        if self.subflows.iter().any(|s| s.ending.insists) {
             // The repeats end by themselves before.
             return Some(at + FAST_CLOSE_TIME + LINGER);
         }
-        let active_close = self.close_reason == Some(CloseReason::Finished)
-            && self.subflows.iter().any(|s| s.fin_sent);
+        let active_close = reason == CloseReason::Finished
+            && self.subflows.iter().any(|s| s.closing.is_fin_sent());
         match (self.subflows.is_empty(), active_close) {
             (true, _) => Some(at),
             (false, true) => Some(at + MAX_LINGER),

@@ -11,12 +11,14 @@ use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
 use super::busy::Busy;
+use super::ending::ResetKind;
 use super::flight::Flight;
 use super::flow::{Flow, Marks};
 use super::joins::Joins;
 use super::keys::Keys;
+use super::opening::SynData;
 use super::signal::Signals;
-use super::subflow::{Opens, Phase, ResetKind, Subflow, SynData};
+use super::subflow::{Opens, Phase, Subflow};
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::cc::Algorithm;
@@ -283,6 +285,7 @@ pub(crate) enum Life {
     /// `Closed` was reported; only acknowledgements are still exchanged.
     Ended {
         at: Instant,
+        reason: CloseReason,
     },
 }
 
@@ -364,8 +367,6 @@ pub(crate) struct Connection {
     pub charged: usize,
     /// Its place among those who wait for their group to have less.
     pub crowded: Option<u64>,
-    /// Why it ended, once it has.
-    pub close_reason: Option<CloseReason>,
 }
 
 impl Connection {
@@ -416,7 +417,6 @@ impl Connection {
             group: None,
             charged: 0,
             crowded: None,
-            close_reason: None,
         }
     }
 
@@ -514,7 +514,7 @@ impl Connection {
 
     /// What it found of the paths is there for others.
     fn remember(&mut self, ctx: &mut Ctx<'_>) {
-        let working = |s: &&mut Subflow| s.is_established() && !s.stale;
+        let working = |s: &&mut Subflow| s.is_established() && !s.signs.stale;
         for subflow in self.subflows.iter_mut().filter(working) {
             subflow.remember(ctx.now, ctx.records);
         }
@@ -706,7 +706,7 @@ impl Connection {
         for subflow in self
             .subflows
             .iter_mut()
-            .filter(|s| s.is_established() && !s.stale)
+            .filter(|s| s.is_established() && !s.signs.stale)
         {
             subflow.rcv.ack_now();
         }
@@ -772,7 +772,7 @@ impl Connection {
         let worst = self
             .subflows
             .iter_mut()
-            .filter(|s| (too_much || (pressed && s.stale)) && needs(s) > 0)
+            .filter(|s| (too_much || (pressed && s.signs.stale)) && needs(s) > 0)
             .max_by_key(|s| needs(s));
         let Some(subflow) = worst else {
             return false;
@@ -797,7 +797,8 @@ impl Connection {
                 _ => {
                     // A peer that closed the connection itself has nothing to be told, and one that
                     // does not know the subflow yet could not tell that it is meant.
-                    subflow.insists = subflow.is_established() && reason != CloseReason::Reset;
+                    subflow.ending.insists =
+                        subflow.is_established() && reason != CloseReason::Reset;
                     subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished);
                 }
             }
@@ -817,8 +818,10 @@ impl Connection {
         }
         // Its subflows may linger on, but the next connection may come at once.
         self.remember(ctx);
-        self.life = Life::Ended { at: ctx.now };
-        self.close_reason = Some(reason);
+        self.life = Life::Ended {
+            at: ctx.now,
+            reason,
+        };
         self.stop_writing(ctx);
         self.snd.buf.clear(ctx.pool);
         self.snd.nxt = self.snd.buf.end();
@@ -860,7 +863,7 @@ impl Connection {
         }
         if self.is_ended() {
             debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
-            debug_assert!(self.close_reason.is_some() && !self.starved);
+            debug_assert!(!self.starved);
         }
     }
 }

@@ -8,7 +8,7 @@ use braid_wire::{Dsn64, Instant};
 
 use super::connection::{Connection, Mptcp};
 use super::keys::Keys;
-use super::subflow::SynData;
+use super::opening::SynData;
 use crate::tcp::scoreboard::Mapping;
 
 /// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,

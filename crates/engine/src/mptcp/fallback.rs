@@ -5,7 +5,8 @@ use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
 
 use super::connection::{Connection, Ctx, Farewell, Mode, SendFin};
 use super::dss::carried;
-use super::subflow::{Opens, ResetKind, Subflow};
+use super::ending::ResetKind;
+use super::subflow::{Opens, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
 
@@ -74,11 +75,11 @@ impl Connection {
     /// stream.
     pub(super) fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
-        let sent = subflow.snd.nxt - u64::from(subflow.fin_sent);
+        let sent = subflow.snd.nxt - u64::from(subflow.closing.is_fin_sent());
         let mut others = self.subflows.iter().filter(|s| s.id != subflow.id);
         others.all(Subflow::is_early)
             && subflow.opens == Opens::Connection
-            && (!subflow.fin_wanted || self.snd.fin == SendFin::Acked)
+            && (!subflow.closing.is_closed_here() || self.snd.fin == SendFin::Acked)
             && sent == self.snd.nxt + 1
             && subflow.snd.board.is_aligned()
             && subflow.rcv.placed() == self.rcv.buf.rcv_nxt() + 1
@@ -129,7 +130,9 @@ impl Connection {
         let mptcp = self.mptcp().filter(|m| m.checksum);
         let offset = mptcp.and_then(|m| una.checked_add_signed(failed.diff(m.dsn(una))));
         if let Some(offset) = offset {
-            self.snd.flight.on_spoilt(offset, self.subflows[i].slot);
+            self.snd
+                .flight
+                .on_spoilt(offset, self.subflows[i].place.slot);
         }
     }
 

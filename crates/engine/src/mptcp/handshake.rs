@@ -9,10 +9,12 @@ use braid_wire::mptcp::{Capable, CapableFlags, Join, MptcpOption, ResetReason, V
 use braid_wire::tcp::{self, Flags};
 
 use super::connection::{Connection, Ctx, Life, Mode, Mptcp};
+use super::ending::ResetKind;
 use super::flight::Slot;
 use super::keys::{Keys, hmac64, hmac160, join_hmac};
+use super::opening::{JoinProof, SynData};
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, ResetKind, Subflow, SynData};
+use super::subflow::{Opens, Phase, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{PathRecord, Records, Target};
 use crate::strategy::StrategyEvent;
@@ -111,7 +113,7 @@ impl Connection {
         self.paths.set_home(tuple.local);
         let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
         let (peer, path) = subflow.link();
-        subflow.asks_plainly = ctx.blackholes.swallow(ctx.now, peer, path);
+        subflow.handshake.asks_plainly = ctx.blackholes.swallow(ctx.now, peer, path);
         self.add_subflow(ctx, subflow);
         Ok(())
     }
@@ -130,7 +132,9 @@ impl Connection {
             remote_nonce: 0,
         };
         let mut subflow = self.new_subflow(ctx, path, tuple, opens);
-        subflow.asked_early = self.joins.is_pending();
+        if self.joins.is_pending() {
+            subflow.handshake.proof = JoinProof::AskedEarly;
+        }
         self.add_subflow(ctx, subflow);
         Ok(())
     }
@@ -148,14 +152,14 @@ impl Connection {
         let config = &ctx.paths[usize::from(path.0)].config;
         let numbers = ctx.secret.first_numbers(ctx.now, &tuple);
         let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), numbers, ctx.config);
-        subflow.slot = Slot::free(self.subflows.iter().map(|s| s.slot));
-        subflow.backup = config.backup;
+        subflow.place.slot = Slot::free(self.subflows.iter().map(|s| s.place.slot));
+        subflow.priority.own = config.backup;
         // MP_CAPABLE has no bit for it.
-        subflow.backup_untold = config.backup && matches!(opens, Opens::Connection);
+        subflow.priority.untold = config.backup && matches!(opens, Opens::Connection);
         subflow.opens = opens;
-        subflow.own_id = self.paths.own_id(path, tuple.local.ip());
-        subflow.opened_at = ctx.now;
-        subflow.handshake_at = Some(ctx.now);
+        subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
+        subflow.handshake.opened_at = ctx.now;
+        subflow.handshake.at = Some(ctx.now);
         let congestion = self.congestion(ctx.config);
         if congestion.name() != ctx.config.congestion.name() {
             subflow.snd.set_congestion(congestion);
@@ -193,7 +197,7 @@ impl Connection {
         subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
         subflow.rcv.told = told;
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
-        let tries = subflow.handshake_tries;
+        let tries = subflow.handshake.tries;
         subflow.marks.on_syn_ack(ctx.config.ecn, tcp.flags, tries);
         let rtt = subflow.handshake_rtt(ctx.now, tcp);
         let in_syn = self.on_offer_answered(ctx, i, tcp);
@@ -244,7 +248,7 @@ impl Connection {
         self.subflows[i].rcv.ack_now();
         self.establish(ctx, i);
         if self.mptcp().is_some() {
-            self.subflows[i].handshake_tries = 0;
+            self.subflows[i].handshake.tries = 0;
             self.subflows[i].note_third_ack(ctx.now, ctx.records);
         }
         self.life = Life::Open;
@@ -258,7 +262,7 @@ impl Connection {
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.subflows[i];
         let (peer, path) = subflow.link();
-        if !subflow.asks_plainly {
+        if !subflow.handshake.asks_plainly {
             ctx.stripped.note(ctx.now, peer, path);
             self.fall_back(ctx, FallbackCause::PeerSynAckPlain);
             return;
@@ -313,15 +317,15 @@ impl Connection {
             );
             return;
         };
-        subflow.peer_backup = backup;
-        subflow.peer_id = address_id;
+        subflow.priority.peer = backup;
+        subflow.ids.peer = address_id;
         subflow.opens = Opens::Join {
             local_nonce,
             remote_nonce: nonce,
         };
-        subflow.unjudged = Some(hmac);
+        subflow.handshake.unjudged = Some(hmac);
         subflow.phase = Phase::JoinAcked;
-        (subflow.handshake_at, subflow.handshake_tries) = (None, 0);
+        (subflow.handshake.at, subflow.handshake.tries) = (None, 0);
         self.check_syn_ack(ctx, i);
     }
 
@@ -333,9 +337,11 @@ impl Connection {
         }
         self.size_segments();
         for subflow in &mut self.subflows {
-            subflow.fin_wanted |= mem::take(&mut subflow.left);
-            if subflow.phase == Phase::JoinAcked && subflow.unjudged.is_none() {
-                subflow.handshake_at = Some(now);
+            if mem::take(&mut subflow.handshake.left) {
+                subflow.closing.close();
+            }
+            if subflow.phase == Phase::JoinAcked && subflow.handshake.unjudged.is_none() {
+                subflow.handshake.at = Some(now);
             }
         }
     }
@@ -385,7 +391,7 @@ impl Connection {
         }
         if tcp.flags.contains(Flags::SYN) {
             if tcp.seq == subflow.rcv.irs {
-                subflow.handshake_at = Some(ctx.now);
+                subflow.handshake.at = Some(ctx.now);
                 subflow.marks.on_syn_again(tcp.flags);
             }
             return false;
@@ -520,8 +526,8 @@ impl Connection {
             self.joins.secret(),
         );
         Some(MptcpOption::Join(Join::SynAck {
-            backup: subflow.backup,
-            address_id: subflow.own_id,
+            backup: subflow.priority.own,
+            address_id: subflow.ids.own,
             hmac: hmac64(&hmac),
             nonce: local_nonce,
         }))
@@ -531,11 +537,12 @@ impl Connection {
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.subflows[i];
-        subflow.fin_wanted |= confirmed && mem::take(&mut subflow.left);
+        if confirmed && mem::take(&mut subflow.handshake.left) {
+            subflow.closing.close();
+        }
         subflow.phase = Phase::Established;
-        subflow.established_at = ctx.now;
-        subflow.handshake_at = None;
-        subflow.second_at = None;
+        subflow.handshake.established_at = ctx.now;
+        subflow.handshake.stop();
         subflow.signs.heard_at = ctx.now;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
@@ -551,7 +558,7 @@ impl Connection {
             record: subflow.record(ctx.records),
         });
         subflow.remember(ctx.now, ctx.records);
-        if mem::take(&mut subflow.backup_untold) {
+        if mem::take(&mut subflow.priority.untold) {
             self.signals.add(ctx.now, Signal::Priority(subflow.id));
         }
         self.replace_deaf(i);
@@ -568,7 +575,7 @@ impl Connection {
     // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
         let capable = match (&self.mode, subflow.phase) {
-            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.asks_plainly => {
+            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.handshake.asks_plainly => {
                 Capable::Syn {
                     version: VERSION,
                     flags: flags(config, *checksum),
@@ -591,8 +598,8 @@ impl Connection {
             return None;
         };
         Some(MptcpOption::Join(Join::Syn {
-            backup: subflow.backup,
-            address_id: subflow.own_id,
+            backup: subflow.priority.own,
+            address_id: subflow.ids.own,
             token: mptcp.remote.token,
             nonce: local_nonce,
         }))
@@ -602,10 +609,10 @@ impl Connection {
 impl Subflow {
     /// The third ACK leaves now, or with what is sent next.
     pub(super) fn note_third_ack(&mut self, now: Instant, records: &Records) {
-        self.handshake_tries += 1;
+        self.handshake.tries += 1;
         let known = self.record(records).filter(|path| path.bytes_sent > 0);
-        let at = third_ack_again_at(now, self.handshake_tries, &self.snd.rtt, known);
-        self.handshake_at = Some(at);
+        let at = third_ack_again_at(now, self.handshake.tries, &self.snd.rtt, known);
+        self.handshake.at = Some(at);
     }
 }
 

@@ -42,7 +42,7 @@ impl Connection {
             subflow.close(SubflowCloseReason::TimedOut);
             return;
         }
-        if subflow.handshake_tries < MAX_UNREACHABLE {
+        if subflow.handshake.tries < MAX_UNREACHABLE {
             self.try_next_path(ctx, i);
         }
         let waiting = self
@@ -61,8 +61,8 @@ impl Connection {
             .subflows
             .iter()
             .enumerate()
-            .any(|(n, s)| n != i && s.can_carry() && !s.stale);
-        if others && self.subflows[i].is_established() && !self.subflows[i].stale {
+            .any(|(n, s)| n != i && s.can_carry() && !s.signs.stale);
+        if others && self.subflows[i].is_established() && !self.subflows[i].signs.stale {
             self.declare_dead(ctx, i);
         }
     }

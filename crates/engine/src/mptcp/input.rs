@@ -10,7 +10,8 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Seq32};
 
 use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::ending::ResetKind;
+use super::subflow::{Opens, Phase, Subflow};
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -86,7 +87,7 @@ impl Connection {
             self.on_reset(ctx, i, seq, tcp);
             return;
         }
-        if subflow.unjudged.is_some() {
+        if subflow.handshake.unjudged.is_some() {
             // Nobody may speak on a join whose SYN/ACK is not judged.
             return;
         }
@@ -102,7 +103,7 @@ impl Connection {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
                 // The SYN/ACK again: our third ACK was lost.
-                subflow.handshake_at = Some(ctx.now);
+                subflow.handshake.at = Some(ctx.now);
             }
             return;
         }
@@ -126,7 +127,7 @@ impl Connection {
         match self.subflows[i].phase {
             Phase::JoinAcked => self.establish(ctx, i),
             // The peer has our third ACK.
-            _ => self.subflows[i].handshake_at = None,
+            _ => self.subflows[i].handshake.at = None,
         }
         if !self.on_ack(ctx, i, tcp, payload.is_empty()) {
             return;
@@ -179,7 +180,7 @@ impl Connection {
         self.wake(ctx.now, i);
         let subflow = &mut self.subflows[i];
         if subflow.snd.board.is_empty() {
-            subflow.stale = false;
+            subflow.signs.stale = false;
         }
         let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
         let owed = in_flight || self.snd.outstanding() > 0;
@@ -227,7 +228,7 @@ impl Connection {
             // With the peer's FIN here and nothing but our own outstanding, the peer has forgotten
             // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
             let subflow = &self.subflows[i];
-            let through = subflow.fin_sent && subflow.snd.una + 1 >= subflow.snd.nxt;
+            let through = subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
             match through && self.rcv.complete() {
                 // What is left to read stays: `settle` ends the connection after it.
                 true => self.snd.fin = SendFin::Acked,
@@ -274,7 +275,7 @@ impl Connection {
             snd.on_mark(ack);
         }
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
-            subflow.stale = false;
+            subflow.signs.stale = false;
             subflow.judge_sizes(ctx.now);
         }
         let snd = &mut subflow.snd;
@@ -295,8 +296,8 @@ impl Connection {
             let floor = if shared { snd.wnd_end } else { 0 };
             snd.offer(floor.max(ack + window), window);
         }
-        if advanced && subflow.fin_sent && snd.board.is_empty() {
-            subflow.fin_acked = true;
+        if advanced && subflow.closing.is_fin_sent() && snd.board.is_empty() {
+            subflow.closing.on_fin_acked();
         }
         self.note_arrivals(i);
         self.tell_loss(i, lost);
@@ -375,7 +376,7 @@ impl Connection {
         let wnd_end = snd.wnd_end - 1;
         self.snd.wnd_end = wnd_end;
         self.acknowledge(ctx, una);
-        if self.subflows[i].fin_acked {
+        if self.subflows[i].closing.is_fin_acked() {
             self.snd.fin = SendFin::Acked;
         }
     }
@@ -437,7 +438,7 @@ impl Connection {
                 }
                 // As above: our fourth ACK was lost.
                 MptcpOption::Join(_) => self.subflows[i].rcv.ack_now(),
-                &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
+                &MptcpOption::Prio { backup } => self.subflows[i].priority.peer = backup,
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 MptcpOption::FastClose { .. } if self.is_fast_close(tcp) => {

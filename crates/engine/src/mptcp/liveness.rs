@@ -7,8 +7,9 @@ use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
 use super::connection::{Connection, Ctx};
+use super::ending::ResetKind;
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::path::Target;
 
@@ -49,7 +50,7 @@ const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 impl Subflow {
     /// Returns whether it has potentially failed, or a NAT may have forgotten it.
     pub(super) fn is_stale(&self) -> bool {
-        self.stale || self.signs.resting
+        self.signs.stale || self.signs.resting
     }
 
     /// Returns whether the peer has answered nothing for so long that it may never do here.
@@ -59,7 +60,7 @@ impl Subflow {
 
     /// Returns whether it is a backup by its own wish or the peer's.
     pub(super) fn is_backup(&self) -> bool {
-        self.backup || self.peer_backup
+        self.priority.own || self.priority.peer
     }
 
     /// What it shares with a subflow that takes its place.
@@ -143,7 +144,7 @@ impl Connection {
         if quiet < KEEPALIVE_BUSY {
             return None;
         }
-        let answers = |s: &Subflow| s.can_carry() && !s.stale && s.signs.asked < 2;
+        let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.asked < 2;
         let subflows = self.subflows.iter().enumerate();
         let fit = subflows.filter(|(_, s)| answers(s));
         fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.heard_at))
@@ -196,7 +197,7 @@ impl Connection {
         if confirmed && subflow.can_carry() {
             self.signals.add(due, Signal::Doubt(subflow.id));
         } else {
-            subflow.keepalive_due = true;
+            subflow.owed.keepalive = true;
         }
     }
 
@@ -232,7 +233,7 @@ impl Connection {
     pub(super) fn on_unanswered(&mut self, i: usize) {
         let subflow = &mut self.subflows[i];
         subflow.signs.silent = subflow.signs.silent.saturating_add(1);
-        subflow.stale |= subflow.signs.silent >= 2;
+        subflow.signs.stale |= subflow.signs.silent >= 2;
     }
 
     /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its
@@ -286,7 +287,7 @@ impl Connection {
         }
         if unconfirmed && subflow.active {
             // The third ACK may not have arrived, without which the question is not understood.
-            (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
+            (subflow.handshake.at, subflow.handshake.tries) = (Some(ctx.now), 0);
         }
         let pending = Signal::Doubt(subflow.id);
         if due > ctx.now && self.signals.has(&pending) {
@@ -299,14 +300,14 @@ impl Connection {
     pub(super) fn repeat_join(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
         let again = match subflow.phase {
-            Phase::SynSent => subflow.unanswered >= 2,
-            _ => subflow.handshake_tries >= 2,
+            Phase::SynSent => subflow.handshake.unanswered >= 2,
+            _ => subflow.handshake.tries >= 2,
         };
-        if again && subflow.handshake_at.is_some() {
-            subflow.handshake_at = Some(now);
+        if again && subflow.handshake.at.is_some() {
+            subflow.handshake.at = Some(now);
             // As if it had been sent once: it counts as repeated, and more of it may follow.
-            subflow.unanswered = subflow.unanswered.min(1);
-            subflow.handshake_tries = 2;
+            subflow.handshake.unanswered = subflow.handshake.unanswered.min(1);
+            subflow.handshake.tries = 2;
         }
     }
 }

@@ -10,8 +10,9 @@ use braid_wire::{Instant, Seq32};
 
 use super::checksum::MAX_CHECKED_MAPPING;
 use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::ending::ResetKind;
 use super::handshake::{repeat_at, window_shift};
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
 use crate::tcp::ecn::Marks;
@@ -90,7 +91,7 @@ impl Connection {
             Phase::Resetting => self.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
-                if subflow.handshake_at.is_some_and(|at| at <= ctx.now) {
+                if subflow.handshake.at.is_some_and(|at| at <= ctx.now) {
                     return self.poll_handshake(ctx, i);
                 }
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
@@ -105,14 +106,14 @@ impl Connection {
                     return Some(rest);
                 }
                 let subflow = &mut self.subflows[i];
-                if subflow.probe_due {
-                    subflow.probe_due = false;
+                if subflow.owed.probe {
+                    subflow.owed.probe = false;
                     if let Some(sent) = subflow.snd.probe(ctx.now) {
                         return Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission));
                     }
                 }
-                if self.subflows[i].keepalive_due {
-                    self.subflows[i].keepalive_due = false;
+                if self.subflows[i].owed.keepalive {
+                    self.subflows[i].owed.keepalive = false;
                     return Some(self.send_probe(ctx, i));
                 }
                 self.poll_retransmit(ctx, i)
@@ -124,7 +125,7 @@ impl Connection {
     fn repeats_data(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
         let mut sent = subflow.snd.board.iter();
-        let next = match subflow.probe_due {
+        let next = match subflow.owed.probe {
             true => sent.rfind(|sent| !sent.sacked),
             false => sent.find(|sent| sent.lost),
         };
@@ -149,7 +150,7 @@ impl Connection {
     // Conforms: 8684-3.2-12, 8684-3.9.3-1
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
-        if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
+        if subflow.handshake.at.is_none_or(|at| at > ctx.now) {
             return None;
         }
         if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
@@ -159,11 +160,11 @@ impl Connection {
             }
             return self.send_ack(ctx, i);
         }
-        subflow.asks_plainly |= subflow.unanswered >= CAPABLE_SYNS;
-        subflow.handshake_tries += 1;
-        subflow.unanswered += 1;
+        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= CAPABLE_SYNS;
+        subflow.handshake.tries += 1;
+        subflow.handshake.unanswered += 1;
         let rto = subflow.snd.rtt.rto();
-        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.unanswered, rto));
+        subflow.handshake.at = Some(repeat_at(ctx.now, subflow.handshake.unanswered, rto));
         let phase = subflow.phase;
         Some(self.send_syn(ctx, i, phase))
     }
@@ -172,7 +173,7 @@ impl Connection {
         let subflow = &self.subflows[i];
         let answer = phase == Phase::SynReceived;
         let mut options = Options {
-            mss: Some(subflow.announced_mss()),
+            mss: Some(subflow.size.announced_mss()),
             ..Options::default()
         };
         // A SYN/ACK offers only what the SYN did.
@@ -204,7 +205,7 @@ impl Connection {
         let subflow = &self.subflows[i];
         let flags = match answer {
             true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
-            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake_tries),
+            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake.tries),
         };
         let mut out = self.emit(ctx, i, 0, flags, options, body);
         if joins && !answer {
@@ -218,13 +219,14 @@ impl Connection {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
         let kind = subflow
+            .ending
             .reset
             .unwrap_or(ResetKind::Subflow(ResetReason::Unspecified));
         let mut options = Options {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
         };
-        let seq = subflow.reset_at.unwrap_or(subflow.snd.nxt);
+        let seq = subflow.ending.reset_at.unwrap_or(subflow.snd.nxt);
         if let Mode::Mptcp(mptcp) = &self.mode {
             options.mptcp.push(match kind {
                 ResetKind::FastClose => {
@@ -319,11 +321,10 @@ impl Connection {
 
     fn poll_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
-        if !subflow.fin_wanted || subflow.fin_sent || !subflow.is_established() {
+        if !subflow.closing.owes_fin() || !subflow.is_established() {
             return None;
         }
-        subflow.fin_sent = true;
-        subflow.closed_second = subflow.rcv.finished();
+        subflow.closing.on_fin_sent();
         let none = Mapping {
             data: 0,
             sub: 0,
@@ -430,7 +431,7 @@ impl Connection {
         if self.mptcp().is_some() {
             let subflow = &self.subflows[i];
             let flight = &mut self.snd.flight;
-            flight.on_sent(ctx.now, range, subflow.id, subflow.slot);
+            flight.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
         }
         match with_keys {
             true => self.send_in_parts(ctx, i, sent),
@@ -442,13 +443,13 @@ impl Connection {
     fn send_in_parts(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: Sent) -> Outgoing {
         let subflow = &mut self.subflows[i];
         let end = sent.end.min(sent.start + max_payload_total(subflow, ctx));
-        subflow.rest = (end < sent.end).then_some(end);
+        subflow.owed.rest = (end < sent.end).then_some(end);
         self.send_record(ctx, i, &Sent { end, ..sent }, SegmentKind::New)
     }
 
     /// The rest of a record, unless the peer says that it has it.
     fn poll_rest(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
-        let start = self.subflows[i].rest.take()?;
+        let start = self.subflows[i].owed.rest.take()?;
         let board = &self.subflows[i].snd.board;
         let whole = board.iter().find(|sent| start < sent.end).copied();
         let rest = whole.filter(|sent| sent.start <= start)?;
@@ -532,7 +533,7 @@ impl Connection {
         let window = self.window_field(i, flags);
         let options_len = options.len();
         let subflow = &mut self.subflows[i];
-        let mss = subflow.max_payload(options_len);
+        let mss = subflow.size.max_payload(options_len);
         let (further, traffic_class) = subflow.ecn_bits(seq, flags, body != Body::None);
         let repr = tcp::Repr {
             src_port: subflow.tuple.local.port(),

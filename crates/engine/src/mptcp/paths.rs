@@ -5,9 +5,10 @@ use core::net::IpAddr;
 use braid_wire::mptcp::ResetReason;
 
 use super::connection::{Connection, Ctx, Mode};
+use super::ending::ResetKind;
 use super::flight::MAX_SUBFLOWS;
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::path::{Failure, Situation, Target, ThirdAck};
 use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
@@ -31,7 +32,7 @@ impl Connection {
         let situation = self.situation(ctx);
         if let Some(first) = self.subflows.last_mut() {
             let patience = self.paths.patience(&*self.strategy, first.path, &situation);
-            first.second_at = patience.map(|patience| ctx.now + patience);
+            first.handshake.second_at = patience.map(|patience| ctx.now + patience);
         }
         Ok(())
     }
@@ -81,11 +82,9 @@ impl Connection {
     /// one, with a key of its own, for the first may have arrived after all.
     pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Subflow {
-            path,
-            handshake_tries,
-            unanswered,
-            ..
-        } = self.subflows[i];
+            path, handshake, ..
+        } = &self.subflows[i];
+        let (path, tries, unanswered) = (*path, handshake.tries, handshake.unanswered);
         let Some(next) = self.choose_opening(ctx, Some(path)) else {
             return;
         };
@@ -93,8 +92,8 @@ impl Connection {
             // A late answer to the first SYN finds no subflow and is reset.
             self.subflows[i].close(SubflowCloseReason::TimedOut);
             if let Some(new) = self.subflows.last_mut() {
-                new.handshake_tries = handshake_tries;
-                new.unanswered = match is_down(ctx, path) {
+                new.handshake.tries = tries;
+                new.handshake.unanswered = match is_down(ctx, path) {
                     true => 0,
                     false => unanswered,
                 };
@@ -128,7 +127,7 @@ impl Connection {
         let first = self.subflows.iter().find(|s| s.is_established());
         let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
         let third_ack = first.filter(|_| unconfirmed).map(|s| ThirdAck {
-            sent_at: s.established_at,
+            sent_at: s.handshake.established_at,
             rtt: s.snd.rtt.srtt(),
         });
         Situation {
@@ -149,7 +148,7 @@ impl Connection {
                 initial_window: u64::from(ctx.config.initial_window)
                     * u64::from(first.map_or(USUAL_MSS, |s| s.snd.mss())),
                 first: first.map(|s| FirstSubflow {
-                    since: s.established_at,
+                    since: s.handshake.established_at,
                     rtt: s.snd.rtt.srtt(),
                 }),
             },
@@ -211,13 +210,13 @@ impl Connection {
 
     /// `subflow` is no more.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
-        self.snd.flight.on_gone(subflow.slot);
+        self.snd.flight.on_gone(subflow.place.slot);
         self.withdraw_offer(subflow);
         let answered = subflow.snd.una > 0;
-        if answered && !subflow.stale {
+        if answered && !subflow.signs.stale {
             subflow.remember(ctx.now, ctx.records);
         }
-        let worked = subflow.established_at > subflow.opened_at;
+        let worked = subflow.handshake.established_at > subflow.handshake.opened_at;
         if worked {
             self.strategy.on_event(&StrategyEvent::SubflowDown {
                 subflow: subflow.id,
@@ -227,14 +226,16 @@ impl Connection {
             return;
         }
         // One that another SYN came before, or that was given up with its path, says nothing of that.
-        let unneeded = match subflow.close_reason {
+        let unneeded = match subflow.ending.reason {
             SubflowCloseReason::Finished => true,
             SubflowCloseReason::PathRemoved => is_down(ctx, subflow.path),
             _ => false,
         };
         if subflow.active && (worked || !unneeded) {
-            let failure = match subflow.close_reason {
-                _ if worked => Failure::Broke(ctx.now.saturating_since(subflow.opened_at)),
+            let failure = match subflow.ending.reason {
+                _ if worked => {
+                    Failure::Broke(ctx.now.saturating_since(subflow.handshake.opened_at))
+                }
                 SubflowCloseReason::Reset | SubflowCloseReason::PeerMisbehaved => Failure::Refused,
                 _ => Failure::Unanswered,
             };
@@ -249,7 +250,7 @@ impl Connection {
                 conn: self.id,
                 subflow: subflow.id,
                 path: subflow.path,
-                reason: subflow.close_reason,
+                reason: subflow.ending.reason,
             });
         }
     }
@@ -257,7 +258,7 @@ impl Connection {
     /// What only subflow `i` carried is to go another way.
     pub(super) fn on_subflow_failed(&mut self, i: usize) {
         let subflow = &self.subflows[i];
-        self.snd.flight.on_failed(subflow.slot);
+        self.snd.flight.on_failed(subflow.place.slot);
         self.strategy.on_event(&StrategyEvent::TimedOut {
             subflow: subflow.id,
         });
@@ -288,7 +289,7 @@ impl Connection {
                 }
                 _ => {}
             }
-            self.subflows[i].left &= !up;
+            self.subflows[i].handshake.left &= !up;
         }
         if up {
             self.doubt_path(ctx, path);
@@ -312,9 +313,9 @@ impl Connection {
         // That nobody answered while it was down says nothing of what the network drops.
         let offered = self.paths.was_offered(self.subflows[i].path);
         let subflow = &mut self.subflows[i];
-        subflow.asks_plainly &= !offered;
-        subflow.unanswered = 0;
-        subflow.handshake_at = Some(ctx.now);
+        subflow.handshake.asks_plainly &= !offered;
+        subflow.handshake.unanswered = 0;
+        subflow.handshake.at = Some(ctx.now);
     }
 
     /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
@@ -327,7 +328,9 @@ impl Connection {
             }
             let opens = subflow.opens == Opens::Connection;
             match subflow.phase {
-                Phase::SynSent if opens && subflow.unanswered >= 2 => self.repeat_opening(ctx, i),
+                Phase::SynSent if opens && subflow.handshake.unanswered >= 2 => {
+                    self.repeat_opening(ctx, i)
+                }
                 Phase::SynSent if opens => {}
                 Phase::SynSent | Phase::JoinAcked => self.repeat_join(ctx.now, i),
                 Phase::Established => self.revalidate(ctx, i),
@@ -354,7 +357,7 @@ impl Connection {
             if subflow.path != path {
                 continue;
             }
-            if here(local) && subflow.stale && subflow.is_established() {
+            if here(local) && subflow.signs.stale && subflow.is_established() {
                 subflow.snd.revive(ctx.now);
                 is_back = true;
             }
@@ -394,7 +397,7 @@ impl Connection {
     pub(super) fn declare_dead(&mut self, ctx: &Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
-        subflow.stale = true;
+        subflow.signs.stale = true;
         subflow.snd.declare_dead(ctx.now, ts);
         self.on_subflow_failed(i);
     }
@@ -407,10 +410,10 @@ impl Connection {
             if subflow.is_early() && subflow.active {
                 subflow.close(SubflowCloseReason::PathRemoved);
             } else if confirmed {
-                subflow.fin_wanted = true;
+                subflow.closing.close();
             } else {
                 // Before it is confirmed the connection hangs on this subflow.
-                subflow.left = true;
+                subflow.handshake.left = true;
             }
         }
         self.withdraw_addresses(ctx, path, |_| true);

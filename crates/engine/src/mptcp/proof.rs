@@ -5,8 +5,10 @@ use core::mem;
 use braid_wire::mptcp::ResetReason;
 
 use super::connection::{Connection, Ctx};
+use super::ending::ResetKind;
 use super::keys::{hmac64, join_hmac};
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::opening::JoinProof;
+use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::{Event, JoinAuth};
 
@@ -54,21 +56,26 @@ impl Connection {
         else {
             return;
         };
-        let Some(received) = subflow.unjudged.filter(|_| !self.joins.is_pending()) else {
+        let Some(received) = subflow
+            .handshake
+            .unjudged
+            .filter(|_| !self.joins.is_pending())
+        else {
             return;
         };
         let theirs = (mptcp.remote.key, remote_nonce);
         let ours = (mptcp.local.key, local_nonce);
         let is_by = |secret| received == hmac64(&join_hmac(theirs, ours, secret));
-        let genuine = is_by(self.joins.secret()) || subflow.asked_early && is_by(None);
+        let genuine = is_by(self.joins.secret())
+            || subflow.handshake.proof == JoinProof::AskedEarly && is_by(None);
         let confirmed = mptcp.confirmed;
-        self.subflows[i].unjudged = None;
+        self.subflows[i].handshake.unjudged = None;
         if !genuine {
             return self.refuse_join(ctx, i);
         }
         // The peer must not use it as long as the connection may have to fall back: bytes that
         // travelled here would be missing there.
-        self.subflows[i].handshake_at = confirmed.then_some(ctx.now);
+        self.subflows[i].handshake.at = confirmed.then_some(ctx.now);
     }
 
     /// Ends subflow `i`, whose far end has not proved that it is the peer.
@@ -101,7 +108,8 @@ impl Connection {
             let half_open =
                 |s: &Subflow| s.opens != Opens::Connection && s.phase == Phase::SynReceived;
             let mut subflows = self.subflows.iter_mut();
-            let replaced = subflows.find(|s| half_open(s) && !s.shows_secret);
+            let replaced =
+                subflows.find(|s| half_open(s) && s.handshake.proof != JoinProof::Secret);
             if let Some(replaced) = replaced {
                 replaced.close(SubflowCloseReason::LackOfResources);
                 self.settle(ctx);

@@ -8,8 +8,9 @@
 use braid_wire::tcp::{self, FastOpenCookie, MAX_OPTIONS_LEN, Options};
 
 use super::connection::{Connection, Ctx, Life};
+use super::opening::Offer;
 use super::output::Body;
-use super::subflow::{Offer, Subflow};
+use super::subflow::Subflow;
 use crate::Event;
 use crate::buffer::Data;
 use crate::path::Grant;
@@ -23,7 +24,7 @@ impl Connection {
     pub(super) fn open_fast(&mut self, ctx: &mut Ctx<'_>, i: usize, options: &mut Options) -> Body {
         let alone = self.opening().count() == 1;
         let subflow = &mut self.subflows[i];
-        let first = subflow.handshake_tries == 1 && alone;
+        let first = subflow.handshake.tries == 1 && alone;
         let link = subflow.link();
         if !ctx.config.fast_open || !first || !ctx.fast_opens.pass(ctx.now, link) {
             return Body::None;
@@ -42,12 +43,13 @@ impl Connection {
         }
         let range = match mss {
             Some(mss) => {
-                subflow.expect_mss(mss);
-                self.snd.map_next(subflow.max_payload(options.len()).into())
+                subflow.size.expect_mss(mss);
+                self.snd
+                    .map_next(subflow.size.max_payload(options.len()).into())
             }
             None => 0..0,
         };
-        subflow.offer = Some(Offer {
+        subflow.handshake.offer = Some(Offer {
             len: range.end,
             urgency: urgency.unwrap_or_default(),
         });
@@ -55,7 +57,7 @@ impl Connection {
             return Body::None;
         }
         // The payload would come twice.
-        subflow.second_at = None;
+        subflow.handshake.second_at = None;
         Body::Data(range)
     }
 
@@ -70,7 +72,7 @@ impl Connection {
     ) -> u64 {
         let subflow = &mut self.subflows[i];
         let link = subflow.link();
-        let Some(offer) = subflow.offer.take() else {
+        let Some(offer) = subflow.handshake.offer.take() else {
             return 0;
         };
         let first = subflow.snd.iss.add(1);
@@ -79,7 +81,7 @@ impl Connection {
         let cookie = cookie.filter(|cookie| !cookie.is_empty());
         // A server that does not know its own cookie any more gives another one; else something on the
         // way takes it out, or the payload.
-        let first = subflow.handshake_tries == 1;
+        let first = subflow.handshake.tries == 1;
         let refused = offer.len > 0 && taken == 0 && cookie.is_none();
         if taken > 0 || cookie.is_some() || (first && !refused) {
             ctx.fast_opens.on_passed(link);
@@ -89,7 +91,7 @@ impl Connection {
         match cookie {
             Some(cookie) => {
                 let cookie = cookie.clone();
-                let mss = answer.options.mss.unwrap_or(subflow.usual_mss());
+                let mss = answer.options.mss.unwrap_or(subflow.size.usual_mss());
                 ctx.fast_opens.learn(ctx.now, link, Grant { cookie, mss });
             }
             None if refused && first => ctx.fast_opens.forget(link),
@@ -113,7 +115,7 @@ impl Connection {
 
     /// `subflow` is gone, and its SYN may not have been answered.
     pub(super) fn withdraw_offer(&mut self, subflow: &mut Subflow) {
-        if let Some(offer) = subflow.offer.take() {
+        if let Some(offer) = subflow.handshake.offer.take() {
             self.take_back(0, offer);
         }
     }
@@ -122,7 +124,7 @@ impl Connection {
     /// network dropped the first (RFC 7413 section 4.2.2).
     // Conforms: 7413-4.2.2-4
     pub(super) fn grant_cookie(&mut self, i: usize, options: &mut Options) -> Body {
-        options.fast_open = self.subflows[i].cookie.take();
+        options.fast_open = self.subflows[i].handshake.cookie.take();
         if options.len() > MAX_OPTIONS_LEN {
             options.fast_open = None;
         }

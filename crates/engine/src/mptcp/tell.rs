@@ -10,10 +10,11 @@ use braid_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr, ResetReason};
 use braid_wire::tcp::{Flags, MAX_OPTIONS_LEN, Options};
 
 use super::connection::{Connection, Ctx};
+use super::ending::ResetKind;
 use super::keys::announcement_hmac;
 use super::output::{Body, Outgoing};
 use super::signal::{MAX_PAUSE, Signal};
-use super::subflow::{Phase, ResetKind, Subflow};
+use super::subflow::{Phase, Subflow};
 use crate::PathId;
 use crate::event::SubflowCloseReason;
 use crate::path::{Path, PathManager};
@@ -61,7 +62,7 @@ impl Connection {
     /// Whether there is anybody to say it to. In the dark nothing would be heard, and not be said when
     /// it is over; no timer runs for it, as whatever ends the dark is an event of its own.
     fn is_sayable(&self, signal: &Signal) -> bool {
-        let works = |s: &Subflow| s.can_carry() && !s.stale;
+        let works = |s: &Subflow| s.can_carry() && !s.signs.stale;
         match signal {
             Signal::Doubt(_) => true,
             // Its HMAC cannot be made.
@@ -125,7 +126,7 @@ impl Connection {
             // The peer has joined by our third ACK, though we have not heard so yet.
             let known = |s: &Subflow| s.is_alive() && !s.is_early();
             let mut subflows = self.subflows.iter();
-            let used = subflows.any(|s| known(s) && s.path == id && s.own_id == own);
+            let used = subflows.any(|s| known(s) && s.path == id && s.ids.own == own);
             let recalled = !told || own != 0 || addr.is_some();
             if (used && recalled) || (told && addr.is_some() && own != 0) {
                 self.signals.add(ctx.now, Signal::Withdraw(own));
@@ -139,12 +140,12 @@ impl Connection {
     pub fn set_backup(&mut self, ctx: &Ctx<'_>, path: PathId, backup: bool) {
         let multipath = self.mptcp().is_some();
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
-            let changed = subflow.backup != backup;
-            subflow.backup = backup;
+            let changed = subflow.priority.own != backup;
+            subflow.priority.own = backup;
             if changed && multipath && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Priority(subflow.id));
             } else if changed && subflow.is_alive() && !subflow.is_established() {
-                subflow.backup_untold = true;
+                subflow.priority.untold = true;
             }
         }
     }
@@ -195,16 +196,16 @@ impl Connection {
             let addr = self.paths.on_withdrawn(*id);
             let opens = |s: &&mut Subflow| match s.phase {
                 Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
-                Phase::JoinAcked => addr.is_some() && s.peer_id == *id,
+                Phase::JoinAcked => addr.is_some() && s.ids.peer == *id,
                 _ => false,
             };
             for subflow in self.subflows.iter_mut().filter(opens) {
                 subflow.close(SubflowCloseReason::PathRemoved);
             }
         }
-        let gone = |s: &Subflow| remove.ids().contains(&s.peer_id);
+        let gone = |s: &Subflow| remove.ids().contains(&s.ids.peer);
         let mut others = self.subflows.iter();
-        let others = others.any(|s| s.can_carry() && !s.stale && !gone(s));
+        let others = others.any(|s| s.can_carry() && !s.signs.stale && !gone(s));
         for i in 0..self.subflows.len() {
             let subflow = &self.subflows[i];
             if !subflow.can_carry() || !gone(subflow) {
@@ -239,7 +240,7 @@ impl Connection {
                 self.signals.cancel(|s| *s == signal);
                 let alone = |i: &usize| {
                     let mut others = self.subflows.iter().enumerate();
-                    !others.any(|(n, s)| n != *i && s.can_carry() && !s.stale)
+                    !others.any(|(n, s)| n != *i && s.can_carry() && !s.signs.stale)
                 };
                 match i.filter(|i| doubted && !alone(i)) {
                     Some(i) => return self.end_doubted(ctx, i),
@@ -286,7 +287,7 @@ impl Connection {
                 MptcpOption::RemoveAddr(remove)
             }
             Signal::Priority(_) => MptcpOption::Prio {
-                backup: self.subflows[i].backup,
+                backup: self.subflows[i].priority.own,
             },
             Signal::Doubt(_) => return None,
         })

@@ -6,7 +6,8 @@ use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
 use super::connection::{Connection, Ctx, Life, SendFin};
-use super::subflow::{Opens, ResetKind};
+use super::ending::ResetKind;
+use super::subflow::Opens;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
@@ -158,19 +159,24 @@ impl Connection {
     /// A SYN, SYN/ACK or third ACK was not answered. Its repetition leaves by itself.
     fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
-        if subflow.second_at.take_if(|at| *at <= ctx.now).is_some() {
+        if subflow
+            .handshake
+            .second_at
+            .take_if(|at| *at <= ctx.now)
+            .is_some()
+        {
             self.try_beside(ctx, i);
         }
         let subflow = &mut self.subflows[i];
         let unanswered =
-            subflow.handshake_tries > 0 && subflow.handshake_at.is_some_and(|at| at <= ctx.now);
+            subflow.handshake.tries > 0 && subflow.handshake.at.is_some_and(|at| at <= ctx.now);
         if !unanswered {
             return;
         }
         if subflow.is_established() {
             // The opener's third ACK. Data has the keys as well, and is repeated by itself.
-            let repeats = subflow.handshake_tries < MAX_TRIES && subflow.snd.board.is_empty();
-            subflow.handshake_at.take_if(|_| !repeats);
+            let repeats = subflow.handshake.tries < MAX_TRIES && subflow.snd.board.is_empty();
+            subflow.handshake.at.take_if(|_| !repeats);
             return;
         }
         let opens_connection = subflow.opens == Opens::Connection;
@@ -179,7 +185,7 @@ impl Connection {
             if self.opening().count() == 1 {
                 self.try_next_path(ctx, i);
             }
-        } else if subflow.handshake_tries >= MAX_TRIES {
+        } else if subflow.handshake.tries >= MAX_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);
             if opens_connection {
                 self.fail(ctx, CloseReason::TimedOut);
@@ -195,7 +201,7 @@ impl Connection {
         let siblings = self.subflows.iter().enumerate();
         let mut siblings = siblings.filter(|(n, s)| *n != i && s.can_carry());
         let alone = siblings.clone().next().is_none();
-        let others = siblings.any(|(_, s)| !s.stale);
+        let others = siblings.any(|(_, s)| !s.signs.stale);
         let multipath = self.mptcp().is_some();
         let subflow = &mut self.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
@@ -204,7 +210,7 @@ impl Connection {
         subflow.judge_sizes(ctx.now);
         match expired {
             Some(Expired::Rto) => {
-                subflow.stale = true;
+                subflow.signs.stale = true;
                 subflow.signs.silent = subflow.signs.silent.saturating_add(1);
                 // Alone, only a path that is known to lose much: elsewhere silence is congestion.
                 if !alone || subflow.loses_much() {
@@ -230,7 +236,7 @@ impl Connection {
                 }
                 self.on_subflow_failed(i);
             }
-            Some(Expired::Probe) => subflow.probe_due = true,
+            Some(Expired::Probe) => subflow.owed.probe = true,
             Some(Expired::Lost) => self.tell_loss(i, lost),
             Some(Expired::Early) | None => {}
         }
@@ -247,7 +253,7 @@ impl Connection {
         if !waiting || !self.is_open() {
             return false;
         }
-        let working = self.subflows.iter().filter(|s| !s.stale);
+        let working = self.subflows.iter().filter(|s| !s.signs.stale);
         // What is to be sent again moves nothing where the peer's window keeps it here.
         let resends = self.snd.flight.lost() > 0
             && working
@@ -301,7 +307,7 @@ impl Connection {
         self.live.stall_tries += 1;
         self.live.waiting_since.get_or_insert(ctx.now);
         if let Some(i) = self.subflow_for_signal(self.live.stall_tries - 1) {
-            self.subflows[i].keepalive_due = true;
+            self.subflows[i].owed.keepalive = true;
         }
         if self.mptcp().is_some() {
             self.resend_discarded();

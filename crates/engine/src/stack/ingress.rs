@@ -11,6 +11,7 @@ use braid_wire::{Instant, Seq32, ip};
 
 use super::{Listener, Outside, RxMeta, Stack, Transmit, TxChecksum};
 use crate::buffer::{Packet, PacketBuffer, Payload};
+use crate::mptcp::opening::JoinProof;
 use crate::mptcp::subflow::Opens;
 use crate::mptcp::{Connection, MAX_SUBFLOWS, Mode, capable, join, usable};
 use crate::path::PathManager;
@@ -260,9 +261,11 @@ impl Stack {
                 remote_nonce: nonce,
             };
             let mut subflow = conn.new_subflow(ctx, path, tuple, opens);
-            subflow.peer_backup = backup;
-            subflow.peer_id = address_id;
-            subflow.shows_secret = shows_secret;
+            subflow.priority.peer = backup;
+            subflow.ids.peer = address_id;
+            if shows_secret {
+                subflow.handshake.proof = JoinProof::Secret;
+            }
             conn.accept_subflow(ctx, subflow, tcp);
             true
         })
