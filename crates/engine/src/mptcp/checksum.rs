@@ -4,8 +4,11 @@
 use braid_wire::checksum::{Sum, sum_at};
 use braid_wire::mptcp::{ResetReason, dss_checksum};
 
-use super::connection::{Connection, Ctx, Mode};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::ending::ResetKind;
+use super::mode::Mode;
+use super::transport::Transport;
 use crate::FallbackCause;
 use crate::buffer::{InsertError, RecvBuffer};
 use crate::event::SubflowCloseReason;
@@ -36,6 +39,97 @@ fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
 }
 
 impl Connection {
+    /// As [`pass_checked_on`](Self::pass_checked_on), on all subflows: there may be memory again.
+    pub(super) fn pass_checked(&mut self, ctx: &mut Ctx<'_>) {
+        for i in 0..self.transport.subflows.len() {
+            self.pass_checked_on(ctx, i);
+        }
+    }
+
+    /// Hands on what subflow `i` holds and is whole and sound. What lies behind a hole of the stream
+    /// and finds no place, for want of memory or in too many pieces, is dropped: what fills the hole may
+    /// wait behind it. The peer sends again what no DATA_ACK covers, but not soon: our own engine only
+    /// when it has nothing else in flight.
+    // Conforms: 8684-3.7-8
+    pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let before = self.transport.rcv.buf.rcv_nxt();
+        while let Some(Sound { data, len, fin }) = self.next_sound(ctx, i) {
+            if !self.reach(ctx, i, data + len as u64, fin) {
+                return;
+            }
+            if self.transport.place_held(ctx, i, data, len).is_ok() {
+                continue;
+            }
+            if data <= self.transport.rcv.buf.rcv_nxt() {
+                self.transport.let_go(i);
+                break;
+            }
+            self.transport.subflows[i].rcv.pass_held(len, ctx.pool);
+        }
+        if self.transport.rcv.buf.rcv_nxt() > before {
+            self.transport.signal_readable(ctx);
+        }
+    }
+
+    /// The next bytes that subflow `i` may hand on.
+    // Conforms: 8684-3.7-8
+    fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Sound> {
+        let rcv = &self.transport.subflows[i].rcv;
+        let held = rcv.held.as_ref()?;
+        let all = || held.slices().iter().map(|part| part.len()).sum();
+        if matches!(self.transport.mode, Mode::Mptcp(_)) {
+            let map = rcv.whole_mapping()?;
+            let len = map.len as usize;
+            let seq = map.wire_seq(self.transport.subflows[i].syn_data.received);
+            if self
+                .transport
+                .is_sound(&map, seq, sum_of(held.slices(), len))
+            {
+                return Some(Sound {
+                    data: map.data,
+                    len,
+                    fin: map.fin,
+                });
+            }
+            self.on_bad_checksum(ctx, i, map.data);
+            return match self.transport.mode {
+                Mode::Tcp => self.next_sound(ctx, i),
+                _ => None,
+            };
+        }
+        // After a fallback the numbers of the subflow are those of the stream.
+        let next = Sound {
+            data: held.next() - 1,
+            len: all(),
+            fin: false,
+        };
+        if next.len == 0 && held.out_of_order_bytes() == 0 {
+            self.transport.subflows[i].rcv.drop_held(ctx.pool);
+        }
+        (next.len > 0).then_some(next)
+    }
+
+    /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
+    /// all the connection ever had, and its bytes are those of the stream in order, both go on as
+    /// regular TCP, which would not have noticed. Otherwise the subflow ends and others carry its
+    /// data: with others there were before, the peer may already have sent what is not in order.
+    // Conforms: 8684-3.7-7, 8684-3.7-9
+    fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
+        let Some(mptcp) = self.transport.mptcp() else {
+            return;
+        };
+        let dsn = mptcp.remote_dsn(data);
+        if !mptcp.joined && self.transport.is_contiguous(i) {
+            self.transport.fall_back(ctx, FallbackCause::BadChecksum);
+            self.on_plain_ack(ctx, i);
+            self.transport.say_fail(i, dsn);
+        } else {
+            self.transport.fail_subflow(i, dsn);
+        }
+    }
+}
+
+impl Transport {
     fn uses_checksums(&self) -> bool {
         self.mptcp().is_some_and(|m| m.checksum)
     }
@@ -76,73 +170,6 @@ impl Connection {
         right.is_some() && right == map.checksum
     }
 
-    /// As [`pass_checked_on`](Self::pass_checked_on), on all subflows: there may be memory again.
-    pub(super) fn pass_checked(&mut self, ctx: &mut Ctx<'_>) {
-        for i in 0..self.subflows.len() {
-            self.pass_checked_on(ctx, i);
-        }
-    }
-
-    /// Hands on what subflow `i` holds and is whole and sound. What lies behind a hole of the stream
-    /// and finds no place, for want of memory or in too many pieces, is dropped: what fills the hole may
-    /// wait behind it. The peer sends again what no DATA_ACK covers, but not soon: our own engine only
-    /// when it has nothing else in flight.
-    // Conforms: 8684-3.7-8
-    pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let before = self.rcv.buf.rcv_nxt();
-        while let Some(Sound { data, len, fin }) = self.next_sound(ctx, i) {
-            if !self.reach(ctx, i, data + len as u64, fin) {
-                return;
-            }
-            if self.place_held(ctx, i, data, len).is_ok() {
-                continue;
-            }
-            if data <= self.rcv.buf.rcv_nxt() {
-                self.let_go(i);
-                break;
-            }
-            self.subflows[i].rcv.pass_held(len, ctx.pool);
-        }
-        if self.rcv.buf.rcv_nxt() > before {
-            self.signal_readable(ctx);
-        }
-    }
-
-    /// The next bytes that subflow `i` may hand on.
-    // Conforms: 8684-3.7-8
-    fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Sound> {
-        let rcv = &self.subflows[i].rcv;
-        let held = rcv.held.as_ref()?;
-        let all = || held.slices().iter().map(|part| part.len()).sum();
-        if matches!(self.mode, Mode::Mptcp(_)) {
-            let map = rcv.whole_mapping()?;
-            let len = map.len as usize;
-            let seq = map.wire_seq(self.subflows[i].syn_data.received);
-            if self.is_sound(&map, seq, sum_of(held.slices(), len)) {
-                return Some(Sound {
-                    data: map.data,
-                    len,
-                    fin: map.fin,
-                });
-            }
-            self.on_bad_checksum(ctx, i, map.data);
-            return match self.mode {
-                Mode::Tcp => self.next_sound(ctx, i),
-                _ => None,
-            };
-        }
-        // After a fallback the numbers of the subflow are those of the stream.
-        let next = Sound {
-            data: held.next() - 1,
-            len: all(),
-            fin: false,
-        };
-        if next.len == 0 && held.out_of_order_bytes() == 0 {
-            self.subflows[i].rcv.drop_held(ctx.pool);
-        }
-        (next.len > 0).then_some(next)
-    }
-
     /// Moves the first `len` bytes that subflow `i` holds to byte `data` of the stream and on.
     fn place_held(
         &mut self,
@@ -174,25 +201,6 @@ impl Connection {
                 ResetKind::Subflow(ResetReason::LackOfResources),
                 SubflowCloseReason::LackOfResources,
             );
-        }
-    }
-
-    /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
-    /// all the connection ever had, and its bytes are those of the stream in order, both go on as
-    /// regular TCP, which would not have noticed. Otherwise the subflow ends and others carry its
-    /// data: with others there were before, the peer may already have sent what is not in order.
-    // Conforms: 8684-3.7-7, 8684-3.7-9
-    fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
-        let Some(mptcp) = self.mptcp() else {
-            return;
-        };
-        let dsn = mptcp.remote_dsn(data);
-        if !mptcp.joined && self.is_contiguous(i) {
-            self.fall_back(ctx, FallbackCause::BadChecksum);
-            self.on_plain_ack(ctx, i);
-            self.say_fail(i, dsn);
-        } else {
-            self.fail_subflow(i, dsn);
         }
     }
 }

@@ -3,8 +3,11 @@
 use arrayvec::ArrayVec;
 use braid_wire::Instant;
 
-use super::connection::{Connection, Ctx, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::output::{MAX_VIEWS, Outgoing, max_mapping, max_payload_total};
+use super::sides::SendFin;
+use super::transport::Transport;
 use crate::strategy::{
     Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView, Writer,
 };
@@ -13,33 +16,35 @@ use crate::{SegmentKind, SubflowId};
 impl Connection {
     /// Data, new or once more, where the strategy wants it.
     pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        self.live.ask_at.take_if(|at| *at <= ctx.now);
+        self.transport.live.ask_at.take_if(|at| *at <= ctx.now);
         self.drop_late(ctx);
-        let copying = self.may_copy();
-        if (self.snd.unsent() == 0 && !copying) || !self.is_any_ready(ctx) {
+        let copying = self.transport.may_copy();
+        if (self.transport.snd.unsent() == 0 && !copying) || !self.transport.is_any_ready(ctx) {
             return None;
         }
         let may_send_new = self.may_send_new();
         if !may_send_new && !copying {
             return None;
         }
-        for subflow in &mut self.subflows {
+        for subflow in &mut self.transport.subflows {
             subflow.before_send(ctx.now, ctx.records);
         }
         let mut subflows = ArrayVec::new();
-        self.show_subflows(ctx, copying, &mut subflows);
-        let oldest = copying.then(|| self.snd.flight.oldest()).flatten();
+        self.transport.show_subflows(ctx, copying, &mut subflows);
+        let oldest = copying
+            .then(|| self.transport.snd.flight.oldest())
+            .flatten();
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
-            sent: self.flow.sent(self.snd.nxt),
-            copied: self.flow.copied(self.snd.flight.copied()),
-            unsent: self.snd.unsent(),
-            unsent_by_urgency: self.snd.unsent_by_urgency(),
-            peer_window: self.snd.peer_window(),
-            outstanding: self.snd.outstanding(),
+            sent: self.flow.sent(self.transport.snd.nxt),
+            copied: self.flow.copied(self.transport.snd.flight.copied()),
+            unsent: self.transport.snd.unsent(),
+            unsent_by_urgency: self.transport.snd.unsent_by_urgency(),
+            peer_window: self.transport.snd.peer_window(),
+            outstanding: self.transport.snd.outstanding(),
             may_send_new,
-            writer: match (self.snd.fin, self.snd.blocked) {
+            writer: match (self.transport.snd.fin, self.transport.snd.blocked) {
                 (SendFin::Open, _) if self.flow.is_written() => Writer::Done,
                 (SendFin::Open, None) => Writer::Open,
                 (SendFin::Open, Some(_)) => Writer::Waiting,
@@ -48,10 +53,10 @@ impl Connection {
             flow_size: self.flow.size,
             oldest,
         };
-        self.live.ask_at = None;
+        self.transport.live.ask_at = None;
         match self.strategy.next(&view, ctx.rng) {
             Decision::Wait { until } => {
-                self.live.ask_at = until.filter(|at| *at > ctx.now);
+                self.transport.live.ask_at = until.filter(|at| *at > ctx.now);
                 None
             }
             Decision::Send {
@@ -59,10 +64,13 @@ impl Connection {
                 data,
                 max_bytes,
             } => {
-                let i = self.chosen(ctx, subflow)?;
-                let most = match self.keys_may_lack() {
-                    true => self.first_flight(ctx, i),
-                    false => self.chunk(ctx, i).min(u64::from(max_bytes.max(1))),
+                let i = self.transport.chosen(ctx, subflow)?;
+                let most = match self.transport.keys_may_lack() {
+                    true => self.transport.first_flight(ctx, i),
+                    false => self
+                        .transport
+                        .chunk(ctx, i)
+                        .min(u64::from(max_bytes.max(1))),
                 };
                 match data {
                     Payload::New if may_send_new => self.send_new(ctx, i, most),
@@ -71,7 +79,7 @@ impl Connection {
                         None
                     }
                     Payload::Copy { data, penalise } => {
-                        self.send_copy(ctx, i, most, (data, penalise))
+                        self.transport.send_copy(ctx, i, most, (data, penalise))
                     }
                 }
             }
@@ -80,17 +88,12 @@ impl Connection {
 
     /// Drops what was to be sent by now and was not.
     fn drop_late(&mut self, ctx: &mut Ctx<'_>) {
-        let dropped = self.snd.buf.drop_late(ctx.now, ctx.pool);
+        let dropped = self.transport.snd.buf.drop_late(ctx.now, ctx.pool);
         if dropped > 0 {
-            self.snd.dropped += dropped;
+            self.transport.snd.dropped += dropped;
             self.signal_writable(ctx);
             self.signal_delivered(ctx);
         }
-    }
-
-    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
-    pub(super) fn keys_may_lack(&self) -> bool {
-        self.mptcp().is_some_and(|m| !m.confirmed)
     }
 
     /// Whether new data may go out at all. The packets of the opener's first mapping repeat the keys,
@@ -98,17 +101,50 @@ impl Connection {
     /// would make a Linux listener fall back (RFC 8684 section 3.1).
     // Conforms: 8684-3.1-15
     fn may_send_new(&mut self) -> bool {
-        if self.snd.unsent() == 0 {
+        if self.transport.snd.unsent() == 0 {
             return false;
         }
-        let blocked = self.is_window_used_up();
-        if blocked && !self.live.told_blocked {
+        let blocked = self.transport.is_window_used_up();
+        if blocked && !self.transport.live.told_blocked {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
-        self.live.told_blocked = blocked;
-        let in_syn = self.mptcp().map_or(0, |m| m.syn_data.sent);
-        let held = self.keys_may_lack() && self.snd.nxt > in_syn;
+        self.transport.live.told_blocked = blocked;
+        let in_syn = self.transport.mptcp().map_or(0, |m| m.syn_data.sent);
+        let held = self.transport.keys_may_lack() && self.transport.snd.nxt > in_syn;
         !blocked && !held
+    }
+
+    /// Sends up to `most` bytes that were never sent before.
+    // Conforms: 9293-3.8.6.2.1-1
+    fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
+        let subflow = &self.transport.subflows[i];
+        let mss = u64::from(subflow.snd.mss());
+        let larger = subflow.larger_payload(ctx.now);
+        let run = self.transport.snd.buf.next_run();
+        let mut len = run.min(self.transport.snd.peer_window()).min(most);
+        if len < run && len > mss && larger != Some(len) {
+            len -= len % mss;
+        }
+        // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
+        let sliver = len < mss && len < run && self.transport.snd.outstanding() > 0;
+        if sliver {
+            return None;
+        }
+        if let Some(urgency) = self.transport.snd.buf.most_urgent() {
+            ctx.claims
+                .note(ctx.now, self.transport.subflows[i].link(), urgency);
+        }
+        let range = self.transport.snd.map_next(len);
+        // What waits is bounded, also where the windows are not used up.
+        self.signal_writable(ctx);
+        Some(self.transport.send_data(ctx, i, range, SegmentKind::New))
+    }
+}
+
+impl Transport {
+    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
+    pub(super) fn keys_may_lack(&self) -> bool {
+        self.mptcp().is_some_and(|m| !m.confirmed)
     }
 
     /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
@@ -168,31 +204,6 @@ impl Connection {
         let i = self.index_of(id).filter(ready);
         debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
         i
-    }
-
-    /// Sends up to `most` bytes that were never sent before.
-    // Conforms: 9293-3.8.6.2.1-1
-    fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
-        let subflow = &self.subflows[i];
-        let mss = u64::from(subflow.snd.mss());
-        let larger = subflow.larger_payload(ctx.now);
-        let run = self.snd.buf.next_run();
-        let mut len = run.min(self.snd.peer_window()).min(most);
-        if len < run && len > mss && larger != Some(len) {
-            len -= len % mss;
-        }
-        // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
-        let sliver = len < mss && len < run && self.snd.outstanding() > 0;
-        if sliver {
-            return None;
-        }
-        if let Some(urgency) = self.snd.buf.most_urgent() {
-            ctx.claims.note(ctx.now, self.subflows[i].link(), urgency);
-        }
-        let range = self.snd.map_next(len);
-        // What waits is bounded, also where the windows are not used up.
-        self.signal_writable(ctx);
-        Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
 
     /// Sends up to `most` bytes of what another subflow carries.

@@ -2,9 +2,13 @@
 
 use core::time::Duration;
 
-use super::connection::{Connection, Ctx, Life, Mode, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::fast_close::FAST_CLOSE_TIME;
+use super::mode::Mode;
+use super::sides::SendFin;
 use super::subflow::{Phase, Subflow};
+use super::transport::{Life, Transport};
 use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::closing::Closing;
@@ -17,11 +21,11 @@ const MAX_LINGER: Duration = Duration::from_secs(10);
 impl Connection {
     /// The user has no more to send.
     pub fn shutdown(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
-        if self.snd.fin != SendFin::Open || self.is_ended() {
+        if self.transport.snd.fin != SendFin::Open || self.transport.is_ended() {
             return Err(ApiError::SendClosed);
         }
-        self.snd.fin = SendFin::Queued;
-        self.stop_writing(ctx);
+        self.transport.snd.fin = SendFin::Queued;
+        self.transport.stop_writing(ctx);
         self.settle(ctx);
         Ok(())
     }
@@ -30,14 +34,16 @@ impl Connection {
     /// is the end of the stream.
     // Conforms: 8684-3.3.3-8
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         if subflow.rcv.take_fin() {
             subflow.closing.on_peer_fin();
         }
-        let over = subflow.rcv.finished() && matches!(self.mode, Mode::Tcp) && !self.is_ended();
-        if over && self.rcv.fin.is_none() {
+        let over = subflow.rcv.finished()
+            && matches!(self.transport.mode, Mode::Tcp)
+            && !self.transport.is_ended();
+        if over && self.transport.rcv.fin.is_none() {
             // Not what was handed on: what came before a fallback may still wait for memory.
-            let end = self.subflows[i].rcv.bytes_received();
+            let end = self.transport.subflows[i].rcv.bytes_received();
             self.reach(ctx, i, end, true);
         }
     }
@@ -46,22 +52,75 @@ impl Connection {
     /// that is `last`. Returns whether that agrees with the end that is known and with what was
     /// received. If not, the stream would never be complete, and the connection is over.
     pub(super) fn reach(&mut self, ctx: &mut Ctx<'_>, i: usize, end: u64, last: bool) -> bool {
-        let fin = self.rcv.fin.or(last.then_some(end));
-        let moved = |fin| end > fin || (last && (end < fin || self.rcv.here() > fin));
+        let fin = self.transport.rcv.fin.or(last.then_some(end));
+        let moved = |fin| end > fin || (last && (end < fin || self.transport.rcv.here() > fin));
         if fin.is_some_and(moved) {
             self.fail(ctx, CloseReason::PeerMisbehaved);
             return false;
         }
         if last {
-            self.rcv.fin = fin;
-            self.subflows[i].rcv.ack_now();
-            if self.rcv.complete() {
-                self.signal_readable(ctx);
+            self.transport.rcv.fin = fin;
+            self.transport.subflows[i].rcv.ack_now();
+            if self.transport.rcv.complete() {
+                self.transport.signal_readable(ctx);
             }
         }
         true
     }
 
+    /// Brings everything in line after a change: closing, dead subflows, further subflows. Returns
+    /// whether there may be something to send now that there was not before.
+    pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let mut changed = self.finish_if_done(ctx);
+        changed |= self.transport.answer_fins();
+        changed |= self.bound_repeats(ctx);
+        changed |= self.transport.close_subflows();
+        changed |= self.reap(ctx);
+        changed |= self.join_paths(ctx);
+        changed
+    }
+
+    /// Both directions closed and acknowledged, and everything read: the connection is over for
+    /// its user. Returns whether it is, from now on.
+    pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let done = self.transport.is_through()
+            && !self.transport.is_ended()
+            && self.transport.rcv.buf.readable() == 0;
+        if done {
+            self.end(ctx, CloseReason::Finished);
+        }
+        done
+    }
+
+    /// Takes closed subflows out, and saves what they carried. Returns whether there were any.
+    fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let before = self.transport.subflows.len();
+        let mut i = 0;
+        while i < self.transport.subflows.len() {
+            if self.transport.subflows[i].phase != Phase::Closed {
+                i += 1;
+                continue;
+            }
+            let mut subflow = self.transport.subflows.remove(i);
+            ctx.demux.tuples.remove(&subflow.tuple);
+            subflow.rcv.drop_held(ctx.pool);
+            self.transport.count_gone(&subflow);
+            self.on_subflow_gone(ctx, &mut subflow);
+            if self.transport.is_ended() {
+                continue;
+            }
+            if self.transport.subflows.is_empty() && !self.transport.is_through() {
+                self.transport.live.waiting_since.get_or_insert(ctx.now);
+                let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
+                let abandoned = by_peer && self.listener.is_some();
+                self.transport.live.abandoned_at = abandoned.then_some(ctx.now);
+            }
+        }
+        self.transport.subflows.len() < before
+    }
+}
+
+impl Transport {
     /// Answers the peer's FIN on subflows that it leaves. Those of a peer that has ended its direction
     /// stay open in ours until the connection is through, as does the last one that works: what is
     /// written, DATA_FIN and what the peer dropped at the data level still go out there (RFC 8684
@@ -81,28 +140,6 @@ impl Connection {
             self.snd.flight.on_failed(subflow.place.slot);
         }
         true
-    }
-
-    /// Brings everything in line after a change: closing, dead subflows, further subflows. Returns
-    /// whether there may be something to send now that there was not before.
-    pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let mut changed = self.finish_if_done(ctx);
-        changed |= self.answer_fins();
-        changed |= self.bound_repeats(ctx);
-        changed |= self.close_subflows();
-        changed |= self.reap(ctx);
-        changed |= self.join_paths(ctx);
-        changed
-    }
-
-    /// Both directions closed and acknowledged, and everything read: the connection is over for
-    /// its user. Returns whether it is, from now on.
-    pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let done = self.is_through() && !self.is_ended() && self.rcv.buf.readable() == 0;
-        if done {
-            self.end(ctx, CloseReason::Finished);
-        }
-        done
     }
 
     /// Ends subflows that have nothing left to do. Returns whether there were any.
@@ -144,33 +181,6 @@ impl Connection {
             self.snd.fin = SendFin::Sent;
         }
         changed
-    }
-
-    /// Takes closed subflows out, and saves what they carried. Returns whether there were any.
-    fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let before = self.subflows.len();
-        let mut i = 0;
-        while i < self.subflows.len() {
-            if self.subflows[i].phase != Phase::Closed {
-                i += 1;
-                continue;
-            }
-            let mut subflow = self.subflows.remove(i);
-            ctx.demux.tuples.remove(&subflow.tuple);
-            subflow.rcv.drop_held(ctx.pool);
-            self.count_gone(&subflow);
-            self.on_subflow_gone(ctx, &mut subflow);
-            if self.is_ended() {
-                continue;
-            }
-            if self.subflows.is_empty() && !self.is_through() {
-                self.live.waiting_since.get_or_insert(ctx.now);
-                let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
-                let abandoned = by_peer && self.listener.is_some();
-                self.live.abandoned_at = abandoned.then_some(ctx.now);
-            }
-        }
-        self.subflows.len() < before
     }
 
     /// When a finished connection may be forgotten.

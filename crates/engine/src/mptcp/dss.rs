@@ -6,9 +6,10 @@ use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, MptcpOption, Wir
 use braid_wire::tcp::Options;
 use braid_wire::{Dsn64, Instant};
 
-use super::connection::{Connection, Mptcp};
 use super::keys::Keys;
+use super::mode::Mptcp;
 use super::opening::SynData;
+use super::transport::Transport;
 use crate::tcp::scoreboard::Mapping;
 
 /// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
@@ -89,7 +90,7 @@ impl Mptcp {
     }
 }
 
-impl Connection {
+impl Transport {
     /// The DATA_ACK value as an offset: DATA_FIN counts as one.
     // Conforms: 8684-3.3.3-3
     fn data_ack_offset(&self) -> u64 {

@@ -3,10 +3,14 @@
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
 
-use super::connection::{Connection, Ctx, Farewell, Mode, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::dss::carried;
 use super::ending::ResetKind;
+use super::mode::Mode;
+use super::sides::SendFin;
 use super::subflow::{Opens, Subflow};
+use super::transport::{Farewell, Transport};
 use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
 
@@ -14,6 +18,84 @@ use crate::{Event, FallbackCause};
 const MAX_FAILS: u32 = 8;
 
 impl Connection {
+    /// Goes on with subflow `i` as regular TCP.
+    fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
+        self.transport.fall_back(ctx, cause);
+        self.on_plain_ack(ctx, i);
+        self.pass_checked_on(ctx, i);
+    }
+
+    /// MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. It is answered
+    /// by MP_FAIL and the infinite mapping, or ends the subflow where that cannot be the stream
+    /// (section 3.7). As an answer to ours it says that the peer knows.
+    // Conforms: 8684-3.7-10, 8684-3.7-11
+    pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
+        let received = self.transport.rcv.buf.rcv_nxt();
+        let Some(mptcp) = self.transport.mptcp() else {
+            self.transport.on_fail_heard();
+            return;
+        };
+        if !mptcp.checksum {
+            return;
+        }
+        let dsn = mptcp.remote_dsn(received);
+        if self.transport.is_contiguous(i) {
+            self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
+            self.transport.say_fail(i, dsn);
+        } else {
+            self.transport.on_spoilt(i, failed);
+            self.transport.fail_subflow(i, dsn);
+        }
+    }
+
+    /// The infinite mapping: the peer fell back, and byte `sub` of subflow `i` is byte `data` of its
+    /// stream, and so on.
+    // Conforms: 8684-3.7-14
+    pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
+        let received = self.transport.rcv.buf.rcv_nxt();
+        let Some(mptcp) = self.transport.mptcp() else {
+            self.transport.on_fail_heard();
+            return;
+        };
+        let sub = self.transport.subflows[i].mapped_from(map.subflow_seq);
+        let (Some(sub), Some(data)) = (sub, mptcp.data_offset(map.dsn, received)) else {
+            return;
+        };
+        if sub == data + 1 && self.transport.is_contiguous(i) {
+            self.turn_plain(ctx, i, FallbackCause::PeerFellBack);
+        } else {
+            self.transport.give_up_subflow(i);
+        }
+    }
+
+    /// A segment with `len` bytes from `seq` on came without any MPTCP option: a middlebox took
+    /// them, or the peer fell back.
+    // Conforms: 8684-3.3.1-3, 8684-3.3.2-4, 8684-3.7-2, 8684-3.7-3
+    pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
+        let subflow = &self.transport.subflows[i];
+        let Some(mptcp) = self.transport.mptcp() else {
+            return;
+        };
+        // Data before any mapping, or an acknowledgement of ours although none of it was ever
+        // acknowledged at the data level. Later on, that is no reason any more. Where all there was went
+        // with the SYN, or there is nothing but DATA_FIN, the answer to a probe tells, which repeats the
+        // keys.
+        let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
+        let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
+        let probed = subflow.active && !mptcp.confirmed && self.transport.live.stall_tries > 0;
+        let ack = (acked || probed) && self.transport.snd.una() == subflow.syn_data.sent;
+        let joined = subflow.opens != Opens::Connection;
+        if (data || ack) && self.transport.is_contiguous(i) {
+            self.turn_plain(ctx, i, FallbackCause::DataPlain);
+        } else if (acked && joined && !subflow.dss_seen) || self.transport.has_no_place(i, seq, len)
+        {
+            // What has no place can never be taken, however often it comes (section 3.3.1).
+            self.transport.give_up_subflow(i);
+        }
+    }
+}
+
+impl Transport {
     /// Reports that MPTCP is not in use, and goes on with regular TCP.
     // Conforms: 8684-3.7-15
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
@@ -93,36 +175,6 @@ impl Connection {
         }
     }
 
-    /// Goes on with subflow `i` as regular TCP.
-    fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
-        self.fall_back(ctx, cause);
-        self.on_plain_ack(ctx, i);
-        self.pass_checked_on(ctx, i);
-    }
-
-    /// MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. It is answered
-    /// by MP_FAIL and the infinite mapping, or ends the subflow where that cannot be the stream
-    /// (section 3.7). As an answer to ours it says that the peer knows.
-    // Conforms: 8684-3.7-10, 8684-3.7-11
-    pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
-        let received = self.rcv.buf.rcv_nxt();
-        let Some(mptcp) = self.mptcp() else {
-            self.on_fail_heard();
-            return;
-        };
-        if !mptcp.checksum {
-            return;
-        }
-        let dsn = mptcp.remote_dsn(received);
-        if self.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
-            self.say_fail(i, dsn);
-        } else {
-            self.on_spoilt(i, failed);
-            self.fail_subflow(i, dsn);
-        }
-    }
-
     /// What subflow `i` carried from `failed` on is of no use to the peer.
     // Conforms: 8684-3.7-16
     pub(super) fn on_spoilt(&mut self, i: usize, failed: Dsn64) {
@@ -162,51 +214,6 @@ impl Connection {
         let (dsn, left) = farewell.fail?;
         farewell.fail = (left > 1).then_some((dsn, left - 1));
         Some(MptcpOption::Fail { dsn })
-    }
-
-    /// The infinite mapping: the peer fell back, and byte `sub` of subflow `i` is byte `data` of its
-    /// stream, and so on.
-    // Conforms: 8684-3.7-14
-    pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
-        let received = self.rcv.buf.rcv_nxt();
-        let Some(mptcp) = self.mptcp() else {
-            self.on_fail_heard();
-            return;
-        };
-        let sub = self.subflows[i].mapped_from(map.subflow_seq);
-        let (Some(sub), Some(data)) = (sub, mptcp.data_offset(map.dsn, received)) else {
-            return;
-        };
-        if sub == data + 1 && self.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerFellBack);
-        } else {
-            self.give_up_subflow(i);
-        }
-    }
-
-    /// A segment with `len` bytes from `seq` on came without any MPTCP option: a middlebox took
-    /// them, or the peer fell back.
-    // Conforms: 8684-3.3.1-3, 8684-3.3.2-4, 8684-3.7-2, 8684-3.7-3
-    pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
-        let subflow = &self.subflows[i];
-        let Some(mptcp) = self.mptcp() else {
-            return;
-        };
-        // Data before any mapping, or an acknowledgement of ours although none of it was ever
-        // acknowledged at the data level. Later on, that is no reason any more. Where all there was went
-        // with the SYN, or there is nothing but DATA_FIN, the answer to a probe tells, which repeats the
-        // keys.
-        let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
-        let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
-        let probed = subflow.active && !mptcp.confirmed && self.live.stall_tries > 0;
-        let ack = (acked || probed) && self.snd.una() == subflow.syn_data.sent;
-        let joined = subflow.opens != Opens::Connection;
-        if (data || ack) && self.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::DataPlain);
-        } else if (acked && joined && !subflow.dss_seen) || self.has_no_place(i, seq, len) {
-            // What has no place can never be taken, however often it comes (section 3.3.1).
-            self.give_up_subflow(i);
-        }
     }
 
     /// Whether `len` bytes that are next on subflow `i` have no mapping.

@@ -12,9 +12,10 @@ use braid_wire::Instant;
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::{self, Flags, Options};
 
-use super::connection::{Connection, Ctx, Life};
+use super::ctx::Ctx;
 use super::output::{Body, Outgoing};
 use super::subflow::{Phase, Subflow};
+use super::transport::{Life, Transport};
 use crate::event::SubflowCloseReason;
 
 /// How long MP_FASTCLOSE is repeated. RFC 8684 section 3.5 recommends three repeats and leaves the limit to
@@ -31,7 +32,7 @@ impl Subflow {
     }
 }
 
-impl Connection {
+impl Transport {
     /// Repeats MP_FASTCLOSE where the peer has not answered. When the time for that is over, a RST goes
     /// out for middleboxes that still have the subflow, and nothing of it is kept.
     // Conforms: 8684-3.5-5, 8684-3.5-6, 8684-3.5-7

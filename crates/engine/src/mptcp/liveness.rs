@@ -6,10 +6,11 @@ use core::time::Duration;
 use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
-use super::connection::{Connection, Ctx};
+use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
+use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::path::Target;
 
@@ -115,7 +116,7 @@ enum Due {
     Rest,
 }
 
-impl Connection {
+impl Transport {
     /// When a subflow is to be asked for a sign of life, or rests.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         if !self.awaits_life() {

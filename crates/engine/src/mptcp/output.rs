@@ -9,10 +9,14 @@ use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
 use super::checksum::MAX_CHECKED_MAPPING;
-use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::handshake::{repeat_at, window_shift};
+use super::mode::Mode;
+use super::sides::SendFin;
 use super::subflow::{Opens, Phase, Subflow};
+use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
 use crate::tcp::ecn::Marks;
@@ -56,71 +60,151 @@ impl Connection {
     /// The next packet, if any.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let lacks = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
-        let first = self.subflows.iter().position(lacks);
-        let owing = first.unwrap_or(self.subflows.len())..self.subflows.len();
+        let first = self.transport.subflows.iter().position(lacks);
+        let owing = first.unwrap_or(self.transport.subflows.len())..self.transport.subflows.len();
         for i in owing.clone() {
             if let Some(packet) = self.poll_subflow(ctx, i) {
                 return Some(packet);
             }
         }
-        if let Some(packet) = self.poll_signal(ctx) {
+        if let Some(packet) = self.transport.poll_signal(ctx) {
             return Some(packet);
         }
-        if self.is_open() {
-            let data = self.poll_data(ctx).or_else(|| self.poll_data_fin(ctx));
+        if self.transport.is_open() {
+            let data = self
+                .poll_data(ctx)
+                .or_else(|| self.transport.poll_data_fin(ctx));
             if data.is_some() {
                 return data;
             }
         }
         for i in owing.clone() {
-            if self.subflows[i].snd.has_nothing_new(ctx.now) {
+            if self.transport.subflows[i].snd.has_nothing_new(ctx.now) {
                 return self.poll_transmit(ctx);
             }
         }
-        owing
-            .into_iter()
-            .find_map(|i| self.poll_fin(ctx, i).or_else(|| self.poll_ack(ctx, i)))
+        owing.into_iter().find_map(|i| {
+            self.transport
+                .poll_fin(ctx, i)
+                .or_else(|| self.transport.poll_ack(ctx, i))
+        })
     }
 
     /// Handshakes, resets, retransmissions and probes of one subflow.
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         match subflow.phase {
             Phase::Closed => None,
-            Phase::Aborted => self.poll_fast_close(ctx, i),
-            Phase::Resetting => self.send_reset(ctx, i),
+            Phase::Aborted => self.transport.poll_fast_close(ctx, i),
+            Phase::Resetting => self.transport.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
                 if subflow.handshake.at.is_some_and(|at| at <= ctx.now) {
                     return self.poll_handshake(ctx, i);
                 }
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
-                    return self.send_ack(ctx, i);
+                    return self.transport.send_ack(ctx, i);
                 }
-                if self.is_ended() && self.repeats_data(i) {
-                    return self.end_unrepeated(ctx, i);
+                if self.transport.is_ended() && self.transport.repeats_data(i) {
+                    return self.transport.end_unrepeated(ctx, i);
                 }
-                if !self.is_ended()
-                    && let Some(rest) = self.poll_rest(ctx, i)
+                if !self.transport.is_ended()
+                    && let Some(rest) = self.transport.poll_rest(ctx, i)
                 {
                     return Some(rest);
                 }
-                let subflow = &mut self.subflows[i];
+                let subflow = &mut self.transport.subflows[i];
                 if subflow.owed.probe {
                     subflow.owed.probe = false;
                     if let Some(sent) = subflow.snd.probe(ctx.now) {
-                        return Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission));
+                        return Some(self.transport.send_record(
+                            ctx,
+                            i,
+                            &sent,
+                            SegmentKind::Retransmission,
+                        ));
                     }
                 }
-                if self.subflows[i].owed.keepalive {
-                    self.subflows[i].owed.keepalive = false;
-                    return Some(self.send_probe(ctx, i));
+                if self.transport.subflows[i].owed.keepalive {
+                    self.transport.subflows[i].owed.keepalive = false;
+                    return Some(self.transport.send_probe(ctx, i));
                 }
-                self.poll_retransmit(ctx, i)
+                self.transport.poll_retransmit(ctx, i)
             }
         }
     }
 
+    /// SYN, SYN/ACK or third ACK.
+    // Conforms: 8684-3.2-12, 8684-3.9.3-1
+    fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.transport.subflows[i];
+        if subflow.handshake.at.is_none_or(|at| at > ctx.now) {
+            return None;
+        }
+        if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
+            subflow.note_third_ack(ctx.now, ctx.records);
+            if subflow.phase == Phase::JoinAcked {
+                self.transport.note_join();
+            }
+            return self.transport.send_ack(ctx, i);
+        }
+        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= CAPABLE_SYNS;
+        subflow.handshake.tries += 1;
+        subflow.handshake.unanswered += 1;
+        let rto = subflow.snd.rtt.rto();
+        subflow.handshake.at = Some(repeat_at(ctx.now, subflow.handshake.unanswered, rto));
+        let phase = subflow.phase;
+        Some(self.send_syn(ctx, i, phase))
+    }
+
+    fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
+        let subflow = &self.transport.subflows[i];
+        let answer = phase == Phase::SynReceived;
+        let mut options = Options {
+            mss: Some(subflow.size.announced_mss()),
+            ..Options::default()
+        };
+        // A SYN/ACK offers only what the SYN did.
+        options.sack_permitted = !answer || subflow.agreed.sack;
+        if !answer || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
+            options.window_scale = Some(window_shift(ctx.config));
+        }
+        if !answer || subflow.agreed.timestamps {
+            options.timestamps = Some(tcp::Timestamps {
+                value: subflow.ts_now(ctx.now),
+                echo: if answer { subflow.rcv.ts_recent } else { 0 },
+            });
+        }
+        let mptcp = match (subflow.opens, answer) {
+            (Opens::Connection, _) => self.transport.capable_option(ctx.config, subflow),
+            (Opens::Join { .. }, false) => self.transport.join_syn(subflow),
+            (Opens::Join { .. }, true) => self.transport.join_syn_ack(subflow),
+        };
+        if !answer && matches!(mptcp, Some(MptcpOption::Capable(_))) {
+            self.paths.on_offer(subflow.path);
+        }
+        options.mptcp.extend(mptcp);
+        let joins = subflow.opens != Opens::Connection;
+        let body = match (joins, answer) {
+            (true, _) => Body::None,
+            (false, true) => self.transport.grant_cookie(i, &mut options),
+            (false, false) => self.transport.open_fast(ctx, i, &mut options),
+        };
+        let subflow = &self.transport.subflows[i];
+        let flags = match answer {
+            true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
+            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake.tries),
+        };
+        let mut out = self.transport.emit(ctx, i, 0, flags, options, body);
+        if joins && !answer {
+            out.kind = SegmentKind::JoinSyn;
+            self.transport.subflows[i].snd.traffic.join_syns += 1;
+        }
+        out
+    }
+}
+
+impl Transport {
     /// Whether what subflow `i` repeats next is data, not its FIN.
     fn repeats_data(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
@@ -144,75 +228,6 @@ impl Connection {
         let kind = ResetKind::Subflow(ResetReason::TooMuchOutstanding);
         subflow.begin_reset(kind, SubflowCloseReason::Finished);
         self.send_reset(ctx, i)
-    }
-
-    /// SYN, SYN/ACK or third ACK.
-    // Conforms: 8684-3.2-12, 8684-3.9.3-1
-    fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
-        let subflow = &mut self.subflows[i];
-        if subflow.handshake.at.is_none_or(|at| at > ctx.now) {
-            return None;
-        }
-        if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
-            subflow.note_third_ack(ctx.now, ctx.records);
-            if subflow.phase == Phase::JoinAcked {
-                self.note_join();
-            }
-            return self.send_ack(ctx, i);
-        }
-        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= CAPABLE_SYNS;
-        subflow.handshake.tries += 1;
-        subflow.handshake.unanswered += 1;
-        let rto = subflow.snd.rtt.rto();
-        subflow.handshake.at = Some(repeat_at(ctx.now, subflow.handshake.unanswered, rto));
-        let phase = subflow.phase;
-        Some(self.send_syn(ctx, i, phase))
-    }
-
-    fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
-        let subflow = &self.subflows[i];
-        let answer = phase == Phase::SynReceived;
-        let mut options = Options {
-            mss: Some(subflow.size.announced_mss()),
-            ..Options::default()
-        };
-        // A SYN/ACK offers only what the SYN did.
-        options.sack_permitted = !answer || subflow.agreed.sack;
-        if !answer || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
-            options.window_scale = Some(window_shift(ctx.config));
-        }
-        if !answer || subflow.agreed.timestamps {
-            options.timestamps = Some(tcp::Timestamps {
-                value: subflow.ts_now(ctx.now),
-                echo: if answer { subflow.rcv.ts_recent } else { 0 },
-            });
-        }
-        let mptcp = match (subflow.opens, answer) {
-            (Opens::Connection, _) => self.capable_option(ctx.config, subflow),
-            (Opens::Join { .. }, false) => self.join_syn(subflow),
-            (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
-        };
-        if !answer && matches!(mptcp, Some(MptcpOption::Capable(_))) {
-            self.paths.on_offer(subflow.path);
-        }
-        options.mptcp.extend(mptcp);
-        let joins = subflow.opens != Opens::Connection;
-        let body = match (joins, answer) {
-            (true, _) => Body::None,
-            (false, true) => self.grant_cookie(i, &mut options),
-            (false, false) => self.open_fast(ctx, i, &mut options),
-        };
-        let subflow = &self.subflows[i];
-        let flags = match answer {
-            true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
-            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake.tries),
-        };
-        let mut out = self.emit(ctx, i, 0, flags, options, body);
-        if joins && !answer {
-            out.kind = SegmentKind::JoinSyn;
-            self.subflows[i].snd.traffic.join_syns += 1;
-        }
-        out
     }
 
     pub(super) fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::connection::Connection;
 use super::subflow::Subflow;
+use super::transport::Transport;
 use crate::Config;
 use crate::stats::{ConnStats, PathStats, PathTotals, SubflowStats, Traffic};
 
@@ -55,41 +56,53 @@ impl Connection {
     /// As it stands.
     pub fn stats(&self, config: &Config) -> ConnStats {
         ConnStats {
-            tokens: self.mptcp().map(|m| (m.local.token, m.remote.token)),
-            idsn: self.mptcp().map(|m| (m.local.idsn, m.remote.idsn)),
-            snd_una: self.snd.una(),
-            snd_nxt: self.snd.nxt,
-            snd_end: self.snd.buf.end(),
-            unsent: self.snd.unsent_by_urgency(),
-            dropped: self.snd.dropped,
-            peer_window: self.snd.peer_window(),
-            rcv_nxt: self.rcv.buf.rcv_nxt(),
-            rcv_read: self.rcv.buf.next(),
-            recv_window: self.rcv.edge.saturating_sub(self.rcv.buf.rcv_nxt()),
-            out_of_order: self.rcv.buf.out_of_order_bytes(),
-            duplicate: self.rcv.duplicate,
-            last_heard: self.live.last_heard,
-            last_payload: self.live.last_payload,
-            memory: (self.snd.buf.memory() + self.rcv.buf.memory()) as u64,
-            checksum: self.mptcp().is_some_and(|m| m.checksum),
+            tokens: self
+                .transport
+                .mptcp()
+                .map(|m| (m.local.token, m.remote.token)),
+            idsn: self
+                .transport
+                .mptcp()
+                .map(|m| (m.local.idsn, m.remote.idsn)),
+            snd_una: self.transport.snd.una(),
+            snd_nxt: self.transport.snd.nxt,
+            snd_end: self.transport.snd.buf.end(),
+            unsent: self.transport.snd.unsent_by_urgency(),
+            dropped: self.transport.snd.dropped,
+            peer_window: self.transport.snd.peer_window(),
+            rcv_nxt: self.transport.rcv.buf.rcv_nxt(),
+            rcv_read: self.transport.rcv.buf.next(),
+            recv_window: self
+                .transport
+                .rcv
+                .edge
+                .saturating_sub(self.transport.rcv.buf.rcv_nxt()),
+            out_of_order: self.transport.rcv.buf.out_of_order_bytes(),
+            duplicate: self.transport.rcv.duplicate,
+            last_heard: self.transport.live.last_heard,
+            last_payload: self.transport.live.last_payload,
+            memory: (self.transport.snd.buf.memory() + self.transport.rcv.buf.memory()) as u64,
+            checksum: self.transport.mptcp().is_some_and(|m| m.checksum),
             flow_size: self.flow.size,
             flow_moved: self.flow_moved(),
             urgency: self.urgency,
             strategy: self.strategy.name(),
             congestion: self.congestion(config).name(),
-            busy: self.live.busy.total,
-            window_limited: self.live.busy.for_window,
-            addresses: self.signals.told,
-            paths: self.path_totals(),
+            busy: self.transport.live.busy.total,
+            window_limited: self.transport.live.busy.for_window,
+            addresses: self.transport.signals.told,
+            paths: self.transport.path_totals(),
         }
     }
 
     /// Bytes of the flow that were acknowledged, and that arrived in order.
     pub fn flow_moved(&self) -> (u64, u64) {
-        let received = self.flow.received(self.rcv.buf.rcv_nxt());
-        (self.flow.sent(self.snd.una()), received)
+        let received = self.flow.received(self.transport.rcv.buf.rcv_nxt());
+        (self.flow.sent(self.transport.snd.una()), received)
     }
+}
 
+impl Transport {
     /// What was moved on each path, by subflows that exist and subflows that are gone.
     fn path_totals(&self) -> Vec<PathStats> {
         let mut totals = self.gone.clone();

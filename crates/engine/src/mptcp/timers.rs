@@ -5,9 +5,12 @@ use core::time::Duration;
 use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
-use super::connection::{Connection, Ctx, Life, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::ending::ResetKind;
+use super::sides::SendFin;
 use super::subflow::Opens;
+use super::transport::{Life, Transport};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
@@ -45,38 +48,42 @@ impl Connection {
     /// When [`Self::handle_timeout`] is due.
     pub fn next_timeout(&self, ctx: &Ctx<'_>) -> Option<Instant> {
         let subflows = |pending| {
-            let timers = self.subflows.iter();
+            let timers = self.transport.subflows.iter();
             Instant::earliest(timers.map(|s| s.next_timeout(pending, ctx.now)))
         };
-        let forget_at = self.forget_at();
+        let forget_at = self.transport.forget_at();
         if forget_at.is_some() {
             return Instant::earliest([forget_at, subflows(false)]);
         }
-        let pending = (self.snd.unsent() > 0 && self.snd.peer_window() > 0) || self.may_copy();
-        let opening = match self.life {
+        let pending = (self.transport.snd.unsent() > 0 && self.transport.snd.peer_window() > 0)
+            || self.transport.may_copy();
+        let opening = match self.transport.life {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
-        let lost = self.give_up_at(ctx).filter(|_| self.is_open());
+        let lost = self
+            .transport
+            .give_up_at(ctx)
+            .filter(|_| self.transport.is_open());
         Instant::earliest([
             subflows(pending),
             opening,
             lost,
             self.paths.next_at(),
-            self.signals_at(),
-            self.keepalive_at(),
-            self.live.stall_at,
-            self.live.ask_at,
-            self.live.fin_at,
+            self.transport.signals_at(),
+            self.transport.keepalive_at(),
+            self.transport.live.stall_at,
+            self.transport.live.ask_at,
+            self.transport.live.fin_at,
         ])
     }
 
     /// Serves expired timers.
     pub fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        for i in 0..self.subflows.len() {
+        for i in 0..self.transport.subflows.len() {
             self.on_handshake_timer(ctx, i);
             self.on_send_timer(ctx, i);
-            let subflow = &mut self.subflows[i];
+            let subflow = &mut self.transport.subflows[i];
             if matches!(subflow.rcv.due, AckDue::At(at) if at <= ctx.now) {
                 subflow.rcv.ack_now();
             }
@@ -84,19 +91,125 @@ impl Connection {
         // Others may have given memory back.
         self.pass_checked(ctx);
         self.give_up_if_dead(ctx);
-        if self.is_open() {
-            self.ask_silent(ctx);
-            self.on_stall_timer(ctx);
-            if self.live.fin_at.is_some_and(|at| at <= ctx.now) {
-                self.live.fin_at = None;
-                if self.snd.fin == SendFin::Sent {
-                    self.snd.fin = SendFin::Queued;
+        if self.transport.is_open() {
+            self.transport.ask_silent(ctx);
+            self.transport.on_stall_timer(ctx);
+            if self.transport.live.fin_at.is_some_and(|at| at <= ctx.now) {
+                self.transport.live.fin_at = None;
+                if self.transport.snd.fin == SendFin::Sent {
+                    self.transport.snd.fin = SendFin::Queued;
                 }
             }
         }
         self.settle(ctx);
     }
 
+    fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
+        let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
+        match self.transport.life {
+            Life::Opening { since } if late(since, ctx.config.connect_timeout) => {
+                self.fail(ctx, CloseReason::TimedOut);
+            }
+            Life::Open
+                if self
+                    .transport
+                    .give_up_at(ctx)
+                    .is_some_and(|at| at <= ctx.now) =>
+            {
+                self.fail(ctx, CloseReason::TimedOut);
+            }
+            _ => {}
+        }
+    }
+
+    /// A SYN, SYN/ACK or third ACK was not answered. Its repetition leaves by itself.
+    fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let subflow = &mut self.transport.subflows[i];
+        if subflow
+            .handshake
+            .second_at
+            .take_if(|at| *at <= ctx.now)
+            .is_some()
+        {
+            self.try_beside(ctx, i);
+        }
+        let subflow = &mut self.transport.subflows[i];
+        let unanswered =
+            subflow.handshake.tries > 0 && subflow.handshake.at.is_some_and(|at| at <= ctx.now);
+        if !unanswered {
+            return;
+        }
+        if subflow.is_established() {
+            // The opener's third ACK. Data has the keys as well, and is repeated by itself.
+            let repeats = subflow.handshake.tries < MAX_TRIES && subflow.snd.board.is_empty();
+            subflow.handshake.at.take_if(|_| !repeats);
+            return;
+        }
+        let opens_connection = subflow.opens == Opens::Connection;
+        if opens_connection && subflow.active {
+            // Where two SYNs run side by side, each is repeated by itself.
+            if self.transport.opening().count() == 1 {
+                self.try_next_path(ctx, i);
+            }
+        } else if subflow.handshake.tries >= MAX_TRIES {
+            subflow.close(SubflowCloseReason::TimedOut);
+            if opens_connection {
+                self.fail(ctx, CloseReason::TimedOut);
+            }
+        }
+    }
+
+    // Conforms: 8684-3.3.6-3
+    fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        if !self.transport.subflows[i].is_established() {
+            return;
+        }
+        let siblings = self.transport.subflows.iter().enumerate();
+        let mut siblings = siblings.filter(|(n, s)| *n != i && s.can_carry());
+        let alone = siblings.clone().next().is_none();
+        let others = siblings.any(|(_, s)| !s.signs.stale);
+        let multipath = self.transport.mptcp().is_some();
+        let subflow = &mut self.transport.subflows[i];
+        let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
+        let lost = subflow.snd.traffic.bytes_lost;
+        let expired = subflow.snd.on_timeout(ctx.now, ts);
+        subflow.judge_sizes(ctx.now);
+        match expired {
+            Some(Expired::Rto) => {
+                subflow.signs.stale = true;
+                subflow.signs.silent = subflow.signs.silent.saturating_add(1);
+                // Alone, only a path that is known to lose much: elsewhere silence is congestion.
+                if !alone || subflow.loses_much() {
+                    // Not sooner than an answer can be there: the path may only be slow.
+                    let rto = subflow.snd.rtt.rto();
+                    let stuck = subflow.snd.stuck_for(ctx.now);
+                    let probe = match others {
+                        true => DEAD_PATH_PROBE,
+                        false => (stuck / FIRST_PARTS)
+                            .clamp(DEAD_PATH_PROBE, ALL_DARK_PROBE)
+                            .max(stuck / DARK_PARTS),
+                    };
+                    subflow.snd.cap_rto(ctx.now, probe.max(rto));
+                }
+                // Regular TCP has no other subflow: there the user timeout says when to give up.
+                let hopeless = multipath && subflow.is_hopeless(ctx.now);
+                let over = (others && subflow.is_stuck(ctx.now)) || hopeless;
+                if over {
+                    subflow.begin_reset(
+                        ResetKind::Subflow(ResetReason::UnacceptablePerformance),
+                        SubflowCloseReason::TimedOut,
+                    );
+                }
+                self.on_subflow_failed(i);
+            }
+            Some(Expired::Probe) => subflow.owed.probe = true,
+            Some(Expired::Lost) => self.tell_loss(i, lost),
+            Some(Expired::Early) | None => {}
+        }
+    }
+}
+
+impl Transport {
     /// Since when the connection waits for something it cannot do without: a sign of life, a
     /// DATA_ACK of what was sent (RFC 5482 section 3.1), or a subflow on which the peer can go on. A
     /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
@@ -141,105 +254,6 @@ impl Connection {
     /// Whether the peer's window is all that data waits for.
     fn is_shut_out(&self) -> bool {
         self.snd.unsent() > 0 && self.snd.peer_window() == 0
-    }
-
-    fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
-        let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
-        match self.life {
-            Life::Opening { since } if late(since, ctx.config.connect_timeout) => {
-                self.fail(ctx, CloseReason::TimedOut);
-            }
-            Life::Open if self.give_up_at(ctx).is_some_and(|at| at <= ctx.now) => {
-                self.fail(ctx, CloseReason::TimedOut);
-            }
-            _ => {}
-        }
-    }
-
-    /// A SYN, SYN/ACK or third ACK was not answered. Its repetition leaves by itself.
-    fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let subflow = &mut self.subflows[i];
-        if subflow
-            .handshake
-            .second_at
-            .take_if(|at| *at <= ctx.now)
-            .is_some()
-        {
-            self.try_beside(ctx, i);
-        }
-        let subflow = &mut self.subflows[i];
-        let unanswered =
-            subflow.handshake.tries > 0 && subflow.handshake.at.is_some_and(|at| at <= ctx.now);
-        if !unanswered {
-            return;
-        }
-        if subflow.is_established() {
-            // The opener's third ACK. Data has the keys as well, and is repeated by itself.
-            let repeats = subflow.handshake.tries < MAX_TRIES && subflow.snd.board.is_empty();
-            subflow.handshake.at.take_if(|_| !repeats);
-            return;
-        }
-        let opens_connection = subflow.opens == Opens::Connection;
-        if opens_connection && subflow.active {
-            // Where two SYNs run side by side, each is repeated by itself.
-            if self.opening().count() == 1 {
-                self.try_next_path(ctx, i);
-            }
-        } else if subflow.handshake.tries >= MAX_TRIES {
-            subflow.close(SubflowCloseReason::TimedOut);
-            if opens_connection {
-                self.fail(ctx, CloseReason::TimedOut);
-            }
-        }
-    }
-
-    // Conforms: 8684-3.3.6-3
-    fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        if !self.subflows[i].is_established() {
-            return;
-        }
-        let siblings = self.subflows.iter().enumerate();
-        let mut siblings = siblings.filter(|(n, s)| *n != i && s.can_carry());
-        let alone = siblings.clone().next().is_none();
-        let others = siblings.any(|(_, s)| !s.signs.stale);
-        let multipath = self.mptcp().is_some();
-        let subflow = &mut self.subflows[i];
-        let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
-        let lost = subflow.snd.traffic.bytes_lost;
-        let expired = subflow.snd.on_timeout(ctx.now, ts);
-        subflow.judge_sizes(ctx.now);
-        match expired {
-            Some(Expired::Rto) => {
-                subflow.signs.stale = true;
-                subflow.signs.silent = subflow.signs.silent.saturating_add(1);
-                // Alone, only a path that is known to lose much: elsewhere silence is congestion.
-                if !alone || subflow.loses_much() {
-                    // Not sooner than an answer can be there: the path may only be slow.
-                    let rto = subflow.snd.rtt.rto();
-                    let stuck = subflow.snd.stuck_for(ctx.now);
-                    let probe = match others {
-                        true => DEAD_PATH_PROBE,
-                        false => (stuck / FIRST_PARTS)
-                            .clamp(DEAD_PATH_PROBE, ALL_DARK_PROBE)
-                            .max(stuck / DARK_PARTS),
-                    };
-                    subflow.snd.cap_rto(ctx.now, probe.max(rto));
-                }
-                // Regular TCP has no other subflow: there the user timeout says when to give up.
-                let hopeless = multipath && subflow.is_hopeless(ctx.now);
-                let over = (others && subflow.is_stuck(ctx.now)) || hopeless;
-                if over {
-                    subflow.begin_reset(
-                        ResetKind::Subflow(ResetReason::UnacceptablePerformance),
-                        SubflowCloseReason::TimedOut,
-                    );
-                }
-                self.on_subflow_failed(i);
-            }
-            Some(Expired::Probe) => subflow.owed.probe = true,
-            Some(Expired::Lost) => self.tell_loss(i, lost),
-            Some(Expired::Early) | None => {}
-        }
     }
 
     /// Whether the connection can only go on if the peer speaks: everything in flight on working

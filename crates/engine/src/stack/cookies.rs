@@ -276,7 +276,7 @@ impl Stack {
             self.plain(now, id, FallbackCause::PeerSynPlain);
         }
         self.with(now, id, |conn, ctx| {
-            let subflow = &mut conn.subflows[0];
+            let subflow = &mut conn.transport.subflows[0];
             let told = 1 + u64::from(syn_ack_window(ctx.config));
             subflow.resume(cookie.iss, cookie.ts_base, told);
             let id = subflow.id;

@@ -219,7 +219,7 @@ impl Stack {
         conn.paths.set_home(at.tuple.local);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, at.path, at.tuple, Opens::Connection);
-        conn.accept_subflow(&mut ctx, subflow, syn);
+        conn.transport.accept_subflow(&mut ctx, subflow, syn);
         self.table.put(conn);
         id
     }
@@ -250,7 +250,7 @@ impl Stack {
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
             let denied = ctx.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
-            if !conn.is_open() || denied {
+            if !conn.transport.is_open() || denied {
                 return false;
             }
             let Some(shows_secret) = conn.admit_join(ctx, nonce, max) else {
@@ -266,7 +266,7 @@ impl Stack {
             if shows_secret {
                 subflow.handshake.proof = JoinProof::Secret;
             }
-            conn.accept_subflow(ctx, subflow, tcp);
+            conn.transport.accept_subflow(ctx, subflow, tcp);
             true
         })
         .unwrap_or(false)

@@ -100,32 +100,37 @@ impl Shared {
     /// Tells `conn` that it may write; where memory is short for it all the same, it goes on waiting.
     fn wake(&mut self, now: Instant, conn: &mut Connection) {
         conn.signal_writable(&mut self.ctx(now));
-        if conn.snd.blocked.is_some() && conn.lacks_memory(&self.pool) {
+        if conn.transport.snd.blocked.is_some() && conn.transport.lacks_memory(&self.pool) {
             self.let_wait(conn);
         }
     }
 
     /// `conn` does not wait for what its group has any more, if it did.
     fn leave_crowd(&mut self, conn: &mut Connection) {
-        if let (Some(group), Some(place)) = (conn.group, conn.crowded.take()) {
+        if let (Some(group), Some(place)) = (conn.transport.group, conn.transport.crowded.take()) {
             self.crowded.remove(&(group, place));
         }
     }
 
     /// Has `conn` wait for memory, if it does not: for that of all, or for what its group has.
     fn let_wait(&mut self, conn: &mut Connection) {
-        if conn.starved || conn.crowded.is_some() {
+        if conn.transport.starved || conn.transport.crowded.is_some() {
             return;
         }
-        match conn.group.filter(|_| self.pool.is_over(conn.group)) {
+        match conn
+            .transport
+            .group
+            .filter(|_| self.pool.is_over(conn.transport.group))
+        {
             Some(group) => {
-                self.crowded.insert((group, self.next_crowded), conn.id);
-                conn.crowded = Some(self.next_crowded);
+                self.crowded
+                    .insert((group, self.next_crowded), conn.transport.id);
+                conn.transport.crowded = Some(self.next_crowded);
                 self.next_crowded += 1;
             }
             None => {
-                conn.starved = true;
-                self.starved.push_back(conn.id);
+                conn.transport.starved = true;
+                self.starved.push_back(conn.transport.id);
             }
         }
     }
@@ -322,14 +327,17 @@ impl Stack {
         let Some(conn) = self.table.get(id) else {
             return;
         };
-        conn.invariants();
-        debug_assert_eq!(conn.starved, shared.starved.contains(&id));
-        debug_assert!(conn.crowded.is_none_or(|place| {
-            let waits = conn.group.map(|group| shared.crowded.get(&(group, place)));
+        conn.transport.invariants();
+        debug_assert_eq!(conn.transport.starved, shared.starved.contains(&id));
+        debug_assert!(conn.transport.crowded.is_none_or(|place| {
+            let waits = conn
+                .transport
+                .group
+                .map(|group| shared.crowded.get(&(group, place)));
             waits == Some(Some(&id))
         }));
-        debug_assert!(conn.subflows.len() <= shared.config.max_subflows);
-        for subflow in conn.subflows.iter().filter(|s| s.is_alive()) {
+        debug_assert!(conn.transport.subflows.len() <= shared.config.max_subflows);
+        for subflow in conn.transport.subflows.iter().filter(|s| s.is_alive()) {
             let owner = shared.demux.tuples.get(&subflow.tuple);
             debug_assert_eq!(owner, Some(&(id, subflow.id)));
         }
@@ -344,19 +352,19 @@ impl Stack {
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
-        conn.watch_stall(now);
-        conn.watch_busy(now);
-        if conn.forget_at().is_some_and(|at| at <= now) {
+        conn.transport.watch_stall(now);
+        conn.transport.watch_busy(now);
+        if conn.transport.forget_at().is_some_and(|at| at <= now) {
             self.forget(now, id);
             return;
         }
         // Its timers are set when `poll_transmit` has drained it.
-        self.ready.push(id, conn.next_urgency(now));
-        conn.charge(&mut self.shared.pool);
-        if conn.snd.blocked.is_some() && conn.lacks_memory(&self.shared.pool) {
+        self.ready.push(id, conn.transport.next_urgency(now));
+        conn.transport.charge(&mut self.shared.pool);
+        if conn.transport.snd.blocked.is_some() && conn.transport.lacks_memory(&self.shared.pool) {
             self.shared.let_wait(conn);
         }
-        if conn.snd.blocked.is_none() {
+        if conn.transport.snd.blocked.is_none() {
             self.shared.leave_crowd(conn);
         }
         self.wake_starved(now);
@@ -396,15 +404,15 @@ impl Stack {
 
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
-            conn.add_moved(&mut self.gone);
+            conn.transport.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
-            for subflow in &mut conn.subflows {
+            for subflow in &mut conn.transport.subflows {
                 ctx.demux.tuples.remove(&subflow.tuple);
                 subflow.rcv.drop_held(ctx.pool);
             }
-            conn.snd.buf.clear(ctx.pool);
-            conn.rcv.buf.clear(ctx.pool);
-            conn.charge(ctx.pool);
+            conn.transport.snd.buf.clear(ctx.pool);
+            conn.transport.rcv.buf.clear(ctx.pool);
+            conn.transport.charge(ctx.pool);
             self.shared.leave_crowd(&mut conn);
         }
         self.wake_starved(now);
@@ -419,7 +427,7 @@ impl Stack {
             if let Some(waiting) = self.shared.starved.pop_front()
                 && let Some(conn) = self.table.get_mut(waiting)
             {
-                conn.starved = false;
+                conn.transport.starved = false;
                 self.shared.wake(now, conn);
             }
         }
@@ -443,7 +451,7 @@ impl Stack {
                 };
                 self.shared.crowded.remove(&(group, place));
                 if let Some(conn) = self.table.get_mut(id) {
-                    conn.crowded = None;
+                    conn.transport.crowded = None;
                     self.shared.wake(now, conn);
                 }
                 let mut rest = self.shared.crowded.range((group, 0)..from);
@@ -516,7 +524,9 @@ impl Stack {
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
     pub fn readable(&self, conn: ConnId) -> usize {
-        self.table.get(conn).map_or(0, |c| c.rcv.buf.readable())
+        self.table
+            .get(conn)
+            .map_or(0, |c| c.transport.rcv.buf.readable())
     }
 
     /// Whether the peer closed its stream and all of it was read.
@@ -559,7 +569,7 @@ impl Stack {
             self.shared.leave_crowd(c);
         }
         let joined = self.with(now, conn, |c, ctx| {
-            c.join_group(ctx.pool, group);
+            c.transport.join_group(ctx.pool, group);
             c.signal_writable(ctx);
         });
         joined.ok_or(ApiError::UnknownConnection)
@@ -627,7 +637,7 @@ impl Stack {
     /// [`ApiError::UnknownConnection`]; [`ApiError::SendClosed`] where the connection has ended.
     pub fn end_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         self.with(now, conn, |c, ctx| {
-            if c.is_ended() {
+            if c.transport.is_ended() {
                 return Err(ApiError::SendClosed);
             }
             c.end_flow(ctx);
@@ -644,7 +654,7 @@ impl Stack {
     /// [`ApiError::UnknownConnection`].
     pub fn acknowledge(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         let told = self.with(now, conn, |c, ctx| {
-            for subflow in &mut c.subflows {
+            for subflow in &mut c.transport.subflows {
                 subflow.rcv.delay_no_more();
             }
             c.settle(ctx);
@@ -711,14 +721,14 @@ impl Stack {
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {
-                self.ready.push(id, conn.next_urgency(now));
+                self.ready.push(id, conn.transport.next_urgency(now));
                 break (id, out);
             }
-            if conn.forget_at().is_some_and(|at| at <= now) {
+            if conn.transport.forget_at().is_some_and(|at| at <= now) {
                 self.forget(now, id);
             } else {
-                conn.watch_stall(now);
-                conn.watch_busy(now);
+                conn.transport.watch_stall(now);
+                conn.transport.watch_busy(now);
                 self.schedule(now, id);
             }
         };
@@ -743,8 +753,8 @@ impl Stack {
         };
         if let (Body::Data(range), Some(conn)) = (&out.body, self.table.get(id)) {
             info.data = range.clone();
-            info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
-            payload = conn.snd.buf.slices(range.clone());
+            info.dsn = conn.transport.mptcp().map(|m| m.dsn(range.start));
+            payload = conn.transport.snd.buf.slices(range.clone());
             debug_assert_eq!(
                 payload.iter().map(|p| p.len() as u64).sum::<u64>(),
                 range.end - range.start,
@@ -784,7 +794,11 @@ impl Stack {
             self.shared.stats.fallbacks[cause as usize] += 1;
         }
         if let Some(Event::Connected { conn }) = event {
-            let subflows = self.table.get(conn).into_iter().flat_map(|c| &c.subflows);
+            let subflows = self
+                .table
+                .get(conn)
+                .into_iter()
+                .flat_map(|c| &c.transport.subflows);
             let in_syn = subflows.map(|s| s.syn_data.sent).sum::<u64>() > 0;
             self.shared.stats.fast_opened += u64::from(in_syn);
         }
@@ -854,7 +868,7 @@ impl Stack {
 
     /// Whether the connection runs as MPTCP; `None` where it does not exist or is still opening.
     pub fn is_mptcp(&self, conn: ConnId) -> Option<bool> {
-        match self.table.get(conn)?.mode {
+        match self.table.get(conn)?.transport.mode {
             Mode::Mptcp(_) => Some(true),
             Mode::Tcp => Some(false),
             Mode::Opening { .. } | Mode::Accepting { .. } => None,
@@ -877,8 +891,8 @@ impl Stack {
     /// A subflow of a connection, if both exist.
     pub fn subflow(&self, conn: ConnId, subflow: SubflowId) -> Option<SubflowStats> {
         let conn = self.table.get(conn)?;
-        let i = conn.index_of(subflow)?;
-        Some(conn.subflows[i].stats())
+        let i = conn.transport.index_of(subflow)?;
+        Some(conn.transport.subflows[i].stats())
     }
 
     /// The subflow that packets from `remote` to `local` belong to, closing ones included.
@@ -894,13 +908,13 @@ impl Stack {
     /// The subflows of a connection; empty for unknown ones.
     pub fn subflows(&self, conn: ConnId) -> Vec<SubflowStats> {
         let conn = self.table.get(conn);
-        conn.map(|c| c.subflows.iter().map(|s| s.stats()).collect())
+        conn.map(|c| c.transport.subflows.iter().map(|s| s.stats()).collect())
             .unwrap_or_default()
     }
 
     /// Marks a connection opened or accepted as regular TCP by choice.
     fn plain(&mut self, now: Instant, id: ConnId, cause: FallbackCause) {
-        self.with(now, id, |c, ctx| c.fall_back(ctx, cause));
+        self.with(now, id, |c, ctx| c.transport.fall_back(ctx, cause));
     }
 }
 

@@ -11,7 +11,7 @@ impl Stack {
         let conns = self.table.iter();
         conns.map(|c| {
             let (acknowledged, received) = c.flow_moved();
-            (c.id, acknowledged + received)
+            (c.transport.id, acknowledged + received)
         })
     }
 
@@ -20,8 +20,8 @@ impl Stack {
     pub fn path_totals(&self) -> Vec<PathTotals> {
         let mut totals = self.gone.clone();
         for conn in self.table.iter() {
-            conn.add_moved(&mut totals);
-            conn.add_subflows(&mut totals);
+            conn.transport.add_moved(&mut totals);
+            conn.transport.add_subflows(&mut totals);
         }
         for (total, before) in totals.iter_mut().zip(&self.renewed) {
             total.take_off(before);

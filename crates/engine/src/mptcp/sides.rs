@@ -1,0 +1,172 @@
+//! Both directions of a connection's stream.
+
+use core::ops::Range;
+
+use super::flight::Flight;
+use super::window::WindowSize;
+use crate::Urgency;
+use crate::buffer::{Data, InsertError, Pool, RecvBuffer, SendBuffer};
+
+/// Where the closing of the sending direction stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendFin {
+    Open,
+    /// To be sent after the data.
+    Queued,
+    Sent,
+    Acked,
+}
+
+/// The sending direction, in stream offsets (the first byte is 0).
+#[derive(Debug)]
+pub(crate) struct SendSide {
+    pub buf: SendBuffer,
+    /// Next offset never sent: what is written gets its offset when it is first sent.
+    pub nxt: u64,
+    /// First offset past the peer's window.
+    pub wnd_end: u64,
+    pub fin: SendFin,
+    /// Every copy of the last byte carries DATA_FIN. One of the copies alone must not: where it
+    /// comes last the peer throws it away, and Linux then waits for ever for what it says it knows.
+    pub fin_rides: bool,
+    /// Who carries what was sent and not acknowledged; empty in regular TCP.
+    pub flight: Flight,
+    /// Bytes that were late before they were sent.
+    pub dropped: u64,
+    /// A write of this urgency found no room; the most urgent one, if several did.
+    pub blocked: Option<Urgency>,
+}
+
+impl SendSide {
+    pub fn new() -> Self {
+        SendSide {
+            buf: SendBuffer::new(0),
+            nxt: 0,
+            wnd_end: 0,
+            fin: SendFin::Open,
+            fin_rides: false,
+            flight: Flight::default(),
+            dropped: 0,
+            blocked: None,
+        }
+    }
+
+    /// First offset not acknowledged at the data level.
+    pub fn una(&self) -> u64 {
+        self.buf.start()
+    }
+
+    pub fn unsent(&self) -> u64 {
+        self.buf.end() - self.nxt
+    }
+
+    pub fn unsent_by_urgency(&self) -> [u64; Urgency::COUNT] {
+        self.buf.unmapped()
+    }
+
+    /// Bytes that go before what is written with `urgency`.
+    pub fn unsent_before(&self, urgency: Urgency) -> u64 {
+        self.buf.unmapped()[..=urgency.index()].iter().sum()
+    }
+
+    /// Gives up to `max` unsent bytes, the most urgent ones, their place in the stream: they are to
+    /// be sent now. They are of one urgency, so they can be less than `max`.
+    pub fn map_next(&mut self, max: u64) -> Range<u64> {
+        let range = self.buf.map_next(max);
+        self.nxt = range.end;
+        range
+    }
+
+    pub fn outstanding(&self) -> u64 {
+        self.nxt - self.una()
+    }
+
+    pub fn peer_window(&self) -> u64 {
+        self.wnd_end.saturating_sub(self.nxt)
+    }
+
+    /// What holds after every call: acknowledged, sent and written stand in this order.
+    pub fn invariants(&self) {
+        let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
+        debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
+        debug_assert_eq!(nxt, self.buf.nxt());
+        self.flight.invariants(una..nxt);
+        debug_assert!(self.fin != SendFin::Acked || una == end);
+    }
+}
+
+/// The receiving direction.
+#[derive(Debug)]
+pub(crate) struct RecvSide {
+    pub buf: RecvBuffer,
+    /// Offset of the peer's DATA_FIN, once known.
+    pub fin: Option<u64>,
+    /// How much the reader is trusted with.
+    pub window: WindowSize,
+    /// Right edge of the largest window announced.
+    pub edge: u64,
+    /// `Readable` was reported and nothing read since.
+    pub signalled: bool,
+    /// Bytes that came although they were here.
+    pub duplicate: u64,
+}
+
+/// What [`RecvSide::insert`] did with bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inserted {
+    /// How many at their end lie beyond the window.
+    pub refused: usize,
+    /// How many were here.
+    pub duplicate: u64,
+}
+
+impl RecvSide {
+    /// Offers `window` bytes.
+    pub fn new(window: u64) -> Self {
+        RecvSide {
+            buf: RecvBuffer::new(0, window),
+            window: WindowSize::default(),
+            fin: None,
+            edge: 0,
+            signalled: false,
+            duplicate: 0,
+        }
+    }
+
+    /// Stores `data`, whose first byte is byte `at` of the stream.
+    // Conforms: 8684-3.3.1-11
+    pub fn insert(
+        &mut self,
+        at: u64,
+        data: Data<'_>,
+        pool: &mut Pool,
+    ) -> Result<Inserted, InsertError> {
+        let len = data.len();
+        let done = self.buf.insert(at, data, pool)?;
+        let duplicate = (len - done.refused) as u64 - done.new_bytes;
+        self.duplicate += duplicate;
+        Ok(Inserted {
+            refused: done.refused,
+            duplicate,
+        })
+    }
+
+    /// Whether everything the peer will ever send is here.
+    pub fn complete(&self) -> bool {
+        self.fin == Some(self.buf.rcv_nxt())
+    }
+
+    /// One past the last byte that is here, behind holes or not.
+    pub fn here(&self) -> u64 {
+        let behind = self.buf.out_of_order().max_end();
+        behind.unwrap_or(0).max(self.buf.rcv_nxt())
+    }
+
+    /// What holds after every call: nothing lies behind the end of the stream, and what was promised
+    /// is there.
+    pub fn invariants(&self) {
+        debug_assert!(self.fin.is_none_or(|fin| self.here() <= fin));
+        debug_assert!(self.edge <= self.buf.max_offset());
+        debug_assert!(self.buf.next() <= self.buf.rcv_nxt());
+    }
+}

@@ -1,0 +1,338 @@
+//! What both ends of a connection share: keys, both directions of the stream, and the subflows.
+
+use core::ops::Range;
+
+use braid_wire::{Dsn64, Instant};
+
+use super::busy::Busy;
+use super::ctx::Ctx;
+use super::joins::Joins;
+use super::mode::{Mode, Mptcp};
+use super::sides::{RecvSide, SendFin, SendSide};
+use super::signal::Signals;
+use super::subflow::{Opens, Phase, Subflow};
+use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer};
+use crate::cc::Algorithm;
+use crate::event::CloseReason;
+use crate::stats::PathStats;
+use crate::{ConnId, Event, SubflowId, Urgency};
+
+/// Window offered before anything is known; also the least a connection gets under pressure.
+const MIN_WINDOW: usize = 64 << 10;
+/// Life of a connection as its user sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Handshake under way.
+    Opening {
+        since: Instant,
+    },
+    Open,
+    /// `Closed` was reported; only acknowledgements are still exchanged.
+    Ended {
+        at: Instant,
+        reason: CloseReason,
+    },
+}
+
+/// The peer is told that the rest of our stream follows in order, by the infinite mapping: the path
+/// may drop options in one direction only.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Farewell {
+    /// Number of the stream's first byte.
+    pub first: Dsn64,
+    pub wide: bool,
+    pub checksum: bool,
+    /// Told until the peer acknowledges more of the subflow than this, so something that told it.
+    pub until: u64,
+    /// What MP_FAIL says, and how often it still does unless it is answered (section 3.7).
+    pub fail: Option<(Dsn64, u32)>,
+}
+
+/// Waiting for a sign of life.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Liveness {
+    pub last_heard: Instant,
+    /// Last time payload moved.
+    pub last_payload: Instant,
+    /// How long it had something to deliver.
+    pub busy: Busy,
+    /// Since when an answer is owed.
+    pub waiting_since: Option<Instant>,
+    /// When the peer reset the last subflow of a connection that it has opened.
+    pub abandoned_at: Option<Instant>,
+    /// Stall probe: when it is due, and how often it went unanswered.
+    pub stall_at: Option<Instant>,
+    pub stall_tries: u32,
+    /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
+    pub behind: Option<(Instant, u64)>,
+    /// Since when the peer has no subflow left to send the rest of its stream on.
+    pub left: Option<Instant>,
+    /// What was sent once more last because the peer had dropped it above its subflows.
+    pub resent: Option<Range<u64>>,
+    /// When the strategy wants to be asked again.
+    pub ask_at: Option<Instant>,
+    /// The strategy knows that new data waits for the peer's window.
+    pub told_blocked: bool,
+    /// When the DATA_FIN is repeated.
+    pub fin_at: Option<Instant>,
+    pub fin_tries: u32,
+}
+
+/// The protocol machine of a connection: it speaks to the peer, and knows neither strategy nor path manager.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    pub id: ConnId,
+    pub mode: Mode,
+    pub life: Life,
+    pub subflows: Vec<Subflow>,
+    /// What subflows that are gone moved, by path.
+    pub gone: Vec<PathStats>,
+    pub next_subflow: u32,
+    pub snd: SendSide,
+    pub rcv: RecvSide,
+    /// What the peer is told after a fallback.
+    pub farewell: Option<Farewell>,
+    pub live: Liveness,
+    pub joins: Joins,
+    /// What the peer is to be told beside the data.
+    pub signals: Signals,
+    /// In the stack's queue of connections that wait for memory.
+    pub starved: bool,
+    /// What it belongs to, and how many blocks were charged to that.
+    pub group: Option<u32>,
+    pub charged: usize,
+    /// Its place among those who wait for their group to have less.
+    pub crowded: Option<u64>,
+}
+
+impl Transport {
+    pub fn new(id: ConnId, mode: Mode, now: Instant) -> Self {
+        Transport {
+            id,
+            mode,
+            life: Life::Opening { since: now },
+            subflows: Vec::new(),
+            gone: Vec::new(),
+            next_subflow: 0,
+            snd: SendSide::new(),
+            rcv: RecvSide::new(MIN_WINDOW as u64),
+            farewell: None,
+            live: Liveness::default(),
+            joins: Joins::default(),
+            signals: Signals::default(),
+            starved: false,
+            group: None,
+            charged: 0,
+            crowded: None,
+        }
+    }
+
+    pub fn index_of(&self, id: SubflowId) -> Option<usize> {
+        self.subflows.iter().position(|s| s.id == id)
+    }
+
+    pub fn mptcp(&self) -> Option<&Mptcp> {
+        match &self.mode {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+
+    pub fn mptcp_mut(&mut self) -> Option<&mut Mptcp> {
+        match &mut self.mode {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.life == Life::Open
+    }
+
+    /// Whether the handshake of an accepted connection is under way.
+    pub fn is_half_open(&self) -> bool {
+        let opens = |s: &Subflow| s.opens == Opens::Connection && s.phase == Phase::SynReceived;
+        !self.is_ended() && self.subflows.iter().any(opens)
+    }
+
+    pub fn is_ended(&self) -> bool {
+        matches!(self.life, Life::Ended { .. })
+    }
+
+    pub(super) fn run_congestion(&mut self, congestion: Algorithm) {
+        for subflow in &mut self.subflows {
+            subflow.snd.set_congestion(congestion);
+        }
+    }
+
+    /// What it found of the paths is there for others.
+    pub(super) fn remember(&mut self, ctx: &mut Ctx<'_>) {
+        let working = |s: &&mut Subflow| s.is_established() && !s.signs.stale;
+        for subflow in self.subflows.iter_mut().filter(working) {
+            subflow.remember(ctx.now, ctx.records);
+        }
+    }
+
+    /// How urgent what it has to send is: `None` where it may be something small that waits for no
+    /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
+    pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
+        let urgency = self.snd.buf.most_urgent();
+        let told = self.signals_at().is_some_and(|at| at <= now);
+        let owes = told || self.subflows.iter().any(|s| s.owes(now));
+        urgency.filter(|_| !owes)
+    }
+
+    /// Registers a subflow and its 4-tuple.
+    pub fn add_subflow(&mut self, ctx: &mut Ctx<'_>, subflow: Subflow) {
+        ctx.demux
+            .tuples
+            .insert(subflow.tuple, (self.id, subflow.id));
+        self.subflows.push(subflow);
+    }
+
+    /// Both directions are closed and acknowledged; at most reading is left to do.
+    pub fn is_through(&self) -> bool {
+        self.snd.fin == SendFin::Acked && self.rcv.complete()
+    }
+
+    /// All data of both directions has arrived, and only their ends may have to be agreed on.
+    pub fn is_ending(&self) -> bool {
+        let all_sent = self.snd.unsent() == 0 && self.snd.outstanding() == 0;
+        self.snd.fin != SendFin::Open && all_sent && self.rcv.complete()
+    }
+
+    // --- what both directions share
+
+    /// Sets how much may be received: what the reader takes, at most what is fair while others need
+    /// memory too, so that many stalled readers share what there is and none holds it all.
+    // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
+    pub fn size_window(&mut self, ctx: &Ctx<'_>) {
+        let fair = ctx.pool.fair() * BLOCK_SIZE;
+        let most = fair.min(ctx.config.recv_buffer) as u64;
+        let least = MIN_WINDOW.min(ctx.config.recv_buffer) as u64;
+        let limit = self.rcv.window.get().min(most).max(least);
+        // The right edge of a window never moves back (RFC 9293 section 3.8.6).
+        let promised = self.rcv.edge.saturating_sub(self.rcv.buf.next());
+        self.rcv.buf.set_limit(limit.max(promised));
+    }
+
+    /// Whether memory is used up to the reserve, or the group's part of it, and this connection holds its
+    /// share already: what is left is for readers that take what comes.
+    pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
+        // What waits behind a hole does not count: the reserve is there to fill the hole.
+        let held = self.rcv.buf.readable();
+        let scarce = ctx.pool.unreserved() == 0 || ctx.pool.is_over(self.group);
+        scarce && held >= BLOCK_SIZE || ctx.pool.is_out(self.group)
+    }
+
+    /// Returns whether it has any memory of the pool.
+    pub fn holds_memory(&self) -> bool {
+        self.snd.buf.blocks() > 0 || self.rcv.buf.memory() > 0
+    }
+
+    /// Has its group answer for what it holds now.
+    pub fn charge(&mut self, pool: &mut Pool) {
+        let Some(group) = self.group else {
+            return;
+        };
+        let waiting = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
+        let received = waiting.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
+        let held = self.snd.buf.blocks() + received / BLOCK_SIZE;
+        pool.charge(group, self.charged, held);
+        self.charged = held;
+    }
+
+    /// Belongs to `group` from now on.
+    pub fn join_group(&mut self, pool: &mut Pool, group: u32) {
+        if let Some(old) = self.group.replace(group) {
+            pool.charge(old, self.charged, 0);
+        }
+        self.charged = 0;
+        self.charge(pool);
+    }
+
+    /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
+    // Conforms: 9293-3.8.6.2.2-1
+    pub(super) fn update_window(&mut self, ctx: &mut Ctx<'_>) {
+        // A peer that has sent everything has no use for it, and may have forgotten the connection:
+        // then it would answer by RST.
+        if self.rcv.complete() {
+            return;
+        }
+        self.size_window(ctx);
+        let grown = self.rcv.buf.max_offset().saturating_sub(self.rcv.edge);
+        let limit = self.rcv.buf.max_offset() - self.rcv.buf.next();
+        if grown < limit / 4 {
+            return;
+        }
+        for subflow in self
+            .subflows
+            .iter_mut()
+            .filter(|s| s.is_established() && !s.signs.stale)
+        {
+            subflow.rcv.ack_now();
+        }
+    }
+
+    /// Reports readable data once.
+    pub fn signal_readable(&mut self, ctx: &mut Ctx<'_>) {
+        if !self.rcv.signalled && !self.is_ended() {
+            self.rcv.signalled = true;
+            ctx.events.push_back(Event::Readable { conn: self.id });
+        }
+    }
+
+    /// Whether a write finds no memory.
+    pub fn lacks_memory(&self, pool: &Pool) -> bool {
+        pool.allowance(self.snd.buf.blocks()) == 0 || pool.is_over(self.group)
+    }
+
+    /// Nothing more is written: no memory is waited for.
+    pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
+        self.snd.blocked = None;
+        if core::mem::take(&mut self.starved) {
+            ctx.starved.retain(|waiting| *waiting != self.id);
+        }
+    }
+}
+
+impl Transport {
+    /// What holds after every call, of it and of its subflows.
+    pub fn invariants(&self) {
+        self.snd.invariants();
+        self.rcv.invariants();
+        debug_assert!(self.subflows.is_sorted_by(|a, b| a.id < b.id));
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            subflow.snd.invariants();
+            subflow.rcv.invariants();
+            if self.is_ended() {
+                continue;
+            }
+            // Whatever a subflow may have to repeat is there. To look at all of it takes too long.
+            let mut board = subflow.snd.board.iter().filter(|sent| !sent.fin);
+            for sent in [board.next(), board.next_back()].into_iter().flatten() {
+                let data = sent.data();
+                debug_assert!(data.end <= self.snd.nxt, "{sent:?}");
+                let there: usize = self.snd.buf.slices(data).iter().map(|s| s.len()).sum();
+                debug_assert_eq!(there as u64, sent.len(), "{sent:?}");
+            }
+        }
+        if self.is_ended() {
+            debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
+            debug_assert!(!self.starved);
+        }
+    }
+}
+
+/// What subflows may have to repeat of the data below `una`, which the peer has: their sequence
+/// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
+// Conforms: 8684-3.3.2-1
+pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
+    let mut needed = RangeSet::new();
+    for subflow in subflows.iter().filter(|s| s.is_established()) {
+        for data in subflow.snd.board.data_below(una) {
+            needed.insert(data);
+        }
+    }
+    needed
+}
