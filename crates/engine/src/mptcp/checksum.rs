@@ -83,6 +83,7 @@ impl Connection {
             let seq = map.wire_seq(self.transport.subflows[i].syn_data.received);
             if self
                 .transport
+                .mode
                 .is_sound(&map, seq, sum_of(held.slices(), len))
             {
                 return Some(Sound {
@@ -115,28 +116,26 @@ impl Connection {
     /// data: with others there were before, the peer may already have sent what is not in order.
     // Conforms: 8684-3.7-7, 8684-3.7-9
     fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
-        let Some(mptcp) = self.transport.mptcp() else {
+        let Some(mptcp) = self.transport.mode.mptcp() else {
             return;
         };
         let dsn = mptcp.remote_dsn(data);
         if !mptcp.joined && self.transport.is_contiguous(i) {
             self.transport.fall_back(ctx, FallbackCause::BadChecksum);
             self.on_plain_ack(ctx, i);
-            self.transport.say_fail(i, dsn);
+            self.transport
+                .farewell
+                .say_fail(&mut self.transport.subflows[i], dsn);
         } else {
-            self.transport.fail_subflow(i, dsn);
+            self.transport.subflows[i].fail(dsn);
         }
     }
 }
 
 impl Transport {
-    fn uses_checksums(&self) -> bool {
-        self.mptcp().is_some_and(|m| m.checksum)
-    }
-
     /// The checksum of a mapping of our stream on subflow `i`, where checksums were agreed on.
     pub(super) fn checksum_of(&self, i: usize, map: &Mapping) -> Option<u16> {
-        let mptcp = self.mptcp().filter(|m| m.checksum)?;
+        let mptcp = self.mode.mptcp().filter(|m| m.checksum)?;
         let parts = self.snd.buf.slices(map.data..map.data + u64::from(map.len));
         let sum = sum_of(parts, map.len as usize);
         let dsn = mptcp.dsn(map.data);
@@ -146,28 +145,10 @@ impl Transport {
 
     /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
     pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
-        if self.uses_checksums() {
+        if self.mode.uses_checksums() {
             let window = ctx.config.recv_buffer.max(1 << 20) as u64;
             self.subflows[i].rcv.check_mappings(2 * window);
         }
-    }
-
-    /// Whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
-    /// nothing but DATA_FIN, whether that is right too.
-    // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
-    pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
-        let sound = || map.len > 0 || self.is_sound(map, map.wire_seq(0), Sum::default());
-        match self.uses_checksums() {
-            true => map.checksum.is_some() && sound(),
-            false => map.checksum.is_none(),
-        }
-    }
-
-    /// Whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
-    fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
-        let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
-        let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
-        right.is_some() && right == map.checksum
     }
 
     /// Moves the first `len` bytes that subflow `i` holds to byte `data` of the stream and on.
@@ -196,12 +177,36 @@ impl Transport {
     pub(super) fn let_go(&mut self, i: usize) {
         let holds = self.subflows[i].rcv.held.as_ref();
         let holds = holds.is_some_and(|held| held.readable() > 0);
-        if self.mptcp().is_some() && self.rcv.buf.readable() == 0 && holds {
+        if self.mode.mptcp().is_some() && self.rcv.buf.readable() == 0 && holds {
             self.subflows[i].begin_reset(
                 ResetKind::Subflow(ResetReason::LackOfResources),
                 SubflowCloseReason::LackOfResources,
             );
         }
+    }
+}
+
+impl Mode {
+    pub(super) fn uses_checksums(&self) -> bool {
+        self.mptcp().is_some_and(|m| m.checksum)
+    }
+
+    /// Whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
+    /// nothing but DATA_FIN, whether that is right too.
+    // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
+    pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
+        let sound = || map.len > 0 || self.is_sound(map, map.wire_seq(0), Sum::default());
+        match self.uses_checksums() {
+            true => map.checksum.is_some() && sound(),
+            false => map.checksum.is_none(),
+        }
+    }
+
+    /// Whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
+    pub(super) fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
+        let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
+        let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
+        right.is_some() && right == map.checksum
     }
 }
 

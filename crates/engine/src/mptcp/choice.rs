@@ -5,8 +5,10 @@ use braid_wire::Instant;
 
 use super::connection::Connection;
 use super::ctx::Ctx;
+use super::mode::Mode;
 use super::output::{MAX_VIEWS, Outgoing, max_mapping, max_payload_total};
 use super::sides::SendFin;
+use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::strategy::{
     Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView, Writer,
@@ -19,14 +21,16 @@ impl Connection {
         self.transport.live.ask_at.take_if(|at| *at <= ctx.now);
         self.drop_late(ctx);
         let copying = self.transport.may_copy();
-        if (self.transport.snd.unsent() == 0 && !copying) || !self.transport.is_any_ready(ctx) {
+        if (self.transport.snd.unsent() == 0 && !copying)
+            || !self.transport.subflows.is_any_ready(ctx)
+        {
             return None;
         }
         let may_send_new = self.may_send_new();
         if !may_send_new && !copying {
             return None;
         }
-        for subflow in &mut self.transport.subflows {
+        for subflow in self.transport.subflows.iter_mut() {
             subflow.before_send(ctx.now, ctx.records);
         }
         let mut subflows = ArrayVec::new();
@@ -64,11 +68,12 @@ impl Connection {
                 data,
                 max_bytes,
             } => {
-                let i = self.transport.chosen(ctx, subflow)?;
-                let most = match self.transport.keys_may_lack() {
-                    true => self.transport.first_flight(ctx, i),
+                let i = self.transport.subflows.chosen(ctx, subflow)?;
+                let most = match self.transport.mode.keys_may_lack() {
+                    true => self.transport.subflows.first_flight(ctx, i),
                     false => self
                         .transport
+                        .subflows
                         .chunk(ctx, i)
                         .min(u64::from(max_bytes.max(1))),
                 };
@@ -109,8 +114,8 @@ impl Connection {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
         self.transport.live.told_blocked = blocked;
-        let in_syn = self.transport.mptcp().map_or(0, |m| m.syn_data.sent);
-        let held = self.transport.keys_may_lack() && self.transport.snd.nxt > in_syn;
+        let in_syn = self.transport.mode.mptcp().map_or(0, |m| m.syn_data.sent);
+        let held = self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
         !blocked && !held
     }
 
@@ -142,11 +147,6 @@ impl Connection {
 }
 
 impl Transport {
-    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
-    pub(super) fn keys_may_lack(&self) -> bool {
-        self.mptcp().is_some_and(|m| !m.confirmed)
-    }
-
     /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
     /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
     // Conforms: 9293-3.8.6.2.1-1
@@ -163,13 +163,7 @@ impl Transport {
         let flight = &self.snd.flight;
         (self.subflows.len() > 1 || flight.lost() > 0)
             && flight.is_open()
-            && self.mptcp().is_some_and(|m| m.confirmed)
-    }
-
-    /// Whether the views would show a subflow as ready; cheaper than to make them.
-    fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
-        let carriers = self.subflows.iter().filter(|s| s.can_carry());
-        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
+            && self.mode.mptcp().is_some_and(|m| m.confirmed)
     }
 
     /// Fills `views` in place: they are large.
@@ -194,18 +188,6 @@ impl Transport {
         }
     }
 
-    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
-    /// byte would follow each other without end.
-    fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
-        let ready = |i: &usize| {
-            let subflow = &self.subflows[*i];
-            subflow.can_carry() && subflow.room(ctx.now) > 0
-        };
-        let i = self.index_of(id).filter(ready);
-        debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
-        i
-    }
-
     /// Sends up to `most` bytes of what another subflow carries.
     fn send_copy(
         &mut self,
@@ -222,15 +204,42 @@ impl Transport {
             return None;
         }
         if penalise {
-            self.penalise(ctx.now, data.carrier);
+            self.subflows.penalise(ctx.now, data.carrier);
         }
         let range = self.snd.buf.reach(start..end);
         Some(self.send_data(ctx, i, range, SegmentKind::Copy))
     }
+}
 
-    fn penalise(&mut self, now: Instant, holder: SubflowId) {
+impl Mode {
+    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
+    pub(super) fn keys_may_lack(&self) -> bool {
+        self.mptcp().is_some_and(|m| !m.confirmed)
+    }
+}
+
+impl Subflows {
+    /// Whether the views would show a subflow as ready; cheaper than to make them.
+    pub(super) fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
+        let carriers = self.iter().filter(|s| s.can_carry());
+        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
+    }
+
+    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
+    /// byte would follow each other without end.
+    pub(super) fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
+        let ready = |i: &usize| {
+            let subflow = &self[*i];
+            subflow.can_carry() && subflow.room(ctx.now) > 0
+        };
+        let i = self.index_of(id).filter(ready);
+        debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
+        i
+    }
+
+    pub(super) fn penalise(&mut self, now: Instant, holder: SubflowId) {
         if let Some(i) = self.index_of(holder) {
-            let subflow = &mut self.subflows[i];
+            let subflow = &mut self[i];
             if subflow.penalised_until <= now {
                 subflow.penalised_until = now + subflow.snd.rtt.srtt();
                 subflow.snd.cc.penalise();
@@ -241,15 +250,15 @@ impl Transport {
     /// Most bytes of the opener's first mapping. Nothing can follow it before its DATA_ACK, so all of an
     /// initial window is in it and leaves at once; what a strategy would leave to other subflows has
     /// none to go to.
-    fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
-        let subflow = &self.subflows[i];
+    pub(super) fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
+        let subflow = &self[i];
         let most = max_mapping(subflow).min(subflow.snd.initial_flight());
         subflow.room(ctx.now).min(most)
     }
 
     /// Most bytes of one send on subflow `i` now: window, pacing burst, device.
-    fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
-        let subflow = &self.subflows[i];
+    pub(super) fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
+        let subflow = &self[i];
         let most = match subflow.larger_payload(ctx.now) {
             Some(larger) => larger,
             // A device that cuts a super-segment may repeat CWR in all segments.

@@ -104,7 +104,7 @@ impl Connection {
             let mut subflow = self.transport.subflows.remove(i);
             ctx.demux.tuples.remove(&subflow.tuple);
             subflow.rcv.drop_held(ctx.pool);
-            self.transport.count_gone(&subflow);
+            self.transport.subflows.count_gone(&subflow);
             self.on_subflow_gone(ctx, &mut subflow);
             if self.transport.is_ended() {
                 continue;
@@ -155,7 +155,7 @@ impl Transport {
         let tcp = matches!(self.mode, Mode::Tcp);
         let fin = plain_fin || (!tcp && self.is_through());
         let mut changed = plain_fin;
-        for subflow in &mut self.subflows {
+        for subflow in self.subflows.iter_mut() {
             changed |= fin && !subflow.closing.is_closed_here();
             if fin {
                 subflow.closing.close();

@@ -81,14 +81,14 @@ impl Connection {
         self.urgency = urgency;
         let congestion = self.congestion(config);
         if congestion.name() != before {
-            self.transport.run_congestion(congestion);
+            self.transport.subflows.run_congestion(congestion);
         }
     }
 
     /// Runs `congestion` from now on, on whatever subflows, whatever the urgency.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
         self.congestion = Some(congestion);
-        self.transport.run_congestion(congestion);
+        self.transport.subflows.run_congestion(congestion);
     }
 
     /// Congestion control of its subflows.
@@ -119,7 +119,7 @@ impl Connection {
             .flow
             .arrives(self.transport.snd.una(), self.transport.snd.buf.end())
         {
-            self.transport.remember(ctx);
+            self.transport.subflows.remember(ctx);
             ctx.events.push_back(Event::FlowDelivered {
                 conn: self.transport.id,
             });
@@ -295,7 +295,7 @@ impl Connection {
             return;
         }
         self.end(ctx, reason);
-        for subflow in &mut self.transport.subflows {
+        for subflow in self.transport.subflows.iter_mut() {
             match subflow.phase {
                 Phase::SynSent | Phase::Closed => subflow.close(SubflowCloseReason::Finished),
                 _ => {
@@ -322,7 +322,7 @@ impl Connection {
             });
         }
         // Its subflows may linger on, but the next connection may come at once.
-        self.transport.remember(ctx);
+        self.transport.subflows.remember(ctx);
         self.transport.life = Life::Ended {
             at: ctx.now,
             reason,
@@ -336,7 +336,7 @@ impl Connection {
             self.transport.rcv.fin = None;
         }
         self.transport.rcv.buf.clear(ctx.pool);
-        for subflow in &mut self.transport.subflows {
+        for subflow in self.transport.subflows.iter_mut() {
             subflow.rcv.drop_held(ctx.pool);
         }
         if let Mode::Mptcp(m) = &self.transport.mode {

@@ -41,7 +41,7 @@ impl Transport {
             return None;
         };
         let until = at + FAST_CLOSE_TIME;
-        let receiver_key = self.mptcp()?.remote.key;
+        let receiver_key = self.mode.mptcp()?.remote.key;
         let subflow = &mut self.subflows[i];
         subflow.ending.repeats.at.take_if(|at| *at <= ctx.now)?;
         let path = ctx.paths.get(usize::from(subflow.path.0));
@@ -76,7 +76,7 @@ impl Transport {
     /// more. Anything else says that it did not take the RST: it gets another one where it expects it
     /// (RFC 8684 section 3.5, RFC 9293 section 3.10.7.1).
     pub(super) fn on_aborted(&mut self, i: usize, tcp: &tcp::Repr) {
-        if self.is_fast_close(tcp) {
+        if self.mode.is_fast_close(tcp) {
             // The peer has closed the whole connection, whichever end was first.
             let aborted = |s: &&mut Subflow| s.phase == Phase::Aborted;
             for subflow in self.subflows.iter_mut().filter(aborted) {

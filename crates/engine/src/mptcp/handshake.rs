@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::flight::Slot;
-use super::keys::{Keys, hmac64, hmac160, join_hmac};
+use super::keys::{Keys, hmac160, join_hmac};
 use super::mode::{Mode, Mptcp};
 use super::opening::{JoinProof, SynData};
 use super::signal::Signal;
@@ -128,7 +128,11 @@ impl Connection {
         let own = config.and_then(|config| config.towards([remote]));
         let (own, _) = own.ok_or(ApiError::NoUsablePath)?;
         let tuple = free_tuple(ctx, SocketAddr::new(own, 0), remote)?;
-        let keys = self.transport.mptcp().map(|m| (m.local.key, m.remote.key));
+        let keys = self
+            .transport
+            .mode
+            .mptcp()
+            .map(|m| (m.local.key, m.remote.key));
         let keys = keys.ok_or(ApiError::NoUsablePath)?;
         let opens = Opens::Join {
             local_nonce: self.transport.joins.next_nonce(keys, ctx.rng),
@@ -150,8 +154,8 @@ impl Connection {
         tuple: FourTuple,
         opens: Opens,
     ) -> Subflow {
-        let id = SubflowId(self.transport.next_subflow);
-        self.transport.next_subflow += 1;
+        let id = SubflowId(self.transport.subflows.next);
+        self.transport.subflows.next += 1;
         let config = &ctx.paths[usize::from(path.0)].config;
         let numbers = ctx.secret.first_numbers(ctx.now, &tuple);
         let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), numbers, ctx.config);
@@ -242,7 +246,7 @@ impl Connection {
         }
         self.transport.subflows[i].rcv.ack_now();
         self.establish(ctx, i);
-        if self.transport.mptcp().is_some() {
+        if self.transport.mode.mptcp().is_some() {
             self.transport.subflows[i].handshake.tries = 0;
             self.transport.subflows[i].note_third_ack(ctx.now, ctx.records);
         }
@@ -303,7 +307,7 @@ impl Connection {
                 // A join that has not proved whose it is speaks for nobody.
                 let opens = subflow.opens == Opens::Connection;
                 let by_keys = self.transport.joins.auth == JoinAuth::Keys;
-                if opens || by_keys && self.transport.is_fast_close(tcp) {
+                if opens || by_keys && self.transport.mode.is_fast_close(tcp) {
                     self.fail(ctx, CloseReason::Reset);
                 }
             }
@@ -399,7 +403,7 @@ impl Connection {
 
     /// Data may flow on subflow `i`.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let confirmed = self.transport.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.transport.subflows[i];
         if confirmed && mem::take(&mut subflow.handshake.left) {
             subflow.closing.close();
@@ -427,7 +431,7 @@ impl Connection {
                 .signals
                 .add(ctx.now, Signal::Priority(subflow.id));
         }
-        self.transport.replace_deaf(i);
+        self.transport.subflows.replace_deaf(i);
         let subflow = &self.transport.subflows[i];
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.transport.id,
@@ -494,12 +498,12 @@ impl Transport {
 
     /// The peer has our third ACK, and its options arrive.
     pub(super) fn confirm(&mut self, now: Instant) {
-        let mptcp = self.mptcp_mut();
+        let mptcp = self.mode.mptcp_mut();
         if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
             return;
         }
         self.size_segments();
-        for subflow in &mut self.subflows {
+        for subflow in self.subflows.iter_mut() {
             if mem::take(&mut subflow.handshake.left) {
                 subflow.closing.close();
             }
@@ -507,26 +511,6 @@ impl Transport {
                 subflow.handshake.at = Some(now);
             }
         }
-    }
-
-    /// The HMAC of our third ACK, for subflow `i`.
-    pub(super) fn join_ack(&self, i: usize) -> Option<MptcpOption> {
-        let mptcp = self.mptcp()?;
-        let Opens::Join {
-            local_nonce,
-            remote_nonce,
-        } = self.subflows[i].opens
-        else {
-            return None;
-        };
-        let hmac = join_hmac(
-            (mptcp.local.key, local_nonce),
-            (mptcp.remote.key, remote_nonce),
-            self.joins.secret(),
-        );
-        Some(MptcpOption::Join(Join::Ack {
-            hmac: hmac160(&hmac),
-        }))
     }
 
     // Conforms: 8684-3.2-8, 8684-3.2-9, 8684-3.2-10
@@ -551,7 +535,7 @@ impl Transport {
         );
         match join(tcp) {
             Some(Join::Ack { hmac }) if hmac == hmac160(&expected) => {
-                self.note_join();
+                self.mode.note_join();
                 true
             }
             // A segment behind the third ACK, which will come again.
@@ -562,35 +546,13 @@ impl Transport {
             }
         }
     }
+}
 
-    /// The HMAC of our SYN/ACK for a join.
-    // Conforms: 8684-3.2-16
-    pub(super) fn join_syn_ack(&self, subflow: &Subflow) -> Option<MptcpOption> {
-        let mptcp = self.mptcp()?;
-        let Opens::Join {
-            local_nonce,
-            remote_nonce,
-        } = subflow.opens
-        else {
-            return None;
-        };
-        let hmac = join_hmac(
-            (mptcp.local.key, local_nonce),
-            (mptcp.remote.key, remote_nonce),
-            self.joins.secret(),
-        );
-        Some(MptcpOption::Join(Join::SynAck {
-            backup: subflow.priority.own,
-            address_id: subflow.ids.own,
-            hmac: hmac64(&hmac),
-            nonce: local_nonce,
-        }))
-    }
-
+impl Mode {
     /// MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
     // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
-        let capable = match (&self.mode, subflow.phase) {
+        let capable = match (self, subflow.phase) {
             (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.handshake.asks_plainly => {
                 Capable::Syn {
                     version: VERSION,

@@ -15,7 +15,7 @@ const MAX_UNREACHABLE: u32 = 4;
 impl Connection {
     /// An ICMP error about a segment of subflow `id` that started at `seq`.
     pub fn on_icmp(&mut self, ctx: &mut Ctx<'_>, id: SubflowId, kind: Kind, seq: Seq32) {
-        let Some(i) = self.transport.index_of(id) else {
+        let Some(i) = self.transport.subflows.index_of(id) else {
             return;
         };
         let snd = &self.transport.subflows[i].snd;

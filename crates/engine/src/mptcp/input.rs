@@ -15,6 +15,7 @@ use super::ending::ResetKind;
 use super::mode::Mode;
 use super::sides::SendFin;
 use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
 use super::transport::{Transport, repeats};
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
@@ -40,7 +41,7 @@ impl Connection {
         payload: &mut Payload<'_>,
         outside: Outside,
     ) -> bool {
-        let Some(i) = self.transport.index_of(id) else {
+        let Some(i) = self.transport.subflows.index_of(id) else {
             return false;
         };
         let subflow = &self.transport.subflows[i];
@@ -154,7 +155,7 @@ impl Connection {
     /// The peer gave a sign of life; another one is owed if something is in flight.
     // Conforms: 9293-3.8.6.1-4
     fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        self.transport.wake(ctx.now, i);
+        self.transport.subflows.wake(ctx.now, i);
         let subflow = &mut self.transport.subflows[i];
         if subflow.snd.board.is_empty() {
             subflow.signs.stale = false;
@@ -172,7 +173,7 @@ impl Connection {
     /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
     // Conforms: 8684-3.5-2, 8684-3.5-3
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
-        let fast_close = self.transport.is_fast_close(tcp);
+        let fast_close = self.transport.mode.is_fast_close(tcp);
         let subflow = &mut self.transport.subflows[i];
         let at_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
@@ -202,7 +203,7 @@ impl Connection {
         // Nobody can be sure yet that the peer knows the connection: it is not joined again.
         let opens = self.transport.subflows[i].opens == Opens::Connection;
         let last = opens || !self.transport.subflows.iter().any(Subflow::is_alive);
-        if last && self.transport.mptcp().is_some_and(|m| !m.confirmed) {
+        if last && self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
         }
         if matches!(self.transport.mode, Mode::Tcp) && !self.transport.is_ended() {
@@ -221,7 +222,7 @@ impl Connection {
     /// Acknowledgement and window at the subflow level of a segment that carries data or is `bare`.
     /// Returns whether it is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, bare: bool) -> bool {
-        let siblings = self.transport.siblings(i);
+        let siblings = self.transport.subflows.siblings(i);
         let subflow = &mut self.transport.subflows[i];
         let clock = subflow.ts_now(ctx.now);
         let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
@@ -240,7 +241,11 @@ impl Connection {
         };
         let sacks = take_blocks(ctx.now, snd, ack, tcp);
         let advanced = ack > snd.una;
-        let news = self.transport.moves_data_ack(tcp);
+        // DATA_FIN counts as a byte.
+        let data_snd = &self.transport.snd;
+        let una = data_snd.una() + u64::from(data_snd.fin == SendFin::Acked);
+        let mptcp = self.transport.mode.mptcp();
+        let news = mptcp.is_some_and(|m| m.moves_data_ack(tcp, una));
         let subflow = &mut self.transport.subflows[i];
         let snd = &mut subflow.snd;
         let lost = snd.traffic.bytes_lost;
@@ -368,7 +373,7 @@ impl Connection {
                         fin: false,
                         checksum,
                     };
-                    if self.transport.mptcp().is_some() {
+                    if self.transport.mode.mptcp().is_some() {
                         self.transport.subflows[i].dss_seen = true;
                         self.transport.take_mapping(i, map);
                     }
@@ -387,7 +392,7 @@ impl Connection {
                 &MptcpOption::Prio { backup } => self.transport.subflows[i].priority.peer = backup,
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
-                MptcpOption::FastClose { .. } if self.transport.is_fast_close(tcp) => {
+                MptcpOption::FastClose { .. } if self.transport.mode.is_fast_close(tcp) => {
                     // Whoever saw the keys has to hit the sequence number, as with a RST (RFC 5961
                     // section 3). A peer whose data was lost hits one of two, or is told, each time: it
                     // repeats MP_FASTCLOSE a few times only.
@@ -428,7 +433,7 @@ impl Connection {
             if wnd_end > self.transport.snd.wnd_end {
                 self.transport.snd.wnd_end = wnd_end;
                 self.transport.live.stall_tries = 0;
-                for subflow in &mut self.transport.subflows {
+                for subflow in self.transport.subflows.iter_mut() {
                     subflow.snd.open_window();
                 }
             }
@@ -444,7 +449,7 @@ impl Connection {
     // Conforms: 8684-3.3.2-5, 8684-3.7-8
     fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
         let rcv_nxt = self.transport.rcv.buf.rcv_nxt();
-        let Some(mptcp) = self.transport.mptcp_mut() else {
+        let Some(mptcp) = self.transport.mode.mptcp_mut() else {
             return;
         };
         let widened = mapping.dsn.is_eight() && !mptcp.wide_ack;
@@ -466,8 +471,8 @@ impl Connection {
             checksum: mapping.checksum,
         };
         let end = data + u64::from(len);
-        if !self.transport.is_checkable(&map) {
-            self.transport.break_off(i);
+        if !self.transport.mode.is_checkable(&map) {
+            self.transport.subflows[i].break_off();
             return;
         }
         // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a
@@ -478,7 +483,7 @@ impl Connection {
         }
         match len {
             0 => {}
-            _ if sub.is_none() => self.transport.break_off(i),
+            _ if sub.is_none() => self.transport.subflows[i].break_off(),
             _ => self.transport.take_mapping(i, map),
         }
     }
@@ -626,7 +631,7 @@ impl Transport {
             // Its keepalive is as good as an answer to ours.
             self.note_heard(ctx.now, i);
         }
-        self.wake(ctx.now, i);
+        self.subflows.wake(ctx.now, i);
         let rcv = &mut self.subflows[i].rcv;
         if !range.is_empty() {
             rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
@@ -639,6 +644,26 @@ impl Transport {
         true
     }
 
+    /// Takes note of where payload of subflow `i` belongs. One that says otherwise than before, or
+    /// lacks its checksum, ends the subflow.
+    fn take_mapping(&mut self, i: usize, map: Mapping) {
+        if !self.mode.is_checkable(&map) || !self.subflows[i].rcv.add_mapping(map) {
+            self.subflows[i].break_off();
+        }
+    }
+}
+
+impl Subflow {
+    // Conforms: 8684-3.3-4
+    pub(super) fn break_off(&mut self) {
+        self.begin_reset(
+            ResetKind::Subflow(ResetReason::MptcpSpecific),
+            SubflowCloseReason::PeerMisbehaved,
+        );
+    }
+}
+
+impl Mode {
     /// Whether it ends the connection: it names our key (RFC 8684 section 3.5).
     pub(super) fn is_fast_close(&self, tcp: &tcp::Repr) -> bool {
         let ours = self.mptcp().map(|mptcp| mptcp.local.key);
@@ -646,48 +671,19 @@ impl Transport {
             matches!(option, MptcpOption::FastClose { receiver_key } if Some(*receiver_key) == ours)
         })
     }
+}
 
-    /// Whether a segment acknowledges something new at the data level. It may have been sent for that
-    /// alone, and is no duplicate.
-    fn moves_data_ack(&self, tcp: &tcp::Repr) -> bool {
-        // DATA_FIN counts as a byte.
-        let una = self.snd.una() + u64::from(self.snd.fin == SendFin::Acked);
-        let newer = |option: &MptcpOption| match (option, self.mptcp()) {
-            (MptcpOption::Dss(dss), Some(mptcp)) => {
-                let ack = dss.data_ack.and_then(|ack| mptcp.ack_offset(ack, una));
-                ack.is_some_and(|ack| ack > una)
-            }
-            _ => false,
-        };
-        tcp.options.mptcp.iter().any(newer)
-    }
-
+impl Subflows {
     /// What coupled congestion control of subflow `i` sees; nothing where it is not coupled.
-    fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
-        let own = &self.subflows[i].snd;
+    pub(super) fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
+        let own = &self[i].snd;
         if !own.cc.is_coupled() {
             return ArrayVec::new();
         }
-        let others = self.subflows.iter().enumerate();
+        let others = self.iter().enumerate();
         let others = others.filter(|(n, s)| *n != i && s.is_established());
         let senders = iter::once(own).chain(others.map(|(_, s)| &s.snd));
         senders.take(MAX_SIBLINGS).map(Sender::sibling).collect()
-    }
-
-    /// Takes note of where payload of subflow `i` belongs. One that says otherwise than before, or
-    /// lacks its checksum, ends the subflow.
-    fn take_mapping(&mut self, i: usize, map: Mapping) {
-        if !self.is_checkable(&map) || !self.subflows[i].rcv.add_mapping(map) {
-            self.break_off(i);
-        }
-    }
-
-    // Conforms: 8684-3.3-4
-    fn break_off(&mut self, i: usize) {
-        self.subflows[i].begin_reset(
-            ResetKind::Subflow(ResetReason::MptcpSpecific),
-            SubflowCloseReason::PeerMisbehaved,
-        );
     }
 }
 

@@ -10,6 +10,7 @@ use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::path::Target;
@@ -193,7 +194,7 @@ impl Transport {
 
     /// Asks on subflow `i` from `due` on, again and again where that is understood.
     fn question(&mut self, due: Instant, i: usize) {
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.subflows[i];
         if confirmed && subflow.can_carry() {
             self.signals.add(due, Signal::Doubt(subflow.id));
@@ -212,51 +213,6 @@ impl Transport {
         ) = (now, 0, false);
         self.live.last_heard = now;
         self.signals.on_heard(subflow.id);
-    }
-
-    /// Subflow `i` is not deaf any more: none has to take its place.
-    pub(super) fn wake(&mut self, now: Instant, i: usize) {
-        let was_deaf = self.subflows[i].is_deaf();
-        self.subflows[i].wake(now);
-        if was_deaf {
-            let target = self.subflows[i].target();
-            let waits =
-                |s: &&mut Subflow| s.phase == Phase::SynSent && s.opens != Opens::Connection;
-            for join in self.subflows.iter_mut().filter(waits) {
-                if join.target() == target {
-                    join.close(SubflowCloseReason::Finished);
-                }
-            }
-        }
-    }
-
-    /// A question on subflow `i` was not answered in time. After two the strategy leaves it alone.
-    pub(super) fn on_unanswered(&mut self, i: usize) {
-        let subflow = &mut self.subflows[i];
-        subflow.signs.silent = subflow.signs.silent.saturating_add(1);
-        subflow.signs.stale |= subflow.signs.silent >= 2;
-    }
-
-    /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its
-    /// way: by a NAT that drops what it does not know.
-    pub(super) fn is_deaf(&self) -> bool {
-        let mut there = self.subflows.iter().filter(|s| s.can_carry()).peekable();
-        there.peek().is_some() && there.all(Subflow::is_deaf)
-    }
-
-    /// Subflow `i` was opened in the place of others that are deaf.
-    pub(super) fn replace_deaf(&mut self, i: usize) {
-        let (id, target) = (self.subflows[i].id, self.subflows[i].target());
-        let replaced =
-            |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_deaf();
-        for subflow in self.subflows.iter_mut().filter(replaced) {
-            if subflow.target() == target {
-                subflow.begin_reset(
-                    ResetKind::Subflow(ResetReason::UnacceptablePerformance),
-                    SubflowCloseReason::TimedOut,
-                );
-            }
-        }
     }
 
     /// When a connection that nobody waits for asks on a path that is revalidated; one that was in use
@@ -278,7 +234,7 @@ impl Transport {
     /// however long that would have waited.
     pub(super) fn revalidate(&mut self, ctx: &Ctx<'_>, i: usize) {
         let due = self.revalidates_at(ctx.now);
-        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let subflow = &mut self.subflows[i];
         if !subflow.snd.board.is_empty() {
             let rto = subflow.snd.rtt.rto();
@@ -296,19 +252,66 @@ impl Transport {
         }
         self.question(due, i);
     }
+}
+
+impl Subflow {
+    /// A question on self `i` was not answered in time. After two the strategy leaves it alone.
+    pub(super) fn on_unanswered(&mut self) {
+        self.signs.silent = self.signs.silent.saturating_add(1);
+        self.signs.stale |= self.signs.silent >= 2;
+    }
 
     /// Repeats the SYN or third ACK of a join that was sent more than once in vain.
-    pub(super) fn repeat_join(&mut self, now: Instant, i: usize) {
-        let subflow = &mut self.subflows[i];
-        let again = match subflow.phase {
-            Phase::SynSent => subflow.handshake.unanswered >= 2,
-            _ => subflow.handshake.tries >= 2,
+    pub(super) fn repeat_join(&mut self, now: Instant) {
+        let again = match self.phase {
+            Phase::SynSent => self.handshake.unanswered >= 2,
+            _ => self.handshake.tries >= 2,
         };
-        if again && subflow.handshake.at.is_some() {
-            subflow.handshake.at = Some(now);
+        if again && self.handshake.at.is_some() {
+            self.handshake.at = Some(now);
             // As if it had been sent once: it counts as repeated, and more of it may follow.
-            subflow.handshake.unanswered = subflow.handshake.unanswered.min(1);
-            subflow.handshake.tries = 2;
+            self.handshake.unanswered = self.handshake.unanswered.min(1);
+            self.handshake.tries = 2;
+        }
+    }
+}
+
+impl Subflows {
+    /// Subflow `i` is not deaf any more: none has to take its place.
+    pub(super) fn wake(&mut self, now: Instant, i: usize) {
+        let was_deaf = self[i].is_deaf();
+        self[i].wake(now);
+        if was_deaf {
+            let target = self[i].target();
+            let waits =
+                |s: &&mut Subflow| s.phase == Phase::SynSent && s.opens != Opens::Connection;
+            for join in self.iter_mut().filter(waits) {
+                if join.target() == target {
+                    join.close(SubflowCloseReason::Finished);
+                }
+            }
+        }
+    }
+
+    /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its
+    /// way: by a NAT that drops what it does not know.
+    pub(super) fn is_deaf(&self) -> bool {
+        let mut there = self.iter().filter(|s| s.can_carry()).peekable();
+        there.peek().is_some() && there.all(Subflow::is_deaf)
+    }
+
+    /// Subflow `i` was opened in the place of others that are deaf.
+    pub(super) fn replace_deaf(&mut self, i: usize) {
+        let (id, target) = (self[i].id, self[i].target());
+        let replaced =
+            |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_deaf();
+        for subflow in self.iter_mut().filter(replaced) {
+            if subflow.target() == target {
+                subflow.begin_reset(
+                    ResetKind::Subflow(ResetReason::UnacceptablePerformance),
+                    SubflowCloseReason::TimedOut,
+                );
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use super::handshake::{repeat_at, window_shift};
 use super::mode::Mode;
 use super::sides::SendFin;
 use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
@@ -105,7 +106,7 @@ impl Connection {
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.transport.send_ack(ctx, i);
                 }
-                if self.transport.is_ended() && self.transport.repeats_data(i) {
+                if self.transport.is_ended() && self.transport.subflows[i].repeats_data() {
                     return self.transport.end_unrepeated(ctx, i);
                 }
                 if !self.transport.is_ended()
@@ -144,7 +145,7 @@ impl Connection {
         if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
             subflow.note_third_ack(ctx.now, ctx.records);
             if subflow.phase == Phase::JoinAcked {
-                self.transport.note_join();
+                self.transport.mode.note_join();
             }
             return self.transport.send_ack(ctx, i);
         }
@@ -176,9 +177,12 @@ impl Connection {
             });
         }
         let mptcp = match (subflow.opens, answer) {
-            (Opens::Connection, _) => self.transport.capable_option(ctx.config, subflow),
-            (Opens::Join { .. }, false) => self.transport.join_syn(subflow),
-            (Opens::Join { .. }, true) => self.transport.join_syn_ack(subflow),
+            (Opens::Connection, _) => self.transport.mode.capable_option(ctx.config, subflow),
+            (Opens::Join { .. }, false) => self.transport.mode.join_syn(subflow),
+            (Opens::Join { .. }, true) => {
+                let mptcp = self.transport.mode.mptcp();
+                mptcp.and_then(|m| m.join_syn_ack(subflow, self.transport.joins.secret()))
+            }
         };
         if !answer && matches!(mptcp, Some(MptcpOption::Capable(_))) {
             self.paths.on_offer(subflow.path);
@@ -187,7 +191,7 @@ impl Connection {
         let joins = subflow.opens != Opens::Connection;
         let body = match (joins, answer) {
             (true, _) => Body::None,
-            (false, true) => self.transport.grant_cookie(i, &mut options),
+            (false, true) => self.transport.subflows[i].grant_cookie(&mut options),
             (false, false) => self.transport.open_fast(ctx, i, &mut options),
         };
         let subflow = &self.transport.subflows[i];
@@ -205,17 +209,6 @@ impl Connection {
 }
 
 impl Transport {
-    /// Whether what subflow `i` repeats next is data, not its FIN.
-    fn repeats_data(&self, i: usize) -> bool {
-        let subflow = &self.subflows[i];
-        let mut sent = subflow.snd.board.iter();
-        let next = match subflow.owed.probe {
-            true => sent.rfind(|sent| !sent.sacked),
-            false => sent.find(|sent| sent.lost),
-        };
-        next.is_some_and(|sent| !sent.fin)
-    }
-
     /// After the end of the connection there is no data to be repeated: the peer has it, by another
     /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
     /// its answers.
@@ -286,11 +279,11 @@ impl Transport {
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let due = self.snd.fin == SendFin::Queued && self.snd.unsent() == 0;
-        let confirmed = self.mptcp()?.confirmed;
+        let confirmed = self.mode.mptcp()?.confirmed;
         if !due || !confirmed {
             return None;
         }
-        let i = self.subflow_for_signal(self.live.fin_tries)?;
+        let i = self.subflows.subflow_for_signal(self.live.fin_tries)?;
         self.note_data_fin(ctx.now, i);
         let mut map = Mapping {
             data: self.snd.buf.end(),
@@ -305,24 +298,12 @@ impl Transport {
             ..Options::default()
         };
         options.mptcp.extend(
-            self.mptcp()
-                .map(|m| MptcpOption::Dss(self.mapped_dss(m, &map, 0))),
+            self.mode
+                .mptcp()
+                .map(|m| MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &map, 0))),
         );
         let seq = self.subflows[i].snd.nxt;
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
-    }
-
-    /// The subflow for something the peer did not answer `tries` times: the fastest one, and when
-    /// that was in vain the others in turn, for a path may carry segments but not their options.
-    pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
-        let stale = |i: &usize| self.subflows[*i].is_stale();
-        let usable = (0..self.subflows.len()).filter(|i| self.subflows[*i].can_carry());
-        let mut usable: ArrayVec<usize, MAX_VIEWS> = usable.take(MAX_VIEWS).collect();
-        usable.sort_by_key(|i| (stale(i), self.subflows[*i].snd.rtt.srtt()));
-        let working = usable.iter().filter(|i| !stale(i)).count();
-        let among = if working > 0 { working } else { usable.len() };
-        let turn = tries as usize / 2;
-        usable.get(turn.checked_rem(among)?).copied()
     }
 
     // Conforms: 8684-3.3.3-4
@@ -354,7 +335,9 @@ impl Transport {
 
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
-        let farewell = self.infinite_mapping(i, seq, self.snd.buf.end());
+        let farewell = self
+            .farewell
+            .infinite_mapping(&self.subflows[i], seq, self.snd.buf.end());
         options.mptcp.extend(farewell);
         self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
     }
@@ -369,7 +352,7 @@ impl Transport {
 
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
-        options.mptcp.extend(self.take_fail());
+        options.mptcp.extend(self.farewell.take_fail());
         let subflow = &mut self.subflows[i];
         if subflow.agreed.sack {
             let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
@@ -389,7 +372,11 @@ impl Transport {
             ..Options::default()
         };
         let option = match &self.mode {
-            Mode::Mptcp(_) if subflow.phase == Phase::JoinAcked => self.join_ack(i),
+            Mode::Mptcp(m) if subflow.phase == Phase::JoinAcked => {
+                let secret = self.joins.secret();
+                let nonces = subflow.nonces();
+                nonces.map(|nonces| m.join_ack(nonces, secret))
+            }
             // The third ACK, until it is known to have arrived.
             Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
@@ -398,7 +385,7 @@ impl Transport {
                     receiver_key: m.remote.key,
                 }))
             }
-            Mode::Mptcp(m) => Some(MptcpOption::Dss(self.dss(m))),
+            Mode::Mptcp(m) => Some(MptcpOption::Dss(m.dss(self.rcv.data_ack()))),
             _ => None,
         };
         options.mptcp.extend(option);
@@ -422,8 +409,8 @@ impl Transport {
         range: Range<u64>,
         kind: SegmentKind,
     ) -> Outgoing {
-        let with_keys = self.keys_may_lack();
-        let last = range.end == self.snd.buf.end() && self.mptcp().is_some() && !with_keys;
+        let with_keys = self.mode.keys_may_lack();
+        let last = range.end == self.snd.buf.end() && self.mode.mptcp().is_some() && !with_keys;
         let queued = self.snd.fin == SendFin::Queued;
         self.snd.fin_rides |= last && queued && kind == SegmentKind::New;
         let fin = last && self.snd.fin_rides;
@@ -443,7 +430,7 @@ impl Transport {
         };
         map.checksum = self.checksum_of(i, &map);
         let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
-        if self.mptcp().is_some() {
+        if self.mode.mptcp().is_some() {
             let subflow = &self.subflows[i];
             let flight = &mut self.snd.flight;
             flight.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
@@ -493,11 +480,13 @@ impl Transport {
             let first = !m.confirmed && (sent.map.data, sent.map.sub) == start;
             options.mptcp.push(match first {
                 true => m.capable_data(&sent.map),
-                false => MptcpOption::Dss(self.mapped_dss(m, &sent.map, in_syn)),
+                false => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &sent.map, in_syn)),
             });
         }
         let data = sent.data();
-        let farewell = self.infinite_mapping(i, sent.start, data.start);
+        let farewell = self
+            .farewell
+            .infinite_mapping(&self.subflows[i], sent.start, data.start);
         options.mptcp.extend(farewell);
         let push = data.end == self.snd.buf.end();
         let flags = if push {
@@ -613,6 +602,33 @@ impl Transport {
         let rcv = &mut self.subflows[i].rcv;
         rcv.told = rcv.told.max(rcv.nxt + (field << shift));
         field as u16
+    }
+}
+
+impl Subflow {
+    /// Whether what self `i` repeats next is data, not its FIN.
+    pub(super) fn repeats_data(&self) -> bool {
+        let mut sent = self.snd.board.iter();
+        let next = match self.owed.probe {
+            true => sent.rfind(|sent| !sent.sacked),
+            false => sent.find(|sent| sent.lost),
+        };
+        next.is_some_and(|sent| !sent.fin)
+    }
+}
+
+impl Subflows {
+    /// The subflow for something the peer did not answer `tries` times: the fastest one, and when
+    /// that was in vain the others in turn, for a path may carry segments but not their options.
+    pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
+        let stale = |i: &usize| self[*i].is_stale();
+        let usable = (0..self.len()).filter(|i| self[*i].can_carry());
+        let mut usable: ArrayVec<usize, MAX_VIEWS> = usable.take(MAX_VIEWS).collect();
+        usable.sort_by_key(|i| (stale(i), self[*i].snd.rtt.srtt()));
+        let working = usable.iter().filter(|i| !stale(i)).count();
+        let among = if working > 0 { working } else { usable.len() };
+        let turn = tries as usize / 2;
+        usable.get(turn.checked_rem(among)?).copied()
     }
 }
 

@@ -11,6 +11,7 @@ use super::flight::MAX_SUBFLOWS;
 use super::mode::Mode;
 use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::path::{Failure, Situation, Target, ThirdAck};
@@ -43,7 +44,7 @@ impl Connection {
     /// The SYN on subflow `i` is not answered yet: a second one leaves on another path. Neither
     /// carries a key (RFC 8684 section 3.1), so whichever is answered first opens the connection.
     pub(super) fn try_beside(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        if !self.transport.has_room_for_a_subflow(ctx) {
+        if !self.transport.subflows.has_room_for_a_subflow(ctx) {
             return;
         }
         let unanswered = Some(self.transport.subflows[i].path);
@@ -51,7 +52,12 @@ impl Connection {
         let opening = self
             .paths
             .open(&mut *self.strategy, unanswered, &situation)
-            .filter(|opening| self.transport.opening().all(|s| s.path != opening.path));
+            .filter(|opening| {
+                self.transport
+                    .subflows
+                    .opening()
+                    .all(|s| s.path != opening.path)
+            });
         if let Some(opening) = opening {
             // Where that fails the first still runs.
             let _ = self.open_initial(ctx, opening.path);
@@ -63,7 +69,7 @@ impl Connection {
     pub(super) fn settle_on(&mut self, i: usize) {
         let chosen = self.transport.subflows[i].id;
         self.paths.set_home(self.transport.subflows[i].tuple.local);
-        for subflow in &mut self.transport.subflows {
+        for subflow in self.transport.subflows.iter_mut() {
             let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
             if beside && subflow.id != chosen {
                 subflow.close(SubflowCloseReason::Finished);
@@ -118,7 +124,7 @@ impl Connection {
 
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
         let first = self.transport.subflows.iter().find(|s| s.is_established());
-        let unconfirmed = self.transport.mptcp().is_some_and(|m| !m.confirmed);
+        let unconfirmed = self.transport.mode.mptcp().is_some_and(|m| !m.confirmed);
         let third_ack = first.filter(|_| unconfirmed).map(|s| ThirdAck {
             sent_at: s.handshake.established_at,
             rtt: s.snd.rtt.srtt(),
@@ -152,15 +158,15 @@ impl Connection {
     fn can_join(&self, ctx: &Ctx<'_>) -> bool {
         // The third ACK goes first.
         let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
-        let confirmed = self.transport.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
         if !confirmed && self.transport.subflows.iter().any(owed) {
             return false;
         }
         self.listener.is_none()
-            && self.transport.has_room_for_a_subflow(ctx)
+            && self.transport.subflows.has_room_for_a_subflow(ctx)
             && self.transport.is_open()
             && !self.transport.is_ending()
-            && self.transport.mptcp().is_some()
+            && self.transport.mode.mptcp().is_some()
     }
 
     /// Opens what is due, and plans what comes after it. Returns whether anything was opened.
@@ -222,7 +228,7 @@ impl Connection {
                 _ => Failure::Unanswered,
             };
             let target = (subflow.path, subflow.tuple.remote);
-            match self.transport.mptcp().is_some_and(|m| !m.confirmed) {
+            match self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
                 true => self.paths.on_early_refusal(subflow.path),
                 false => self.paths.on_failure(ctx.now, target, failure),
             }
@@ -285,11 +291,15 @@ impl Connection {
     /// Where the connection is to be opened over links alone that are down, one of its SYNs leaves over
     /// another one.
     fn leave_dark_openings(&mut self, ctx: &mut Ctx<'_>) {
-        let dark = self.transport.opening().all(|s| is_down(ctx, s.path));
-        let first = self.transport.opening().next().map(|s| s.id);
+        let dark = self
+            .transport
+            .subflows
+            .opening()
+            .all(|s| is_down(ctx, s.path));
+        let first = self.transport.subflows.opening().next().map(|s| s.id);
         if let Some(i) = first
             .filter(|_| dark)
-            .and_then(|id| self.transport.index_of(id))
+            .and_then(|id| self.transport.subflows.index_of(id))
         {
             self.try_next_path(ctx, i);
         }
@@ -319,7 +329,9 @@ impl Connection {
                     self.repeat_opening(ctx, i)
                 }
                 Phase::SynSent if opens => {}
-                Phase::SynSent | Phase::JoinAcked => self.transport.repeat_join(ctx.now, i),
+                Phase::SynSent | Phase::JoinAcked => {
+                    self.transport.subflows[i].repeat_join(ctx.now)
+                }
                 Phase::Established => self.transport.revalidate(ctx, i),
                 _ => {}
             }
@@ -336,7 +348,7 @@ impl Connection {
         path: PathId,
         (gone, here): (impl Fn(IpAddr) -> bool, impl Fn(IpAddr) -> bool),
     ) {
-        let confirmed = self.transport.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
         let mut is_back = false;
         for i in 0..self.transport.subflows.len() {
             let subflow = &mut self.transport.subflows[i];
@@ -392,7 +404,7 @@ impl Connection {
     /// The path is not to be used any more, though it works.
     // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        let confirmed = self.transport.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
         for subflow in self
             .transport
             .subflows
@@ -413,21 +425,11 @@ impl Connection {
 }
 
 impl Transport {
-    fn has_room_for_a_subflow(&self, ctx: &Ctx<'_>) -> bool {
-        self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
-    }
-
-    /// Subflows whose SYN may open the connection.
-    pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
-        let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
-        self.subflows.iter().filter(opening)
-    }
-
     /// Subflows that need no other in their place. One that the peer left in the middle of its
     /// stream is replaced while it still is of use; all of them are where the peer answers on none.
     fn targets(&self) -> impl Iterator<Item = Target> + Clone {
         let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
-        let deaf = self.is_deaf();
+        let deaf = self.subflows.is_deaf();
         let lasting = self.subflows.iter();
         let lasting =
             lasting.filter(move |s| s.is_alive() && !left(s) && !(deaf && s.is_established()));
@@ -441,8 +443,20 @@ impl Transport {
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
             subflow.close(SubflowCloseReason::PathRemoved);
         }
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
         let left = self.subflows.iter().any(Subflow::is_alive);
         before > 0 && !left && !confirmed
+    }
+}
+
+impl Subflows {
+    pub(super) fn has_room_for_a_subflow(&self, ctx: &Ctx<'_>) -> bool {
+        self.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
+    }
+
+    /// Subflows whose SYN may open the connection.
+    pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
+        let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
+        self.iter().filter(opening)
     }
 }

@@ -32,7 +32,7 @@ impl Connection {
             return;
         }
         for (subflow, add) in self.transport.joins.take_held() {
-            if let Some(i) = self.transport.index_of(subflow) {
+            if let Some(i) = self.transport.subflows.index_of(subflow) {
                 self.on_add_addr(ctx, i, &add);
             }
         }
@@ -47,6 +47,7 @@ impl Connection {
     pub fn admit_join(&mut self, ctx: &mut Ctx<'_>, nonce: u32, max: usize) -> Option<bool> {
         let keys = self
             .transport
+            .mode
             .mptcp()
             .map(|m| (m.remote.key, m.local.key))?;
         let shows_secret = self.transport.joins.take_nonce(keys, nonce);
@@ -76,7 +77,7 @@ impl Transport {
     /// authenticated, too. Our third ACK has the secret in any case.
     // Conforms: 8684-3.2-6
     pub(super) fn check_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let Some(mptcp) = self.mptcp() else {
+        let Some(mptcp) = self.mode.mptcp() else {
             return;
         };
         let subflow = &self.subflows[i];

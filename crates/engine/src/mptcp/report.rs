@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::connection::Connection;
 use super::subflow::Subflow;
-use super::transport::Transport;
+use super::subflows::Subflows;
 use crate::Config;
 use crate::stats::{ConnStats, PathStats, PathTotals, SubflowStats, Traffic};
 
@@ -58,10 +58,12 @@ impl Connection {
         ConnStats {
             tokens: self
                 .transport
+                .mode
                 .mptcp()
                 .map(|m| (m.local.token, m.remote.token)),
             idsn: self
                 .transport
+                .mode
                 .mptcp()
                 .map(|m| (m.local.idsn, m.remote.idsn)),
             snd_una: self.transport.snd.una(),
@@ -82,7 +84,7 @@ impl Connection {
             last_heard: self.transport.live.last_heard,
             last_payload: self.transport.live.last_payload,
             memory: (self.transport.snd.buf.memory() + self.transport.rcv.buf.memory()) as u64,
-            checksum: self.transport.mptcp().is_some_and(|m| m.checksum),
+            checksum: self.transport.mode.mptcp().is_some_and(|m| m.checksum),
             flow_size: self.flow.size,
             flow_moved: self.flow_moved(),
             urgency: self.urgency,
@@ -91,7 +93,7 @@ impl Connection {
             busy: self.transport.live.busy.total,
             window_limited: self.transport.live.busy.for_window,
             addresses: self.transport.signals.told,
-            paths: self.transport.path_totals(),
+            paths: self.transport.subflows.path_totals(),
         }
     }
 
@@ -102,11 +104,11 @@ impl Connection {
     }
 }
 
-impl Transport {
+impl Subflows {
     /// What was moved on each path, by subflows that exist and subflows that are gone.
-    fn path_totals(&self) -> Vec<PathStats> {
+    pub(super) fn path_totals(&self) -> Vec<PathStats> {
         let mut totals = self.gone.clone();
-        for subflow in &self.subflows {
+        for subflow in self.iter() {
             add_subflow(&mut totals, subflow);
         }
         totals
@@ -116,7 +118,7 @@ impl Transport {
     pub fn add_moved(&self, totals: &mut [PathTotals]) {
         let gone = self.gone.iter();
         let gone = gone.map(|p| (p.path, p.bytes_received, &p.traffic));
-        let there = self.subflows.iter();
+        let there = self.iter();
         let there = there.map(|s| (s.path, s.rcv.bytes_received(), &s.snd.traffic));
         for (path, bytes_received, traffic) in gone.chain(there) {
             if let Some(total) = totals.get_mut(usize::from(path.0)) {
@@ -128,7 +130,7 @@ impl Transport {
 
     /// Adds what its established subflows say.
     pub fn add_subflows(&self, totals: &mut [PathTotals]) {
-        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+        for subflow in self.iter().filter(|s| s.is_established()) {
             let Some(total) = totals.get_mut(usize::from(subflow.path.0)) else {
                 continue;
             };

@@ -151,6 +151,12 @@ impl RecvSide {
         })
     }
 
+    /// The DATA_ACK value as an offset: DATA_FIN counts as one.
+    // Conforms: 8684-3.3.3-3
+    pub fn data_ack(&self) -> u64 {
+        self.buf.rcv_nxt() + u64::from(self.complete())
+    }
+
     /// Whether everything the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())

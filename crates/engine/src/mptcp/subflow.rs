@@ -341,6 +341,17 @@ impl Subflow {
         })
     }
 
+    /// The nonces of a join: ours, and the peer's.
+    pub(super) fn nonces(&self) -> Option<(u32, u32)> {
+        match self.opens {
+            Opens::Connection => None,
+            Opens::Join {
+                local_nonce,
+                remote_nonce,
+            } => Some((local_nonce, remote_nonce)),
+        }
+    }
+
     /// Whether our SYN offered what `ack` acknowledges.
     pub(super) fn has_offered(&self, ack: Seq32) -> bool {
         let offered = self.handshake.offer.map_or(0, |offer| offer.len);

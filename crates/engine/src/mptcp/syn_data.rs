@@ -115,7 +115,7 @@ impl Transport {
     /// just become dark shows by its timeout.
     // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.2.1-1, 7413-4.2.2-1, 7413-4.2.2-2, 8684-B.1-1
     pub(super) fn open_fast(&mut self, ctx: &mut Ctx<'_>, i: usize, options: &mut Options) -> Body {
-        let alone = self.opening().count() == 1;
+        let alone = self.subflows.opening().count() == 1;
         let subflow = &mut self.subflows[i];
         let first = subflow.handshake.tries == 1 && alone;
         let link = subflow.link();
@@ -168,12 +168,14 @@ impl Transport {
             self.take_back(0, offer);
         }
     }
+}
 
+impl Subflow {
     /// Adds a cookie for the peer to the first SYN/ACK: one that is repeated may be so because the
     /// network dropped the first (RFC 7413 section 4.2.2).
     // Conforms: 7413-4.2.2-4
-    pub(super) fn grant_cookie(&mut self, i: usize, options: &mut Options) -> Body {
-        options.fast_open = self.subflows[i].handshake.cookie.take();
+    pub(super) fn grant_cookie(&mut self, options: &mut Options) -> Body {
+        options.fast_open = self.handshake.cookie.take();
         if options.len() > MAX_OPTIONS_LEN {
             options.fast_open = None;
         }

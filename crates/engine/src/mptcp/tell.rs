@@ -117,7 +117,7 @@ impl Connection {
     /// 8684 section 3.4.1).
     // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
     pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, i: usize, add: &AddAddr) {
-        let Some(mptcp) = self.transport.mptcp() else {
+        let Some(mptcp) = self.transport.mode.mptcp() else {
             return;
         };
         let Some(hmac) = add.hmac else {
@@ -158,7 +158,7 @@ impl Connection {
     /// another, but only closed when the peer does not answer on it (RFC 8684 section 3.4.2).
     // Conforms: 8684-3.4.2-1
     pub(super) fn on_remove_addr(&mut self, ctx: &Ctx<'_>, remove: &RemoveAddr) {
-        if self.transport.mptcp().is_none() {
+        if self.transport.mode.mptcp().is_none() {
             return;
         }
         self.transport.signals.told.remove_addr_received += 1;
@@ -194,7 +194,7 @@ impl Connection {
 impl Transport {
     /// Whether the peer can be told anything.
     fn may_signal(&self) -> bool {
-        self.is_open() && self.mptcp().is_some_and(|m| m.confirmed)
+        self.is_open() && self.mode.mptcp().is_some_and(|m| m.confirmed)
     }
 
     /// When it is to be told something next.
@@ -224,7 +224,7 @@ impl Transport {
     /// 3.3.8).
     // Conforms: 8684-3.3.8-3
     pub fn set_backup(&mut self, ctx: &Ctx<'_>, path: PathId, backup: bool) {
-        let multipath = self.mptcp().is_some();
+        let multipath = self.mode.mptcp().is_some();
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
             let changed = subflow.priority.own != backup;
             subflow.priority.own = backup;
@@ -247,12 +247,12 @@ impl Transport {
         while let Some((signal, said)) = self.signals.due(ctx.now, |s| self.is_sayable(s)) {
             let doubted = matches!(signal, Signal::Doubt(_));
             let i = match signal.subflow() {
-                Some(id) => self.index_of(id),
-                None => self.subflow_for_signal(u32::from(said)),
+                Some(id) => self.subflows.index_of(id),
+                None => self.subflows.subflow_for_signal(u32::from(said)),
             };
             let i = i.filter(|i| self.subflows[*i].can_carry());
             if let Some(i) = i.filter(|_| doubted && said > 0) {
-                self.on_unanswered(i);
+                self.subflows[i].on_unanswered();
             }
             let Some(i) = i.filter(|_| said < signal.tries()) else {
                 self.signals.cancel(|s| *s == signal);
@@ -284,7 +284,7 @@ impl Transport {
     ) -> Option<MptcpOption> {
         Some(match signal {
             Signal::Announce { id, addr } => {
-                let mptcp = self.mptcp()?;
+                let mptcp = self.mode.mptcp()?;
                 // Without one it is that of the subflow which carries this.
                 let usual = self.subflows[i].tuple.local.port();
                 let mut add = AddAddr {
@@ -329,7 +329,10 @@ impl Transport {
             ..Options::default()
         };
         options.mptcp.push(option);
-        let dss = self.mptcp().map(|m| MptcpOption::Dss(self.dss(m)));
+        let dss = self
+            .mode
+            .mptcp()
+            .map(|m| MptcpOption::Dss(m.dss(self.rcv.data_ack())));
         let dss = dss.filter(|dss| options.fits(dss));
         options.mptcp.extend(dss);
         if options.len() > MAX_OPTIONS_LEN {

@@ -148,7 +148,7 @@ impl Connection {
         let opens_connection = subflow.opens == Opens::Connection;
         if opens_connection && subflow.active {
             // Where two SYNs run side by side, each is repeated by itself.
-            if self.transport.opening().count() == 1 {
+            if self.transport.subflows.opening().count() == 1 {
                 self.try_next_path(ctx, i);
             }
         } else if subflow.handshake.tries >= MAX_TRIES {
@@ -168,7 +168,7 @@ impl Connection {
         let mut siblings = siblings.filter(|(n, s)| *n != i && s.can_carry());
         let alone = siblings.clone().next().is_none();
         let others = siblings.any(|(_, s)| !s.signs.stale);
-        let multipath = self.transport.mptcp().is_some();
+        let multipath = self.transport.mode.mptcp().is_some();
         let subflow = &mut self.transport.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
         let lost = subflow.snd.traffic.bytes_lost;
@@ -233,14 +233,14 @@ impl Transport {
     // Conforms: 8684-3.3.3-9
     fn watch_progress(&mut self, now: Instant) {
         let mut established = self.subflows.iter().filter(|s| s.is_established());
-        let left = self.mptcp().is_some()
+        let left = self.mode.mptcp().is_some()
             && self.rcv.fin.is_none()
             && established.clone().next().is_some()
             && established.all(|s| s.rcv.finished());
         self.live.left = left.then(|| self.live.left.unwrap_or(now));
         let fin_out = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
         // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
-        let shut_out = self.mptcp().is_some() && self.is_shut_out();
+        let shut_out = self.mode.mptcp().is_some() && self.is_shut_out();
         if self.snd.outstanding() == 0 && !fin_out && !shut_out {
             self.live.behind = None;
             return;
@@ -260,7 +260,7 @@ impl Transport {
     /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN
     /// for the first DATA_ACK.
     fn stalled(&self) -> bool {
-        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let waiting = self.snd.outstanding() > 0
             || self.is_shut_out()
             || (self.snd.fin == SendFin::Queued && unconfirmed);
@@ -320,10 +320,10 @@ impl Transport {
         self.live.stall_at = None;
         self.live.stall_tries += 1;
         self.live.waiting_since.get_or_insert(ctx.now);
-        if let Some(i) = self.subflow_for_signal(self.live.stall_tries - 1) {
+        if let Some(i) = self.subflows.subflow_for_signal(self.live.stall_tries - 1) {
             self.subflows[i].owed.keepalive = true;
         }
-        if self.mptcp().is_some() {
+        if self.mode.mptcp().is_some() {
             self.resend_discarded();
         }
     }

@@ -2,19 +2,20 @@
 
 use core::ops::Range;
 
-use braid_wire::{Dsn64, Instant};
+use braid_wire::Instant;
 
 use super::busy::Busy;
 use super::ctx::Ctx;
+use super::farewell::Farewell;
 use super::joins::Joins;
 use super::mode::{Mode, Mptcp};
 use super::sides::{RecvSide, SendFin, SendSide};
 use super::signal::Signals;
 use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
 use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer};
 use crate::cc::Algorithm;
 use crate::event::CloseReason;
-use crate::stats::PathStats;
 use crate::{ConnId, Event, SubflowId, Urgency};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
@@ -32,20 +33,6 @@ pub(crate) enum Life {
         at: Instant,
         reason: CloseReason,
     },
-}
-
-/// The peer is told that the rest of our stream follows in order, by the infinite mapping: the path
-/// may drop options in one direction only.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Farewell {
-    /// Number of the stream's first byte.
-    pub first: Dsn64,
-    pub wide: bool,
-    pub checksum: bool,
-    /// Told until the peer acknowledges more of the subflow than this, so something that told it.
-    pub until: u64,
-    /// What MP_FAIL says, and how often it still does unless it is answered (section 3.7).
-    pub fail: Option<(Dsn64, u32)>,
 }
 
 /// Waiting for a sign of life.
@@ -84,14 +71,10 @@ pub(crate) struct Transport {
     pub id: ConnId,
     pub mode: Mode,
     pub life: Life,
-    pub subflows: Vec<Subflow>,
-    /// What subflows that are gone moved, by path.
-    pub gone: Vec<PathStats>,
-    pub next_subflow: u32,
+    pub subflows: Subflows,
     pub snd: SendSide,
     pub rcv: RecvSide,
-    /// What the peer is told after a fallback.
-    pub farewell: Option<Farewell>,
+    pub farewell: Farewell,
     pub live: Liveness,
     pub joins: Joins,
     /// What the peer is to be told beside the data.
@@ -111,12 +94,10 @@ impl Transport {
             id,
             mode,
             life: Life::Opening { since: now },
-            subflows: Vec::new(),
-            gone: Vec::new(),
-            next_subflow: 0,
+            subflows: Subflows::default(),
             snd: SendSide::new(),
             rcv: RecvSide::new(MIN_WINDOW as u64),
-            farewell: None,
+            farewell: Farewell::default(),
             live: Liveness::default(),
             joins: Joins::default(),
             signals: Signals::default(),
@@ -124,24 +105,6 @@ impl Transport {
             group: None,
             charged: 0,
             crowded: None,
-        }
-    }
-
-    pub fn index_of(&self, id: SubflowId) -> Option<usize> {
-        self.subflows.iter().position(|s| s.id == id)
-    }
-
-    pub fn mptcp(&self) -> Option<&Mptcp> {
-        match &self.mode {
-            Mode::Mptcp(m) => Some(m),
-            _ => None,
-        }
-    }
-
-    pub fn mptcp_mut(&mut self) -> Option<&mut Mptcp> {
-        match &mut self.mode {
-            Mode::Mptcp(m) => Some(m),
-            _ => None,
         }
     }
 
@@ -157,20 +120,6 @@ impl Transport {
 
     pub fn is_ended(&self) -> bool {
         matches!(self.life, Life::Ended { .. })
-    }
-
-    pub(super) fn run_congestion(&mut self, congestion: Algorithm) {
-        for subflow in &mut self.subflows {
-            subflow.snd.set_congestion(congestion);
-        }
-    }
-
-    /// What it found of the paths is there for others.
-    pub(super) fn remember(&mut self, ctx: &mut Ctx<'_>) {
-        let working = |s: &&mut Subflow| s.is_established() && !s.signs.stale;
-        for subflow in self.subflows.iter_mut().filter(working) {
-            subflow.remember(ctx.now, ctx.records);
-        }
     }
 
     /// How urgent what it has to send is: `None` where it may be something small that waits for no
@@ -292,6 +241,42 @@ impl Transport {
         self.snd.blocked = None;
         if core::mem::take(&mut self.starved) {
             ctx.starved.retain(|waiting| *waiting != self.id);
+        }
+    }
+}
+
+impl Mode {
+    pub fn mptcp(&self) -> Option<&Mptcp> {
+        match self {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+
+    pub fn mptcp_mut(&mut self) -> Option<&mut Mptcp> {
+        match self {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+}
+
+impl Subflows {
+    pub fn index_of(&self, id: SubflowId) -> Option<usize> {
+        self.iter().position(|s| s.id == id)
+    }
+
+    pub(super) fn run_congestion(&mut self, congestion: Algorithm) {
+        for subflow in self.iter_mut() {
+            subflow.snd.set_congestion(congestion);
+        }
+    }
+
+    /// What it found of the paths is there for others.
+    pub(super) fn remember(&mut self, ctx: &mut Ctx<'_>) {
+        let working = |s: &&mut Subflow| s.is_established() && !s.signs.stale;
+        for subflow in self.iter_mut().filter(working) {
+            subflow.remember(ctx.now, ctx.records);
         }
     }
 }

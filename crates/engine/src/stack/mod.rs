@@ -404,9 +404,9 @@ impl Stack {
 
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
-            conn.transport.add_moved(&mut self.gone);
+            conn.transport.subflows.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
-            for subflow in &mut conn.transport.subflows {
+            for subflow in conn.transport.subflows.iter_mut() {
                 ctx.demux.tuples.remove(&subflow.tuple);
                 subflow.rcv.drop_held(ctx.pool);
             }
@@ -654,7 +654,7 @@ impl Stack {
     /// [`ApiError::UnknownConnection`].
     pub fn acknowledge(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         let told = self.with(now, conn, |c, ctx| {
-            for subflow in &mut c.transport.subflows {
+            for subflow in c.transport.subflows.iter_mut() {
                 subflow.rcv.delay_no_more();
             }
             c.settle(ctx);
@@ -753,7 +753,7 @@ impl Stack {
         };
         if let (Body::Data(range), Some(conn)) = (&out.body, self.table.get(id)) {
             info.data = range.clone();
-            info.dsn = conn.transport.mptcp().map(|m| m.dsn(range.start));
+            info.dsn = conn.transport.mode.mptcp().map(|m| m.dsn(range.start));
             payload = conn.transport.snd.buf.slices(range.clone());
             debug_assert_eq!(
                 payload.iter().map(|p| p.len() as u64).sum::<u64>(),
@@ -798,7 +798,7 @@ impl Stack {
                 .table
                 .get(conn)
                 .into_iter()
-                .flat_map(|c| &c.transport.subflows);
+                .flat_map(|c| c.transport.subflows.iter());
             let in_syn = subflows.map(|s| s.syn_data.sent).sum::<u64>() > 0;
             self.shared.stats.fast_opened += u64::from(in_syn);
         }
@@ -891,7 +891,7 @@ impl Stack {
     /// A subflow of a connection, if both exist.
     pub fn subflow(&self, conn: ConnId, subflow: SubflowId) -> Option<SubflowStats> {
         let conn = self.table.get(conn)?;
-        let i = conn.transport.index_of(subflow)?;
+        let i = conn.transport.subflows.index_of(subflow)?;
         Some(conn.transport.subflows[i].stats())
     }
 

@@ -20,8 +20,8 @@ impl Stack {
     pub fn path_totals(&self) -> Vec<PathTotals> {
         let mut totals = self.gone.clone();
         for conn in self.table.iter() {
-            conn.transport.add_moved(&mut totals);
-            conn.transport.add_subflows(&mut totals);
+            conn.transport.subflows.add_moved(&mut totals);
+            conn.transport.subflows.add_subflows(&mut totals);
         }
         for (total, before) in totals.iter_mut().zip(&self.renewed) {
             total.take_off(before);
