@@ -7,10 +7,10 @@ use braid_wire::mptcp::{ResetReason, dss_checksum};
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::mode::Mode;
+use super::mode::{Mode, Mptcp};
 use super::transport::Transport;
 use crate::FallbackCause;
-use crate::buffer::{InsertError, RecvBuffer};
+use crate::buffer::{InsertError, RecvBuffer, SendBuffer};
 use crate::event::SubflowCloseReason;
 use crate::tcp::scoreboard::Mapping;
 
@@ -133,16 +133,6 @@ impl Connection {
 }
 
 impl Transport {
-    /// The checksum of a mapping of our stream on subflow `i`, where checksums were agreed on.
-    pub(super) fn checksum_of(&self, i: usize, map: &Mapping) -> Option<u16> {
-        let mptcp = self.mode.mptcp().filter(|m| m.checksum)?;
-        let parts = self.snd.buf.slices(map.data..map.data + u64::from(map.len));
-        let sum = sum_of(parts, map.len as usize);
-        let dsn = mptcp.dsn(map.data);
-        let seq = map.wire_seq(self.subflows[i].syn_data.sent);
-        Some(dss_checksum(dsn, seq, map.wire_len(), sum))
-    }
-
     /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
     pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
         if self.mode.uses_checksums() {
@@ -207,6 +197,20 @@ impl Mode {
         let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
         let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
         right.is_some() && right == map.checksum
+    }
+}
+
+impl Mptcp {
+    /// The checksum of a mapping of our stream, of which `buf` has the bytes, on a subflow whose SYN carried
+    /// `in_syn` bytes; `None` where none were agreed on.
+    pub(super) fn checksum_of(&self, buf: &SendBuffer, map: &Mapping, in_syn: u64) -> Option<u16> {
+        if !self.checksum {
+            return None;
+        }
+        let parts = buf.slices(map.data..map.data + u64::from(map.len));
+        let sum = sum_of(parts, map.len as usize);
+        let dsn = self.dsn(map.data);
+        Some(dss_checksum(dsn, map.wire_seq(in_syn), map.wire_len(), sum))
     }
 }
 

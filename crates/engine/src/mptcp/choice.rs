@@ -78,7 +78,7 @@ impl Connection {
                         .min(u64::from(max_bytes.max(1))),
                 };
                 match data {
-                    Payload::New if may_send_new => self.send_new(ctx, i, most),
+                    Payload::New if may_send_new => self.transport.send_new(ctx, i, most),
                     Payload::New => {
                         debug_assert!(false, "a strategy sent new data where there may be none");
                         None
@@ -96,7 +96,7 @@ impl Connection {
         let dropped = self.transport.snd.buf.drop_late(ctx.now, ctx.pool);
         if dropped > 0 {
             self.transport.snd.dropped += dropped;
-            self.signal_writable(ctx);
+            self.transport.signal_writable(ctx);
             self.signal_delivered(ctx);
         }
     }
@@ -118,31 +118,32 @@ impl Connection {
         let held = self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
         !blocked && !held
     }
+}
 
+impl Transport {
     /// Sends up to `most` bytes that were never sent before.
     // Conforms: 9293-3.8.6.2.1-1
-    fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
-        let subflow = &self.transport.subflows[i];
+    pub(super) fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
+        let subflow = &self.subflows[i];
         let mss = u64::from(subflow.snd.mss());
         let larger = subflow.larger_payload(ctx.now);
-        let run = self.transport.snd.buf.next_run();
-        let mut len = run.min(self.transport.snd.peer_window()).min(most);
+        let run = self.snd.buf.next_run();
+        let mut len = run.min(self.snd.peer_window()).min(most);
         if len < run && len > mss && larger != Some(len) {
             len -= len % mss;
         }
         // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
-        let sliver = len < mss && len < run && self.transport.snd.outstanding() > 0;
+        let sliver = len < mss && len < run && self.snd.outstanding() > 0;
         if sliver {
             return None;
         }
-        if let Some(urgency) = self.transport.snd.buf.most_urgent() {
-            ctx.claims
-                .note(ctx.now, self.transport.subflows[i].link(), urgency);
+        if let Some(urgency) = self.snd.buf.most_urgent() {
+            ctx.claims.note(ctx.now, self.subflows[i].link(), urgency);
         }
-        let range = self.transport.snd.map_next(len);
+        let range = self.snd.map_next(len);
         // What waits is bounded, also where the windows are not used up.
         self.signal_writable(ctx);
-        Some(self.transport.send_data(ctx, i, range, SegmentKind::New))
+        Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
 }
 

@@ -73,7 +73,7 @@ impl Connection {
     pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut changed = self.finish_if_done(ctx);
         changed |= self.transport.answer_fins();
-        changed |= self.bound_repeats(ctx);
+        changed |= self.transport.bound_repeats(ctx);
         changed |= self.transport.close_subflows();
         changed |= self.reap(ctx);
         changed |= self.join_paths(ctx);
@@ -112,7 +112,7 @@ impl Connection {
             if self.transport.subflows.is_empty() && !self.transport.is_through() {
                 self.transport.live.waiting_since.get_or_insert(ctx.now);
                 let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
-                let abandoned = by_peer && self.listener.is_some();
+                let abandoned = by_peer && self.transport.listener.is_some();
                 self.transport.live.abandoned_at = abandoned.then_some(ctx.now);
             }
         }

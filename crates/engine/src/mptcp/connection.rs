@@ -8,40 +8,26 @@ use braid_wire::mptcp::ResetReason;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::flow::{Flow, Marks};
+use super::manner::Manner;
 use super::mode::Mode;
-use super::sides::SendFin;
+use super::sides::{SEND_HEADROOM, SendFin};
 use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport, repeats};
-use crate::buffer::BLOCK_SIZE;
 use crate::cc::Algorithm;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::PathManager;
 use crate::strategy::{Strategy, StrategyEvent};
-use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, Urgency};
-
-/// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
-/// the application catches up.
-const SEND_HEADROOM: u64 = 256 << 10;
-/// Congestion windows count up to this: acknowledgements seldom free more at a time, and what waits
-/// for longer has left the processor's caches when it is sent.
-const MOST_AHEAD: u64 = 1 << 20;
-/// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes
-/// beyond, because urgent bytes were taken from among others, counts as if it were filled.
-const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
+use crate::{ApiError, Class, Config, ConnId, Event, Urgency};
 
 /// Bytes that may always be kept for subflows to repeat: a single segment takes a block or two.
 const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub listener: Option<ListenerId>,
     pub transport: Transport,
     pub strategy: Box<dyn Strategy>,
     pub flow: Flow,
-    /// Of writes that name none.
-    pub urgency: Urgency,
-    /// Congestion control, where it is not what the urgency says.
-    congestion: Option<Algorithm>,
+    pub manner: Manner,
     pub paths: PathManager,
     /// Earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
@@ -56,45 +42,26 @@ impl Connection {
         now: Instant,
     ) -> Self {
         Connection {
-            listener: None,
             transport: Transport::new(id, mode, now),
             strategy,
             flow: Flow::default(),
-            urgency: Urgency::default(),
-            congestion: None,
+            manner: Manner::default(),
             paths,
             scheduled: None,
         }
     }
 
-    /// The class of writes that name none.
-    pub fn class(&self) -> Class {
-        Class {
-            urgency: self.urgency,
-            ..Class::default()
-        }
-    }
-
     /// Stands back behind other connections, or no longer does, as `urgency` says.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) {
-        let before = self.congestion(config).name();
-        self.urgency = urgency;
-        let congestion = self.congestion(config);
-        if congestion.name() != before {
+        if let Some(congestion) = self.manner.set_urgency(config, urgency) {
             self.transport.subflows.run_congestion(congestion);
         }
     }
 
     /// Runs `congestion` from now on, on whatever subflows, whatever the urgency.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
-        self.congestion = Some(congestion);
+        self.manner.congestion = Some(congestion);
         self.transport.subflows.run_congestion(congestion);
-    }
-
-    /// Congestion control of its subflows.
-    pub fn congestion(&self, config: &Config) -> Algorithm {
-        let usual = config.congestion_of(self.urgency);
-        self.congestion.unwrap_or(usual)
     }
 
     /// What is written from now on is another flow.
@@ -142,31 +109,6 @@ impl Connection {
         }
     }
 
-    // --- the application's side
-
-    /// Bytes of `urgency` that the application may write now.
-    pub fn send_space(&self, config: &Config, urgency: Urgency) -> usize {
-        if self.transport.snd.fin != SendFin::Open || self.transport.is_ended() {
-            return 0;
-        }
-        // What waits to be sent is bounded by what the windows take; what is in flight by memory
-        // only, so that one path's hole does not stop the others. What lets the new bytes pass does
-        // not keep them out.
-        let cwnd: u64 = self.transport.subflows.iter().map(|s| s.snd.cwnd()).sum();
-        let ahead = cwnd.min(MOST_AHEAD) + SEND_HEADROOM;
-        let ahead = ahead.saturating_sub(self.transport.snd.unsent_before(urgency));
-        let held = self
-            .transport
-            .snd
-            .buf
-            .memory()
-            .saturating_sub(PARTIAL_BLOCKS);
-        let room = config
-            .send_buffer
-            .saturating_sub(self.transport.snd.buf.len().max(held));
-        room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
-    }
-
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -177,8 +119,8 @@ impl Connection {
         if self.transport.snd.fin != SendFin::Open || self.transport.is_ended() {
             return Err(ApiError::SendClosed.into());
         }
-        let max = max.min(self.send_space(ctx.config, class.urgency));
-        let max = match ctx.pool.is_over(self.transport.group) {
+        let max = max.min(self.transport.send_space(ctx.config, class.urgency));
+        let max = match ctx.pool.is_over(self.transport.share.group) {
             true => 0,
             false => max,
         };
@@ -224,70 +166,6 @@ impl Connection {
         Ok(n)
     }
 
-    pub fn read_finished(&self) -> bool {
-        self.transport.rcv.complete() && self.transport.rcv.buf.readable() == 0
-    }
-
-    /// Reports room for writing once a write has found none and a fair part is free again.
-    pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
-        let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
-        if let Some(urgency) = self.transport.snd.blocked
-            && self.send_space(ctx.config, urgency) >= fair
-        {
-            if self.transport.lacks_memory(ctx.pool) {
-                return;
-            }
-            self.transport.snd.blocked = None;
-            ctx.events.push_back(Event::Writable {
-                conn: self.transport.id,
-            });
-        }
-    }
-
-    /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
-    /// held for long: past a bound the subflow that needs most is reset, and opened again as after
-    /// any failure (RFC 8684 section 3.6); where nothing is left and others wait for it, one that timed
-    /// out at once: to have used up its own share takes nothing from them.
-    /// Returns whether one is reset.
-    // Conforms: 8684-3.3.2-2
-    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        if self.transport.snd.buf.kept() == 0 {
-            return false;
-        }
-        let others_wait = ctx.starved.len() > usize::from(self.transport.starved);
-        let pressed = others_wait && ctx.pool.unreserved() == 0;
-        let most = ctx.config.send_buffer.max(MIN_REPEATS);
-        let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
-        if !pressed
-            && self.transport.snd.buf.kept() < most
-            && self.transport.subflows.iter().any(waits)
-        {
-            return false;
-        }
-        let una = self.transport.snd.una();
-        self.transport
-            .snd
-            .buf
-            .forget(&repeats(&self.transport.subflows, una), ctx.pool);
-        self.signal_writable(ctx);
-        let too_much = self.transport.snd.buf.kept() >= most;
-        let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
-        let worst = self
-            .transport
-            .subflows
-            .iter_mut()
-            .filter(|s| (too_much || (pressed && s.signs.stale)) && needs(s) > 0)
-            .max_by_key(|s| needs(s));
-        let Some(subflow) = worst else {
-            return false;
-        };
-        subflow.begin_reset(
-            ResetKind::Subflow(ResetReason::TooMuchOutstanding),
-            SubflowCloseReason::LackOfResources,
-        );
-        true
-    }
-
     /// Ends the connection for its user; subflows are reset where the peer still knows them.
     // Conforms: 8684-3.5-4
     pub fn fail(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
@@ -311,8 +189,8 @@ impl Connection {
 
     /// Reports the end and frees what only the user needed.
     pub fn end(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
-        let unknown =
-            matches!(self.transport.life, Life::Opening { .. }) && self.listener.is_some();
+        let unknown = matches!(self.transport.life, Life::Opening { .. })
+            && self.transport.listener.is_some();
         if !unknown {
             self.transport.watch_busy(ctx.now);
             ctx.reports.push_back(self.stats(ctx.config));
@@ -342,5 +220,69 @@ impl Connection {
         if let Mode::Mptcp(m) = &self.transport.mode {
             ctx.demux.tokens.remove(&m.local.token);
         }
+    }
+}
+
+impl Transport {
+    // --- the application's side
+
+    /// Bytes of `urgency` that the application may write now.
+    pub fn send_space(&self, config: &Config, urgency: Urgency) -> usize {
+        if self.snd.fin != SendFin::Open || self.is_ended() {
+            return 0;
+        }
+        let cwnd = self.subflows.iter().map(|s| s.snd.cwnd()).sum();
+        self.snd.space(config, cwnd, urgency)
+    }
+
+    /// Reports room for writing once a write has found none and a fair part is free again.
+    pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
+        let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
+        if let Some(urgency) = self.snd.blocked
+            && self.send_space(ctx.config, urgency) >= fair
+        {
+            if self.share.is_lacking(ctx.pool, self.snd.buf.blocks()) {
+                return;
+            }
+            self.snd.blocked = None;
+            ctx.events.push_back(Event::Writable { conn: self.id });
+        }
+    }
+
+    /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
+    /// held for long: past a bound the subflow that needs most is reset, and opened again as after
+    /// any failure (RFC 8684 section 3.6); where nothing is left and others wait for it, one that timed
+    /// out at once: to have used up its own share takes nothing from them.
+    /// Returns whether one is reset.
+    // Conforms: 8684-3.3.2-2
+    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        if self.snd.buf.kept() == 0 {
+            return false;
+        }
+        let others_wait = ctx.starved.len() > usize::from(self.share.starved);
+        let pressed = others_wait && ctx.pool.unreserved() == 0;
+        let most = ctx.config.send_buffer.max(MIN_REPEATS);
+        let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
+        if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
+            return false;
+        }
+        let una = self.snd.una();
+        self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
+        self.signal_writable(ctx);
+        let too_much = self.snd.buf.kept() >= most;
+        let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
+        let worst = self
+            .subflows
+            .iter_mut()
+            .filter(|s| (too_much || (pressed && s.signs.stale)) && needs(s) > 0)
+            .max_by_key(|s| needs(s));
+        let Some(subflow) = worst else {
+            return false;
+        };
+        subflow.begin_reset(
+            ResetKind::Subflow(ResetReason::TooMuchOutstanding),
+            SubflowCloseReason::LackOfResources,
+        );
+        true
     }
 }

@@ -167,7 +167,7 @@ impl Connection {
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
         subflow.handshake.opened_at = ctx.now;
         subflow.handshake.at = Some(ctx.now);
-        let congestion = self.congestion(ctx.config);
+        let congestion = self.manner.algorithm(ctx.config);
         if congestion.name() != ctx.config.congestion.name() {
             subflow.snd.set_congestion(congestion);
         }
@@ -225,7 +225,8 @@ impl Connection {
 
     // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
-        self.settle_on(i);
+        self.paths.set_home(self.transport.subflows[i].tuple.local);
+        self.transport.subflows.settle_on(i);
         if let Mode::Opening { local, checksum } = self.transport.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {
@@ -251,7 +252,9 @@ impl Connection {
             self.transport.subflows[i].note_third_ack(ctx.now, ctx.records);
         }
         self.transport.life = Life::Open;
-        self.transport.take_initial_window(i, tcp.window);
+        self.transport
+            .snd
+            .open_window(&self.transport.subflows[i], tcp.window);
         ctx.events.push_back(Event::Connected {
             conn: self.transport.id,
         });
@@ -356,7 +359,9 @@ impl Connection {
         }
         self.establish(ctx, i);
         if self.transport.subflows[i].opens == Opens::Connection && !self.transport.is_ended() {
-            self.transport.take_initial_window(i, tcp.window);
+            self.transport
+                .snd
+                .open_window(&self.transport.subflows[i], tcp.window);
             self.report_accepted(ctx);
             self.announce_addresses(ctx);
         }
@@ -451,16 +456,6 @@ impl Transport {
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
         subflow.marks.on_syn(ctx.config.ecn, tcp.flags);
         self.add_subflow(ctx, subflow);
-    }
-
-    /// The data-level window of the initial subflow's handshake; not scaled on a SYN.
-    fn take_initial_window(&mut self, i: usize, window: u16) {
-        let shift = match self.subflows[i].active {
-            true => 0,
-            false => self.subflows[i].agreed.peer_shift,
-        };
-        let wnd_end = self.snd.una() + (u64::from(window) << shift);
-        self.snd.wnd_end = self.snd.wnd_end.max(wnd_end);
     }
 
     // Conforms: 8684-3.2-7, 8684-3.2-10

@@ -141,7 +141,7 @@ impl Connection {
             return;
         }
         self.on_options(ctx, i, tcp, seq, payload.len());
-        self.heard(ctx, i);
+        self.transport.heard(ctx, i);
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, outside);
@@ -150,24 +150,6 @@ impl Connection {
             self.transport.subflows[i].rcv.on_fin(range.end);
         }
         self.on_subflow_fin(ctx, i);
-    }
-
-    /// The peer gave a sign of life; another one is owed if something is in flight.
-    // Conforms: 9293-3.8.6.1-4
-    fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        self.transport.subflows.wake(ctx.now, i);
-        let subflow = &mut self.transport.subflows[i];
-        if subflow.snd.board.is_empty() {
-            subflow.signs.stale = false;
-        }
-        let in_flight = self
-            .transport
-            .subflows
-            .iter()
-            .any(|s| !s.snd.board.is_empty());
-        let owed = in_flight || self.transport.snd.outstanding() > 0;
-        self.transport.live.waiting_since = owed.then_some(ctx.now);
-        self.signal_writable(ctx);
     }
 
     /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
@@ -342,7 +324,7 @@ impl Connection {
             self.transport.live.stall_at = None;
             self.transport.live.stall_tries = 0;
             self.transport.live.last_payload = ctx.now;
-            self.signal_writable(ctx);
+            self.transport.signal_writable(ctx);
             self.signal_delivered(ctx);
         }
     }
@@ -510,10 +492,15 @@ impl Connection {
             rcv.ack_now();
             return;
         }
-        self.transport.size_window(ctx);
+        self.transport.rcv.size_window(ctx.pool, ctx.config);
         // Of what stands behind a hole a group keeps no more than its part.
         let behind = range.start > self.transport.subflows[i].rcv.nxt;
-        if self.transport.holds_too_much(ctx) || behind && ctx.pool.is_over(self.transport.group) {
+        if self
+            .transport
+            .share
+            .is_used_up(ctx.pool, self.transport.rcv.buf.readable())
+            || behind && ctx.pool.is_over(self.transport.share.group)
+        {
             self.transport.subflows[i].rcv.ack_now();
             return;
         }
@@ -610,6 +597,22 @@ impl Connection {
         }
         self.pass_checked_on(ctx, i);
         start..at
+    }
+}
+
+impl Transport {
+    /// The peer gave a sign of life; another one is owed if something is in flight.
+    // Conforms: 9293-3.8.6.1-4
+    pub(super) fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        self.subflows.wake(ctx.now, i);
+        let subflow = &mut self.subflows[i];
+        if subflow.snd.board.is_empty() {
+            subflow.signs.stale = false;
+        }
+        let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
+        let owed = in_flight || self.snd.outstanding() > 0;
+        self.live.waiting_since = owed.then_some(ctx.now);
+        self.signal_writable(ctx);
     }
 }
 

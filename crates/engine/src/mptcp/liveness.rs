@@ -11,7 +11,7 @@ use super::ending::ResetKind;
 use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
-use super::transport::Transport;
+use super::transport::{Liveness, Transport};
 use crate::event::SubflowCloseReason;
 use crate::path::Target;
 
@@ -117,13 +117,45 @@ enum Due {
     Rest,
 }
 
+impl Liveness {
+    /// How long nothing but signs of life had come when the peer was heard last.
+    fn quiet(&self) -> Duration {
+        self.last_heard.saturating_since(self.last_payload)
+    }
+
+    /// Returns the subflow that alone is asked while the connection is idle, as long as it answers: of those
+    /// that are no backup the one on which the peer was heard last, which is the same at both ends. A connection
+    /// that moves data has none: each is asked.
+    fn keeper(&self, subflows: &Subflows) -> Option<usize> {
+        if self.quiet() < KEEPALIVE_BUSY {
+            return None;
+        }
+        let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.asked < 2;
+        let subflows = subflows.iter().enumerate();
+        let fit = subflows.filter(|(_, s)| answers(s));
+        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.heard_at))
+            .map(|(i, _)| i)
+    }
+
+    /// When a connection that nobody waits for asks on a path that is revalidated; one that was in use
+    /// when it was heard last asks now, as does one that is `in_use` because it has something to deliver. `slot` is
+    /// the connection's.
+    fn revalidates_at(&self, now: Instant, slot: u32, in_use: bool) -> Instant {
+        match in_use || self.quiet() < KEEPALIVE_BUSY {
+            true => now,
+            // Slots are small numbers, each of one connection.
+            false => now + (REVALIDATION_PACE * slot).min(MAX_REVALIDATION_DELAY),
+        }
+    }
+}
+
 impl Transport {
     /// When a subflow is to be asked for a sign of life, or rests.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         if !self.awaits_life() {
             return None;
         }
-        let keeper = self.keeper();
+        let keeper = self.live.keeper(&self.subflows);
         let subflows = 0..self.subflows.len();
         let due = subflows.filter_map(|i| self.sign_due(i, keeper));
         due.map(|(at, _)| at).min()
@@ -133,24 +165,6 @@ impl Transport {
     fn sign_due(&self, i: usize, keeper: Option<usize>) -> Option<(Instant, Due)> {
         let is_kept = keeper.is_some_and(|keeper| keeper != i);
         self.subflows[i].sign_due(self.live.last_payload, is_kept)
-    }
-
-    /// Returns the subflow that alone is asked while the connection is idle, as long as it answers: of those
-    /// that are no backup the one on which the peer was heard last, which is the same at both ends. A connection
-    /// that moves data has none: each is asked.
-    fn keeper(&self) -> Option<usize> {
-        let quiet = self
-            .live
-            .last_heard
-            .saturating_since(self.live.last_payload);
-        if quiet < KEEPALIVE_BUSY {
-            return None;
-        }
-        let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.asked < 2;
-        let subflows = self.subflows.iter().enumerate();
-        let fit = subflows.filter(|(_, s)| answers(s));
-        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.heard_at))
-            .map(|(i, _)| i)
     }
 
     /// Returns whether the peer still has a part in this: one that does not has forgotten the connection
@@ -170,7 +184,7 @@ impl Transport {
         if !self.awaits_life() {
             return;
         }
-        let keeper = self.keeper();
+        let keeper = self.live.keeper(&self.subflows);
         for i in 0..self.subflows.len() {
             match self.sign_due(i, keeper) {
                 Some((at, Due::Question)) if at <= ctx.now => self.ask(ctx.now, i),
@@ -215,25 +229,11 @@ impl Transport {
         self.signals.on_heard(subflow.id);
     }
 
-    /// When a connection that nobody waits for asks on a path that is revalidated; one that was in use
-    /// when it was heard last asks now.
-    fn revalidates_at(&self, now: Instant) -> Instant {
-        let idle = self
-            .live
-            .last_heard
-            .saturating_since(self.live.last_payload);
-        let in_use = idle < KEEPALIVE_BUSY || self.snd.unsent() > 0 || self.snd.outstanding() > 0;
-        match in_use {
-            true => now,
-            // Slots are small numbers, each of one connection.
-            false => now + (REVALIDATION_PACE * self.id.slot).min(MAX_REVALIDATION_DELAY),
-        }
-    }
-
     /// Asks on established subflow `i`, whose path may have changed: at once where something is in flight,
     /// however long that would have waited.
     pub(super) fn revalidate(&mut self, ctx: &Ctx<'_>, i: usize) {
-        let due = self.revalidates_at(ctx.now);
+        let in_use = self.snd.unsent() > 0 || self.snd.outstanding() > 0;
+        let due = self.live.revalidates_at(ctx.now, self.id.slot, in_use);
         let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let subflow = &mut self.subflows[i];
         if !subflow.snd.board.is_empty() {

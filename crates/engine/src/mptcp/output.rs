@@ -292,7 +292,9 @@ impl Transport {
             fin: true,
             checksum: None,
         };
-        map.checksum = self.checksum_of(i, &map);
+        let (buf, in_syn) = (&self.snd.buf, self.subflows[i].syn_data.sent);
+        let mptcp = self.mode.mptcp();
+        map.checksum = mptcp.and_then(|m| m.checksum_of(buf, &map, in_syn));
         let mut options = Options {
             timestamps: self.subflows[i].timestamps(ctx.now),
             ..Options::default()
@@ -428,7 +430,9 @@ impl Transport {
             fin,
             checksum: None,
         };
-        map.checksum = self.checksum_of(i, &map);
+        let (buf, in_syn) = (&self.snd.buf, self.subflows[i].syn_data.sent);
+        let mptcp = self.mode.mptcp();
+        map.checksum = mptcp.and_then(|m| m.checksum_of(buf, &map, in_syn));
         let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
         if self.mode.mptcp().is_some() {
             let subflow = &self.subflows[i];
@@ -496,31 +500,9 @@ impl Transport {
         };
         let mut out = self.emit(ctx, i, sent.start, flags, options, Body::Data(data));
         out.kind = kind;
-        self.count(i, &out, sent.len());
+        let waits = self.snd.unsent() > 0;
+        self.subflows[i].count(&out, sent.len(), waits);
         out
-    }
-
-    /// Counts a packet with `len` bytes of payload.
-    fn count(&mut self, i: usize, out: &Outgoing, len: u64) {
-        let packets = match out.gso_size {
-            0 => 1,
-            size => len.div_ceil(u64::from(size)),
-        };
-        let copy = out.kind == SegmentKind::Copy;
-        let unsent = !copy || self.snd.unsent() > 0;
-        let traffic = &mut self.subflows[i].snd.traffic;
-        if out.kind == SegmentKind::Retransmission {
-            traffic.bytes_retransmitted += len;
-            traffic.packets_retransmitted += packets;
-            return;
-        }
-        traffic.bytes_sent += len;
-        traffic.packets_sent += packets;
-        traffic.packets_while_unsent += if unsent { packets } else { 0 };
-        if copy {
-            traffic.bytes_copied += len;
-            traffic.copies_while_unsent += if unsent { packets } else { 0 };
-        }
     }
 
     /// Writes the header of a segment into the scratch buffer.
@@ -533,7 +515,7 @@ impl Transport {
         options: Options,
         body: Body,
     ) -> Outgoing {
-        self.size_window(ctx);
+        self.rcv.size_window(ctx.pool, ctx.config);
         let window = self.window_field(i, flags);
         let options_len = options.len();
         let subflow = &mut self.subflows[i];
@@ -629,6 +611,31 @@ impl Subflows {
         let among = if working > 0 { working } else { usable.len() };
         let turn = tries as usize / 2;
         usable.get(turn.checked_rem(among)?).copied()
+    }
+}
+
+impl Subflow {
+    /// Counts a packet with `len` bytes of payload; `waits` says that new bytes wait to be sent.
+    fn count(&mut self, out: &Outgoing, len: u64, waits: bool) {
+        let packets = match out.gso_size {
+            0 => 1,
+            size => len.div_ceil(u64::from(size)),
+        };
+        let copy = out.kind == SegmentKind::Copy;
+        let unsent = !copy || waits;
+        let traffic = &mut self.snd.traffic;
+        if out.kind == SegmentKind::Retransmission {
+            traffic.bytes_retransmitted += len;
+            traffic.packets_retransmitted += packets;
+            return;
+        }
+        traffic.bytes_sent += len;
+        traffic.packets_sent += packets;
+        traffic.packets_while_unsent += if unsent { packets } else { 0 };
+        if copy {
+            traffic.bytes_copied += len;
+            traffic.copies_while_unsent += if unsent { packets } else { 0 };
+        }
     }
 }
 

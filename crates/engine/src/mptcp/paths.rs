@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
 use super::connection::Connection;
@@ -64,19 +65,6 @@ impl Connection {
         }
     }
 
-    /// The SYN on subflow `i` was answered: what others open would be a connection of its own. An
-    /// answer to them finds no subflow and is reset.
-    pub(super) fn settle_on(&mut self, i: usize) {
-        let chosen = self.transport.subflows[i].id;
-        self.paths.set_home(self.transport.subflows[i].tuple.local);
-        for subflow in self.transport.subflows.iter_mut() {
-            let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
-            if beside && subflow.id != chosen {
-                subflow.close(SubflowCloseReason::Finished);
-            }
-        }
-    }
-
     /// The SYN on subflow `i` was not answered, and its path may be dark: the next leaves on another
     /// one, with a key of its own, for the first may have arrived after all.
     pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
@@ -116,12 +104,6 @@ impl Connection {
         Some(opening.path)
     }
 
-    /// Bytes of the flow that are known here, in the direction that has more.
-    fn seen(&self) -> u64 {
-        let written = self.flow.sent(self.transport.snd.buf.end());
-        written.max(self.flow.received(self.transport.rcv.buf.rcv_nxt()))
-    }
-
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
         let first = self.transport.subflows.iter().find(|s| s.is_established());
         let unconfirmed = self.transport.mode.mptcp().is_some_and(|m| !m.confirmed);
@@ -142,7 +124,7 @@ impl Connection {
                 asked: None,
                 unanswered: None,
                 flow_size: self.flow.size,
-                seen: self.seen(),
+                seen: self.flow.seen(&self.transport.snd, &self.transport.rcv),
                 unsent: self.transport.snd.unsent(),
                 initial_window: u64::from(ctx.config.initial_window)
                     * u64::from(first.map_or(USUAL_MSS, |s| s.snd.mss())),
@@ -154,26 +136,13 @@ impl Connection {
         }
     }
 
-    /// Whether further subflows can be opened at all.
-    fn can_join(&self, ctx: &Ctx<'_>) -> bool {
-        // The third ACK goes first.
-        let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
-        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
-        if !confirmed && self.transport.subflows.iter().any(owed) {
-            return false;
-        }
-        self.listener.is_none()
-            && self.transport.subflows.has_room_for_a_subflow(ctx)
-            && self.transport.is_open()
-            && !self.transport.is_ending()
-            && self.transport.mode.mptcp().is_some()
-    }
-
     /// Opens what is due, and plans what comes after it. Returns whether anything was opened.
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut opened = false;
         loop {
-            if !self.can_join(ctx) || !self.paths.lacks(ctx.paths, self.transport.targets()) {
+            if !self.transport.can_join(ctx)
+                || !self.paths.lacks(ctx.paths, self.transport.targets())
+            {
                 self.paths.rest();
                 return opened;
             }
@@ -199,7 +168,10 @@ impl Connection {
     /// `subflow` is no more.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
         self.transport.snd.flight.on_gone(subflow.place.slot);
-        self.transport.withdraw_offer(subflow);
+        // Its SYN may not have been answered.
+        if let Some(offer) = subflow.handshake.offer.take() {
+            self.transport.snd.take_back(0, offer);
+        }
         let answered = subflow.snd.una > 0;
         if answered && !subflow.signs.stale {
             subflow.remember(ctx.now, ctx.records);
@@ -254,6 +226,7 @@ impl Connection {
 
     /// The path's link went down or came back.
     pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
+        let offered = self.paths.was_offered(path);
         if !up {
             self.withdraw_addresses(ctx, path, |_| true);
         }
@@ -264,7 +237,9 @@ impl Connection {
             }
             let opens = subflow.opens == Opens::Connection;
             match subflow.phase {
-                Phase::SynSent if opens && up => self.repeat_opening(ctx, i),
+                Phase::SynSent if opens && up => {
+                    self.transport.subflows[i].repeat_opening(ctx.now, offered)
+                }
                 Phase::SynSent if opens => {}
                 Phase::Established if up => subflow.snd.revive(ctx.now),
                 Phase::Established => {
@@ -305,19 +280,10 @@ impl Connection {
         }
     }
 
-    /// The link is back over which subflow `i` is to open the connection.
-    fn repeat_opening(&mut self, ctx: &Ctx<'_>, i: usize) {
-        // That nobody answered while it was down says nothing of what the network drops.
-        let offered = self.paths.was_offered(self.transport.subflows[i].path);
-        let subflow = &mut self.transport.subflows[i];
-        subflow.handshake.asks_plainly &= !offered;
-        subflow.handshake.unanswered = 0;
-        subflow.handshake.at = Some(ctx.now);
-    }
-
     /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
     /// again, however long that would have waited. What opens a subflow there is repeated too.
     pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
+        let offered = self.paths.was_offered(path);
         for i in 0..self.transport.subflows.len() {
             let subflow = &self.transport.subflows[i];
             if subflow.path != path {
@@ -326,7 +292,7 @@ impl Connection {
             let opens = subflow.opens == Opens::Connection;
             match subflow.phase {
                 Phase::SynSent if opens && subflow.handshake.unanswered >= 2 => {
-                    self.repeat_opening(ctx, i)
+                    self.transport.subflows[i].repeat_opening(ctx.now, offered)
                 }
                 Phase::SynSent if opens => {}
                 Phase::SynSent | Phase::JoinAcked => {
@@ -425,6 +391,23 @@ impl Connection {
 }
 
 impl Transport {
+    /// Whether further subflows can be opened at all.
+    pub(super) fn can_join(&self, ctx: &Ctx<'_>) -> bool {
+        // The third ACK goes first.
+        let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
+        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
+        if !confirmed && self.subflows.iter().any(owed) {
+            return false;
+        }
+        self.listener.is_none()
+            && self.subflows.has_room_for_a_subflow(ctx)
+            && self.is_open()
+            && !self.is_ending()
+            && self.mode.mptcp().is_some()
+    }
+}
+
+impl Transport {
     /// Subflows that need no other in their place. One that the peer left in the middle of its
     /// stream is replaced while it still is of use; all of them are where the peer answers on none.
     fn targets(&self) -> impl Iterator<Item = Target> + Clone {
@@ -458,5 +441,29 @@ impl Subflows {
     pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
         let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
         self.iter().filter(opening)
+    }
+}
+
+impl Subflow {
+    /// The link is back over which this subflow is to open the connection; `offered` says that MP_CAPABLE
+    /// passed there before. That nobody answered while it was down says nothing of what the network drops.
+    fn repeat_opening(&mut self, now: Instant, offered: bool) {
+        self.handshake.asks_plainly &= !offered;
+        self.handshake.unanswered = 0;
+        self.handshake.at = Some(now);
+    }
+}
+
+impl Subflows {
+    /// The SYN on subflow `i` was answered: what others open would be a connection of its own. An
+    /// answer to them finds no subflow and is reset.
+    pub(super) fn settle_on(&mut self, i: usize) {
+        let chosen = self[i].id;
+        for subflow in self.iter_mut() {
+            let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
+            if beside && subflow.id != chosen {
+                subflow.close(SubflowCloseReason::Finished);
+            }
+        }
     }
 }

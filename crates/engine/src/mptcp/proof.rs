@@ -51,7 +51,8 @@ impl Connection {
             .mptcp()
             .map(|m| (m.remote.key, m.local.key))?;
         let shows_secret = self.transport.joins.take_nonce(keys, nonce);
-        let may_be_early = self.transport.joins.auth == JoinAuth::Keys || self.listener.is_some();
+        let may_be_early =
+            self.transport.joins.auth == JoinAuth::Keys || self.transport.listener.is_some();
         if !shows_secret && !may_be_early {
             return None;
         }

@@ -86,21 +86,15 @@ impl Connection {
             memory: (self.transport.snd.buf.memory() + self.transport.rcv.buf.memory()) as u64,
             checksum: self.transport.mode.mptcp().is_some_and(|m| m.checksum),
             flow_size: self.flow.size,
-            flow_moved: self.flow_moved(),
-            urgency: self.urgency,
+            flow_moved: self.flow.moved(&self.transport.snd, &self.transport.rcv),
+            urgency: self.manner.urgency,
             strategy: self.strategy.name(),
-            congestion: self.congestion(config).name(),
+            congestion: self.manner.algorithm(config).name(),
             busy: self.transport.live.busy.total,
             window_limited: self.transport.live.busy.for_window,
             addresses: self.transport.signals.told,
             paths: self.transport.subflows.path_totals(),
         }
-    }
-
-    /// Bytes of the flow that were acknowledged, and that arrived in order.
-    pub fn flow_moved(&self) -> (u64, u64) {
-        let received = self.flow.received(self.transport.rcv.buf.rcv_nxt());
-        (self.flow.sent(self.transport.snd.una()), received)
     }
 }
 

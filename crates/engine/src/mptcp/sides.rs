@@ -3,9 +3,23 @@
 use core::ops::Range;
 
 use super::flight::Flight;
+use super::opening::Offer;
+use super::subflow::Subflow;
 use super::window::WindowSize;
-use crate::Urgency;
-use crate::buffer::{Data, InsertError, Pool, RecvBuffer, SendBuffer};
+use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RecvBuffer, SendBuffer};
+use crate::{Config, Urgency};
+
+/// Window offered before anything is known; also the least a connection gets under pressure.
+const MIN_WINDOW: usize = 64 << 10;
+/// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
+/// the application catches up.
+pub(super) const SEND_HEADROOM: u64 = 256 << 10;
+/// Congestion windows count up to this: acknowledgements seldom free more at a time, and what waits
+/// for longer has left the processor's caches when it is sent.
+const MOST_AHEAD: u64 = 1 << 20;
+/// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes
+/// beyond, because urgent bytes were taken from among others, counts as if it were filled.
+const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
 /// Where the closing of the sending direction stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +79,7 @@ impl SendSide {
     }
 
     /// Bytes that go before what is written with `urgency`.
-    pub fn unsent_before(&self, urgency: Urgency) -> u64 {
+    fn unsent_before(&self, urgency: Urgency) -> u64 {
         self.buf.unmapped()[..=urgency.index()].iter().sum()
     }
 
@@ -75,6 +89,41 @@ impl SendSide {
         let range = self.buf.map_next(max);
         self.nxt = range.end;
         range
+    }
+
+    /// Bytes of `urgency` that may be written where the congestion windows have `cwnd` bytes.
+    pub fn space(&self, config: &Config, cwnd: u64, urgency: Urgency) -> usize {
+        // What waits to be sent is bounded by what the windows take; what is in flight by memory
+        // only, so that one path's hole does not stop the others. What lets the new bytes pass does
+        // not keep them out.
+        let ahead = cwnd.min(MOST_AHEAD) + SEND_HEADROOM;
+        let ahead = ahead.saturating_sub(self.unsent_before(urgency));
+        let held = self.buf.memory().saturating_sub(PARTIAL_BLOCKS);
+        let room = config.send_buffer.saturating_sub(self.buf.len().max(held));
+        room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
+    }
+
+    /// Takes the window in that the peer announced in the handshake of the initial subflow; not scaled on a SYN.
+    pub fn open_window(&mut self, initial: &Subflow, window: u16) {
+        let shift = match initial.active {
+            true => 0,
+            false => initial.agreed.peer_shift,
+        };
+        let wnd_end = self.una() + (u64::from(window) << shift);
+        self.wnd_end = self.wnd_end.max(wnd_end);
+    }
+
+    /// Takes back what a SYN carried from byte `from` on: it has not arrived.
+    pub fn take_back(&mut self, from: u64, offer: Offer) {
+        if from < offer.len {
+            self.buf.unmap_from(from, offer.urgency);
+            self.nxt = self.buf.nxt();
+        }
+    }
+
+    /// Whether the peer's window is all that data waits for.
+    pub fn is_shut_out(&self) -> bool {
+        self.unsent() > 0 && self.peer_window() == 0
     }
 
     pub fn outstanding(&self) -> u64 {
@@ -121,10 +170,9 @@ pub(crate) struct Inserted {
 }
 
 impl RecvSide {
-    /// Offers `window` bytes.
-    pub fn new(window: u64) -> Self {
+    pub fn new() -> Self {
         RecvSide {
-            buf: RecvBuffer::new(0, window),
+            buf: RecvBuffer::new(0, MIN_WINDOW as u64),
             window: WindowSize::default(),
             fin: None,
             edge: 0,
@@ -151,6 +199,19 @@ impl RecvSide {
         })
     }
 
+    /// Sets how much may be received: what the reader takes, at most what is fair while others need
+    /// memory too, so that many stalled readers share what there is and none holds it all.
+    // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
+    pub fn size_window(&mut self, pool: &Pool, config: &Config) {
+        let fair = pool.fair() * BLOCK_SIZE;
+        let most = fair.min(config.recv_buffer) as u64;
+        let least = MIN_WINDOW.min(config.recv_buffer) as u64;
+        let limit = self.window.get().min(most).max(least);
+        // The right edge of a window never moves back (RFC 9293 section 3.8.6).
+        let promised = self.edge.saturating_sub(self.buf.next());
+        self.buf.set_limit(limit.max(promised));
+    }
+
     /// The DATA_ACK value as an offset: DATA_FIN counts as one.
     // Conforms: 8684-3.3.3-3
     pub fn data_ack(&self) -> u64 {
@@ -160,6 +221,11 @@ impl RecvSide {
     /// Whether everything the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())
+    }
+
+    /// Whether everything was read as well.
+    pub fn is_read(&self) -> bool {
+        self.complete() && self.buf.readable() == 0
     }
 
     /// One past the last byte that is here, behind holes or not.

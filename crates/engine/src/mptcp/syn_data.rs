@@ -58,7 +58,7 @@ impl Connection {
         subflow.snd.traffic.bytes_sent += taken;
         subflow.snd.traffic.packets_sent += u64::from(taken > 0);
         self.acknowledge(ctx, taken);
-        self.transport.take_back(taken, offer);
+        self.transport.snd.take_back(taken, offer);
         taken
     }
 
@@ -67,9 +67,13 @@ impl Connection {
     /// a DATA_ACK needs: Linux falls back where data has none. Returns whether any was taken.
     // Conforms: 8684-B.2-1
     pub fn accept_syn_data(&mut self, ctx: &mut Ctx<'_>, window: u16, payload: Data<'_>) -> bool {
-        self.transport.size_window(ctx);
+        self.transport.rcv.size_window(ctx.pool, ctx.config);
         let len = payload.len();
-        let stored = match self.transport.holds_too_much(ctx) {
+        let stored = match self
+            .transport
+            .share
+            .is_used_up(ctx.pool, self.transport.rcv.buf.readable())
+        {
             true => 0,
             false => match self.transport.rcv.insert(0, payload, ctx.pool) {
                 Ok(done) => len - done.refused,
@@ -95,7 +99,7 @@ impl Connection {
     /// The application has the connection from now on.
     pub(super) fn report_accepted(&mut self, ctx: &mut Ctx<'_>) {
         let opening = matches!(self.transport.life, Life::Opening { .. });
-        let Some(listener) = self.listener.filter(|_| opening) else {
+        let Some(listener) = self.transport.listener.filter(|_| opening) else {
             return;
         };
         self.transport.life = Life::Open;
@@ -152,21 +156,6 @@ impl Transport {
         // The payload would come twice.
         subflow.handshake.second_at = None;
         Body::Data(range)
-    }
-
-    /// What our SYN carried from byte `from` on has not arrived.
-    fn take_back(&mut self, from: u64, offer: Offer) {
-        if from < offer.len {
-            self.snd.buf.unmap_from(from, offer.urgency);
-            self.snd.nxt = self.snd.buf.nxt();
-        }
-    }
-
-    /// `subflow` is gone, and its SYN may not have been answered.
-    pub(super) fn withdraw_offer(&mut self, subflow: &mut Subflow) {
-        if let Some(offer) = subflow.handshake.offer.take() {
-            self.take_back(0, offer);
-        }
     }
 }
 

@@ -55,19 +55,9 @@ impl Connection {
         for (id, path) in (0..).map(PathId).zip(ctx.paths) {
             for own in own_addresses(&self.paths, id, path) {
                 if path.up && own.id != 0 {
-                    self.announce(ctx, own.id, own.announced);
+                    self.transport.announce(ctx, own.id, own.announced);
                 }
             }
-        }
-    }
-
-    /// Tells the peer of one of them, where we are the side that is joined.
-    fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
-        let wanted = self.listener.is_some() && self.transport.may_signal();
-        if let Some(addr) = addr.filter(|_| wanted) {
-            self.transport
-                .signals
-                .add(ctx.now, Signal::Announce { id, addr });
         }
     }
 
@@ -80,7 +70,7 @@ impl Connection {
             self.transport
                 .signals
                 .cancel(|s| *s == Signal::Withdraw(own.id));
-            self.announce(ctx, own.id, own.announced);
+            self.transport.announce(ctx, own.id, own.announced);
         }
     }
 
@@ -93,7 +83,7 @@ impl Connection {
         let Some(path) = path.filter(|_| self.transport.may_signal()) else {
             return;
         };
-        let told = self.listener.is_some();
+        let told = self.transport.listener.is_some();
         for address in own_addresses(&self.paths, id, path) {
             if !gone(address.addr) {
                 continue;
@@ -187,6 +177,16 @@ impl Connection {
             if others {
                 self.declare_dead(ctx, i);
             }
+        }
+    }
+}
+
+impl Transport {
+    /// Tells the peer of one of them, where we are the side that is joined.
+    pub(super) fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
+        let wanted = self.listener.is_some() && self.may_signal();
+        if let Some(addr) = addr.filter(|_| wanted) {
+            self.signals.add(ctx.now, Signal::Announce { id, addr });
         }
     }
 }

@@ -8,9 +8,10 @@ use braid_wire::mptcp::ResetReason;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::sides::SendFin;
+use super::sides::{SendFin, SendSide};
 use super::subflow::Opens;
-use super::transport::{Life, Transport};
+use super::transport::{Life, Liveness, Transport};
+use crate::Config;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
@@ -61,9 +62,11 @@ impl Connection {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
+        let has_subflows = !self.transport.subflows.is_empty();
         let lost = self
             .transport
-            .give_up_at(ctx)
+            .live
+            .give_up_at(ctx.config, has_subflows)
             .filter(|_| self.transport.is_open());
         Instant::earliest([
             subflows(pending),
@@ -105,6 +108,7 @@ impl Connection {
     }
 
     fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
+        let has_subflows = !self.transport.subflows.is_empty();
         let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
         match self.transport.life {
             Life::Opening { since } if late(since, ctx.config.connect_timeout) => {
@@ -113,7 +117,8 @@ impl Connection {
             Life::Open
                 if self
                     .transport
-                    .give_up_at(ctx)
+                    .live
+                    .give_up_at(ctx.config, has_subflows)
                     .is_some_and(|at| at <= ctx.now) =>
             {
                 self.fail(ctx, CloseReason::TimedOut);
@@ -210,24 +215,6 @@ impl Connection {
 }
 
 impl Transport {
-    /// Since when the connection waits for something it cannot do without: a sign of life, a
-    /// DATA_ACK of what was sent (RFC 5482 section 3.1), or a subflow on which the peer can go on. A
-    /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
-    fn waiting_since(&self) -> Option<Instant> {
-        let behind = self.live.behind.map(|(since, _)| since);
-        Instant::earliest([self.live.waiting_since, behind, self.live.left])
-    }
-
-    /// When the peer is given up unless it is heard.
-    fn give_up_at(&self, ctx: &Ctx<'_>) -> Option<Instant> {
-        let waiting = self.waiting_since();
-        let abandoned = self.live.abandoned_at.filter(|_| self.subflows.is_empty());
-        Instant::earliest([
-            waiting.map(|since| since + ctx.config.user_timeout),
-            abandoned.map(|at| at + REJOIN_TIMEOUT),
-        ])
-    }
-
     /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow
     /// in the middle of its stream.
     // Conforms: 8684-3.3.3-9
@@ -240,7 +227,7 @@ impl Transport {
         self.live.left = left.then(|| self.live.left.unwrap_or(now));
         let fin_out = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
         // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
-        let shut_out = self.mode.mptcp().is_some() && self.is_shut_out();
+        let shut_out = self.mode.mptcp().is_some() && self.snd.is_shut_out();
         if self.snd.outstanding() == 0 && !fin_out && !shut_out {
             self.live.behind = None;
             return;
@@ -251,18 +238,13 @@ impl Transport {
         }
     }
 
-    /// Whether the peer's window is all that data waits for.
-    fn is_shut_out(&self) -> bool {
-        self.snd.unsent() > 0 && self.snd.peer_window() == 0
-    }
-
     /// Whether the connection can only go on if the peer speaks: everything in flight on working
     /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN
     /// for the first DATA_ACK.
     fn stalled(&self) -> bool {
         let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let waiting = self.snd.outstanding() > 0
-            || self.is_shut_out()
+            || self.snd.is_shut_out()
             || (self.snd.fin == SendFin::Queued && unconfirmed);
         if !waiting || !self.is_open() {
             return false;
@@ -324,30 +306,50 @@ impl Transport {
             self.subflows[i].owed.keepalive = true;
         }
         if self.mode.mptcp().is_some() {
-            self.resend_discarded();
+            self.live.resend_discarded(&mut self.snd);
         }
+    }
+}
+
+impl Liveness {
+    /// Since when the connection waits for something it cannot do without: a sign of life, a
+    /// DATA_ACK of what was sent (RFC 5482 section 3.1), or a subflow on which the peer can go on. A
+    /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
+    fn waiting_since(&self) -> Option<Instant> {
+        let behind = self.behind.map(|(since, _)| since);
+        Instant::earliest([self.waiting_since, behind, self.left])
+    }
+
+    /// When the peer is given up unless it is heard.
+    fn give_up_at(&self, config: &Config, has_subflows: bool) -> Option<Instant> {
+        let waiting = self.waiting_since();
+        let abandoned = self.abandoned_at.filter(|_| !has_subflows);
+        Instant::earliest([
+            waiting.map(|since| since + config.user_timeout),
+            abandoned.map(|at| at + REJOIN_TIMEOUT),
+        ])
     }
 
     /// Not even probes moved the DATA_ACK: what a subflow acknowledged was dropped above it. Linux
     /// does so with data that comes faster than its buffer grows. A peer that did it once will do
     /// it again, so fewer probes go before the next time.
     // Conforms: 8684-3.3.6-2
-    fn resend_discarded(&mut self) {
-        let known = self.live.resent.is_some();
+    fn resend_discarded(&mut self, snd: &mut SendSide) {
+        let known = self.resent.is_some();
         let probes = if known { 2 } else { PROBES_BEFORE_RESEND };
-        if self.live.stall_tries < probes || self.snd.outstanding() == 0 {
+        if self.stall_tries < probes || snd.outstanding() == 0 {
             return;
         }
-        let una = self.snd.una();
-        let len = match &self.live.resent {
+        let una = snd.una();
+        let len = match &self.resent {
             None => MAX_RESEND,
             // It took all that, and had nothing behind it.
             Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND),
             Some(last) if una > last.end => MAX_RESEND,
             Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND),
         };
-        let range = una..self.snd.nxt.min(una + len);
-        self.snd.flight.on_discarded(range.clone());
-        self.live.resent = Some(range);
+        let range = una..snd.nxt.min(una + len);
+        snd.flight.on_discarded(range.clone());
+        self.resent = Some(range);
     }
 }

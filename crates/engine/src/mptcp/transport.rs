@@ -9,6 +9,7 @@ use super::ctx::Ctx;
 use super::farewell::Farewell;
 use super::joins::Joins;
 use super::mode::{Mode, Mptcp};
+use super::share::Share;
 use super::sides::{RecvSide, SendFin, SendSide};
 use super::signal::Signals;
 use super::subflow::{Opens, Phase, Subflow};
@@ -16,10 +17,8 @@ use super::subflows::Subflows;
 use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer};
 use crate::cc::Algorithm;
 use crate::event::CloseReason;
-use crate::{ConnId, Event, SubflowId, Urgency};
+use crate::{ConnId, Event, ListenerId, SubflowId, Urgency};
 
-/// Window offered before anything is known; also the least a connection gets under pressure.
-const MIN_WINDOW: usize = 64 << 10;
 /// Life of a connection as its user sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
@@ -69,6 +68,8 @@ pub(crate) struct Liveness {
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub id: ConnId,
+    /// Where it was accepted.
+    pub listener: Option<ListenerId>,
     pub mode: Mode,
     pub life: Life,
     pub subflows: Subflows,
@@ -79,32 +80,24 @@ pub(crate) struct Transport {
     pub joins: Joins,
     /// What the peer is to be told beside the data.
     pub signals: Signals,
-    /// In the stack's queue of connections that wait for memory.
-    pub starved: bool,
-    /// What it belongs to, and how many blocks were charged to that.
-    pub group: Option<u32>,
-    pub charged: usize,
-    /// Its place among those who wait for their group to have less.
-    pub crowded: Option<u64>,
+    pub share: Share,
 }
 
 impl Transport {
     pub fn new(id: ConnId, mode: Mode, now: Instant) -> Self {
         Transport {
             id,
+            listener: None,
             mode,
             life: Life::Opening { since: now },
             subflows: Subflows::default(),
             snd: SendSide::new(),
-            rcv: RecvSide::new(MIN_WINDOW as u64),
+            rcv: RecvSide::new(),
             farewell: Farewell::default(),
             live: Liveness::default(),
             joins: Joins::default(),
             signals: Signals::default(),
-            starved: false,
-            group: None,
-            charged: 0,
-            crowded: None,
+            share: Share::default(),
         }
     }
 
@@ -152,52 +145,24 @@ impl Transport {
 
     // --- what both directions share
 
-    /// Sets how much may be received: what the reader takes, at most what is fair while others need
-    /// memory too, so that many stalled readers share what there is and none holds it all.
-    // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
-    pub fn size_window(&mut self, ctx: &Ctx<'_>) {
-        let fair = ctx.pool.fair() * BLOCK_SIZE;
-        let most = fair.min(ctx.config.recv_buffer) as u64;
-        let least = MIN_WINDOW.min(ctx.config.recv_buffer) as u64;
-        let limit = self.rcv.window.get().min(most).max(least);
-        // The right edge of a window never moves back (RFC 9293 section 3.8.6).
-        let promised = self.rcv.edge.saturating_sub(self.rcv.buf.next());
-        self.rcv.buf.set_limit(limit.max(promised));
+    /// Has its group answer for what it holds now.
+    pub fn charge(&mut self, pool: &mut Pool) {
+        if self.share.group.is_some() {
+            let held = self.blocks();
+            self.share.charge(pool, held);
+        }
     }
 
-    /// Whether memory is used up to the reserve, or the group's part of it, and this connection holds its
-    /// share already: what is left is for readers that take what comes.
-    pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
-        // What waits behind a hole does not count: the reserve is there to fill the hole.
-        let held = self.rcv.buf.readable();
-        let scarce = ctx.pool.unreserved() == 0 || ctx.pool.is_over(self.group);
-        scarce && held >= BLOCK_SIZE || ctx.pool.is_out(self.group)
+    /// Blocks that it holds.
+    pub fn blocks(&self) -> usize {
+        let waiting = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
+        let received = waiting.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
+        self.snd.buf.blocks() + received / BLOCK_SIZE
     }
 
     /// Returns whether it has any memory of the pool.
     pub fn holds_memory(&self) -> bool {
         self.snd.buf.blocks() > 0 || self.rcv.buf.memory() > 0
-    }
-
-    /// Has its group answer for what it holds now.
-    pub fn charge(&mut self, pool: &mut Pool) {
-        let Some(group) = self.group else {
-            return;
-        };
-        let waiting = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
-        let received = waiting.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
-        let held = self.snd.buf.blocks() + received / BLOCK_SIZE;
-        pool.charge(group, self.charged, held);
-        self.charged = held;
-    }
-
-    /// Belongs to `group` from now on.
-    pub fn join_group(&mut self, pool: &mut Pool, group: u32) {
-        if let Some(old) = self.group.replace(group) {
-            pool.charge(old, self.charged, 0);
-        }
-        self.charged = 0;
-        self.charge(pool);
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
@@ -208,7 +173,7 @@ impl Transport {
         if self.rcv.complete() {
             return;
         }
-        self.size_window(ctx);
+        self.rcv.size_window(ctx.pool, ctx.config);
         let grown = self.rcv.buf.max_offset().saturating_sub(self.rcv.edge);
         let limit = self.rcv.buf.max_offset() - self.rcv.buf.next();
         if grown < limit / 4 {
@@ -231,15 +196,10 @@ impl Transport {
         }
     }
 
-    /// Whether a write finds no memory.
-    pub fn lacks_memory(&self, pool: &Pool) -> bool {
-        pool.allowance(self.snd.buf.blocks()) == 0 || pool.is_over(self.group)
-    }
-
     /// Nothing more is written: no memory is waited for.
     pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.blocked = None;
-        if core::mem::take(&mut self.starved) {
+        if core::mem::take(&mut self.share.starved) {
             ctx.starved.retain(|waiting| *waiting != self.id);
         }
     }
@@ -304,7 +264,7 @@ impl Transport {
         }
         if self.is_ended() {
             debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
-            debug_assert!(!self.starved);
+            debug_assert!(!self.share.starved);
         }
     }
 }

@@ -215,7 +215,7 @@ impl Stack {
         let id = self.table.reserve();
         let paths = PathManager::accepted(at.tuple.remote);
         let mut conn = Connection::new(id, paths, mode, (self.strategy)(), now);
-        conn.listener = Some(at.listener);
+        conn.transport.listener = Some(at.listener);
         conn.paths.set_home(at.tuple.local);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, at.path, at.tuple, Opens::Connection);

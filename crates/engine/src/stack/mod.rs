@@ -99,37 +99,46 @@ impl Shared {
 
     /// Tells `conn` that it may write; where memory is short for it all the same, it goes on waiting.
     fn wake(&mut self, now: Instant, conn: &mut Connection) {
-        conn.signal_writable(&mut self.ctx(now));
-        if conn.transport.snd.blocked.is_some() && conn.transport.lacks_memory(&self.pool) {
+        conn.transport.signal_writable(&mut self.ctx(now));
+        if conn.transport.snd.blocked.is_some()
+            && conn
+                .transport
+                .share
+                .is_lacking(&self.pool, conn.transport.snd.buf.blocks())
+        {
             self.let_wait(conn);
         }
     }
 
     /// `conn` does not wait for what its group has any more, if it did.
     fn leave_crowd(&mut self, conn: &mut Connection) {
-        if let (Some(group), Some(place)) = (conn.transport.group, conn.transport.crowded.take()) {
+        if let (Some(group), Some(place)) = (
+            conn.transport.share.group,
+            conn.transport.share.crowded.take(),
+        ) {
             self.crowded.remove(&(group, place));
         }
     }
 
     /// Has `conn` wait for memory, if it does not: for that of all, or for what its group has.
     fn let_wait(&mut self, conn: &mut Connection) {
-        if conn.transport.starved || conn.transport.crowded.is_some() {
+        if conn.transport.share.starved || conn.transport.share.crowded.is_some() {
             return;
         }
         match conn
             .transport
+            .share
             .group
-            .filter(|_| self.pool.is_over(conn.transport.group))
+            .filter(|_| self.pool.is_over(conn.transport.share.group))
         {
             Some(group) => {
                 self.crowded
                     .insert((group, self.next_crowded), conn.transport.id);
-                conn.transport.crowded = Some(self.next_crowded);
+                conn.transport.share.crowded = Some(self.next_crowded);
                 self.next_crowded += 1;
             }
             None => {
-                conn.transport.starved = true;
+                conn.transport.share.starved = true;
                 self.starved.push_back(conn.transport.id);
             }
         }
@@ -292,7 +301,7 @@ impl Stack {
         let paths = PathManager::opened(&options);
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
         conn.flow.size = options.flow_size;
-        conn.urgency = options.urgency;
+        conn.manner.urgency = options.urgency;
         if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
@@ -328,10 +337,11 @@ impl Stack {
             return;
         };
         conn.transport.invariants();
-        debug_assert_eq!(conn.transport.starved, shared.starved.contains(&id));
-        debug_assert!(conn.transport.crowded.is_none_or(|place| {
+        debug_assert_eq!(conn.transport.share.starved, shared.starved.contains(&id));
+        debug_assert!(conn.transport.share.crowded.is_none_or(|place| {
             let waits = conn
                 .transport
+                .share
                 .group
                 .map(|group| shared.crowded.get(&(group, place)));
             waits == Some(Some(&id))
@@ -361,7 +371,12 @@ impl Stack {
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
-        if conn.transport.snd.blocked.is_some() && conn.transport.lacks_memory(&self.shared.pool) {
+        if conn.transport.snd.blocked.is_some()
+            && conn
+                .transport
+                .share
+                .is_lacking(&self.shared.pool, conn.transport.snd.buf.blocks())
+        {
             self.shared.let_wait(conn);
         }
         if conn.transport.snd.blocked.is_none() {
@@ -427,7 +442,7 @@ impl Stack {
             if let Some(waiting) = self.shared.starved.pop_front()
                 && let Some(conn) = self.table.get_mut(waiting)
             {
-                conn.transport.starved = false;
+                conn.transport.share.starved = false;
                 self.shared.wake(now, conn);
             }
         }
@@ -451,7 +466,7 @@ impl Stack {
                 };
                 self.shared.crowded.remove(&(group, place));
                 if let Some(conn) = self.table.get_mut(id) {
-                    conn.transport.crowded = None;
+                    conn.transport.share.crowded = None;
                     self.shared.wake(now, conn);
                 }
                 let mut rest = self.shared.crowded.range((group, 0)..from);
@@ -470,8 +485,10 @@ impl Stack {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        self.with(now, conn, |c, ctx| c.write_with(ctx, c.class(), max, fill))
-            .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
+        self.with(now, conn, |c, ctx| {
+            c.write_with(ctx, c.manner.class(), max, fill)
+        })
+        .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
     /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
@@ -517,9 +534,10 @@ impl Stack {
 
     /// Bytes that [`write_with`](Self::write_with) would take now; 0 for unknown connections.
     pub fn send_space(&self, conn: ConnId) -> usize {
-        self.table
-            .get(conn)
-            .map_or(0, |c| c.send_space(&self.shared.config, c.urgency))
+        self.table.get(conn).map_or(0, |c| {
+            c.transport
+                .send_space(&self.shared.config, c.manner.urgency)
+        })
     }
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
@@ -531,7 +549,8 @@ impl Stack {
 
     /// Whether the peer closed its stream and all of it was read.
     pub fn read_finished(&self, conn: ConnId) -> bool {
-        self.table.get(conn).is_some_and(Connection::read_finished)
+        let conn = self.table.get(conn);
+        conn.is_some_and(|c| c.transport.rcv.is_read())
     }
 
     /// Closes the sending direction after the data queued so far (DATA_FIN). The connection ends
@@ -569,8 +588,9 @@ impl Stack {
             self.shared.leave_crowd(c);
         }
         let joined = self.with(now, conn, |c, ctx| {
-            c.transport.join_group(ctx.pool, group);
-            c.signal_writable(ctx);
+            let held = c.transport.blocks();
+            c.transport.share.join(ctx.pool, group, held);
+            c.transport.signal_writable(ctx);
         });
         joined.ok_or(ApiError::UnknownConnection)
     }

@@ -10,7 +10,7 @@ impl Stack {
     pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
         let conns = self.table.iter();
         conns.map(|c| {
-            let (acknowledged, received) = c.flow_moved();
+            let (acknowledged, received) = c.flow.moved(&c.transport.snd, &c.transport.rcv);
             (c.transport.id, acknowledged + received)
         })
     }

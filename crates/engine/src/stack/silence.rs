@@ -34,7 +34,7 @@ impl Stack {
     ///
     /// [`Event::Closed`]: crate::Event::Closed
     pub fn reclaim(&mut self, now: Instant, group: Option<u32>) -> Option<ConnId> {
-        let of_group = |conn: &Connection| group.is_none() || conn.transport.group == group;
+        let of_group = |conn: &Connection| group.is_none() || conn.transport.share.group == group;
         self.reclaim_one(now, of_group)
     }
 

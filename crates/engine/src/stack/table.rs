@@ -67,7 +67,7 @@ impl Table {
     /// Fills a reserved slot.
     pub fn put(&mut self, conn: Connection) {
         let slot = conn.transport.id.slot as usize;
-        let accepted = conn.listener.is_some();
+        let accepted = conn.transport.listener.is_some();
         self.slots[slot].conn = Some(Box::new(conn));
         if accepted {
             self.count(slot, Handshake::HalfOpen);
