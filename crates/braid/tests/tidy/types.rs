@@ -31,7 +31,6 @@ pub struct Excess {
 /// entry within the limits is removed.
 pub const EXCESSES: &[Excess] = &[
     excess("engine::Bbr", 0, 0, 6),
-    excess("engine::Sender", 0, 46, 0),
     excess("engine::Stack", 91, 0, 0),
     excess("proxy::Gauge", 0, 0, 4),
     excess("proxy::Relay", 0, 0, 7),
