@@ -7,12 +7,9 @@ use super::connection::Connection;
 use super::ctx::Ctx;
 use super::mode::Mode;
 use super::output::{MAX_VIEWS, Outgoing, max_mapping, max_payload_total};
-use super::sides::SendFin;
 use super::subflows::Subflows;
 use super::transport::Transport;
-use crate::strategy::{
-    Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView, Writer,
-};
+use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
 use crate::{SegmentKind, SubflowId};
 
 impl Connection {
@@ -48,12 +45,7 @@ impl Connection {
             peer_window: self.transport.snd.peer_window(),
             outstanding: self.transport.snd.outstanding(),
             may_send_new,
-            writer: match (self.transport.snd.fin, self.transport.snd.blocked) {
-                (SendFin::Open, _) if self.flow.is_written() => Writer::Done,
-                (SendFin::Open, None) => Writer::Open,
-                (SendFin::Open, Some(_)) => Writer::Waiting,
-                _ => Writer::Done,
-            },
+            writer: self.transport.snd.writer(self.flow.is_written()),
             flow_size: self.flow.size,
             oldest,
         };

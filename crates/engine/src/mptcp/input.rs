@@ -5,9 +5,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
+use braid_wire::Instant;
 use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags};
-use braid_wire::{Instant, Seq32};
 
 use super::connection::Connection;
 use super::ctx::Ctx;
@@ -97,14 +97,9 @@ impl Connection {
             return;
         }
         let far = subflow.rcv.nxt + ctx.config.recv_buffer.max(1 << 20) as u64;
-        let old_timestamp = subflow.agreed.timestamps
-            && tcp
-                .options
-                .timestamps
-                .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         // Conforms: 5961-4.2-1
-        if tcp.flags.contains(Flags::SYN) || seq > far || old_timestamp {
+        if tcp.flags.contains(Flags::SYN) || seq > far || subflow.is_old(&tcp.options) {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
                 // The SYN/ACK again: our third ACK was lost.

@@ -7,6 +7,7 @@ use super::opening::Offer;
 use super::subflow::Subflow;
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RecvBuffer, SendBuffer};
+use crate::strategy::Writer;
 use crate::{Config, Urgency};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
@@ -118,6 +119,16 @@ impl SendSide {
         if from < offer.len {
             self.buf.unmap_from(from, offer.urgency);
             self.nxt = self.buf.nxt();
+        }
+    }
+
+    /// What is known of the writer; `is_written` says that it writes no more of the flow.
+    pub fn writer(&self, is_written: bool) -> Writer {
+        match (self.fin, self.blocked) {
+            (SendFin::Open, _) if is_written => Writer::Done,
+            (SendFin::Open, None) => Writer::Open,
+            (SendFin::Open, Some(_)) => Writer::Waiting,
+            _ => Writer::Done,
         }
     }
 

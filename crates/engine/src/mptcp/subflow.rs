@@ -352,6 +352,12 @@ impl Subflow {
         }
     }
 
+    /// Whether a segment with these options was sent before another one that is here (PAWS, RFC 7323 section 5).
+    pub(super) fn is_old(&self, options: &Options) -> bool {
+        let timestamps = options.timestamps.filter(|_| self.agreed.timestamps);
+        timestamps.is_some_and(|ts| Seq32(ts.value).before(Seq32(self.rcv.ts_recent)))
+    }
+
     /// Whether our SYN offered what `ack` acknowledges.
     pub(super) fn has_offered(&self, ack: Seq32) -> bool {
         let offered = self.handshake.offer.map_or(0, |offer| offer.len);

@@ -9,7 +9,7 @@ use braid_wire::mptcp::{Capable, Join, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32, ip};
 
-use super::{Listener, Outside, RxMeta, Stack, Transmit, TxChecksum};
+use super::{Outside, RxMeta, Stack, Transmit, TxChecksum};
 use crate::buffer::{Packet, PacketBuffer, Payload};
 use crate::mptcp::opening::JoinProof;
 use crate::mptcp::subflow::Opens;
@@ -126,7 +126,9 @@ impl Stack {
     fn path_of(&self, tuple: &FourTuple) -> Option<PathId> {
         let paths = &self.shared.paths;
         let owner = paths.iter().position(|p| p.config.owns(tuple.local.ip()));
-        owner.map(|i| PathId(i as u8)).or_else(|| self.any_path())
+        owner
+            .map(|i| PathId(i as u8))
+            .or_else(|| self.listeners.any_path())
     }
 
     // Conforms: 8684-3.2-10
@@ -158,14 +160,10 @@ impl Stack {
     /// Where a connection to `tuple.local` comes in; `None` where nobody listens.
     pub(super) fn arrival(&self, tuple: FourTuple) -> Option<Arrival> {
         let path = self.path_of(&tuple)?;
-        let exact = Listener::At(tuple.local);
-        let exact = self.listeners.iter().position(|l| *l == exact);
-        let any = |l: &Listener| matches!(l, Listener::Any(_));
-        let n = exact.or_else(|| self.listeners.iter().position(any))?;
         Some(Arrival {
             path,
             tuple,
-            listener: ListenerId(n as u32),
+            listener: self.listeners.find(tuple.local)?,
         })
     }
 

@@ -4,6 +4,7 @@ mod change;
 mod cookies;
 mod fast_open;
 mod ingress;
+mod listeners;
 mod packet;
 mod paths;
 mod ready;
@@ -23,6 +24,7 @@ use braid_wire::{Instant, Rng, tcp};
 use self::cookies::Cookies;
 use self::fast_open::EndedEarly;
 use self::ingress::Stray;
+use self::listeners::{Listener, Listeners};
 pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
@@ -145,14 +147,6 @@ impl Shared {
     }
 }
 
-/// Where connections are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listener {
-    At(SocketAddr),
-    /// To any address; they belong to the path.
-    Any(PathId),
-}
-
 /// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
 ///
 /// # How to drive it
@@ -170,7 +164,7 @@ pub struct Stack {
     shared: Shared,
     table: Table,
     strategy: StrategyFactory,
-    listeners: Vec<Listener>,
+    listeners: Listeners,
     /// Earliest timer of each connection; entries that no longer hold are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// Connections that may have something to send.
@@ -226,7 +220,7 @@ impl Stack {
             },
             table: Table::default(),
             strategy,
-            listeners: Vec::new(),
+            listeners: Listeners::default(),
             timers: BinaryHeap::new(),
             ready: Ready::default(),
             strays: VecDeque::new(),
@@ -254,7 +248,7 @@ impl Stack {
         if !self.shared.paths.iter().any(|p| p.config.owns(addr.ip())) {
             return Err(ApiError::NoUsablePath);
         }
-        self.add_listener(Listener::At(addr))
+        self.listeners.add(Listener::At(addr))
     }
 
     /// Accepts connections to any address and port that no other listener has, in the name of that
@@ -262,29 +256,13 @@ impl Stack {
     /// address they need not bear; from here on segments of unknown connections are answered in
     /// any name. One such listener at most.
     pub fn listen_any(&mut self, path: PathId) -> Result<ListenerId, ApiError> {
-        if self.any_path().is_some() {
+        if self.listeners.any_path().is_some() {
             return Err(ApiError::AddressInUse);
         }
         if usize::from(path.0) >= self.shared.paths.len() {
             return Err(ApiError::NoUsablePath);
         }
-        self.add_listener(Listener::Any(path))
-    }
-
-    fn add_listener(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
-        if self.listeners.contains(&listener) {
-            return Err(ApiError::AddressInUse);
-        }
-        self.listeners.push(listener);
-        Ok(ListenerId(self.listeners.len() as u32 - 1))
-    }
-
-    /// The path of connections to addresses of no path.
-    fn any_path(&self) -> Option<PathId> {
-        self.listeners.iter().find_map(|l| match l {
-            Listener::Any(path) => Some(*path),
-            Listener::At(_) => None,
-        })
+        self.listeners.add(Listener::Any(path))
     }
 
     /// Opens a connection. Data may be written at once; it leaves with the end of the handshake, or with
