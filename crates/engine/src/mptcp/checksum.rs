@@ -158,6 +158,7 @@ impl Transport {
             done += part.len();
         }
         subflow.rcv.pass_held(len, ctx.pool);
+        self.note_placed();
         Ok(())
     }
 

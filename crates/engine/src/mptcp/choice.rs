@@ -35,6 +35,7 @@ impl Connection {
         let oldest = copying
             .then(|| self.transport.snd.flight.oldest())
             .flatten();
+        let is_done = self.flow.is_written() || !self.transport.closing.is_open();
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
@@ -45,7 +46,7 @@ impl Connection {
             peer_window: self.transport.snd.peer_window(),
             outstanding: self.transport.snd.outstanding(),
             may_send_new,
-            writer: self.transport.snd.writer(self.flow.is_written()),
+            writer: self.transport.snd.writer(is_done),
             flow_size: self.flow.size,
             oldest,
         };

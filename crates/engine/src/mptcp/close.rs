@@ -6,7 +6,6 @@ use super::connection::Connection;
 use super::ctx::Ctx;
 use super::fast_close::FAST_CLOSE_TIME;
 use super::mode::Mode;
-use super::sides::SendFin;
 use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport};
 use crate::ApiError;
@@ -21,10 +20,10 @@ const MAX_LINGER: Duration = Duration::from_secs(10);
 impl Connection {
     /// The user has no more to send.
     pub fn shutdown(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
-        if self.transport.snd.fin != SendFin::Open || self.transport.is_ended() {
+        if !self.transport.closing.is_open() || self.transport.is_ended() {
             return Err(ApiError::SendClosed);
         }
-        self.transport.snd.fin = SendFin::Queued;
+        self.transport.closing.close();
         self.transport.stop_writing(ctx);
         self.settle(ctx);
         Ok(())
@@ -62,6 +61,7 @@ impl Connection {
             self.transport.rcv.fin = fin;
             self.transport.subflows[i].rcv.ack_now();
             if self.transport.rcv.complete() {
+                self.transport.closing.on_peer_fin();
                 self.transport.signal_readable(ctx);
             }
         }
@@ -83,7 +83,7 @@ impl Connection {
     /// Both directions closed and acknowledged, and everything read: the connection is over for
     /// its user. Returns whether it is, from now on.
     pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let done = self.transport.is_through()
+        let done = self.transport.closing.is_over()
             && !self.transport.is_ended()
             && self.transport.rcv.buf.readable() == 0;
         if done {
@@ -109,7 +109,7 @@ impl Connection {
             if self.transport.is_ended() {
                 continue;
             }
-            if self.transport.subflows.is_empty() && !self.transport.is_through() {
+            if self.transport.subflows.is_empty() && !self.transport.closing.is_over() {
                 self.transport.live.waiting_since.get_or_insert(ctx.now);
                 let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
                 let abandoned = by_peer && self.transport.listener.is_some();
@@ -149,11 +149,11 @@ impl Transport {
         // carried may have to be sent after all.
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && !matches!(self.life, Life::Opening { .. })
-            && self.snd.fin == SendFin::Queued
+            && self.closing.is_due()
             && self.snd.unsent() == 0;
         let over = matches!(self.life, Life::Ended { .. });
         let tcp = matches!(self.mode, Mode::Tcp);
-        let fin = plain_fin || (!tcp && self.is_through());
+        let fin = plain_fin || (!tcp && self.closing.is_over());
         let mut changed = plain_fin;
         for subflow in self.subflows.iter_mut() {
             changed |= fin && !subflow.closing.is_closed_here();
@@ -178,7 +178,7 @@ impl Transport {
             }
         }
         if plain_fin {
-            self.snd.fin = SendFin::Sent;
+            self.closing.on_sent_plainly();
         }
         changed
     }

@@ -10,7 +10,7 @@ use super::ending::ResetKind;
 use super::flow::{Flow, Marks};
 use super::manner::Manner;
 use super::mode::Mode;
-use super::sides::{SEND_HEADROOM, SendFin};
+use super::sides::SEND_HEADROOM;
 use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport, repeats};
 use crate::cc::Algorithm;
@@ -116,7 +116,7 @@ impl Connection {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        if self.transport.snd.fin != SendFin::Open || self.transport.is_ended() {
+        if !self.transport.closing.is_open() || self.transport.is_ended() {
             return Err(ApiError::SendClosed.into());
         }
         let max = max.min(self.transport.send_space(ctx.config, class.urgency));
@@ -212,6 +212,7 @@ impl Connection {
         if self.transport.rcv.buf.readable() > 0 {
             // A stream cut off before its end was read must not look finished.
             self.transport.rcv.fin = None;
+            self.transport.closing.on_cut_off();
         }
         self.transport.rcv.buf.clear(ctx.pool);
         for subflow in self.transport.subflows.iter_mut() {
@@ -228,7 +229,7 @@ impl Transport {
 
     /// Bytes of `urgency` that the application may write now.
     pub fn send_space(&self, config: &Config, urgency: Urgency) -> usize {
-        if self.snd.fin != SendFin::Open || self.is_ended() {
+        if !self.closing.is_open() || self.is_ended() {
             return 0;
         }
         let cwnd = self.subflows.iter().map(|s| s.snd.cwnd()).sum();

@@ -7,7 +7,6 @@ use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::mode::Mode;
-use super::sides::SendFin;
 use super::subflow::{Opens, Subflow};
 use super::transport::Transport;
 use crate::event::SubflowCloseReason;
@@ -105,15 +104,12 @@ impl Transport {
                 self.farewell.begin(m, subflow);
             }
             self.snd.flight.clear();
-            if self.snd.fin == SendFin::Sent {
-                // The subflow's FIN takes the place of DATA_FIN.
-                self.snd.fin = SendFin::Queued;
-            }
+            // The subflow's FIN takes the place of DATA_FIN.
+            self.closing.repeat();
             if !self.rcv.complete() {
                 // So does the peer's: what changes payload may have made it longer.
                 self.rcv.fin = None;
             }
-            self.live.fin_at = None;
         }
         self.mode = Mode::Tcp;
         for subflow in self.subflows.iter_mut().filter(|s| s.is_early()) {
@@ -136,7 +132,7 @@ impl Transport {
         let mut others = self.subflows.iter().filter(|s| s.id != subflow.id);
         others.all(Subflow::is_early)
             && subflow.opens == Opens::Connection
-            && (!subflow.closing.is_closed_here() || self.snd.fin == SendFin::Acked)
+            && (!subflow.closing.is_closed_here() || self.closing.is_acked())
             && sent == self.snd.nxt + 1
             && subflow.snd.board.is_aligned()
             && subflow.rcv.placed() == self.rcv.buf.rcv_nxt() + 1

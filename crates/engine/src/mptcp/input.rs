@@ -13,7 +13,6 @@ use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::mode::Mode;
-use super::sides::SendFin;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
 use super::transport::{Transport, repeats};
@@ -190,7 +189,7 @@ impl Connection {
             let through = subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
             match through && self.transport.rcv.complete() {
                 // What is left to read stays: `settle` ends the connection after it.
-                true => self.transport.snd.fin = SendFin::Acked,
+                true => self.transport.closing.on_acked(),
                 false => self.fail(ctx, CloseReason::Reset),
             }
         }
@@ -219,8 +218,7 @@ impl Connection {
         let sacks = take_blocks(ctx.now, snd, ack, tcp);
         let advanced = ack > snd.una;
         // DATA_FIN counts as a byte.
-        let data_snd = &self.transport.snd;
-        let una = data_snd.una() + u64::from(data_snd.fin == SendFin::Acked);
+        let una = self.transport.snd.una() + u64::from(self.transport.closing.is_acked());
         let mptcp = self.transport.mode.mptcp();
         let news = mptcp.is_some_and(|m| m.moves_data_ack(tcp, una));
         let subflow = &mut self.transport.subflows[i];
@@ -305,7 +303,7 @@ impl Connection {
         self.transport.snd.wnd_end = wnd_end;
         self.acknowledge(ctx, una);
         if self.transport.subflows[i].closing.is_fin_acked() {
-            self.transport.snd.fin = SendFin::Acked;
+            self.transport.closing.on_acked();
         }
     }
 
@@ -391,9 +389,8 @@ impl Connection {
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.transport.snd.una();
         // A DATA_FIN that waits to be repeated was sent all the same.
-        let fin_sent =
-            self.transport.live.fin_tries > 0 && self.transport.snd.fin != SendFin::Acked;
-        let sent_end = self.transport.snd.nxt + u64::from(self.transport.live.fin_tries > 0);
+        let fin_sent = self.transport.closing.is_out();
+        let sent_end = self.transport.snd.nxt + u64::from(self.transport.closing.tries() > 0);
         let fin_end = self.transport.snd.buf.end() + 1;
         let Mode::Mptcp(mptcp) = &mut self.transport.mode else {
             return;
@@ -401,7 +398,7 @@ impl Connection {
         self.transport.subflows[i].dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
-            if self.transport.snd.outstanding() == 0 && self.transport.live.fin_tries == 0 {
+            if self.transport.snd.outstanding() == 0 && self.transport.closing.tries() == 0 {
                 // Nothing is owed but window, and the peer is heard to hold it back.
                 self.transport.live.behind = None;
             }
@@ -415,8 +412,7 @@ impl Connection {
                 }
             }
             if fin_sent && ack == fin_end {
-                self.transport.snd.fin = SendFin::Acked;
-                self.transport.live.fin_at = None;
+                self.transport.closing.on_acked();
             }
             self.acknowledge(ctx, ack.min(self.transport.snd.nxt));
             self.transport.confirm(ctx.now);
@@ -590,6 +586,7 @@ impl Connection {
                 break;
             }
         }
+        self.transport.note_placed();
         self.pass_checked_on(ctx, i);
         start..at
     }

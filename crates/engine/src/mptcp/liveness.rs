@@ -170,7 +170,7 @@ impl Transport {
     /// Returns whether the peer still has a part in this: one that does not has forgotten the connection
     /// and would answer a probe by RST, while there may be data left to read.
     fn awaits_life(&self) -> bool {
-        self.is_open() && !self.is_through()
+        self.is_open() && !self.closing.is_over()
     }
 
     /// Returns since when the peer was not heard, where it owes an answer or a subflow.

@@ -6,6 +6,7 @@ mod choice;
 mod close;
 mod connection;
 mod ctx;
+mod data_fin;
 mod dss;
 mod ending;
 mod fallback;

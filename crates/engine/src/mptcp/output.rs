@@ -14,7 +14,6 @@ use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::handshake::{repeat_at, window_shift};
 use super::mode::Mode;
-use super::sides::SendFin;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
 use super::transport::Transport;
@@ -278,12 +277,12 @@ impl Transport {
     /// DATA_FIN by itself, where no data segment could carry it (RFC 8684 section 3.3.3).
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        let due = self.snd.fin == SendFin::Queued && self.snd.unsent() == 0;
+        let due = self.closing.is_due() && self.snd.unsent() == 0;
         let confirmed = self.mode.mptcp()?.confirmed;
         if !due || !confirmed {
             return None;
         }
-        let i = self.subflows.subflow_for_signal(self.live.fin_tries)?;
+        let i = self.subflows.subflow_for_signal(self.closing.tries())?;
         self.note_data_fin(ctx.now, i);
         let mut map = Mapping {
             data: self.snd.buf.end(),
@@ -310,10 +309,7 @@ impl Transport {
 
     // Conforms: 8684-3.3.3-4
     fn note_data_fin(&mut self, now: Instant, i: usize) {
-        self.snd.fin = SendFin::Sent;
-        let rto = self.subflows[i].snd.rtt.rto() * (1 << self.live.fin_tries.min(5));
-        self.live.fin_tries += 1;
-        self.live.fin_at = Some(now + rto);
+        self.closing.on_sent(now, self.subflows[i].snd.rtt.rto());
         self.live.waiting_since.get_or_insert(now);
     }
 
@@ -413,7 +409,7 @@ impl Transport {
     ) -> Outgoing {
         let with_keys = self.mode.keys_may_lack();
         let last = range.end == self.snd.buf.end() && self.mode.mptcp().is_some() && !with_keys;
-        let queued = self.snd.fin == SendFin::Queued;
+        let queued = self.closing.is_due();
         self.snd.fin_rides |= last && queued && kind == SegmentKind::New;
         let fin = last && self.snd.fin_rides;
         if fin && queued {

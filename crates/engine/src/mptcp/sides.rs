@@ -22,16 +22,6 @@ const MOST_AHEAD: u64 = 1 << 20;
 /// beyond, because urgent bytes were taken from among others, counts as if it were filled.
 const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
-/// Where the closing of the sending direction stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SendFin {
-    Open,
-    /// To be sent after the data.
-    Queued,
-    Sent,
-    Acked,
-}
-
 /// The sending direction, in stream offsets (the first byte is 0).
 #[derive(Debug)]
 pub(crate) struct SendSide {
@@ -40,7 +30,6 @@ pub(crate) struct SendSide {
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
-    pub fin: SendFin,
     /// Every copy of the last byte carries DATA_FIN. One of the copies alone must not: where it
     /// comes last the peer throws it away, and Linux then waits for ever for what it says it knows.
     pub fin_rides: bool,
@@ -58,7 +47,6 @@ impl SendSide {
             buf: SendBuffer::new(0),
             nxt: 0,
             wnd_end: 0,
-            fin: SendFin::Open,
             fin_rides: false,
             flight: Flight::default(),
             dropped: 0,
@@ -122,13 +110,12 @@ impl SendSide {
         }
     }
 
-    /// What is known of the writer; `is_written` says that it writes no more of the flow.
-    pub fn writer(&self, is_written: bool) -> Writer {
-        match (self.fin, self.blocked) {
-            (SendFin::Open, _) if is_written => Writer::Done,
-            (SendFin::Open, None) => Writer::Open,
-            (SendFin::Open, Some(_)) => Writer::Waiting,
-            _ => Writer::Done,
+    /// What is known of the writer; `is_done` says that it writes no more, at least of the flow.
+    pub fn writer(&self, is_done: bool) -> Writer {
+        match self.blocked {
+            _ if is_done => Writer::Done,
+            None => Writer::Open,
+            Some(_) => Writer::Waiting,
         }
     }
 
@@ -151,7 +138,6 @@ impl SendSide {
         debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
         debug_assert_eq!(nxt, self.buf.nxt());
         self.flight.invariants(una..nxt);
-        debug_assert!(self.fin != SendFin::Acked || una == end);
     }
 }
 

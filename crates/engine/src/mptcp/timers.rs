@@ -8,7 +8,7 @@ use braid_wire::mptcp::ResetReason;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::sides::{SendFin, SendSide};
+use super::sides::SendSide;
 use super::subflow::Opens;
 use super::transport::{Life, Liveness, Transport};
 use crate::Config;
@@ -77,7 +77,7 @@ impl Connection {
             self.transport.keepalive_at(),
             self.transport.live.stall_at,
             self.transport.live.ask_at,
-            self.transport.live.fin_at,
+            self.transport.closing.at,
         ])
     }
 
@@ -97,11 +97,8 @@ impl Connection {
         if self.transport.is_open() {
             self.transport.ask_silent(ctx);
             self.transport.on_stall_timer(ctx);
-            if self.transport.live.fin_at.is_some_and(|at| at <= ctx.now) {
-                self.transport.live.fin_at = None;
-                if self.transport.snd.fin == SendFin::Sent {
-                    self.transport.snd.fin = SendFin::Queued;
-                }
+            if self.transport.closing.at.is_some_and(|at| at <= ctx.now) {
+                self.transport.closing.repeat();
             }
         }
         self.settle(ctx);
@@ -225,7 +222,7 @@ impl Transport {
             && established.clone().next().is_some()
             && established.all(|s| s.rcv.finished());
         self.live.left = left.then(|| self.live.left.unwrap_or(now));
-        let fin_out = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
+        let fin_out = self.closing.is_out();
         // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
         let shut_out = self.mode.mptcp().is_some() && self.snd.is_shut_out();
         if self.snd.outstanding() == 0 && !fin_out && !shut_out {
@@ -245,7 +242,7 @@ impl Transport {
         let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let waiting = self.snd.outstanding() > 0
             || self.snd.is_shut_out()
-            || (self.snd.fin == SendFin::Queued && unconfirmed);
+            || (self.closing.is_due() && unconfirmed);
         if !waiting || !self.is_open() {
             return false;
         }

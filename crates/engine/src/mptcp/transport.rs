@@ -6,11 +6,12 @@ use braid_wire::Instant;
 
 use super::busy::Busy;
 use super::ctx::Ctx;
+use super::data_fin::DataClosing;
 use super::farewell::Farewell;
 use super::joins::Joins;
 use super::mode::{Mode, Mptcp};
 use super::share::Share;
-use super::sides::{RecvSide, SendFin, SendSide};
+use super::sides::{RecvSide, SendSide};
 use super::signal::Signals;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
@@ -59,9 +60,6 @@ pub(crate) struct Liveness {
     pub ask_at: Option<Instant>,
     /// The strategy knows that new data waits for the peer's window.
     pub told_blocked: bool,
-    /// When the DATA_FIN is repeated.
-    pub fin_at: Option<Instant>,
-    pub fin_tries: u32,
 }
 
 /// The protocol machine of a connection: it speaks to the peer, and knows neither strategy nor path manager.
@@ -75,6 +73,8 @@ pub(crate) struct Transport {
     pub subflows: Subflows,
     pub snd: SendSide,
     pub rcv: RecvSide,
+    /// Where the closing of both directions stands.
+    pub closing: DataClosing,
     pub farewell: Farewell,
     pub live: Liveness,
     pub joins: Joins,
@@ -93,6 +93,7 @@ impl Transport {
             subflows: Subflows::default(),
             snd: SendSide::new(),
             rcv: RecvSide::new(),
+            closing: DataClosing::default(),
             farewell: Farewell::default(),
             live: Liveness::default(),
             joins: Joins::default(),
@@ -132,15 +133,10 @@ impl Transport {
         self.subflows.push(subflow);
     }
 
-    /// Both directions are closed and acknowledged; at most reading is left to do.
-    pub fn is_through(&self) -> bool {
-        self.snd.fin == SendFin::Acked && self.rcv.complete()
-    }
-
     /// All data of both directions has arrived, and only their ends may have to be agreed on.
     pub fn is_ending(&self) -> bool {
         let all_sent = self.snd.unsent() == 0 && self.snd.outstanding() == 0;
-        self.snd.fin != SendFin::Open && all_sent && self.rcv.complete()
+        !self.closing.is_open() && all_sent && self.closing.is_peer_closed()
     }
 
     // --- what both directions share
@@ -185,6 +181,13 @@ impl Transport {
             .filter(|s| s.is_established() && !s.signs.stale)
         {
             subflow.rcv.ack_now();
+        }
+    }
+
+    /// Payload was placed in the stream, and may be the last of it.
+    pub(super) fn note_placed(&mut self) {
+        if self.rcv.complete() {
+            self.closing.on_peer_fin();
         }
     }
 
@@ -246,6 +249,8 @@ impl Transport {
     pub fn invariants(&self) {
         self.snd.invariants();
         self.rcv.invariants();
+        debug_assert!(!self.closing.is_acked() || self.snd.una() == self.snd.buf.end());
+        debug_assert_eq!(self.closing.is_peer_closed(), self.rcv.complete());
         debug_assert!(self.subflows.is_sorted_by(|a, b| a.id < b.id));
         for subflow in self.subflows.iter().filter(|s| s.is_established()) {
             subflow.snd.invariants();
