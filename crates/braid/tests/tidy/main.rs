@@ -1,5 +1,5 @@
 //! The rules of the house as a test: which crate may import which, how long a file and a function
-//! may be, and what is forbidden where. `make lint` runs it apart, `cargo test` with the rest.
+//! may be, how large a type, and what is forbidden where. `make lint` runs it apart, `cargo test` with the rest.
 //!
 //! Where a limit would make the code worse, a comment `// tidy: <why>` directly above the function
 //! (or on the line itself, for the line rules) lifts it.
@@ -8,6 +8,7 @@ mod circles;
 mod conformance;
 mod imports;
 mod source;
+mod types;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,6 +81,11 @@ fn source_keeps_the_rules() {
         .flat_map(|(name, text)| source::check(name, text))
         .collect();
     report(&complaints);
+}
+
+#[test]
+fn types_are_no_larger_than_a_reader_can_hold() {
+    report(&types::check(&rust_files(), types::EXCESSES));
 }
 
 /// `BRAID_WRITE=1` (`make conformance`) writes the page instead of comparing it.

@@ -108,6 +108,14 @@ struct Slope {
     per_segment: u64,
 }
 
+/// What the last probe for bandwidth showed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Probe {
+    is_sample: bool,
+    prev_too_high: bool,
+    prev_precautionary: bool,
+}
+
 /// The controller: the state machine, and what it derives from the model.
 #[derive(Debug)]
 struct Bbr {
@@ -126,9 +134,7 @@ struct Bbr {
     probe_wait: Duration,
     rounds_since_probe: u64,
     slope: Slope,
-    is_probe_sample: bool,
-    prev_probe_too_high: bool,
-    prev_probe_precautionary: bool,
+    probe: Probe,
     probe_rtt_done: Option<Instant>,
     probe_rtt_round_done: bool,
     idle_restart: bool,
@@ -160,9 +166,7 @@ impl Bbr {
                 acked: 0,
                 per_segment: UNBOUNDED,
             },
-            is_probe_sample: false,
-            prev_probe_too_high: false,
-            prev_probe_precautionary: false,
+            probe: Probe::default(),
             probe_rtt_done: None,
             probe_rtt_round_done: false,
             idle_restart: false,
@@ -262,14 +266,14 @@ impl Bbr {
         self.model.forget_shortterm();
         self.slope.rounds = 0;
         self.slope.acked = 0;
-        self.prev_probe_precautionary = false;
+        self.probe.prev_precautionary = false;
         self.ack_phase = AckPhase::Refilling;
         self.model.start_round();
         self.state = State::Refill;
     }
 
     fn start_up(&mut self) {
-        self.is_probe_sample = true;
+        self.probe.is_sample = true;
         self.ack_phase = AckPhase::Starting;
         self.model.start_round();
         let rate = self.model.sample.map_or(0, |sample| sample.rate());
@@ -312,8 +316,8 @@ impl Bbr {
 
     /// `IsTimeToGoDown`, and what follows.
     fn check_up(&mut self, ack: &AckSample<'_>) {
-        if self.prev_probe_too_high && ack.in_flight >= self.model.inflight_longterm {
-            self.prev_probe_precautionary = true;
+        if self.probe.prev_too_high && ack.in_flight >= self.model.inflight_longterm {
+            self.probe.prev_precautionary = true;
         } else if ack.cwnd_limited && self.cwnd >= self.model.inflight_longterm {
             let rate = self.model.sample.map_or(0, |sample| sample.rate());
             self.model.full.restart(rate);
@@ -321,7 +325,7 @@ impl Bbr {
         } else if !self.model.full.now {
             return;
         }
-        self.prev_probe_too_high = false;
+        self.probe.prev_too_high = false;
         self.start_down(ack.now);
     }
 
@@ -332,13 +336,13 @@ impl Bbr {
             self.ack_phase = AckPhase::Feedback;
         }
         if self.ack_phase == AckPhase::Stopping && round {
-            self.is_probe_sample = false;
+            self.probe.is_sample = false;
             self.ack_phase = AckPhase::Init;
             let whole = self.model.sample.is_some_and(|s| !s.flight.app_limited);
             if self.state.is_probe_bw() && whole {
                 self.model.advance_max_bw();
             }
-            let safe = self.prev_probe_precautionary && !self.prev_probe_too_high;
+            let safe = self.probe.prev_precautionary && !self.probe.prev_too_high;
             if self.state.is_probe_bw() && safe {
                 self.start_refill();
                 return true;
@@ -530,12 +534,12 @@ impl CongestionControl for Bbr {
         self.note_loss();
         self.in_recovery = true;
         let flight = loss.flight;
-        if !self.is_probe_sample || !is_too_much(flight.lost, flight.in_flight) {
+        if !self.probe.is_sample || !is_too_much(flight.lost, flight.in_flight) {
             return;
         }
-        self.prev_probe_too_high = true;
+        self.probe.prev_too_high = true;
         // Once for each probe.
-        self.is_probe_sample = false;
+        self.probe.is_sample = false;
         if !flight.app_limited {
             let at_loss = in_flight_at_loss(flight.in_flight, flight.lost, loss.bytes);
             self.model.inflight_longterm = at_loss.max(share(self.target(), BETA));

@@ -4,10 +4,13 @@
 use braid_wire::checksum::{Sum, sum_at};
 use braid_wire::mptcp::{ResetReason, dss_checksum};
 
-use super::connection::{Connection, Ctx, Mode};
-use super::subflow::ResetKind;
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
+use super::mode::{Mode, Mptcp};
+use super::transport::Transport;
 use crate::FallbackCause;
-use crate::buffer::{InsertError, RecvBuffer};
+use crate::buffer::{InsertError, RecvBuffer, SendBuffer};
 use crate::event::SubflowCloseReason;
 use crate::tcp::scoreboard::Mapping;
 
@@ -36,49 +39,9 @@ fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
 }
 
 impl Connection {
-    fn uses_checksums(&self) -> bool {
-        self.mptcp().is_some_and(|m| m.checksum)
-    }
-
-    /// The checksum of a mapping of our stream on subflow `i`, where checksums were agreed on.
-    pub(super) fn checksum_of(&self, i: usize, map: &Mapping) -> Option<u16> {
-        let mptcp = self.mptcp().filter(|m| m.checksum)?;
-        let parts = self.snd.buf.slices(map.data..map.data + u64::from(map.len));
-        let sum = sum_of(parts, map.len as usize);
-        let dsn = mptcp.dsn(map.data);
-        let seq = map.wire_seq(self.subflows[i].syn_data.sent);
-        Some(dss_checksum(dsn, seq, map.wire_len(), sum))
-    }
-
-    /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
-    pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
-        if self.uses_checksums() {
-            let window = ctx.config.recv_buffer.max(1 << 20) as u64;
-            self.subflows[i].rcv.check_mappings(2 * window);
-        }
-    }
-
-    /// Whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
-    /// nothing but DATA_FIN, whether that is right too.
-    // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
-    pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
-        let sound = || map.len > 0 || self.is_sound(map, map.wire_seq(0), Sum::default());
-        match self.uses_checksums() {
-            true => map.checksum.is_some() && sound(),
-            false => map.checksum.is_none(),
-        }
-    }
-
-    /// Whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
-    fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
-        let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
-        let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
-        right.is_some() && right == map.checksum
-    }
-
     /// As [`pass_checked_on`](Self::pass_checked_on), on all subflows: there may be memory again.
     pub(super) fn pass_checked(&mut self, ctx: &mut Ctx<'_>) {
-        for i in 0..self.subflows.len() {
+        for i in 0..self.transport.subflows.len() {
             self.pass_checked_on(ctx, i);
         }
     }
@@ -89,36 +52,40 @@ impl Connection {
     /// when it has nothing else in flight.
     // Conforms: 8684-3.7-8
     pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let before = self.rcv.buf.rcv_nxt();
+        let before = self.transport.rcv.buf.rcv_nxt();
         while let Some(Sound { data, len, fin }) = self.next_sound(ctx, i) {
             if !self.reach(ctx, i, data + len as u64, fin) {
                 return;
             }
-            if self.place_held(ctx, i, data, len).is_ok() {
+            if self.transport.place_held(ctx, i, data, len).is_ok() {
                 continue;
             }
-            if data <= self.rcv.buf.rcv_nxt() {
-                self.let_go(i);
+            if data <= self.transport.rcv.buf.rcv_nxt() {
+                self.transport.let_go(i);
                 break;
             }
-            self.subflows[i].rcv.pass_held(len, ctx.pool);
+            self.transport.subflows[i].rcv.pass_held(len, ctx.pool);
         }
-        if self.rcv.buf.rcv_nxt() > before {
-            self.signal_readable(ctx);
+        if self.transport.rcv.buf.rcv_nxt() > before {
+            self.transport.signal_readable(ctx);
         }
     }
 
     /// The next bytes that subflow `i` may hand on.
     // Conforms: 8684-3.7-8
     fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Sound> {
-        let rcv = &self.subflows[i].rcv;
+        let rcv = &self.transport.subflows[i].rcv;
         let held = rcv.held.as_ref()?;
         let all = || held.slices().iter().map(|part| part.len()).sum();
-        if matches!(self.mode, Mode::Mptcp(_)) {
+        if matches!(self.transport.mode, Mode::Mptcp(_)) {
             let map = rcv.whole_mapping()?;
             let len = map.len as usize;
-            let seq = map.wire_seq(self.subflows[i].syn_data.received);
-            if self.is_sound(&map, seq, sum_of(held.slices(), len)) {
+            let seq = map.wire_seq(self.transport.subflows[i].syn_data.received);
+            if self
+                .transport
+                .mode
+                .is_sound(&map, seq, sum_of(held.slices(), len))
+            {
                 return Some(Sound {
                     data: map.data,
                     len,
@@ -126,7 +93,7 @@ impl Connection {
                 });
             }
             self.on_bad_checksum(ctx, i, map.data);
-            return match self.mode {
+            return match self.transport.mode {
                 Mode::Tcp => self.next_sound(ctx, i),
                 _ => None,
             };
@@ -138,9 +105,40 @@ impl Connection {
             fin: false,
         };
         if next.len == 0 && held.out_of_order_bytes() == 0 {
-            self.subflows[i].rcv.drop_held(ctx.pool);
+            self.transport.subflows[i].rcv.drop_held(ctx.pool);
         }
         (next.len > 0).then_some(next)
+    }
+
+    /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
+    /// all the connection ever had, and its bytes are those of the stream in order, both go on as
+    /// regular TCP, which would not have noticed. Otherwise the subflow ends and others carry its
+    /// data: with others there were before, the peer may already have sent what is not in order.
+    // Conforms: 8684-3.7-7, 8684-3.7-9
+    fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
+        let Some(mptcp) = self.transport.mode.mptcp() else {
+            return;
+        };
+        let dsn = mptcp.remote_dsn(data);
+        if !mptcp.joined && self.transport.is_contiguous(i) {
+            self.transport.fall_back(ctx, FallbackCause::BadChecksum);
+            self.on_plain_ack(ctx, i);
+            self.transport
+                .farewell
+                .say_fail(&mut self.transport.subflows[i], dsn);
+        } else {
+            self.transport.subflows[i].fail(dsn);
+        }
+    }
+}
+
+impl Transport {
+    /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
+    pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
+        if self.mode.uses_checksums() {
+            let window = ctx.config.recv_buffer.max(1 << 20) as u64;
+            self.subflows[i].rcv.check_mappings(2 * window);
+        }
     }
 
     /// Moves the first `len` bytes that subflow `i` holds to byte `data` of the stream and on.
@@ -160,6 +158,7 @@ impl Connection {
             done += part.len();
         }
         subflow.rcv.pass_held(len, ctx.pool);
+        self.note_placed();
         Ok(())
     }
 
@@ -169,31 +168,50 @@ impl Connection {
     pub(super) fn let_go(&mut self, i: usize) {
         let holds = self.subflows[i].rcv.held.as_ref();
         let holds = holds.is_some_and(|held| held.readable() > 0);
-        if self.mptcp().is_some() && self.rcv.buf.readable() == 0 && holds {
+        if self.mode.mptcp().is_some() && self.rcv.buf.readable() == 0 && holds {
             self.subflows[i].begin_reset(
                 ResetKind::Subflow(ResetReason::LackOfResources),
                 SubflowCloseReason::LackOfResources,
             );
         }
     }
+}
 
-    /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
-    /// all the connection ever had, and its bytes are those of the stream in order, both go on as
-    /// regular TCP, which would not have noticed. Otherwise the subflow ends and others carry its
-    /// data: with others there were before, the peer may already have sent what is not in order.
-    // Conforms: 8684-3.7-7, 8684-3.7-9
-    fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
-        let Some(mptcp) = self.mptcp() else {
-            return;
-        };
-        let dsn = mptcp.remote_dsn(data);
-        if !mptcp.joined && self.is_contiguous(i) {
-            self.fall_back(ctx, FallbackCause::BadChecksum);
-            self.on_plain_ack(ctx, i);
-            self.say_fail(i, dsn);
-        } else {
-            self.fail_subflow(i, dsn);
+impl Mode {
+    pub(super) fn uses_checksums(&self) -> bool {
+        self.mptcp().is_some_and(|m| m.checksum)
+    }
+
+    /// Whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
+    /// nothing but DATA_FIN, whether that is right too.
+    // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
+    pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
+        let sound = || map.len > 0 || self.is_sound(map, map.wire_seq(0), Sum::default());
+        match self.uses_checksums() {
+            true => map.checksum.is_some() && sound(),
+            false => map.checksum.is_none(),
         }
+    }
+
+    /// Whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
+    pub(super) fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
+        let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
+        let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
+        right.is_some() && right == map.checksum
+    }
+}
+
+impl Mptcp {
+    /// The checksum of a mapping of our stream, of which `buf` has the bytes, on a subflow whose SYN carried
+    /// `in_syn` bytes; `None` where none were agreed on.
+    pub(super) fn checksum_of(&self, buf: &SendBuffer, map: &Mapping, in_syn: u64) -> Option<u16> {
+        if !self.checksum {
+            return None;
+        }
+        let parts = buf.slices(map.data..map.data + u64::from(map.len));
+        let sum = sum_of(parts, map.len as usize);
+        let dsn = self.dsn(map.data);
+        Some(dss_checksum(dsn, map.wire_seq(in_syn), map.wire_len(), sum))
     }
 }
 

@@ -3,55 +3,57 @@
 use arrayvec::ArrayVec;
 use braid_wire::Instant;
 
-use super::connection::{Connection, Ctx, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::mode::Mode;
 use super::output::{MAX_VIEWS, Outgoing, max_mapping, max_payload_total};
-use crate::strategy::{
-    Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView, Writer,
-};
+use super::subflows::Subflows;
+use super::transport::Transport;
+use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
 use crate::{SegmentKind, SubflowId};
 
 impl Connection {
     /// Data, new or once more, where the strategy wants it.
     pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        self.live.ask_at.take_if(|at| *at <= ctx.now);
+        self.transport.live.ask_at.take_if(|at| *at <= ctx.now);
         self.drop_late(ctx);
-        let copying = self.may_copy();
-        if (self.snd.unsent() == 0 && !copying) || !self.is_any_ready(ctx) {
+        let copying = self.transport.may_copy();
+        if (self.transport.snd.unsent() == 0 && !copying)
+            || !self.transport.subflows.is_any_ready(ctx)
+        {
             return None;
         }
         let may_send_new = self.may_send_new();
         if !may_send_new && !copying {
             return None;
         }
-        for subflow in &mut self.subflows {
+        for subflow in self.transport.subflows.iter_mut() {
             subflow.before_send(ctx.now, ctx.records);
         }
         let mut subflows = ArrayVec::new();
-        self.show_subflows(ctx, copying, &mut subflows);
-        let oldest = copying.then(|| self.snd.flight.oldest()).flatten();
+        self.transport.show_subflows(ctx, copying, &mut subflows);
+        let oldest = copying
+            .then(|| self.transport.snd.flight.oldest())
+            .flatten();
+        let is_done = self.flow.is_written() || !self.transport.closing.is_open();
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
-            sent: self.flow.sent(self.snd.nxt),
-            copied: self.flow.copied(self.snd.flight.copied()),
-            unsent: self.snd.unsent(),
-            unsent_by_urgency: self.snd.unsent_by_urgency(),
-            peer_window: self.snd.peer_window(),
-            outstanding: self.snd.outstanding(),
+            sent: self.flow.sent(self.transport.snd.nxt),
+            copied: self.flow.copied(self.transport.snd.flight.copied()),
+            unsent: self.transport.snd.unsent(),
+            unsent_by_urgency: self.transport.snd.unsent_by_urgency(),
+            peer_window: self.transport.snd.peer_window(),
+            outstanding: self.transport.snd.outstanding(),
             may_send_new,
-            writer: match (self.snd.fin, self.snd.blocked) {
-                (SendFin::Open, _) if self.flow.is_written() => Writer::Done,
-                (SendFin::Open, None) => Writer::Open,
-                (SendFin::Open, Some(_)) => Writer::Waiting,
-                _ => Writer::Done,
-            },
+            writer: self.transport.snd.writer(is_done),
             flow_size: self.flow.size,
             oldest,
         };
-        self.live.ask_at = None;
+        self.transport.live.ask_at = None;
         match self.strategy.next(&view, ctx.rng) {
             Decision::Wait { until } => {
-                self.live.ask_at = until.filter(|at| *at > ctx.now);
+                self.transport.live.ask_at = until.filter(|at| *at > ctx.now);
                 None
             }
             Decision::Send {
@@ -59,19 +61,23 @@ impl Connection {
                 data,
                 max_bytes,
             } => {
-                let i = self.chosen(ctx, subflow)?;
-                let most = match self.keys_may_lack() {
-                    true => self.first_flight(ctx, i),
-                    false => self.chunk(ctx, i).min(u64::from(max_bytes.max(1))),
+                let i = self.transport.subflows.chosen(ctx, subflow)?;
+                let most = match self.transport.mode.keys_may_lack() {
+                    true => self.transport.subflows.first_flight(ctx, i),
+                    false => self
+                        .transport
+                        .subflows
+                        .chunk(ctx, i)
+                        .min(u64::from(max_bytes.max(1))),
                 };
                 match data {
-                    Payload::New if may_send_new => self.send_new(ctx, i, most),
+                    Payload::New if may_send_new => self.transport.send_new(ctx, i, most),
                     Payload::New => {
                         debug_assert!(false, "a strategy sent new data where there may be none");
                         None
                     }
                     Payload::Copy { data, penalise } => {
-                        self.send_copy(ctx, i, most, (data, penalise))
+                        self.transport.send_copy(ctx, i, most, (data, penalise))
                     }
                 }
             }
@@ -80,17 +86,12 @@ impl Connection {
 
     /// Drops what was to be sent by now and was not.
     fn drop_late(&mut self, ctx: &mut Ctx<'_>) {
-        let dropped = self.snd.buf.drop_late(ctx.now, ctx.pool);
+        let dropped = self.transport.snd.buf.drop_late(ctx.now, ctx.pool);
         if dropped > 0 {
-            self.snd.dropped += dropped;
-            self.signal_writable(ctx);
+            self.transport.snd.dropped += dropped;
+            self.transport.signal_writable(ctx);
             self.signal_delivered(ctx);
         }
-    }
-
-    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
-    pub(super) fn keys_may_lack(&self) -> bool {
-        self.mptcp().is_some_and(|m| !m.confirmed)
     }
 
     /// Whether new data may go out at all. The packets of the opener's first mapping repeat the keys,
@@ -98,78 +99,24 @@ impl Connection {
     /// would make a Linux listener fall back (RFC 8684 section 3.1).
     // Conforms: 8684-3.1-15
     fn may_send_new(&mut self) -> bool {
-        if self.snd.unsent() == 0 {
+        if self.transport.snd.unsent() == 0 {
             return false;
         }
-        let blocked = self.is_window_used_up();
-        if blocked && !self.live.told_blocked {
+        let blocked = self.transport.is_window_used_up();
+        if blocked && !self.transport.live.told_blocked {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
-        self.live.told_blocked = blocked;
-        let in_syn = self.mptcp().map_or(0, |m| m.syn_data.sent);
-        let held = self.keys_may_lack() && self.snd.nxt > in_syn;
+        self.transport.live.told_blocked = blocked;
+        let in_syn = self.transport.mode.mptcp().map_or(0, |m| m.syn_data.sent);
+        let held = self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
         !blocked && !held
     }
+}
 
-    /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
-    /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
-    // Conforms: 9293-3.8.6.2.1-1
-    pub(super) fn is_window_used_up(&self) -> bool {
-        let window = self.snd.peer_window();
-        let carriers = self.subflows.iter().filter(|s| s.can_carry());
-        let segment = carriers.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
-        let sliver = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
-        window == 0 || sliver
-    }
-
-    /// Whether there may be something to copy: only a lone subflow has nothing but what was lost.
-    pub(super) fn may_copy(&self) -> bool {
-        let flight = &self.snd.flight;
-        (self.subflows.len() > 1 || flight.lost() > 0)
-            && flight.is_open()
-            && self.mptcp().is_some_and(|m| m.confirmed)
-    }
-
-    /// Whether the views would show a subflow as ready; cheaper than to make them.
-    fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
-        let carriers = self.subflows.iter().filter(|s| s.can_carry());
-        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
-    }
-
-    /// Fills `views` in place: they are large.
-    fn show_subflows(
-        &mut self,
-        ctx: &Ctx<'_>,
-        copying: bool,
-        views: &mut ArrayVec<SubflowView, MAX_VIEWS>,
-    ) {
-        let carriers = self.subflows.iter_mut().filter(|s| s.can_carry());
-        for subflow in carriers.take(MAX_VIEWS) {
-            let ready = subflow.room(ctx.now) > 0;
-            let copies = match copying && ready {
-                true => self.snd.flight.copies(&mut subflow.cursors, subflow.slot),
-                false => Copies::default(),
-            };
-            let most_urgent = ctx.claims.most_urgent(ctx.now, subflow.link());
-            views.push(subflow.view(ready, copies, most_urgent));
-        }
-    }
-
-    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
-    /// byte would follow each other without end.
-    fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
-        let ready = |i: &usize| {
-            let subflow = &self.subflows[*i];
-            subflow.can_carry() && subflow.room(ctx.now) > 0
-        };
-        let i = self.index_of(id).filter(ready);
-        debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
-        i
-    }
-
+impl Transport {
     /// Sends up to `most` bytes that were never sent before.
     // Conforms: 9293-3.8.6.2.1-1
-    fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
+    pub(super) fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         let mss = u64::from(subflow.snd.mss());
         let larger = subflow.larger_payload(ctx.now);
@@ -191,6 +138,49 @@ impl Connection {
         self.signal_writable(ctx);
         Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
+}
+
+impl Transport {
+    /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
+    /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
+    // Conforms: 9293-3.8.6.2.1-1
+    pub(super) fn is_window_used_up(&self) -> bool {
+        let window = self.snd.peer_window();
+        let carriers = self.subflows.iter().filter(|s| s.can_carry());
+        let segment = carriers.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
+        let sliver = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
+        window == 0 || sliver
+    }
+
+    /// Whether there may be something to copy: only a lone subflow has nothing but what was lost.
+    pub(super) fn may_copy(&self) -> bool {
+        let flight = &self.snd.flight;
+        (self.subflows.len() > 1 || flight.lost() > 0)
+            && flight.is_open()
+            && self.mode.mptcp().is_some_and(|m| m.confirmed)
+    }
+
+    /// Fills `views` in place: they are large.
+    fn show_subflows(
+        &mut self,
+        ctx: &Ctx<'_>,
+        copying: bool,
+        views: &mut ArrayVec<SubflowView, MAX_VIEWS>,
+    ) {
+        let carriers = self.subflows.iter_mut().filter(|s| s.can_carry());
+        for subflow in carriers.take(MAX_VIEWS) {
+            let ready = subflow.room(ctx.now) > 0;
+            let copies = match copying && ready {
+                true => self
+                    .snd
+                    .flight
+                    .copies(&mut subflow.place.cursors, subflow.place.slot),
+                false => Copies::default(),
+            };
+            let most_urgent = ctx.claims.most_urgent(ctx.now, subflow.link());
+            views.push(subflow.view(ready, copies, most_urgent));
+        }
+    }
 
     /// Sends up to `most` bytes of what another subflow carries.
     fn send_copy(
@@ -208,15 +198,42 @@ impl Connection {
             return None;
         }
         if penalise {
-            self.penalise(ctx.now, data.carrier);
+            self.subflows.penalise(ctx.now, data.carrier);
         }
         let range = self.snd.buf.reach(start..end);
         Some(self.send_data(ctx, i, range, SegmentKind::Copy))
     }
+}
 
-    fn penalise(&mut self, now: Instant, holder: SubflowId) {
+impl Mode {
+    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
+    pub(super) fn keys_may_lack(&self) -> bool {
+        self.mptcp().is_some_and(|m| !m.confirmed)
+    }
+}
+
+impl Subflows {
+    /// Whether the views would show a subflow as ready; cheaper than to make them.
+    pub(super) fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
+        let carriers = self.iter().filter(|s| s.can_carry());
+        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
+    }
+
+    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
+    /// byte would follow each other without end.
+    pub(super) fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
+        let ready = |i: &usize| {
+            let subflow = &self[*i];
+            subflow.can_carry() && subflow.room(ctx.now) > 0
+        };
+        let i = self.index_of(id).filter(ready);
+        debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
+        i
+    }
+
+    pub(super) fn penalise(&mut self, now: Instant, holder: SubflowId) {
         if let Some(i) = self.index_of(holder) {
-            let subflow = &mut self.subflows[i];
+            let subflow = &mut self[i];
             if subflow.penalised_until <= now {
                 subflow.penalised_until = now + subflow.snd.rtt.srtt();
                 subflow.snd.cc.penalise();
@@ -227,15 +244,15 @@ impl Connection {
     /// Most bytes of the opener's first mapping. Nothing can follow it before its DATA_ACK, so all of an
     /// initial window is in it and leaves at once; what a strategy would leave to other subflows has
     /// none to go to.
-    fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
-        let subflow = &self.subflows[i];
+    pub(super) fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
+        let subflow = &self[i];
         let most = max_mapping(subflow).min(subflow.snd.initial_flight());
         subflow.room(ctx.now).min(most)
     }
 
     /// Most bytes of one send on subflow `i` now: window, pacing burst, device.
-    fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
-        let subflow = &self.subflows[i];
+    pub(super) fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
+        let subflow = &self[i];
         let most = match subflow.larger_payload(ctx.now) {
             Some(larger) => larger,
             // A device that cuts a super-segment may repeat CWR in all segments.

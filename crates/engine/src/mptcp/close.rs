@@ -2,11 +2,15 @@
 
 use core::time::Duration;
 
-use super::connection::{Connection, Ctx, Life, Mode, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::fast_close::FAST_CLOSE_TIME;
+use super::mode::Mode;
 use super::subflow::{Phase, Subflow};
+use super::transport::{Life, Transport};
 use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
+use crate::tcp::closing::Closing;
 
 /// How long a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
@@ -16,11 +20,11 @@ const MAX_LINGER: Duration = Duration::from_secs(10);
 impl Connection {
     /// The user has no more to send.
     pub fn shutdown(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
-        if self.snd.fin != SendFin::Open || self.is_ended() {
+        if !self.transport.closing.is_open() || self.transport.is_ended() {
             return Err(ApiError::SendClosed);
         }
-        self.snd.fin = SendFin::Queued;
-        self.stop_writing(ctx);
+        self.transport.closing.close();
+        self.transport.stop_writing(ctx);
         self.settle(ctx);
         Ok(())
     }
@@ -29,12 +33,16 @@ impl Connection {
     /// is the end of the stream.
     // Conforms: 8684-3.3.3-8
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let rcv = &mut self.subflows[i].rcv;
-        rcv.take_fin();
-        let over = rcv.finished() && matches!(self.mode, Mode::Tcp) && !self.is_ended();
-        if over && self.rcv.fin.is_none() {
+        let subflow = &mut self.transport.subflows[i];
+        if subflow.rcv.take_fin() {
+            subflow.closing.on_peer_fin();
+        }
+        let over = subflow.rcv.finished()
+            && matches!(self.transport.mode, Mode::Tcp)
+            && !self.transport.is_ended();
+        if over && self.transport.rcv.fin.is_none() {
             // Not what was handed on: what came before a fallback may still wait for memory.
-            let end = self.subflows[i].rcv.bytes_received();
+            let end = self.transport.subflows[i].rcv.bytes_received();
             self.reach(ctx, i, end, true);
         }
     }
@@ -43,39 +51,19 @@ impl Connection {
     /// that is `last`. Returns whether that agrees with the end that is known and with what was
     /// received. If not, the stream would never be complete, and the connection is over.
     pub(super) fn reach(&mut self, ctx: &mut Ctx<'_>, i: usize, end: u64, last: bool) -> bool {
-        let fin = self.rcv.fin.or(last.then_some(end));
-        let moved = |fin| end > fin || (last && (end < fin || self.rcv.here() > fin));
+        let fin = self.transport.rcv.fin.or(last.then_some(end));
+        let moved = |fin| end > fin || (last && (end < fin || self.transport.rcv.here() > fin));
         if fin.is_some_and(moved) {
             self.fail(ctx, CloseReason::PeerMisbehaved);
             return false;
         }
         if last {
-            self.rcv.fin = fin;
-            self.subflows[i].rcv.ack_now();
-            if self.rcv.complete() {
-                self.signal_readable(ctx);
+            self.transport.rcv.fin = fin;
+            self.transport.subflows[i].rcv.ack_now();
+            if self.transport.rcv.complete() {
+                self.transport.closing.on_peer_fin();
+                self.transport.signal_readable(ctx);
             }
-        }
-        true
-    }
-
-    /// Answers the peer's FIN on subflows that it leaves. Those of a peer that has ended its direction
-    /// stay open in ours until the connection is through, as does the last one that works: what is
-    /// written, DATA_FIN and what the peer dropped at the data level still go out there (RFC 8684
-    /// section 3.3.3). Returns whether there were any.
-    fn answer_fins(&mut self) -> bool {
-        let carries_on = |s: &Subflow| s.can_carry() && !s.stale && !s.rcv.finished();
-        let unanswered = |s: &Subflow| s.rcv.finished() && !s.fin_wanted;
-        if matches!(self.mode, Mode::Tcp)
-            || self.rcv.fin.is_some()
-            || !self.subflows.iter().any(unanswered)
-            || !self.subflows.iter().any(carries_on)
-        {
-            return false;
-        }
-        for subflow in self.subflows.iter_mut().filter(|s| unanswered(s)) {
-            subflow.fin_wanted = true;
-            self.snd.flight.on_failed(subflow.slot);
         }
         true
     }
@@ -84,9 +72,9 @@ impl Connection {
     /// whether there may be something to send now that there was not before.
     pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut changed = self.finish_if_done(ctx);
-        changed |= self.answer_fins();
-        changed |= self.bound_repeats(ctx);
-        changed |= self.close_subflows();
+        changed |= self.transport.answer_fins();
+        changed |= self.transport.bound_repeats(ctx);
+        changed |= self.transport.close_subflows();
         changed |= self.reap(ctx);
         changed |= self.join_paths(ctx);
         changed
@@ -95,11 +83,63 @@ impl Connection {
     /// Both directions closed and acknowledged, and everything read: the connection is over for
     /// its user. Returns whether it is, from now on.
     pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let done = self.is_through() && !self.is_ended() && self.rcv.buf.readable() == 0;
+        let done = self.transport.closing.is_over()
+            && !self.transport.is_ended()
+            && self.transport.rcv.buf.readable() == 0;
         if done {
             self.end(ctx, CloseReason::Finished);
         }
         done
+    }
+
+    /// Takes closed subflows out, and saves what they carried. Returns whether there were any.
+    fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let before = self.transport.subflows.len();
+        let mut i = 0;
+        while i < self.transport.subflows.len() {
+            if self.transport.subflows[i].phase != Phase::Closed {
+                i += 1;
+                continue;
+            }
+            let mut subflow = self.transport.subflows.remove(i);
+            ctx.demux.tuples.remove(&subflow.tuple);
+            subflow.rcv.drop_held(ctx.pool);
+            self.transport.subflows.count_gone(&subflow);
+            self.on_subflow_gone(ctx, &mut subflow);
+            if self.transport.is_ended() {
+                continue;
+            }
+            if self.transport.subflows.is_empty() && !self.transport.closing.is_over() {
+                self.transport.live.waiting_since.get_or_insert(ctx.now);
+                let by_peer = subflow.ending.reason == SubflowCloseReason::Reset;
+                let abandoned = by_peer && self.transport.listener.is_some();
+                self.transport.live.abandoned_at = abandoned.then_some(ctx.now);
+            }
+        }
+        self.transport.subflows.len() < before
+    }
+}
+
+impl Transport {
+    /// Answers the peer's FIN on subflows that it leaves. Those of a peer that has ended its direction
+    /// stay open in ours until the connection is through, as does the last one that works: what is
+    /// written, DATA_FIN and what the peer dropped at the data level still go out there (RFC 8684
+    /// section 3.3.3). Returns whether there were any.
+    fn answer_fins(&mut self) -> bool {
+        let carries_on = |s: &Subflow| s.can_carry() && !s.signs.stale && !s.rcv.finished();
+        let unanswered = |s: &Subflow| s.rcv.finished() && !s.closing.is_closed_here();
+        if matches!(self.mode, Mode::Tcp)
+            || self.rcv.fin.is_some()
+            || !self.subflows.iter().any(unanswered)
+            || !self.subflows.iter().any(carries_on)
+        {
+            return false;
+        }
+        for subflow in self.subflows.iter_mut().filter(|s| unanswered(s)) {
+            subflow.closing.close();
+            self.snd.flight.on_failed(subflow.place.slot);
+        }
+        true
     }
 
     /// Ends subflows that have nothing left to do. Returns whether there were any.
@@ -109,21 +149,22 @@ impl Connection {
         // carried may have to be sent after all.
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && !matches!(self.life, Life::Opening { .. })
-            && self.snd.fin == SendFin::Queued
+            && self.closing.is_due()
             && self.snd.unsent() == 0;
         let over = matches!(self.life, Life::Ended { .. });
         let tcp = matches!(self.mode, Mode::Tcp);
-        let fin = plain_fin || (!tcp && self.is_through());
+        let fin = plain_fin || (!tcp && self.closing.is_over());
         let mut changed = plain_fin;
-        for subflow in &mut self.subflows {
-            changed |= fin && !subflow.fin_wanted;
-            subflow.fin_wanted |= fin;
-            let said = subflow.fin_acked && subflow.rcv.finished();
+        for subflow in self.subflows.iter_mut() {
+            changed |= fin && !subflow.closing.is_closed_here();
+            if fin {
+                subflow.closing.close();
+            }
             if subflow.phase == Phase::Established
-                && said
-                // TIME-WAIT: a peer that missed our last ACK sends its FIN again. With MPTCP the
+                && subflow.closing.is_over()
+                // In TIME-WAIT a peer that missed our last ACK sends its FIN again. With MPTCP the
                 // end was agreed on at the data level, and a RST does no harm.
-                && (!tcp || (over && subflow.closed_second))
+                && (!tcp || (over && subflow.closing == Closing::Closed))
             {
                 // The last ACK is still to be sent where it is due.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
@@ -137,54 +178,27 @@ impl Connection {
             }
         }
         if plain_fin {
-            self.snd.fin = SendFin::Sent;
+            self.closing.on_sent_plainly();
         }
         changed
     }
 
-    /// Takes closed subflows out, and saves what they carried. Returns whether there were any.
-    fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let before = self.subflows.len();
-        let mut i = 0;
-        while i < self.subflows.len() {
-            if self.subflows[i].phase != Phase::Closed {
-                i += 1;
-                continue;
-            }
-            let mut subflow = self.subflows.remove(i);
-            ctx.demux.tuples.remove(&subflow.tuple);
-            subflow.rcv.drop_held(ctx.pool);
-            self.count_gone(&subflow);
-            self.on_subflow_gone(ctx, &mut subflow);
-            if self.is_ended() {
-                continue;
-            }
-            if self.subflows.is_empty() && !self.is_through() {
-                self.live.waiting_since.get_or_insert(ctx.now);
-                let by_peer = subflow.close_reason == SubflowCloseReason::Reset;
-                let abandoned = by_peer && self.listener.is_some();
-                self.live.abandoned_at = abandoned.then_some(ctx.now);
-            }
-        }
-        self.subflows.len() < before
-    }
-
     /// When a finished connection may be forgotten.
     pub fn forget_at(&self) -> Option<braid_wire::Instant> {
-        let Life::Ended { at } = self.life else {
+        let Life::Ended { at, reason } = self.life else {
             return None;
         };
-        let said = |s: &Subflow| s.fin_acked && s.rcv.finished();
-        if !self.subflows.is_empty() && self.subflows.iter().all(said) {
+        let over = |s: &Subflow| s.closing.is_over();
+        if !self.subflows.is_empty() && self.subflows.iter().all(over) {
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
             return Some(at + (rto.unwrap_or(LINGER) * 4).clamp(LINGER, MAX_LINGER));
         }
-        if self.subflows.iter().any(|s| s.insists) {
+        if self.subflows.iter().any(|s| s.ending.insists) {
             // The repeats end by themselves before.
             return Some(at + FAST_CLOSE_TIME + LINGER);
         }
-        let active_close = self.close_reason == Some(CloseReason::Finished)
-            && self.subflows.iter().any(|s| s.fin_sent);
+        let active_close = reason == CloseReason::Finished
+            && self.subflows.iter().any(|s| s.closing.is_fin_sent());
         match (self.subflows.is_empty(), active_close) {
             (true, _) => Some(at),
             (false, true) => Some(at + MAX_LINGER),

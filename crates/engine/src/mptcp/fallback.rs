@@ -1,41 +1,115 @@
 //! Falling back to regular TCP, and what tells that it must be (RFC 8684 section 3.7).
 
 use braid_wire::Dsn64;
-use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
+use braid_wire::mptcp::{DssMapping, ResetReason};
 
-use super::connection::{Connection, Ctx, Farewell, Mode, SendFin};
-use super::dss::carried;
-use super::subflow::{Opens, ResetKind, Subflow};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
+use super::mode::Mode;
+use super::subflow::{Opens, Subflow};
+use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
 
-/// Acknowledgements that carry MP_FAIL, as long as none of the peer's answers it.
-const MAX_FAILS: u32 = 8;
-
 impl Connection {
+    /// Goes on with subflow `i` as regular TCP.
+    fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
+        self.transport.fall_back(ctx, cause);
+        self.on_plain_ack(ctx, i);
+        self.pass_checked_on(ctx, i);
+    }
+
+    /// MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. It is answered
+    /// by MP_FAIL and the infinite mapping, or ends the subflow where that cannot be the stream
+    /// (section 3.7). As an answer to ours it says that the peer knows.
+    // Conforms: 8684-3.7-10, 8684-3.7-11
+    pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
+        let received = self.transport.rcv.buf.rcv_nxt();
+        let Some(mptcp) = self.transport.mode.mptcp() else {
+            self.transport.farewell.on_fail_heard();
+            return;
+        };
+        if !mptcp.checksum {
+            return;
+        }
+        let dsn = mptcp.remote_dsn(received);
+        if self.transport.is_contiguous(i) {
+            self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
+            self.transport
+                .farewell
+                .say_fail(&mut self.transport.subflows[i], dsn);
+        } else {
+            self.transport.on_spoilt(i, failed);
+            self.transport.subflows[i].fail(dsn);
+        }
+    }
+
+    /// The infinite mapping: the peer fell back, and byte `sub` of subflow `i` is byte `data` of its
+    /// stream, and so on.
+    // Conforms: 8684-3.7-14
+    pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
+        let received = self.transport.rcv.buf.rcv_nxt();
+        let Some(mptcp) = self.transport.mode.mptcp() else {
+            self.transport.farewell.on_fail_heard();
+            return;
+        };
+        let sub = self.transport.subflows[i].mapped_from(map.subflow_seq);
+        let (Some(sub), Some(data)) = (sub, mptcp.data_offset(map.dsn, received)) else {
+            return;
+        };
+        if sub == data + 1 && self.transport.is_contiguous(i) {
+            self.turn_plain(ctx, i, FallbackCause::PeerFellBack);
+        } else {
+            self.transport.subflows[i].give_up();
+        }
+    }
+
+    /// A segment with `len` bytes from `seq` on came without any MPTCP option: a middlebox took
+    /// them, or the peer fell back.
+    // Conforms: 8684-3.3.1-3, 8684-3.3.2-4, 8684-3.7-2, 8684-3.7-3
+    pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
+        let subflow = &self.transport.subflows[i];
+        let Some(mptcp) = self.transport.mode.mptcp() else {
+            return;
+        };
+        // Data before any mapping, or an acknowledgement of ours although none of it was ever
+        // acknowledged at the data level. Later on, that is no reason any more. Where all there was went
+        // with the SYN, or there is nothing but DATA_FIN, the answer to a probe tells, which repeats the
+        // keys.
+        let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
+        let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
+        let probed = subflow.active && !mptcp.confirmed && self.transport.live.stall_tries > 0;
+        let ack = (acked || probed) && self.transport.snd.una() == subflow.syn_data.sent;
+        let joined = subflow.opens != Opens::Connection;
+        if (data || ack) && self.transport.is_contiguous(i) {
+            self.turn_plain(ctx, i, FallbackCause::DataPlain);
+        } else if (acked && joined && !subflow.dss_seen)
+            || self.transport.subflows[i].has_no_place(seq, len)
+        {
+            // What has no place can never be taken, however often it comes (section 3.3.1).
+            self.transport.subflows[i].give_up();
+        }
+    }
+}
+
+impl Transport {
     /// Reports that MPTCP is not in use, and goes on with regular TCP.
     // Conforms: 8684-3.7-15
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
             let told = cause != FallbackCause::PeerFellBack;
-            self.farewell = self.subflows.first().filter(|_| told).map(|s| Farewell {
-                first: m.dsn(0),
-                wide: m.wide_dsn,
-                checksum: m.checksum,
-                until: s.snd.nxt,
-                fail: None,
-            });
-            self.snd.flight.clear();
-            if self.snd.fin == SendFin::Sent {
-                // The subflow's FIN takes the place of DATA_FIN.
-                self.snd.fin = SendFin::Queued;
+            if let Some(subflow) = self.subflows.first().filter(|_| told) {
+                self.farewell.begin(m, subflow);
             }
+            self.snd.flight.clear();
+            // The subflow's FIN takes the place of DATA_FIN.
+            self.closing.repeat();
             if !self.rcv.complete() {
                 // So does the peer's: what changes payload may have made it longer.
                 self.rcv.fin = None;
             }
-            self.live.fin_at = None;
         }
         self.mode = Mode::Tcp;
         for subflow in self.subflows.iter_mut().filter(|s| s.is_early()) {
@@ -49,175 +123,63 @@ impl Connection {
         }
     }
 
-    /// The infinite mapping for a segment of subflow `i` whose byte `sub` is byte `data` of the
-    /// stream, as long as it is to be told.
-    // Conforms: 8684-3.7-5
-    pub(super) fn infinite_mapping(&self, i: usize, sub: u64, data: u64) -> Option<MptcpOption> {
-        let farewell = self.farewell?;
-        if self.subflows[i].snd.una > farewell.until {
-            return None;
-        }
-        Some(MptcpOption::Dss(Dss {
-            data_ack: None,
-            mapping: Some(DssMapping {
-                dsn: carried(farewell.first.add(data), farewell.wide),
-                subflow_seq: sub.wrapping_sub(self.subflows[i].syn_data.sent) as u32,
-                len: 0,
-                checksum: farewell.checksum.then_some(0),
-            }),
-            data_fin: false,
-        }))
-    }
-
     /// Whether both streams are those of subflow `i`, byte by byte, as far as this side knows, so that
     /// regular TCP can take over: it carried all there is, in order, and does not end before the
     /// stream.
     pub(super) fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
-        let sent = subflow.snd.nxt - u64::from(subflow.fin_sent);
+        let sent = subflow.snd.nxt - u64::from(subflow.closing.is_fin_sent());
         let mut others = self.subflows.iter().filter(|s| s.id != subflow.id);
         others.all(Subflow::is_early)
             && subflow.opens == Opens::Connection
-            && (!subflow.fin_wanted || self.snd.fin == SendFin::Acked)
+            && (!subflow.closing.is_closed_here() || self.closing.is_acked())
             && sent == self.snd.nxt + 1
             && subflow.snd.board.is_aligned()
             && subflow.rcv.placed() == self.rcv.buf.rcv_nxt() + 1
             && subflow.rcv.is_aligned()
     }
 
-    /// From now on the peer may send on a further subflow.
-    pub(super) fn note_join(&mut self) {
-        if let Some(mptcp) = self.mptcp_mut() {
-            mptcp.joined = true;
-        }
-    }
-
-    /// Goes on with subflow `i` as regular TCP.
-    fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
-        self.fall_back(ctx, cause);
-        self.on_plain_ack(ctx, i);
-        self.pass_checked_on(ctx, i);
-    }
-
-    /// MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. It is answered
-    /// by MP_FAIL and the infinite mapping, or ends the subflow where that cannot be the stream
-    /// (section 3.7). As an answer to ours it says that the peer knows.
-    // Conforms: 8684-3.7-10, 8684-3.7-11
-    pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
-        let received = self.rcv.buf.rcv_nxt();
-        let Some(mptcp) = self.mptcp() else {
-            self.on_fail_heard();
-            return;
-        };
-        if !mptcp.checksum {
-            return;
-        }
-        let dsn = mptcp.remote_dsn(received);
-        if self.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
-            self.say_fail(i, dsn);
-        } else {
-            self.on_spoilt(i, failed);
-            self.fail_subflow(i, dsn);
-        }
-    }
-
     /// What subflow `i` carried from `failed` on is of no use to the peer.
     // Conforms: 8684-3.7-16
     pub(super) fn on_spoilt(&mut self, i: usize, failed: Dsn64) {
         let una = self.snd.una();
-        let mptcp = self.mptcp().filter(|m| m.checksum);
+        let mptcp = self.mode.mptcp().filter(|m| m.checksum);
         let offset = mptcp.and_then(|m| una.checked_add_signed(failed.diff(m.dsn(una))));
         if let Some(offset) = offset {
-            self.snd.flight.on_spoilt(offset, self.subflows[i].slot);
+            self.snd
+                .flight
+                .on_spoilt(offset, self.subflows[i].place.slot);
         }
     }
+}
 
-    /// Ends subflow `i`, which changes what it carries, by RST with MP_FAIL (section 3.7).
-    pub(super) fn fail_subflow(&mut self, i: usize, dsn: Dsn64) {
-        self.subflows[i].begin_reset(ResetKind::Fail(dsn), SubflowCloseReason::BadChecksum);
-    }
-
-    /// The next acknowledgements on subflow `i` carry MP_FAIL.
-    pub(super) fn say_fail(&mut self, i: usize, dsn: Dsn64) {
-        if let Some(farewell) = &mut self.farewell {
-            farewell.fail = Some((dsn, MAX_FAILS));
-            self.subflows[i].rcv.ack_now();
-        }
-    }
-
-    /// The peer knows that we fell back.
-    pub(super) fn on_fail_heard(&mut self) {
-        if let Some(farewell) = &mut self.farewell {
-            farewell.fail = None;
-        }
-    }
-
-    /// MP_FAIL for an acknowledgement that leaves now.
-    pub(super) fn take_fail(&mut self) -> Option<MptcpOption> {
-        let farewell = self.farewell.as_mut()?;
-        let (dsn, left) = farewell.fail?;
-        farewell.fail = (left > 1).then_some((dsn, left - 1));
-        Some(MptcpOption::Fail { dsn })
-    }
-
-    /// The infinite mapping: the peer fell back, and byte `sub` of subflow `i` is byte `data` of its
-    /// stream, and so on.
-    // Conforms: 8684-3.7-14
-    pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
-        let received = self.rcv.buf.rcv_nxt();
-        let Some(mptcp) = self.mptcp() else {
-            self.on_fail_heard();
-            return;
-        };
-        let sub = self.subflows[i].mapped_from(map.subflow_seq);
-        let (Some(sub), Some(data)) = (sub, mptcp.data_offset(map.dsn, received)) else {
-            return;
-        };
-        if sub == data + 1 && self.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerFellBack);
-        } else {
-            self.give_up_subflow(i);
-        }
-    }
-
-    /// A segment with `len` bytes from `seq` on came without any MPTCP option: a middlebox took
-    /// them, or the peer fell back.
-    // Conforms: 8684-3.3.1-3, 8684-3.3.2-4, 8684-3.7-2, 8684-3.7-3
-    pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
-        let subflow = &self.subflows[i];
-        let Some(mptcp) = self.mptcp() else {
-            return;
-        };
-        // Data before any mapping, or an acknowledgement of ours although none of it was ever
-        // acknowledged at the data level. Later on, that is no reason any more. Where all there was went
-        // with the SYN, or there is nothing but DATA_FIN, the answer to a probe tells, which repeats the
-        // keys.
-        let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
-        let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
-        let probed = subflow.active && !mptcp.confirmed && self.live.stall_tries > 0;
-        let ack = (acked || probed) && self.snd.una() == subflow.syn_data.sent;
-        let joined = subflow.opens != Opens::Connection;
-        if (data || ack) && self.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::DataPlain);
-        } else if (acked && joined && !subflow.dss_seen) || self.has_no_place(i, seq, len) {
-            // What has no place can never be taken, however often it comes (section 3.3.1).
-            self.give_up_subflow(i);
-        }
+impl Subflow {
+    /// Ends self `i`, which changes what it carries, by RST with MP_FAIL (section 3.7).
+    pub(super) fn fail(&mut self, dsn: Dsn64) {
+        self.begin_reset(ResetKind::Fail(dsn), SubflowCloseReason::BadChecksum);
     }
 
     /// Whether `len` bytes that are next on subflow `i` have no mapping.
-    fn has_no_place(&self, i: usize, seq: u64, len: usize) -> bool {
-        let rcv = &self.subflows[i].rcv;
+    pub(super) fn has_no_place(&self, seq: u64, len: usize) -> bool {
+        let rcv = &self.rcv;
         let next = len > 0 && seq == rcv.nxt && !rcv.finished();
         next && rcv.mapping_at(seq).is_none()
     }
 
     // Conforms: 8684-3.7-4, 8684-3.7-6
-    fn give_up_subflow(&mut self, i: usize) {
-        self.subflows[i].begin_reset(
+    pub(super) fn give_up(&mut self) {
+        self.begin_reset(
             ResetKind::Subflow(ResetReason::MiddleboxInterference),
             SubflowCloseReason::PeerMisbehaved,
         );
+    }
+}
+
+impl Mode {
+    /// From now on the peer may send on a further subflow.
+    pub(super) fn note_join(&mut self) {
+        if let Some(mptcp) = self.mptcp_mut() {
+            mptcp.joined = true;
+        }
     }
 }

@@ -85,6 +85,14 @@ pub(crate) struct Cursors {
     epoch: u32,
 }
 
+/// The place of a subflow in the flight.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place {
+    pub slot: Slot,
+    /// How far it has looked there for something to carry too.
+    pub cursors: Cursors,
+}
+
 /// Everything sent and not acknowledged at the data level, in order of the stream.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {

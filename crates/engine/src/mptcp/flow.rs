@@ -1,5 +1,6 @@
 //! Flows that follow each other over one connection, where its application has them do so.
 
+use super::sides::{RecvSide, SendSide};
 use crate::strategy::FlowSize;
 
 /// The flow that is under way. Where nobody says that another one begins, it is all there ever is.
@@ -65,6 +66,18 @@ impl Flow {
     /// Of bytes up to `offset` in the stream that is sent, those of the flow.
     pub fn sent(&self, offset: u64) -> u64 {
         offset.saturating_sub(self.begin.sent)
+    }
+
+    /// Bytes of it that are known here, in the direction that has more.
+    pub fn seen(&self, snd: &SendSide, rcv: &RecvSide) -> u64 {
+        let written = self.sent(snd.buf.end());
+        written.max(self.received(rcv.buf.rcv_nxt()))
+    }
+
+    /// Bytes of it that were acknowledged, and that arrived in order.
+    pub fn moved(&self, snd: &SendSide, rcv: &RecvSide) -> (u64, u64) {
+        let received = self.received(rcv.buf.rcv_nxt());
+        (self.sent(snd.una()), received)
     }
 
     /// Of so many bytes that were ever sent as copies, those since it began.

@@ -8,11 +8,16 @@ use braid_wire::Instant;
 use braid_wire::mptcp::{Capable, CapableFlags, Join, MptcpOption, ResetReason, VERSION};
 use braid_wire::tcp::{self, Flags};
 
-use super::connection::{Connection, Ctx, Life, Mode, Mptcp};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
 use super::flight::Slot;
-use super::keys::{Keys, hmac64, hmac160, join_hmac};
+use super::keys::{Keys, hmac160, join_hmac};
+use super::mode::{Mode, Mptcp};
+use super::opening::{JoinProof, SynData};
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, ResetKind, Subflow, SynData};
+use super::subflow::{Opens, Phase, Subflow};
+use super::transport::{Life, Transport};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{PathRecord, Records, Target};
 use crate::strategy::StrategyEvent;
@@ -111,8 +116,8 @@ impl Connection {
         self.paths.set_home(tuple.local);
         let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
         let (peer, path) = subflow.link();
-        subflow.asks_plainly = ctx.blackholes.swallow(ctx.now, peer, path);
-        self.add_subflow(ctx, subflow);
+        subflow.handshake.asks_plainly = ctx.blackholes.swallow(ctx.now, peer, path);
+        self.transport.add_subflow(ctx, subflow);
         Ok(())
     }
 
@@ -123,15 +128,21 @@ impl Connection {
         let own = config.and_then(|config| config.towards([remote]));
         let (own, _) = own.ok_or(ApiError::NoUsablePath)?;
         let tuple = free_tuple(ctx, SocketAddr::new(own, 0), remote)?;
-        let keys = self.mptcp().map(|m| (m.local.key, m.remote.key));
+        let keys = self
+            .transport
+            .mode
+            .mptcp()
+            .map(|m| (m.local.key, m.remote.key));
         let keys = keys.ok_or(ApiError::NoUsablePath)?;
         let opens = Opens::Join {
-            local_nonce: self.joins.next_nonce(keys, ctx.rng),
+            local_nonce: self.transport.joins.next_nonce(keys, ctx.rng),
             remote_nonce: 0,
         };
         let mut subflow = self.new_subflow(ctx, path, tuple, opens);
-        subflow.asked_early = self.joins.is_pending();
-        self.add_subflow(ctx, subflow);
+        if self.transport.joins.is_pending() {
+            subflow.handshake.proof = JoinProof::AskedEarly;
+        }
+        self.transport.add_subflow(ctx, subflow);
         Ok(())
     }
 
@@ -143,20 +154,20 @@ impl Connection {
         tuple: FourTuple,
         opens: Opens,
     ) -> Subflow {
-        let id = SubflowId(self.next_subflow);
-        self.next_subflow += 1;
+        let id = SubflowId(self.transport.subflows.next);
+        self.transport.subflows.next += 1;
         let config = &ctx.paths[usize::from(path.0)].config;
         let numbers = ctx.secret.first_numbers(ctx.now, &tuple);
         let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), numbers, ctx.config);
-        subflow.slot = Slot::free(self.subflows.iter().map(|s| s.slot));
-        subflow.backup = config.backup;
+        subflow.place.slot = Slot::free(self.transport.subflows.iter().map(|s| s.place.slot));
+        subflow.priority.own = config.backup;
         // MP_CAPABLE has no bit for it.
-        subflow.backup_untold = config.backup && matches!(opens, Opens::Connection);
+        subflow.priority.untold = config.backup && matches!(opens, Opens::Connection);
         subflow.opens = opens;
-        subflow.own_id = self.paths.own_id(path, tuple.local.ip());
-        subflow.opened_at = ctx.now;
-        subflow.handshake_at = Some(ctx.now);
-        let congestion = self.congestion(ctx.config);
+        subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
+        subflow.handshake.opened_at = ctx.now;
+        subflow.handshake.at = Some(ctx.now);
+        let congestion = self.manner.algorithm(ctx.config);
         if congestion.name() != ctx.config.congestion.name() {
             subflow.snd.set_congestion(congestion);
         }
@@ -166,19 +177,9 @@ impl Connection {
         subflow
     }
 
-    /// A listener's side of a new subflow: `tcp` is the SYN.
-    pub fn accept_subflow(&mut self, ctx: &mut Ctx<'_>, mut subflow: Subflow, tcp: &tcp::Repr) {
-        subflow.active = false;
-        subflow.phase = Phase::SynReceived;
-        subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
-        subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
-        subflow.marks.on_syn(ctx.config.ecn, tcp.flags);
-        self.add_subflow(ctx, subflow);
-    }
-
     /// The answer to our SYN.
     pub(super) fn on_syn_sent(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         if !tcp.flags.contains(Flags::ACK) {
             return;
         }
@@ -193,25 +194,27 @@ impl Connection {
         subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
         subflow.rcv.told = told;
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
-        let tries = subflow.handshake_tries;
+        let tries = subflow.handshake.tries;
         subflow.marks.on_syn_ack(ctx.config.ecn, tcp.flags, tries);
         let rtt = subflow.handshake_rtt(ctx.now, tcp);
         let in_syn = self.on_offer_answered(ctx, i, tcp);
         let window = u64::from(tcp.window);
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         subflow.snd.established(ctx.now, rtt, window, in_syn);
         match subflow.opens {
             Opens::Connection => self.on_syn_ack(ctx, i, tcp),
-            Opens::Join { local_nonce, .. } => self.on_join_syn_ack(ctx, i, tcp, local_nonce),
+            Opens::Join { local_nonce, .. } => {
+                self.transport.on_join_syn_ack(ctx, i, tcp, local_nonce)
+            }
         }
     }
 
     /// RST in answer to a SYN.
     // Conforms: 9293-3.10.7.3-2
     fn on_refused(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        self.subflows[i].close(SubflowCloseReason::Reset);
-        let others = self.subflows.iter().any(|s| s.is_alive());
-        match self.subflows[i].opens {
+        self.transport.subflows[i].close(SubflowCloseReason::Reset);
+        let others = self.transport.subflows.iter().any(|s| s.is_alive());
+        match self.transport.subflows[i].opens {
             Opens::Connection if others => {}
             Opens::Connection => self.fail(ctx, CloseReason::Refused),
             // A box on this path may have refused it. Where every path is refused the path manager ends
@@ -222,8 +225,9 @@ impl Connection {
 
     // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
-        self.settle_on(i);
-        if let Mode::Opening { local, checksum } = self.mode {
+        self.paths.set_home(self.transport.subflows[i].tuple.local);
+        self.transport.subflows.settle_on(i);
+        if let Mode::Opening { local, checksum } = self.transport.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {
                     version,
@@ -232,7 +236,7 @@ impl Connection {
                 }) if usable(version, flags) => {
                     // Either side may require checksums (section 3.1).
                     let ours = self::flags(ctx.config, checksum || flags.checksum_required);
-                    let (peer, path) = self.subflows[i].link();
+                    let (peer, path) = self.transport.subflows[i].link();
                     ctx.blackholes.clear(peer, path);
                     ctx.stripped.clear(peer, path);
                     let mptcp = Mptcp::new(local, Keys::from_key(sender_key), ours);
@@ -241,123 +245,52 @@ impl Connection {
                 _ => self.on_plain_syn_ack(ctx, i),
             }
         }
-        self.subflows[i].rcv.ack_now();
+        self.transport.subflows[i].rcv.ack_now();
         self.establish(ctx, i);
-        if self.mptcp().is_some() {
-            self.subflows[i].handshake_tries = 0;
-            self.subflows[i].note_third_ack(ctx.now, ctx.records);
+        if self.transport.mode.mptcp().is_some() {
+            self.transport.subflows[i].handshake.tries = 0;
+            self.transport.subflows[i].note_third_ack(ctx.now, ctx.records);
         }
-        self.life = Life::Open;
-        self.take_initial_window(i, tcp.window);
-        ctx.events.push_back(Event::Connected { conn: self.id });
+        self.transport.life = Life::Open;
+        self.transport
+            .snd
+            .open_window(&self.transport.subflows[i], tcp.window);
+        ctx.events.push_back(Event::Connected {
+            conn: self.transport.id,
+        });
     }
 
     /// The SYN/ACK has no MP_CAPABLE. Where the SYN had none either, because others that had were not
     /// answered on this path, the network is taken to drop them (RFC 8684 section 3.7).
     // Conforms: 8684-3.1-12
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let subflow = &self.subflows[i];
+        let subflow = &self.transport.subflows[i];
         let (peer, path) = subflow.link();
-        if !subflow.asks_plainly {
+        if !subflow.handshake.asks_plainly {
             ctx.stripped.note(ctx.now, peer, path);
-            self.fall_back(ctx, FallbackCause::PeerSynAckPlain);
+            self.transport
+                .fall_back(ctx, FallbackCause::PeerSynAckPlain);
             return;
         }
         if self.paths.was_offered(path) {
             ctx.blackholes.note(ctx.now, peer, path);
         }
-        self.fall_back(ctx, FallbackCause::SynsDropped);
+        self.transport.fall_back(ctx, FallbackCause::SynsDropped);
     }
 
     /// Both keys are known. The token is registered: joins are taken from here on.
     fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mut mptcp: Mptcp, deny_join: bool) {
-        let mut in_syn = self.subflows.iter().map(|s| s.syn_data);
+        let mut in_syn = self.transport.subflows.iter().map(|s| s.syn_data);
         mptcp.syn_data = in_syn
             .find(|e| *e != SynData::default())
             .unwrap_or_default();
-        ctx.demux.tokens.insert(mptcp.local.token, self.id);
+        ctx.demux
+            .tokens
+            .insert(mptcp.local.token, self.transport.id);
         if deny_join {
             self.paths.deny_initial();
         }
-        self.mode = Mode::Mptcp(mptcp);
-    }
-
-    /// The data-level window of the initial subflow's handshake; not scaled on a SYN.
-    fn take_initial_window(&mut self, i: usize, window: u16) {
-        let shift = match self.subflows[i].active {
-            true => 0,
-            false => self.subflows[i].agreed.peer_shift,
-        };
-        let wnd_end = self.snd.una() + (u64::from(window) << shift);
-        self.snd.wnd_end = self.snd.wnd_end.max(wnd_end);
-    }
-
-    // Conforms: 8684-3.2-7, 8684-3.2-10
-    fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
-        let subflow = &mut self.subflows[i];
-        if !matches!(self.mode, Mode::Mptcp(_)) {
-            subflow.close(SubflowCloseReason::Finished);
-            return;
-        }
-        let Some(Join::SynAck {
-            backup,
-            address_id,
-            hmac,
-            nonce,
-        }) = join(tcp)
-        else {
-            // Something on the way took the option away.
-            subflow.begin_reset(
-                ResetKind::Subflow(ResetReason::MptcpSpecific),
-                SubflowCloseReason::PeerMisbehaved,
-            );
-            return;
-        };
-        subflow.peer_backup = backup;
-        subflow.peer_id = address_id;
-        subflow.opens = Opens::Join {
-            local_nonce,
-            remote_nonce: nonce,
-        };
-        subflow.unjudged = Some(hmac);
-        subflow.phase = Phase::JoinAcked;
-        (subflow.handshake_at, subflow.handshake_tries) = (None, 0);
-        self.check_syn_ack(ctx, i);
-    }
-
-    /// The peer has our third ACK, and its options arrive.
-    pub(super) fn confirm(&mut self, now: Instant) {
-        let mptcp = self.mptcp_mut();
-        if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
-            return;
-        }
-        self.size_segments();
-        for subflow in &mut self.subflows {
-            subflow.fin_wanted |= mem::take(&mut subflow.left);
-            if subflow.phase == Phase::JoinAcked && subflow.unjudged.is_none() {
-                subflow.handshake_at = Some(now);
-            }
-        }
-    }
-
-    /// The HMAC of our third ACK, for subflow `i`.
-    pub(super) fn join_ack(&self, i: usize) -> Option<MptcpOption> {
-        let mptcp = self.mptcp()?;
-        let Opens::Join {
-            local_nonce,
-            remote_nonce,
-        } = self.subflows[i].opens
-        else {
-            return None;
-        };
-        let hmac = join_hmac(
-            (mptcp.local.key, local_nonce),
-            (mptcp.remote.key, remote_nonce),
-            self.joins.secret(),
-        );
-        Some(MptcpOption::Join(Join::Ack {
-            hmac: hmac160(&hmac),
-        }))
+        self.transport.mode = Mode::Mptcp(mptcp);
     }
 
     /// Takes a segment with `len` bytes of payload for a subflow whose SYN/ACK was sent. Returns whether it
@@ -370,14 +303,14 @@ impl Connection {
         tcp: &tcp::Repr,
         len: usize,
     ) -> bool {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.expected() {
                 subflow.close(SubflowCloseReason::Reset);
                 // A join that has not proved whose it is speaks for nobody.
                 let opens = subflow.opens == Opens::Connection;
-                let by_keys = self.joins.auth == JoinAuth::Keys;
-                if opens || by_keys && self.is_fast_close(tcp) {
+                let by_keys = self.transport.joins.auth == JoinAuth::Keys;
+                if opens || by_keys && self.transport.mode.is_fast_close(tcp) {
                     self.fail(ctx, CloseReason::Reset);
                 }
             }
@@ -385,7 +318,7 @@ impl Connection {
         }
         if tcp.flags.contains(Flags::SYN) {
             if tcp.seq == subflow.rcv.irs {
-                subflow.handshake_at = Some(ctx.now);
+                subflow.handshake.at = Some(ctx.now);
                 subflow.marks.on_syn_again(tcp.flags);
             }
             return false;
@@ -402,12 +335,14 @@ impl Connection {
             Opens::Join {
                 local_nonce,
                 remote_nonce,
-            } => self.confirm_join(ctx, i, tcp, (local_nonce, remote_nonce)),
+            } => self
+                .transport
+                .confirm_join(ctx, i, tcp, (local_nonce, remote_nonce)),
         };
         if !done {
             return false;
         }
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         let mut rtt = subflow.handshake_rtt(ctx.now, tcp);
         if let (Opens::Join { .. }, Some(record)) = (subflow.opens, subflow.record(ctx.records)) {
             // The joiner may have waited with its ACK for the first DATA_ACK.
@@ -418,13 +353,15 @@ impl Connection {
         }
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         subflow.snd.established(ctx.now, rtt, window, 0);
-        if !matches!(self.mode, Mode::Tcp) {
+        if !matches!(self.transport.mode, Mode::Tcp) {
             // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK.
             subflow.rcv.ack_now();
         }
         self.establish(ctx, i);
-        if self.subflows[i].opens == Opens::Connection && !self.is_ended() {
-            self.take_initial_window(i, tcp.window);
+        if self.transport.subflows[i].opens == Opens::Connection && !self.transport.is_ended() {
+            self.transport
+                .snd
+                .open_window(&self.transport.subflows[i], tcp.window);
             self.report_accepted(ctx);
             self.announce_addresses(ctx);
         }
@@ -435,7 +372,7 @@ impl Connection {
     /// that the stream begins with [plain data](is_plain_data). Returns whether the handshake is complete.
     // Conforms: 8684-3.1-3, 8684-3.1-14, 8684-3.1-17
     fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr, plain: bool) -> bool {
-        let Mode::Accepting { local, checksum } = self.mode else {
+        let Mode::Accepting { local, checksum } = self.transport.mode else {
             return true;
         };
         match capable(tcp) {
@@ -463,8 +400,110 @@ impl Connection {
             // A later segment overtook the one with the keys: that one will come again.
             None if !tcp.options.mptcp.is_empty() && !plain => false,
             _ => {
-                self.fall_back(ctx, FallbackCause::ThirdAckPlain);
+                self.transport.fall_back(ctx, FallbackCause::ThirdAckPlain);
                 true
+            }
+        }
+    }
+
+    /// Data may flow on subflow `i`.
+    pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        let subflow = &mut self.transport.subflows[i];
+        if confirmed && mem::take(&mut subflow.handshake.left) {
+            subflow.closing.close();
+        }
+        subflow.phase = Phase::Established;
+        subflow.handshake.established_at = ctx.now;
+        subflow.handshake.stop();
+        subflow.signs.heard_at = ctx.now;
+        self.transport.live.last_heard = ctx.now;
+        self.transport.live.last_payload = ctx.now;
+        self.transport.check_mappings(ctx, i);
+        self.transport.size_segments();
+        if self.transport.is_ended() {
+            // A join that was under way when the connection ended: nobody waits for it any more.
+            return;
+        }
+        let subflow = &mut self.transport.subflows[i];
+        self.strategy.on_event(&StrategyEvent::SubflowUp {
+            subflow: subflow.id,
+            record: subflow.record(ctx.records),
+        });
+        subflow.remember(ctx.now, ctx.records);
+        if mem::take(&mut subflow.priority.untold) {
+            self.transport
+                .signals
+                .add(ctx.now, Signal::Priority(subflow.id));
+        }
+        self.transport.subflows.replace_deaf(i);
+        let subflow = &self.transport.subflows[i];
+        ctx.events.push_back(Event::SubflowEstablished {
+            conn: self.transport.id,
+            subflow: subflow.id,
+            path: subflow.path,
+            rtt: subflow.snd.rtt.srtt(),
+        });
+    }
+}
+
+impl Transport {
+    /// A listener's side of a new subflow: `tcp` is the SYN.
+    pub fn accept_subflow(&mut self, ctx: &mut Ctx<'_>, mut subflow: Subflow, tcp: &tcp::Repr) {
+        subflow.active = false;
+        subflow.phase = Phase::SynReceived;
+        subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
+        subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
+        subflow.marks.on_syn(ctx.config.ecn, tcp.flags);
+        self.add_subflow(ctx, subflow);
+    }
+
+    // Conforms: 8684-3.2-7, 8684-3.2-10
+    fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
+        let subflow = &mut self.subflows[i];
+        if !matches!(self.mode, Mode::Mptcp(_)) {
+            subflow.close(SubflowCloseReason::Finished);
+            return;
+        }
+        let Some(Join::SynAck {
+            backup,
+            address_id,
+            hmac,
+            nonce,
+        }) = join(tcp)
+        else {
+            // Something on the way took the option away.
+            subflow.begin_reset(
+                ResetKind::Subflow(ResetReason::MptcpSpecific),
+                SubflowCloseReason::PeerMisbehaved,
+            );
+            return;
+        };
+        subflow.priority.peer = backup;
+        subflow.ids.peer = address_id;
+        subflow.opens = Opens::Join {
+            local_nonce,
+            remote_nonce: nonce,
+        };
+        subflow.handshake.unjudged = Some(hmac);
+        subflow.phase = Phase::JoinAcked;
+        (subflow.handshake.at, subflow.handshake.tries) = (None, 0);
+        self.check_syn_ack(ctx, i);
+    }
+
+    /// The peer has our third ACK, and its options arrive.
+    pub(super) fn confirm(&mut self, now: Instant) {
+        let mptcp = self.mode.mptcp_mut();
+        if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
+            return;
+        }
+        self.size_segments();
+        for subflow in self.subflows.iter_mut() {
+            if mem::take(&mut subflow.handshake.left) {
+                subflow.closing.close();
+            }
+            if subflow.phase == Phase::JoinAcked && subflow.handshake.unjudged.is_none() {
+                subflow.handshake.at = Some(now);
             }
         }
     }
@@ -491,7 +530,7 @@ impl Connection {
         );
         match join(tcp) {
             Some(Join::Ack { hmac }) if hmac == hmac160(&expected) => {
-                self.note_join();
+                self.mode.note_join();
                 true
             }
             // A segment behind the third ACK, which will come again.
@@ -502,73 +541,14 @@ impl Connection {
             }
         }
     }
+}
 
-    /// The HMAC of our SYN/ACK for a join.
-    // Conforms: 8684-3.2-16
-    pub(super) fn join_syn_ack(&self, subflow: &Subflow) -> Option<MptcpOption> {
-        let mptcp = self.mptcp()?;
-        let Opens::Join {
-            local_nonce,
-            remote_nonce,
-        } = subflow.opens
-        else {
-            return None;
-        };
-        let hmac = join_hmac(
-            (mptcp.local.key, local_nonce),
-            (mptcp.remote.key, remote_nonce),
-            self.joins.secret(),
-        );
-        Some(MptcpOption::Join(Join::SynAck {
-            backup: subflow.backup,
-            address_id: subflow.own_id,
-            hmac: hmac64(&hmac),
-            nonce: local_nonce,
-        }))
-    }
-
-    /// Data may flow on subflow `i`.
-    pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
-        let subflow = &mut self.subflows[i];
-        subflow.fin_wanted |= confirmed && mem::take(&mut subflow.left);
-        subflow.phase = Phase::Established;
-        subflow.established_at = ctx.now;
-        subflow.handshake_at = None;
-        subflow.second_at = None;
-        subflow.signs.heard_at = ctx.now;
-        self.live.last_heard = ctx.now;
-        self.live.last_payload = ctx.now;
-        self.check_mappings(ctx, i);
-        self.size_segments();
-        if self.is_ended() {
-            // A join that was under way when the connection ended: nobody waits for it any more.
-            return;
-        }
-        let subflow = &mut self.subflows[i];
-        self.strategy.on_event(&StrategyEvent::SubflowUp {
-            subflow: subflow.id,
-            record: subflow.record(ctx.records),
-        });
-        subflow.remember(ctx.now, ctx.records);
-        if mem::take(&mut subflow.backup_untold) {
-            self.signals.add(ctx.now, Signal::Priority(subflow.id));
-        }
-        self.replace_deaf(i);
-        let subflow = &self.subflows[i];
-        ctx.events.push_back(Event::SubflowEstablished {
-            conn: self.id,
-            subflow: subflow.id,
-            path: subflow.path,
-            rtt: subflow.snd.rtt.srtt(),
-        });
-    }
-
+impl Mode {
     /// MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
     // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
-        let capable = match (&self.mode, subflow.phase) {
-            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.asks_plainly => {
+        let capable = match (self, subflow.phase) {
+            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.handshake.asks_plainly => {
                 Capable::Syn {
                     version: VERSION,
                     flags: flags(config, *checksum),
@@ -591,8 +571,8 @@ impl Connection {
             return None;
         };
         Some(MptcpOption::Join(Join::Syn {
-            backup: subflow.backup,
-            address_id: subflow.own_id,
+            backup: subflow.priority.own,
+            address_id: subflow.ids.own,
             token: mptcp.remote.token,
             nonce: local_nonce,
         }))
@@ -602,10 +582,10 @@ impl Connection {
 impl Subflow {
     /// The third ACK leaves now, or with what is sent next.
     pub(super) fn note_third_ack(&mut self, now: Instant, records: &Records) {
-        self.handshake_tries += 1;
+        self.handshake.tries += 1;
         let known = self.record(records).filter(|path| path.bytes_sent > 0);
-        let at = third_ack_again_at(now, self.handshake_tries, &self.snd.rtt, known);
-        self.handshake_at = Some(at);
+        let at = third_ack_again_at(now, self.handshake.tries, &self.snd.rtt, known);
+        self.handshake.at = Some(at);
     }
 }
 

@@ -3,7 +3,8 @@
 use braid_wire::Seq32;
 use braid_wire::icmp::Kind;
 
-use super::connection::{Connection, Ctx};
+use super::connection::Connection;
+use super::ctx::Ctx;
 use super::subflow::{Opens, Phase};
 use crate::SubflowId;
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -14,10 +15,10 @@ const MAX_UNREACHABLE: u32 = 4;
 impl Connection {
     /// An ICMP error about a segment of subflow `id` that started at `seq`.
     pub fn on_icmp(&mut self, ctx: &mut Ctx<'_>, id: SubflowId, kind: Kind, seq: Seq32) {
-        let Some(i) = self.index_of(id) else {
+        let Some(i) = self.transport.subflows.index_of(id) else {
             return;
         };
-        let snd = &self.subflows[i].snd;
+        let snd = &self.transport.subflows[i].snd;
         // Only a report on what is in flight is believed (RFC 5927 section 4.1).
         let genuine = seq
             .offset_near(snd.iss, snd.una)
@@ -26,8 +27,10 @@ impl Connection {
             return;
         }
         match kind {
-            Kind::PacketTooBig { mtu } => self.subflows[i].on_packet_too_big(ctx.now, mtu),
-            Kind::Unreachable(_) if self.subflows[i].phase == Phase::SynSent => {
+            Kind::PacketTooBig { mtu } => {
+                self.transport.subflows[i].on_packet_too_big(ctx.now, mtu)
+            }
+            Kind::Unreachable(_) if self.transport.subflows[i].phase == Phase::SynSent => {
                 self.on_syn_unreachable(ctx, i);
             }
             Kind::Unreachable(_) => self.on_path_unreachable(ctx, i),
@@ -37,18 +40,19 @@ impl Connection {
     }
 
     fn on_syn_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         if subflow.opens != Opens::Connection {
             subflow.close(SubflowCloseReason::TimedOut);
             return;
         }
-        if subflow.handshake_tries < MAX_UNREACHABLE {
+        if subflow.handshake.tries < MAX_UNREACHABLE {
             self.try_next_path(ctx, i);
         }
         let waiting = self
+            .transport
             .subflows
             .iter()
-            .any(|s| s.id != self.subflows[i].id && s.is_alive());
+            .any(|s| s.id != self.transport.subflows[i].id && s.is_alive());
         if !waiting {
             self.fail(ctx, CloseReason::Unreachable);
         }
@@ -58,11 +62,15 @@ impl Connection {
     // Conforms: 9293-3.9.2.2-1
     fn on_path_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let others = self
+            .transport
             .subflows
             .iter()
             .enumerate()
-            .any(|(n, s)| n != i && s.can_carry() && !s.stale);
-        if others && self.subflows[i].is_established() && !self.subflows[i].stale {
+            .any(|(n, s)| n != i && s.can_carry() && !s.signs.stale);
+        if others
+            && self.transport.subflows[i].is_established()
+            && !self.transport.subflows[i].signs.stale
+        {
             self.declare_dead(ctx, i);
         }
     }

@@ -5,12 +5,17 @@ use core::ops::Range;
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
+use braid_wire::Instant;
 use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags};
-use braid_wire::{Instant, Seq32};
 
-use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
+use super::mode::Mode;
+use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
+use super::transport::{Transport, repeats};
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -35,10 +40,10 @@ impl Connection {
         payload: &mut Payload<'_>,
         outside: Outside,
     ) -> bool {
-        let Some(i) = self.index_of(id) else {
+        let Some(i) = self.transport.subflows.index_of(id) else {
             return false;
         };
-        let subflow = &self.subflows[i];
+        let subflow = &self.transport.subflows[i];
         let opening = matches!(subflow.phase, Phase::SynSent | Phase::SynReceived);
         if opening && tcp.flags.contains(Flags::ACK) && !subflow.has_offered(tcp.ack) {
             if !tcp.flags.contains(Flags::RST) {
@@ -59,7 +64,7 @@ impl Connection {
             Phase::JoinAcked | Phase::Established => {
                 self.on_synchronised(ctx, i, tcp, payload, outside);
             }
-            Phase::Aborted => self.on_aborted(i, tcp),
+            Phase::Aborted => self.transport.on_aborted(i, tcp),
             Phase::Resetting | Phase::Closed => {}
         }
         self.settle(ctx);
@@ -77,7 +82,7 @@ impl Connection {
         payload: &mut Payload<'_>,
         outside: Outside,
     ) {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         let Some(seq) = subflow.rcv.offset(tcp.seq) else {
             subflow.rcv.challenge(ctx.now);
             return;
@@ -86,30 +91,28 @@ impl Connection {
             self.on_reset(ctx, i, seq, tcp);
             return;
         }
-        if subflow.unjudged.is_some() {
+        if subflow.handshake.unjudged.is_some() {
             // Nobody may speak on a join whose SYN/ACK is not judged.
             return;
         }
         let far = subflow.rcv.nxt + ctx.config.recv_buffer.max(1 << 20) as u64;
-        let old_timestamp = subflow.agreed.timestamps
-            && tcp
-                .options
-                .timestamps
-                .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         // Conforms: 5961-4.2-1
-        if tcp.flags.contains(Flags::SYN) || seq > far || old_timestamp {
+        if tcp.flags.contains(Flags::SYN) || seq > far || subflow.is_old(&tcp.options) {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
                 // The SYN/ACK again: our third ACK was lost.
-                subflow.handshake_at = Some(ctx.now);
+                subflow.handshake.at = Some(ctx.now);
             }
             return;
         }
-        if self.answer_old(ctx, i, tcp, seq..seq + payload.len() as u64) {
+        if self
+            .transport
+            .answer_old(ctx, i, tcp, seq..seq + payload.len() as u64)
+        {
             return;
         }
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         if !tcp.flags.contains(Flags::ACK) {
             return;
         }
@@ -118,80 +121,36 @@ impl Connection {
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.note_heard(ctx.now, i);
+        self.transport.note_heard(ctx.now, i);
         if !payload.is_empty() {
-            let marks = &mut self.subflows[i].marks;
+            let marks = &mut self.transport.subflows[i].marks;
             marks.on_data(tcp.flags, outside.marked);
         }
-        match self.subflows[i].phase {
+        match self.transport.subflows[i].phase {
             Phase::JoinAcked => self.establish(ctx, i),
             // The peer has our third ACK.
-            _ => self.subflows[i].handshake_at = None,
+            _ => self.transport.subflows[i].handshake.at = None,
         }
         if !self.on_ack(ctx, i, tcp, payload.is_empty()) {
             return;
         }
         self.on_options(ctx, i, tcp, seq, payload.len());
-        self.heard(ctx, i);
+        self.transport.heard(ctx, i);
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, outside);
         }
         if tcp.flags.contains(Flags::FIN) {
-            self.subflows[i].rcv.on_fin(range.end);
+            self.transport.subflows[i].rcv.on_fin(range.end);
         }
         self.on_subflow_fin(ctx, i);
-    }
-
-    /// A segment that lies below what the peer was told is here is answered and nothing of it is
-    /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
-    /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
-    /// counts. Returns whether it was one.
-    // Conforms: 9293-3.10.7.4-1
-    fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
-        let subflow = &mut self.subflows[i];
-        let fin = tcp.flags.contains(Flags::FIN);
-        if range.end + u64::from(fin) >= subflow.rcv.ack_sent {
-            return false;
-        }
-        let snd = &subflow.snd;
-        let ack = tcp.ack.offset_near(snd.iss, snd.una);
-        if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
-            // Its keepalive is as good as an answer to ours.
-            self.note_heard(ctx.now, i);
-        }
-        self.wake(ctx.now, i);
-        let rcv = &mut self.subflows[i].rcv;
-        if !range.is_empty() {
-            rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
-            rcv.on_duplicate(range);
-        } else if fin {
-            rcv.ack_now();
-        } else {
-            rcv.challenge(ctx.now);
-        }
-        true
-    }
-
-    /// The peer gave a sign of life; another one is owed if something is in flight.
-    // Conforms: 9293-3.8.6.1-4
-    fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        self.wake(ctx.now, i);
-        let subflow = &mut self.subflows[i];
-        if subflow.snd.board.is_empty() {
-            subflow.stale = false;
-        }
-        let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
-        let owed = in_flight || self.snd.outstanding() > 0;
-        self.live.waiting_since = owed.then_some(ctx.now);
-        self.signal_writable(ctx);
     }
 
     /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
     // Conforms: 8684-3.5-2, 8684-3.5-3
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
-        let fast_close = self.is_fast_close(tcp);
-        let subflow = &mut self.subflows[i];
+        let fast_close = self.transport.mode.is_fast_close(tcp);
+        let subflow = &mut self.transport.subflows[i];
         let at_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt && !at_end {
@@ -201,7 +160,7 @@ impl Connection {
             return;
         }
         if fast_close {
-            self.subflows[i].close(SubflowCloseReason::Reset);
+            self.transport.subflows[i].close(SubflowCloseReason::Reset);
             self.fail(ctx, CloseReason::Reset);
             return;
         }
@@ -211,44 +170,36 @@ impl Connection {
             _ => None,
         });
         if let Some(dsn) = failed {
-            self.on_spoilt(i, dsn);
+            self.transport.on_spoilt(i, dsn);
         }
-        self.subflows[i].close(match failed {
+        self.transport.subflows[i].close(match failed {
             Some(_) => SubflowCloseReason::BadChecksum,
             None => SubflowCloseReason::Reset,
         });
         // Nobody can be sure yet that the peer knows the connection: it is not joined again.
-        let opens = self.subflows[i].opens == Opens::Connection;
-        let last = opens || !self.subflows.iter().any(Subflow::is_alive);
-        if last && self.mptcp().is_some_and(|m| !m.confirmed) {
+        let opens = self.transport.subflows[i].opens == Opens::Connection;
+        let last = opens || !self.transport.subflows.iter().any(Subflow::is_alive);
+        if last && self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
         }
-        if matches!(self.mode, Mode::Tcp) && !self.is_ended() {
+        if matches!(self.transport.mode, Mode::Tcp) && !self.transport.is_ended() {
             // With the peer's FIN here and nothing but our own outstanding, the peer has forgotten
             // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
-            let subflow = &self.subflows[i];
-            let through = subflow.fin_sent && subflow.snd.una + 1 >= subflow.snd.nxt;
-            match through && self.rcv.complete() {
+            let subflow = &self.transport.subflows[i];
+            let through = subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
+            match through && self.transport.rcv.complete() {
                 // What is left to read stays: `settle` ends the connection after it.
-                true => self.snd.fin = SendFin::Acked,
+                true => self.transport.closing.on_acked(),
                 false => self.fail(ctx, CloseReason::Reset),
             }
         }
     }
 
-    /// Whether it ends the connection: it names our key (RFC 8684 section 3.5).
-    pub(super) fn is_fast_close(&self, tcp: &tcp::Repr) -> bool {
-        let ours = self.mptcp().map(|mptcp| mptcp.local.key);
-        tcp.options.mptcp.iter().any(|option| {
-            matches!(option, MptcpOption::FastClose { receiver_key } if Some(*receiver_key) == ours)
-        })
-    }
-
     /// Acknowledgement and window at the subflow level of a segment that carries data or is `bare`.
     /// Returns whether it is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, bare: bool) -> bool {
-        let siblings = self.siblings(i);
-        let subflow = &mut self.subflows[i];
+        let siblings = self.transport.subflows.siblings(i);
+        let subflow = &mut self.transport.subflows[i];
         let clock = subflow.ts_now(ctx.now);
         let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
         let echo = timestamps.map(|ts| Echo {
@@ -266,15 +217,18 @@ impl Connection {
         };
         let sacks = take_blocks(ctx.now, snd, ack, tcp);
         let advanced = ack > snd.una;
-        let news = self.moves_data_ack(tcp);
-        let subflow = &mut self.subflows[i];
+        // DATA_FIN counts as a byte.
+        let una = self.transport.snd.una() + u64::from(self.transport.closing.is_acked());
+        let mptcp = self.transport.mode.mptcp();
+        let news = mptcp.is_some_and(|m| m.moves_data_ack(tcp, una));
+        let subflow = &mut self.transport.subflows[i];
         let snd = &mut subflow.snd;
         let lost = snd.traffic.bytes_lost;
         if subflow.marks.bears() && tcp.flags.contains(Flags::ECE) {
             snd.on_mark(ack);
         }
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
-            subflow.stale = false;
+            subflow.signs.stale = false;
             subflow.judge_sizes(ctx.now);
         }
         let snd = &mut subflow.snd;
@@ -291,50 +245,35 @@ impl Connection {
         if ack >= snd.una {
             // At the data level only the right edge counts, and it never moves back (RFC 8684
             // section 3.3.1); an acknowledgement that was overtaken must not close the window.
-            let shared = matches!(self.mode, Mode::Mptcp(_));
+            let shared = matches!(self.transport.mode, Mode::Mptcp(_));
             let floor = if shared { snd.wnd_end } else { 0 };
             snd.offer(floor.max(ack + window), window);
         }
-        if advanced && subflow.fin_sent && snd.board.is_empty() {
-            subflow.fin_acked = true;
+        if advanced && subflow.closing.is_fin_sent() && snd.board.is_empty() {
+            subflow.closing.on_fin_acked();
         }
         self.note_arrivals(i);
         self.tell_loss(i, lost);
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         if advanced && subflow.is_worth_remembering(ctx.now) {
             subflow.remember(ctx.now, ctx.records);
         }
-        if matches!(self.mode, Mode::Tcp) {
+        if matches!(self.transport.mode, Mode::Tcp) {
             self.on_plain_ack(ctx, i);
         }
         true
     }
 
-    /// Whether a segment acknowledges something new at the data level. It may have been sent for that
-    /// alone, and is no duplicate.
-    fn moves_data_ack(&self, tcp: &tcp::Repr) -> bool {
-        // DATA_FIN counts as a byte.
-        let una = self.snd.una() + u64::from(self.snd.fin == SendFin::Acked);
-        let newer = |option: &MptcpOption| match (option, self.mptcp()) {
-            (MptcpOption::Dss(dss), Some(mptcp)) => {
-                let ack = dss.data_ack.and_then(|ack| mptcp.ack_offset(ack, una));
-                ack.is_some_and(|ack| ack > una)
-            }
-            _ => false,
-        };
-        tcp.options.mptcp.iter().any(newer)
-    }
-
     /// What subflow `i` newly acknowledged needs no copy any more.
     fn note_arrivals(&mut self, i: usize) {
-        let multipath = matches!(self.mode, Mode::Mptcp(_));
-        let subflow = &mut self.subflows[i];
+        let multipath = matches!(self.transport.mode, Mode::Mptcp(_));
+        let subflow = &mut self.transport.subflows[i];
         let id = subflow.id;
         let mut bytes = 0;
         for range in subflow.snd.board.take_arrived() {
             bytes += range.end - range.start;
             if multipath {
-                self.snd.flight.on_arrived(range);
+                self.transport.snd.flight.on_arrived(range);
             }
         }
         if bytes > 0 {
@@ -345,7 +284,7 @@ impl Connection {
 
     /// Tells the strategy what subflow `i` lost since it had lost `before` bytes.
     pub(super) fn tell_loss(&mut self, i: usize, before: u64) {
-        let subflow = &self.subflows[i];
+        let subflow = &self.transport.subflows[i];
         let bytes = subflow.snd.traffic.bytes_lost - before;
         if bytes > 0 {
             self.strategy.on_event(&StrategyEvent::Lost {
@@ -355,42 +294,30 @@ impl Connection {
         }
     }
 
-    /// What coupled congestion control of subflow `i` sees; nothing where it is not coupled.
-    fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
-        let own = &self.subflows[i].snd;
-        if !own.cc.is_coupled() {
-            return ArrayVec::new();
-        }
-        let others = self.subflows.iter().enumerate();
-        let others = others.filter(|(n, s)| *n != i && s.is_established());
-        let senders = iter::once(own).chain(others.map(|(_, s)| &s.snd));
-        senders.take(MAX_SIBLINGS).map(Sender::sibling).collect()
-    }
-
     /// Regular TCP: the subflow's numbers are the connection's.
     // Conforms: 8684-3.7-13
     pub(super) fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let snd = &self.subflows[i].snd;
-        let una = (snd.una - 1).min(self.snd.nxt);
+        let snd = &self.transport.subflows[i].snd;
+        let una = (snd.una - 1).min(self.transport.snd.nxt);
         let wnd_end = snd.wnd_end - 1;
-        self.snd.wnd_end = wnd_end;
+        self.transport.snd.wnd_end = wnd_end;
         self.acknowledge(ctx, una);
-        if self.subflows[i].fin_acked {
-            self.snd.fin = SendFin::Acked;
+        if self.transport.subflows[i].closing.is_fin_acked() {
+            self.transport.closing.on_acked();
         }
     }
 
     /// Everything below `una` arrived at the data level.
     pub(super) fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
-        if una > self.snd.una() {
-            let subflows = &self.subflows;
+        if una > self.transport.snd.una() {
+            let subflows = &self.transport.subflows;
             let needed = || repeats(subflows, una);
-            self.snd.buf.release_to(una, needed, ctx.pool);
-            self.snd.flight.release_to(una);
-            self.live.stall_at = None;
-            self.live.stall_tries = 0;
-            self.live.last_payload = ctx.now;
-            self.signal_writable(ctx);
+            self.transport.snd.buf.release_to(una, needed, ctx.pool);
+            self.transport.snd.flight.release_to(una);
+            self.transport.live.stall_at = None;
+            self.transport.live.stall_tries = 0;
+            self.transport.live.last_payload = ctx.now;
+            self.transport.signal_writable(ctx);
             self.signal_delivered(ctx);
         }
     }
@@ -412,8 +339,8 @@ impl Connection {
                 }
                 &MptcpOption::Capable(Capable::Data {
                     data_len, checksum, ..
-                }) if !self.subflows[i].active => {
-                    let in_syn = self.subflows[i].syn_data.received;
+                }) if !self.transport.subflows[i].active => {
+                    let in_syn = self.transport.subflows[i].syn_data.received;
                     let map = Mapping {
                         data: in_syn,
                         sub: 1 + in_syn,
@@ -421,31 +348,31 @@ impl Connection {
                         fin: false,
                         checksum,
                     };
-                    if self.mptcp().is_some() {
-                        self.subflows[i].dss_seen = true;
-                        self.take_mapping(i, map);
+                    if self.transport.mode.mptcp().is_some() {
+                        self.transport.subflows[i].dss_seen = true;
+                        self.transport.take_mapping(i, map);
                     }
                 }
                 &MptcpOption::Fail { dsn } => self.on_mp_fail(ctx, i, dsn),
                 // The peer repeats its third ACK: our first DATA_ACK was lost.
                 MptcpOption::Capable(Capable::Ack { .. }) => {
-                    self.subflows[i].rcv.ack_now();
+                    self.transport.subflows[i].rcv.ack_now();
                     // Linux sends what it had in its SYN again so, without a mapping.
                     if len > 0 {
                         self.on_bare_segment(ctx, i, seq, len);
                     }
                 }
                 // As above: our fourth ACK was lost.
-                MptcpOption::Join(_) => self.subflows[i].rcv.ack_now(),
-                &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
+                MptcpOption::Join(_) => self.transport.subflows[i].rcv.ack_now(),
+                &MptcpOption::Prio { backup } => self.transport.subflows[i].priority.peer = backup,
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
-                MptcpOption::FastClose { .. } if self.is_fast_close(tcp) => {
+                MptcpOption::FastClose { .. } if self.transport.mode.is_fast_close(tcp) => {
                     // Whoever saw the keys has to hit the sequence number, as with a RST (RFC 5961
                     // section 3). A peer whose data was lost hits one of two, or is told, each time: it
                     // repeats MP_FASTCLOSE a few times only.
-                    let rcv = &mut self.subflows[i].rcv;
-                    match rcv.is_end(seq) || self.joins.auth == JoinAuth::Keys {
+                    let rcv = &mut self.transport.subflows[i].rcv;
+                    match rcv.is_end(seq) || self.transport.joins.auth == JoinAuth::Keys {
                         true => self.fail(ctx, CloseReason::Reset),
                         false => rcv.ack_now(),
                     }
@@ -460,43 +387,42 @@ impl Connection {
 
     // Conforms: 8684-3.3.2-7, 8684-3.3.5-1, 8684-3.3.5-2, 8684-4-1
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
-        let una = self.snd.una();
+        let una = self.transport.snd.una();
         // A DATA_FIN that waits to be repeated was sent all the same.
-        let fin_sent = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
-        let sent_end = self.snd.nxt + u64::from(self.live.fin_tries > 0);
-        let fin_end = self.snd.buf.end() + 1;
-        let Mode::Mptcp(mptcp) = &mut self.mode else {
+        let fin_sent = self.transport.closing.is_out();
+        let sent_end = self.transport.snd.nxt + u64::from(self.transport.closing.tries() > 0);
+        let fin_end = self.transport.snd.buf.end() + 1;
+        let Mode::Mptcp(mptcp) = &mut self.transport.mode else {
             return;
         };
-        self.subflows[i].dss_seen = true;
+        self.transport.subflows[i].dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
-            if self.snd.outstanding() == 0 && self.live.fin_tries == 0 {
+            if self.transport.snd.outstanding() == 0 && self.transport.closing.tries() == 0 {
                 // Nothing is owed but window, and the peer is heard to hold it back.
-                self.live.behind = None;
+                self.transport.live.behind = None;
             }
-            let shift = self.subflows[i].agreed.peer_shift;
+            let shift = self.transport.subflows[i].agreed.peer_shift;
             let wnd_end = ack + (u64::from(window) << shift);
-            if wnd_end > self.snd.wnd_end {
-                self.snd.wnd_end = wnd_end;
-                self.live.stall_tries = 0;
-                for subflow in &mut self.subflows {
+            if wnd_end > self.transport.snd.wnd_end {
+                self.transport.snd.wnd_end = wnd_end;
+                self.transport.live.stall_tries = 0;
+                for subflow in self.transport.subflows.iter_mut() {
                     subflow.snd.open_window();
                 }
             }
             if fin_sent && ack == fin_end {
-                self.snd.fin = SendFin::Acked;
-                self.live.fin_at = None;
+                self.transport.closing.on_acked();
             }
-            self.acknowledge(ctx, ack.min(self.snd.nxt));
-            self.confirm(ctx.now);
+            self.acknowledge(ctx, ack.min(self.transport.snd.nxt));
+            self.transport.confirm(ctx.now);
         }
     }
 
     // Conforms: 8684-3.3.2-5, 8684-3.7-8
     fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
-        let rcv_nxt = self.rcv.buf.rcv_nxt();
-        let Some(mptcp) = self.mptcp_mut() else {
+        let rcv_nxt = self.transport.rcv.buf.rcv_nxt();
+        let Some(mptcp) = self.transport.mode.mptcp_mut() else {
             return;
         };
         let widened = mapping.dsn.is_eight() && !mptcp.wide_ack;
@@ -505,10 +431,10 @@ impl Connection {
             return;
         };
         if widened {
-            self.size_segments();
+            self.transport.size_segments();
         }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
-        let sub = self.subflows[i].mapped_from(mapping.subflow_seq);
+        let sub = self.transport.subflows[i].mapped_from(mapping.subflow_seq);
         let map = Mapping {
             data,
             // A DATA_FIN without data maps no subflow byte.
@@ -518,8 +444,8 @@ impl Connection {
             checksum: mapping.checksum,
         };
         let end = data + u64::from(len);
-        if !self.is_checkable(&map) {
-            self.break_off(i);
+        if !self.transport.mode.is_checkable(&map) {
+            self.transport.subflows[i].break_off();
             return;
         }
         // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a
@@ -530,25 +456,9 @@ impl Connection {
         }
         match len {
             0 => {}
-            _ if sub.is_none() => self.break_off(i),
-            _ => self.take_mapping(i, map),
+            _ if sub.is_none() => self.transport.subflows[i].break_off(),
+            _ => self.transport.take_mapping(i, map),
         }
-    }
-
-    /// Takes note of where payload of subflow `i` belongs. One that says otherwise than before, or
-    /// lacks its checksum, ends the subflow.
-    fn take_mapping(&mut self, i: usize, map: Mapping) {
-        if !self.is_checkable(&map) || !self.subflows[i].rcv.add_mapping(map) {
-            self.break_off(i);
-        }
-    }
-
-    // Conforms: 8684-3.3-4
-    fn break_off(&mut self, i: usize) {
-        self.subflows[i].begin_reset(
-            ResetKind::Subflow(ResetReason::MptcpSpecific),
-            SubflowCloseReason::PeerMisbehaved,
-        );
     }
 
     /// Stores payload that has a mapping. What cannot be stored is not acknowledged at the
@@ -561,10 +471,10 @@ impl Connection {
         payload: &mut Payload<'_>,
         outside: Outside,
     ) {
-        if self.subflows[i].phase != Phase::Established {
+        if self.transport.subflows[i].phase != Phase::Established {
             return;
         }
-        let rcv = &mut self.subflows[i].rcv;
+        let rcv = &mut self.transport.subflows[i].rcv;
         if rcv.has(&range) {
             rcv.on_duplicate(range);
             return;
@@ -573,31 +483,36 @@ impl Connection {
             rcv.ack_now();
             return;
         }
-        self.size_window(ctx);
+        self.transport.rcv.size_window(ctx.pool, ctx.config);
         // Of what stands behind a hole a group keeps no more than its part.
-        let behind = range.start > self.subflows[i].rcv.nxt;
-        if self.holds_too_much(ctx) || behind && ctx.pool.is_over(self.group) {
-            self.subflows[i].rcv.ack_now();
+        let behind = range.start > self.transport.subflows[i].rcv.nxt;
+        if self
+            .transport
+            .share
+            .is_used_up(ctx.pool, self.transport.rcv.buf.readable())
+            || behind && ctx.pool.is_over(self.transport.share.group)
+        {
+            self.transport.subflows[i].rcv.ack_now();
             return;
         }
-        let before = self.rcv.buf.rcv_nxt();
+        let before = self.transport.rcv.buf.rcv_nxt();
         let stored = self.store(ctx, i, range.clone(), payload);
-        let rcv = &mut self.subflows[i].rcv;
+        let rcv = &mut self.transport.subflows[i].rcv;
         if stored.end > stored.start {
             let mss = match outside.gso_size {
                 0 => payload.len() as u64,
                 size => u64::from(size),
             };
             rcv.on_payload(ctx.now, stored, mss);
-            self.live.last_payload = ctx.now;
+            self.transport.live.last_payload = ctx.now;
         } else {
             rcv.ack_now();
         }
-        if self.rcv.buf.rcv_nxt() > before {
-            self.signal_readable(ctx);
+        if self.transport.rcv.buf.rcv_nxt() > before {
+            self.transport.signal_readable(ctx);
             // The data level moved because of another subflow's gap: tell it now.
-            if self.rcv.complete() && rcv_due(&self.subflows[i].rcv.due) {
-                self.subflows[i].rcv.ack_now();
+            if self.transport.rcv.complete() && rcv_due(&self.transport.subflows[i].rcv.due) {
+                self.transport.subflows[i].rcv.ack_now();
             }
         }
     }
@@ -611,12 +526,14 @@ impl Connection {
         range: Range<u64>,
         payload: &mut Payload<'_>,
     ) -> Range<u64> {
-        let start = range.start.max(self.subflows[i].rcv.nxt.min(range.end));
+        let start = range
+            .start
+            .max(self.transport.subflows[i].rcv.nxt.min(range.end));
         let mut at = start;
         while at < range.end {
-            let (data, len) = match &self.mode {
+            let (data, len) = match &self.transport.mode {
                 Mode::Tcp => (at - 1, range.end - at),
-                _ => match self.subflows[i].rcv.mapping_at(at) {
+                _ => match self.transport.subflows[i].rcv.mapping_at(at) {
                     Some(map) => (
                         map.data + (at - map.sub),
                         (map.sub + u64::from(map.len)).min(range.end) - at,
@@ -624,33 +541,43 @@ impl Connection {
                     None => break,
                 },
             };
-            if self.is_ended() {
+            if self.transport.is_ended() {
                 // Nobody reads any more: acknowledge and forget, until the peer is told.
                 at += len;
                 continue;
             }
-            let unchecked = self.subflows[i].rcv.checks();
+            let unchecked = self.transport.subflows[i].rcv.checks();
             if !unchecked && !self.reach(ctx, i, data + len, false) {
                 break;
             }
             // Of one block at a time.
             let piece = payload.piece((at - range.start) as usize, len as usize);
             let len = piece.len() as u64;
-            let subflow = &mut self.subflows[i];
+            let subflow = &mut self.transport.subflows[i];
             let refused = match &mut subflow.rcv.held {
-                None => self.rcv.insert(data, piece, ctx.pool).map(|done| {
-                    subflow.duplicate += done.duplicate;
-                    done.refused
-                }),
+                None => self
+                    .transport
+                    .rcv
+                    .insert(data, piece, ctx.pool)
+                    .map(|done| {
+                        subflow.duplicate += done.duplicate;
+                        done.refused
+                    }),
                 Some(held) => {
-                    let room = self.rcv.buf.max_offset().saturating_sub(data).min(len);
+                    let room = self
+                        .transport
+                        .rcv
+                        .buf
+                        .max_offset()
+                        .saturating_sub(data)
+                        .min(len);
                     let done = held.insert(at, piece.first(room as usize), ctx.pool);
                     done.map(|done| done.refused + (len - room) as usize)
                 }
             };
             let Ok(refused) = refused else {
-                if at == self.subflows[i].rcv.nxt && ctx.pool.available() == 0 {
-                    self.let_go(i);
+                if at == self.transport.subflows[i].rcv.nxt && ctx.pool.available() == 0 {
+                    self.transport.let_go(i);
                 }
                 break;
             };
@@ -659,8 +586,99 @@ impl Connection {
                 break;
             }
         }
+        self.transport.note_placed();
         self.pass_checked_on(ctx, i);
         start..at
+    }
+}
+
+impl Transport {
+    /// The peer gave a sign of life; another one is owed if something is in flight.
+    // Conforms: 9293-3.8.6.1-4
+    pub(super) fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        self.subflows.wake(ctx.now, i);
+        let subflow = &mut self.subflows[i];
+        if subflow.snd.board.is_empty() {
+            subflow.signs.stale = false;
+        }
+        let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
+        let owed = in_flight || self.snd.outstanding() > 0;
+        self.live.waiting_since = owed.then_some(ctx.now);
+        self.signal_writable(ctx);
+    }
+}
+
+impl Transport {
+    /// A segment that lies below what the peer was told is here is answered and nothing of it is
+    /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
+    /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
+    /// counts. Returns whether it was one.
+    // Conforms: 9293-3.10.7.4-1
+    fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
+        let subflow = &mut self.subflows[i];
+        let fin = tcp.flags.contains(Flags::FIN);
+        if range.end + u64::from(fin) >= subflow.rcv.ack_sent {
+            return false;
+        }
+        let snd = &subflow.snd;
+        let ack = tcp.ack.offset_near(snd.iss, snd.una);
+        if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
+            // Its keepalive is as good as an answer to ours.
+            self.note_heard(ctx.now, i);
+        }
+        self.subflows.wake(ctx.now, i);
+        let rcv = &mut self.subflows[i].rcv;
+        if !range.is_empty() {
+            rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
+            rcv.on_duplicate(range);
+        } else if fin {
+            rcv.ack_now();
+        } else {
+            rcv.challenge(ctx.now);
+        }
+        true
+    }
+
+    /// Takes note of where payload of subflow `i` belongs. One that says otherwise than before, or
+    /// lacks its checksum, ends the subflow.
+    fn take_mapping(&mut self, i: usize, map: Mapping) {
+        if !self.mode.is_checkable(&map) || !self.subflows[i].rcv.add_mapping(map) {
+            self.subflows[i].break_off();
+        }
+    }
+}
+
+impl Subflow {
+    // Conforms: 8684-3.3-4
+    pub(super) fn break_off(&mut self) {
+        self.begin_reset(
+            ResetKind::Subflow(ResetReason::MptcpSpecific),
+            SubflowCloseReason::PeerMisbehaved,
+        );
+    }
+}
+
+impl Mode {
+    /// Whether it ends the connection: it names our key (RFC 8684 section 3.5).
+    pub(super) fn is_fast_close(&self, tcp: &tcp::Repr) -> bool {
+        let ours = self.mptcp().map(|mptcp| mptcp.local.key);
+        tcp.options.mptcp.iter().any(|option| {
+            matches!(option, MptcpOption::FastClose { receiver_key } if Some(*receiver_key) == ours)
+        })
+    }
+}
+
+impl Subflows {
+    /// What coupled congestion control of subflow `i` sees; nothing where it is not coupled.
+    pub(super) fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
+        let own = &self[i].snd;
+        if !own.cc.is_coupled() {
+            return ArrayVec::new();
+        }
+        let others = self.iter().enumerate();
+        let others = others.filter(|(n, s)| *n != i && s.is_established());
+        let senders = iter::once(own).chain(others.map(|(_, s)| &s.snd));
+        senders.take(MAX_SIBLINGS).map(Sender::sibling).collect()
     }
 }
 

@@ -6,9 +6,12 @@ use core::time::Duration;
 use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
-use super::connection::{Connection, Ctx};
+use super::ctx::Ctx;
+use super::ending::ResetKind;
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
+use super::transport::{Liveness, Transport};
 use crate::event::SubflowCloseReason;
 use crate::path::Target;
 
@@ -49,7 +52,7 @@ const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 impl Subflow {
     /// Returns whether it has potentially failed, or a NAT may have forgotten it.
     pub(super) fn is_stale(&self) -> bool {
-        self.stale || self.signs.resting
+        self.signs.stale || self.signs.resting
     }
 
     /// Returns whether the peer has answered nothing for so long that it may never do here.
@@ -59,7 +62,7 @@ impl Subflow {
 
     /// Returns whether it is a backup by its own wish or the peer's.
     pub(super) fn is_backup(&self) -> bool {
-        self.backup || self.peer_backup
+        self.priority.own || self.priority.peer
     }
 
     /// What it shares with a subflow that takes its place.
@@ -114,13 +117,45 @@ enum Due {
     Rest,
 }
 
-impl Connection {
+impl Liveness {
+    /// How long nothing but signs of life had come when the peer was heard last.
+    fn quiet(&self) -> Duration {
+        self.last_heard.saturating_since(self.last_payload)
+    }
+
+    /// Returns the subflow that alone is asked while the connection is idle, as long as it answers: of those
+    /// that are no backup the one on which the peer was heard last, which is the same at both ends. A connection
+    /// that moves data has none: each is asked.
+    fn keeper(&self, subflows: &Subflows) -> Option<usize> {
+        if self.quiet() < KEEPALIVE_BUSY {
+            return None;
+        }
+        let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.asked < 2;
+        let subflows = subflows.iter().enumerate();
+        let fit = subflows.filter(|(_, s)| answers(s));
+        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.heard_at))
+            .map(|(i, _)| i)
+    }
+
+    /// When a connection that nobody waits for asks on a path that is revalidated; one that was in use
+    /// when it was heard last asks now, as does one that is `in_use` because it has something to deliver. `slot` is
+    /// the connection's.
+    fn revalidates_at(&self, now: Instant, slot: u32, in_use: bool) -> Instant {
+        match in_use || self.quiet() < KEEPALIVE_BUSY {
+            true => now,
+            // Slots are small numbers, each of one connection.
+            false => now + (REVALIDATION_PACE * slot).min(MAX_REVALIDATION_DELAY),
+        }
+    }
+}
+
+impl Transport {
     /// When a subflow is to be asked for a sign of life, or rests.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         if !self.awaits_life() {
             return None;
         }
-        let keeper = self.keeper();
+        let keeper = self.live.keeper(&self.subflows);
         let subflows = 0..self.subflows.len();
         let due = subflows.filter_map(|i| self.sign_due(i, keeper));
         due.map(|(at, _)| at).min()
@@ -132,28 +167,10 @@ impl Connection {
         self.subflows[i].sign_due(self.live.last_payload, is_kept)
     }
 
-    /// Returns the subflow that alone is asked while the connection is idle, as long as it answers: of those
-    /// that are no backup the one on which the peer was heard last, which is the same at both ends. A connection
-    /// that moves data has none: each is asked.
-    fn keeper(&self) -> Option<usize> {
-        let quiet = self
-            .live
-            .last_heard
-            .saturating_since(self.live.last_payload);
-        if quiet < KEEPALIVE_BUSY {
-            return None;
-        }
-        let answers = |s: &Subflow| s.can_carry() && !s.stale && s.signs.asked < 2;
-        let subflows = self.subflows.iter().enumerate();
-        let fit = subflows.filter(|(_, s)| answers(s));
-        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.heard_at))
-            .map(|(i, _)| i)
-    }
-
     /// Returns whether the peer still has a part in this: one that does not has forgotten the connection
     /// and would answer a probe by RST, while there may be data left to read.
     fn awaits_life(&self) -> bool {
-        self.is_open() && !self.is_through()
+        self.is_open() && !self.closing.is_over()
     }
 
     /// Returns since when the peer was not heard, where it owes an answer or a subflow.
@@ -167,7 +184,7 @@ impl Connection {
         if !self.awaits_life() {
             return;
         }
-        let keeper = self.keeper();
+        let keeper = self.live.keeper(&self.subflows);
         for i in 0..self.subflows.len() {
             match self.sign_due(i, keeper) {
                 Some((at, Due::Question)) if at <= ctx.now => self.ask(ctx.now, i),
@@ -191,12 +208,12 @@ impl Connection {
 
     /// Asks on subflow `i` from `due` on, again and again where that is understood.
     fn question(&mut self, due: Instant, i: usize) {
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.subflows[i];
         if confirmed && subflow.can_carry() {
             self.signals.add(due, Signal::Doubt(subflow.id));
         } else {
-            subflow.keepalive_due = true;
+            subflow.owed.keepalive = true;
         }
     }
 
@@ -212,71 +229,12 @@ impl Connection {
         self.signals.on_heard(subflow.id);
     }
 
-    /// Subflow `i` is not deaf any more: none has to take its place.
-    pub(super) fn wake(&mut self, now: Instant, i: usize) {
-        let was_deaf = self.subflows[i].is_deaf();
-        self.subflows[i].wake(now);
-        if was_deaf {
-            let target = self.subflows[i].target();
-            let waits =
-                |s: &&mut Subflow| s.phase == Phase::SynSent && s.opens != Opens::Connection;
-            for join in self.subflows.iter_mut().filter(waits) {
-                if join.target() == target {
-                    join.close(SubflowCloseReason::Finished);
-                }
-            }
-        }
-    }
-
-    /// A question on subflow `i` was not answered in time. After two the strategy leaves it alone.
-    pub(super) fn on_unanswered(&mut self, i: usize) {
-        let subflow = &mut self.subflows[i];
-        subflow.signs.silent = subflow.signs.silent.saturating_add(1);
-        subflow.stale |= subflow.signs.silent >= 2;
-    }
-
-    /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its
-    /// way: by a NAT that drops what it does not know.
-    pub(super) fn is_deaf(&self) -> bool {
-        let mut there = self.subflows.iter().filter(|s| s.can_carry()).peekable();
-        there.peek().is_some() && there.all(Subflow::is_deaf)
-    }
-
-    /// Subflow `i` was opened in the place of others that are deaf.
-    pub(super) fn replace_deaf(&mut self, i: usize) {
-        let (id, target) = (self.subflows[i].id, self.subflows[i].target());
-        let replaced =
-            |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_deaf();
-        for subflow in self.subflows.iter_mut().filter(replaced) {
-            if subflow.target() == target {
-                subflow.begin_reset(
-                    ResetKind::Subflow(ResetReason::UnacceptablePerformance),
-                    SubflowCloseReason::TimedOut,
-                );
-            }
-        }
-    }
-
-    /// When a connection that nobody waits for asks on a path that is revalidated; one that was in use
-    /// when it was heard last asks now.
-    fn revalidates_at(&self, now: Instant) -> Instant {
-        let idle = self
-            .live
-            .last_heard
-            .saturating_since(self.live.last_payload);
-        let in_use = idle < KEEPALIVE_BUSY || self.snd.unsent() > 0 || self.snd.outstanding() > 0;
-        match in_use {
-            true => now,
-            // Slots are small numbers, each of one connection.
-            false => now + (REVALIDATION_PACE * self.id.slot).min(MAX_REVALIDATION_DELAY),
-        }
-    }
-
     /// Asks on established subflow `i`, whose path may have changed: at once where something is in flight,
     /// however long that would have waited.
     pub(super) fn revalidate(&mut self, ctx: &Ctx<'_>, i: usize) {
-        let due = self.revalidates_at(ctx.now);
-        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let in_use = self.snd.unsent() > 0 || self.snd.outstanding() > 0;
+        let due = self.live.revalidates_at(ctx.now, self.id.slot, in_use);
+        let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let subflow = &mut self.subflows[i];
         if !subflow.snd.board.is_empty() {
             let rto = subflow.snd.rtt.rto();
@@ -286,7 +244,7 @@ impl Connection {
         }
         if unconfirmed && subflow.active {
             // The third ACK may not have arrived, without which the question is not understood.
-            (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
+            (subflow.handshake.at, subflow.handshake.tries) = (Some(ctx.now), 0);
         }
         let pending = Signal::Doubt(subflow.id);
         if due > ctx.now && self.signals.has(&pending) {
@@ -294,19 +252,66 @@ impl Connection {
         }
         self.question(due, i);
     }
+}
+
+impl Subflow {
+    /// A question on self `i` was not answered in time. After two the strategy leaves it alone.
+    pub(super) fn on_unanswered(&mut self) {
+        self.signs.silent = self.signs.silent.saturating_add(1);
+        self.signs.stale |= self.signs.silent >= 2;
+    }
 
     /// Repeats the SYN or third ACK of a join that was sent more than once in vain.
-    pub(super) fn repeat_join(&mut self, now: Instant, i: usize) {
-        let subflow = &mut self.subflows[i];
-        let again = match subflow.phase {
-            Phase::SynSent => subflow.unanswered >= 2,
-            _ => subflow.handshake_tries >= 2,
+    pub(super) fn repeat_join(&mut self, now: Instant) {
+        let again = match self.phase {
+            Phase::SynSent => self.handshake.unanswered >= 2,
+            _ => self.handshake.tries >= 2,
         };
-        if again && subflow.handshake_at.is_some() {
-            subflow.handshake_at = Some(now);
+        if again && self.handshake.at.is_some() {
+            self.handshake.at = Some(now);
             // As if it had been sent once: it counts as repeated, and more of it may follow.
-            subflow.unanswered = subflow.unanswered.min(1);
-            subflow.handshake_tries = 2;
+            self.handshake.unanswered = self.handshake.unanswered.min(1);
+            self.handshake.tries = 2;
+        }
+    }
+}
+
+impl Subflows {
+    /// Subflow `i` is not deaf any more: none has to take its place.
+    pub(super) fn wake(&mut self, now: Instant, i: usize) {
+        let was_deaf = self[i].is_deaf();
+        self[i].wake(now);
+        if was_deaf {
+            let target = self[i].target();
+            let waits =
+                |s: &&mut Subflow| s.phase == Phase::SynSent && s.opens != Opens::Connection;
+            for join in self.iter_mut().filter(waits) {
+                if join.target() == target {
+                    join.close(SubflowCloseReason::Finished);
+                }
+            }
+        }
+    }
+
+    /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its
+    /// way: by a NAT that drops what it does not know.
+    pub(super) fn is_deaf(&self) -> bool {
+        let mut there = self.iter().filter(|s| s.can_carry()).peekable();
+        there.peek().is_some() && there.all(Subflow::is_deaf)
+    }
+
+    /// Subflow `i` was opened in the place of others that are deaf.
+    pub(super) fn replace_deaf(&mut self, i: usize) {
+        let (id, target) = (self[i].id, self[i].target());
+        let replaced =
+            |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_deaf();
+        for subflow in self.iter_mut().filter(replaced) {
+            if subflow.target() == target {
+                subflow.begin_reset(
+                    ResetKind::Subflow(ResetReason::UnacceptablePerformance),
+                    SubflowCloseReason::TimedOut,
+                );
+            }
         }
     }
 }

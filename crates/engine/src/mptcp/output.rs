@@ -9,9 +9,14 @@ use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
 use super::checksum::MAX_CHECKED_MAPPING;
-use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
 use super::handshake::{repeat_at, window_shift};
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::mode::Mode;
+use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
+use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
 use crate::tcp::ecn::Marks;
@@ -55,124 +60,108 @@ impl Connection {
     /// The next packet, if any.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let lacks = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
-        let first = self.subflows.iter().position(lacks);
-        let owing = first.unwrap_or(self.subflows.len())..self.subflows.len();
+        let first = self.transport.subflows.iter().position(lacks);
+        let owing = first.unwrap_or(self.transport.subflows.len())..self.transport.subflows.len();
         for i in owing.clone() {
             if let Some(packet) = self.poll_subflow(ctx, i) {
                 return Some(packet);
             }
         }
-        if let Some(packet) = self.poll_signal(ctx) {
+        if let Some(packet) = self.transport.poll_signal(ctx) {
             return Some(packet);
         }
-        if self.is_open() {
-            let data = self.poll_data(ctx).or_else(|| self.poll_data_fin(ctx));
+        if self.transport.is_open() {
+            let data = self
+                .poll_data(ctx)
+                .or_else(|| self.transport.poll_data_fin(ctx));
             if data.is_some() {
                 return data;
             }
         }
         for i in owing.clone() {
-            if self.subflows[i].snd.has_nothing_new(ctx.now) {
+            if self.transport.subflows[i].snd.has_nothing_new(ctx.now) {
                 return self.poll_transmit(ctx);
             }
         }
-        owing
-            .into_iter()
-            .find_map(|i| self.poll_fin(ctx, i).or_else(|| self.poll_ack(ctx, i)))
+        owing.into_iter().find_map(|i| {
+            self.transport
+                .poll_fin(ctx, i)
+                .or_else(|| self.transport.poll_ack(ctx, i))
+        })
     }
 
     /// Handshakes, resets, retransmissions and probes of one subflow.
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         match subflow.phase {
             Phase::Closed => None,
-            Phase::Aborted => self.poll_fast_close(ctx, i),
-            Phase::Resetting => self.send_reset(ctx, i),
+            Phase::Aborted => self.transport.poll_fast_close(ctx, i),
+            Phase::Resetting => self.transport.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
-                if subflow.handshake_at.is_some_and(|at| at <= ctx.now) {
+                if subflow.handshake.at.is_some_and(|at| at <= ctx.now) {
                     return self.poll_handshake(ctx, i);
                 }
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
-                    return self.send_ack(ctx, i);
+                    return self.transport.send_ack(ctx, i);
                 }
-                if self.is_ended() && self.repeats_data(i) {
-                    return self.end_unrepeated(ctx, i);
+                if self.transport.is_ended() && self.transport.subflows[i].repeats_data() {
+                    return self.transport.end_unrepeated(ctx, i);
                 }
-                if !self.is_ended()
-                    && let Some(rest) = self.poll_rest(ctx, i)
+                if !self.transport.is_ended()
+                    && let Some(rest) = self.transport.poll_rest(ctx, i)
                 {
                     return Some(rest);
                 }
-                let subflow = &mut self.subflows[i];
-                if subflow.probe_due {
-                    subflow.probe_due = false;
+                let subflow = &mut self.transport.subflows[i];
+                if subflow.owed.probe {
+                    subflow.owed.probe = false;
                     if let Some(sent) = subflow.snd.probe(ctx.now) {
-                        return Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission));
+                        return Some(self.transport.send_record(
+                            ctx,
+                            i,
+                            &sent,
+                            SegmentKind::Retransmission,
+                        ));
                     }
                 }
-                if self.subflows[i].keepalive_due {
-                    self.subflows[i].keepalive_due = false;
-                    return Some(self.send_probe(ctx, i));
+                if self.transport.subflows[i].owed.keepalive {
+                    self.transport.subflows[i].owed.keepalive = false;
+                    return Some(self.transport.send_probe(ctx, i));
                 }
-                self.poll_retransmit(ctx, i)
+                self.transport.poll_retransmit(ctx, i)
             }
         }
-    }
-
-    /// Whether what subflow `i` repeats next is data, not its FIN.
-    fn repeats_data(&self, i: usize) -> bool {
-        let subflow = &self.subflows[i];
-        let mut sent = subflow.snd.board.iter();
-        let next = match subflow.probe_due {
-            true => sent.rfind(|sent| !sent.sacked),
-            false => sent.find(|sent| sent.lost),
-        };
-        next.is_some_and(|sent| !sent.fin)
-    }
-
-    /// After the end of the connection there is no data to be repeated: the peer has it, by another
-    /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
-    /// its answers.
-    // Conforms: 8684-3.3.3-7
-    fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
-        let subflow = &mut self.subflows[i];
-        if !subflow.rcv.finished() {
-            return None;
-        }
-        let kind = ResetKind::Subflow(ResetReason::TooMuchOutstanding);
-        subflow.begin_reset(kind, SubflowCloseReason::Finished);
-        self.send_reset(ctx, i)
     }
 
     /// SYN, SYN/ACK or third ACK.
     // Conforms: 8684-3.2-12, 8684-3.9.3-1
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
-        let subflow = &mut self.subflows[i];
-        if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
+        let subflow = &mut self.transport.subflows[i];
+        if subflow.handshake.at.is_none_or(|at| at > ctx.now) {
             return None;
         }
         if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
             subflow.note_third_ack(ctx.now, ctx.records);
             if subflow.phase == Phase::JoinAcked {
-                self.note_join();
+                self.transport.mode.note_join();
             }
-            return self.send_ack(ctx, i);
+            return self.transport.send_ack(ctx, i);
         }
-        subflow.asks_plainly |= subflow.unanswered >= CAPABLE_SYNS;
-        subflow.handshake_tries += 1;
-        subflow.unanswered += 1;
+        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= CAPABLE_SYNS;
+        subflow.handshake.tries += 1;
+        subflow.handshake.unanswered += 1;
         let rto = subflow.snd.rtt.rto();
-        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.unanswered, rto));
+        subflow.handshake.at = Some(repeat_at(ctx.now, subflow.handshake.unanswered, rto));
         let phase = subflow.phase;
         Some(self.send_syn(ctx, i, phase))
     }
 
     fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
-        let subflow = &self.subflows[i];
+        let subflow = &self.transport.subflows[i];
         let answer = phase == Phase::SynReceived;
         let mut options = Options {
-            mss: Some(subflow.announced_mss()),
+            mss: Some(subflow.size.announced_mss()),
             ..Options::default()
         };
         // A SYN/ACK offers only what the SYN did.
@@ -187,9 +176,12 @@ impl Connection {
             });
         }
         let mptcp = match (subflow.opens, answer) {
-            (Opens::Connection, _) => self.capable_option(ctx.config, subflow),
-            (Opens::Join { .. }, false) => self.join_syn(subflow),
-            (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
+            (Opens::Connection, _) => self.transport.mode.capable_option(ctx.config, subflow),
+            (Opens::Join { .. }, false) => self.transport.mode.join_syn(subflow),
+            (Opens::Join { .. }, true) => {
+                let mptcp = self.transport.mode.mptcp();
+                mptcp.and_then(|m| m.join_syn_ack(subflow, self.transport.joins.secret()))
+            }
         };
         if !answer && matches!(mptcp, Some(MptcpOption::Capable(_))) {
             self.paths.on_offer(subflow.path);
@@ -198,33 +190,50 @@ impl Connection {
         let joins = subflow.opens != Opens::Connection;
         let body = match (joins, answer) {
             (true, _) => Body::None,
-            (false, true) => self.grant_cookie(i, &mut options),
-            (false, false) => self.open_fast(ctx, i, &mut options),
+            (false, true) => self.transport.subflows[i].grant_cookie(&mut options),
+            (false, false) => self.transport.open_fast(ctx, i, &mut options),
         };
-        let subflow = &self.subflows[i];
+        let subflow = &self.transport.subflows[i];
         let flags = match answer {
             true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
-            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake_tries),
+            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake.tries),
         };
-        let mut out = self.emit(ctx, i, 0, flags, options, body);
+        let mut out = self.transport.emit(ctx, i, 0, flags, options, body);
         if joins && !answer {
             out.kind = SegmentKind::JoinSyn;
-            self.subflows[i].snd.traffic.join_syns += 1;
+            self.transport.subflows[i].snd.traffic.join_syns += 1;
         }
         out
+    }
+}
+
+impl Transport {
+    /// After the end of the connection there is no data to be repeated: the peer has it, by another
+    /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
+    /// its answers.
+    // Conforms: 8684-3.3.3-7
+    fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        if !subflow.rcv.finished() {
+            return None;
+        }
+        let kind = ResetKind::Subflow(ResetReason::TooMuchOutstanding);
+        subflow.begin_reset(kind, SubflowCloseReason::Finished);
+        self.send_reset(ctx, i)
     }
 
     pub(super) fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
         let kind = subflow
+            .ending
             .reset
             .unwrap_or(ResetKind::Subflow(ResetReason::Unspecified));
         let mut options = Options {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
         };
-        let seq = subflow.reset_at.unwrap_or(subflow.snd.nxt);
+        let seq = subflow.ending.reset_at.unwrap_or(subflow.snd.nxt);
         if let Mode::Mptcp(mptcp) = &self.mode {
             options.mptcp.push(match kind {
                 ResetKind::FastClose => {
@@ -268,12 +277,12 @@ impl Connection {
     /// DATA_FIN by itself, where no data segment could carry it (RFC 8684 section 3.3.3).
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        let due = self.snd.fin == SendFin::Queued && self.snd.unsent() == 0;
-        let confirmed = self.mptcp()?.confirmed;
+        let due = self.closing.is_due() && self.snd.unsent() == 0;
+        let confirmed = self.mode.mptcp()?.confirmed;
         if !due || !confirmed {
             return None;
         }
-        let i = self.subflow_for_signal(self.live.fin_tries)?;
+        let i = self.subflows.subflow_for_signal(self.closing.tries())?;
         self.note_data_fin(ctx.now, i);
         let mut map = Mapping {
             data: self.snd.buf.end(),
@@ -282,48 +291,34 @@ impl Connection {
             fin: true,
             checksum: None,
         };
-        map.checksum = self.checksum_of(i, &map);
+        let (buf, in_syn) = (&self.snd.buf, self.subflows[i].syn_data.sent);
+        let mptcp = self.mode.mptcp();
+        map.checksum = mptcp.and_then(|m| m.checksum_of(buf, &map, in_syn));
         let mut options = Options {
             timestamps: self.subflows[i].timestamps(ctx.now),
             ..Options::default()
         };
         options.mptcp.extend(
-            self.mptcp()
-                .map(|m| MptcpOption::Dss(self.mapped_dss(m, &map, 0))),
+            self.mode
+                .mptcp()
+                .map(|m| MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &map, 0))),
         );
         let seq = self.subflows[i].snd.nxt;
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
 
-    /// The subflow for something the peer did not answer `tries` times: the fastest one, and when
-    /// that was in vain the others in turn, for a path may carry segments but not their options.
-    pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
-        let stale = |i: &usize| self.subflows[*i].is_stale();
-        let usable = (0..self.subflows.len()).filter(|i| self.subflows[*i].can_carry());
-        let mut usable: ArrayVec<usize, MAX_VIEWS> = usable.take(MAX_VIEWS).collect();
-        usable.sort_by_key(|i| (stale(i), self.subflows[*i].snd.rtt.srtt()));
-        let working = usable.iter().filter(|i| !stale(i)).count();
-        let among = if working > 0 { working } else { usable.len() };
-        let turn = tries as usize / 2;
-        usable.get(turn.checked_rem(among)?).copied()
-    }
-
     // Conforms: 8684-3.3.3-4
     fn note_data_fin(&mut self, now: Instant, i: usize) {
-        self.snd.fin = SendFin::Sent;
-        let rto = self.subflows[i].snd.rtt.rto() * (1 << self.live.fin_tries.min(5));
-        self.live.fin_tries += 1;
-        self.live.fin_at = Some(now + rto);
+        self.closing.on_sent(now, self.subflows[i].snd.rtt.rto());
         self.live.waiting_since.get_or_insert(now);
     }
 
     fn poll_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
-        if !subflow.fin_wanted || subflow.fin_sent || !subflow.is_established() {
+        if !subflow.closing.owes_fin() || !subflow.is_established() {
             return None;
         }
-        subflow.fin_sent = true;
-        subflow.closed_second = subflow.rcv.finished();
+        subflow.closing.on_fin_sent();
         let none = Mapping {
             data: 0,
             sub: 0,
@@ -338,7 +333,9 @@ impl Connection {
 
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
-        let farewell = self.infinite_mapping(i, seq, self.snd.buf.end());
+        let farewell = self
+            .farewell
+            .infinite_mapping(&self.subflows[i], seq, self.snd.buf.end());
         options.mptcp.extend(farewell);
         self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
     }
@@ -353,7 +350,7 @@ impl Connection {
 
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
-        options.mptcp.extend(self.take_fail());
+        options.mptcp.extend(self.farewell.take_fail());
         let subflow = &mut self.subflows[i];
         if subflow.agreed.sack {
             let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
@@ -373,7 +370,11 @@ impl Connection {
             ..Options::default()
         };
         let option = match &self.mode {
-            Mode::Mptcp(_) if subflow.phase == Phase::JoinAcked => self.join_ack(i),
+            Mode::Mptcp(m) if subflow.phase == Phase::JoinAcked => {
+                let secret = self.joins.secret();
+                let nonces = subflow.nonces();
+                nonces.map(|nonces| m.join_ack(nonces, secret))
+            }
             // The third ACK, until it is known to have arrived.
             Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
@@ -382,7 +383,7 @@ impl Connection {
                     receiver_key: m.remote.key,
                 }))
             }
-            Mode::Mptcp(m) => Some(MptcpOption::Dss(self.dss(m))),
+            Mode::Mptcp(m) => Some(MptcpOption::Dss(m.dss(self.rcv.data_ack()))),
             _ => None,
         };
         options.mptcp.extend(option);
@@ -406,9 +407,9 @@ impl Connection {
         range: Range<u64>,
         kind: SegmentKind,
     ) -> Outgoing {
-        let with_keys = self.keys_may_lack();
-        let last = range.end == self.snd.buf.end() && self.mptcp().is_some() && !with_keys;
-        let queued = self.snd.fin == SendFin::Queued;
+        let with_keys = self.mode.keys_may_lack();
+        let last = range.end == self.snd.buf.end() && self.mode.mptcp().is_some() && !with_keys;
+        let queued = self.closing.is_due();
         self.snd.fin_rides |= last && queued && kind == SegmentKind::New;
         let fin = last && self.snd.fin_rides;
         if fin && queued {
@@ -425,12 +426,14 @@ impl Connection {
             fin,
             checksum: None,
         };
-        map.checksum = self.checksum_of(i, &map);
+        let (buf, in_syn) = (&self.snd.buf, self.subflows[i].syn_data.sent);
+        let mptcp = self.mode.mptcp();
+        map.checksum = mptcp.and_then(|m| m.checksum_of(buf, &map, in_syn));
         let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
-        if self.mptcp().is_some() {
+        if self.mode.mptcp().is_some() {
             let subflow = &self.subflows[i];
             let flight = &mut self.snd.flight;
-            flight.on_sent(ctx.now, range, subflow.id, subflow.slot);
+            flight.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
         }
         match with_keys {
             true => self.send_in_parts(ctx, i, sent),
@@ -442,13 +445,13 @@ impl Connection {
     fn send_in_parts(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: Sent) -> Outgoing {
         let subflow = &mut self.subflows[i];
         let end = sent.end.min(sent.start + max_payload_total(subflow, ctx));
-        subflow.rest = (end < sent.end).then_some(end);
+        subflow.owed.rest = (end < sent.end).then_some(end);
         self.send_record(ctx, i, &Sent { end, ..sent }, SegmentKind::New)
     }
 
     /// The rest of a record, unless the peer says that it has it.
     fn poll_rest(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
-        let start = self.subflows[i].rest.take()?;
+        let start = self.subflows[i].owed.rest.take()?;
         let board = &self.subflows[i].snd.board;
         let whole = board.iter().find(|sent| start < sent.end).copied();
         let rest = whole.filter(|sent| sent.start <= start)?;
@@ -477,11 +480,13 @@ impl Connection {
             let first = !m.confirmed && (sent.map.data, sent.map.sub) == start;
             options.mptcp.push(match first {
                 true => m.capable_data(&sent.map),
-                false => MptcpOption::Dss(self.mapped_dss(m, &sent.map, in_syn)),
+                false => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &sent.map, in_syn)),
             });
         }
         let data = sent.data();
-        let farewell = self.infinite_mapping(i, sent.start, data.start);
+        let farewell = self
+            .farewell
+            .infinite_mapping(&self.subflows[i], sent.start, data.start);
         options.mptcp.extend(farewell);
         let push = data.end == self.snd.buf.end();
         let flags = if push {
@@ -491,31 +496,9 @@ impl Connection {
         };
         let mut out = self.emit(ctx, i, sent.start, flags, options, Body::Data(data));
         out.kind = kind;
-        self.count(i, &out, sent.len());
+        let waits = self.snd.unsent() > 0;
+        self.subflows[i].count(&out, sent.len(), waits);
         out
-    }
-
-    /// Counts a packet with `len` bytes of payload.
-    fn count(&mut self, i: usize, out: &Outgoing, len: u64) {
-        let packets = match out.gso_size {
-            0 => 1,
-            size => len.div_ceil(u64::from(size)),
-        };
-        let copy = out.kind == SegmentKind::Copy;
-        let unsent = !copy || self.snd.unsent() > 0;
-        let traffic = &mut self.subflows[i].snd.traffic;
-        if out.kind == SegmentKind::Retransmission {
-            traffic.bytes_retransmitted += len;
-            traffic.packets_retransmitted += packets;
-            return;
-        }
-        traffic.bytes_sent += len;
-        traffic.packets_sent += packets;
-        traffic.packets_while_unsent += if unsent { packets } else { 0 };
-        if copy {
-            traffic.bytes_copied += len;
-            traffic.copies_while_unsent += if unsent { packets } else { 0 };
-        }
     }
 
     /// Writes the header of a segment into the scratch buffer.
@@ -528,11 +511,11 @@ impl Connection {
         options: Options,
         body: Body,
     ) -> Outgoing {
-        self.size_window(ctx);
+        self.rcv.size_window(ctx.pool, ctx.config);
         let window = self.window_field(i, flags);
         let options_len = options.len();
         let subflow = &mut self.subflows[i];
-        let mss = subflow.max_payload(options_len);
+        let mss = subflow.size.max_payload(options_len);
         let (further, traffic_class) = subflow.ecn_bits(seq, flags, body != Body::None);
         let repr = tcp::Repr {
             src_port: subflow.tuple.local.port(),
@@ -597,6 +580,58 @@ impl Connection {
         let rcv = &mut self.subflows[i].rcv;
         rcv.told = rcv.told.max(rcv.nxt + (field << shift));
         field as u16
+    }
+}
+
+impl Subflow {
+    /// Whether what self `i` repeats next is data, not its FIN.
+    pub(super) fn repeats_data(&self) -> bool {
+        let mut sent = self.snd.board.iter();
+        let next = match self.owed.probe {
+            true => sent.rfind(|sent| !sent.sacked),
+            false => sent.find(|sent| sent.lost),
+        };
+        next.is_some_and(|sent| !sent.fin)
+    }
+}
+
+impl Subflows {
+    /// The subflow for something the peer did not answer `tries` times: the fastest one, and when
+    /// that was in vain the others in turn, for a path may carry segments but not their options.
+    pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
+        let stale = |i: &usize| self[*i].is_stale();
+        let usable = (0..self.len()).filter(|i| self[*i].can_carry());
+        let mut usable: ArrayVec<usize, MAX_VIEWS> = usable.take(MAX_VIEWS).collect();
+        usable.sort_by_key(|i| (stale(i), self[*i].snd.rtt.srtt()));
+        let working = usable.iter().filter(|i| !stale(i)).count();
+        let among = if working > 0 { working } else { usable.len() };
+        let turn = tries as usize / 2;
+        usable.get(turn.checked_rem(among)?).copied()
+    }
+}
+
+impl Subflow {
+    /// Counts a packet with `len` bytes of payload; `waits` says that new bytes wait to be sent.
+    fn count(&mut self, out: &Outgoing, len: u64, waits: bool) {
+        let packets = match out.gso_size {
+            0 => 1,
+            size => len.div_ceil(u64::from(size)),
+        };
+        let copy = out.kind == SegmentKind::Copy;
+        let unsent = !copy || waits;
+        let traffic = &mut self.snd.traffic;
+        if out.kind == SegmentKind::Retransmission {
+            traffic.bytes_retransmitted += len;
+            traffic.packets_retransmitted += packets;
+            return;
+        }
+        traffic.bytes_sent += len;
+        traffic.packets_sent += packets;
+        traffic.packets_while_unsent += if unsent { packets } else { 0 };
+        if copy {
+            traffic.bytes_copied += len;
+            traffic.copies_while_unsent += if unsent { packets } else { 0 };
+        }
     }
 }
 

@@ -2,12 +2,18 @@
 
 use core::net::IpAddr;
 
+use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
-use super::connection::{Connection, Ctx, Mode};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
 use super::flight::MAX_SUBFLOWS;
+use super::mode::Mode;
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
+use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::path::{Failure, Situation, Target, ThirdAck};
 use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
@@ -29,51 +35,33 @@ impl Connection {
         let path = self.choose_opening(ctx, None);
         self.open_initial(ctx, path.ok_or(ApiError::NoUsablePath)?)?;
         let situation = self.situation(ctx);
-        if let Some(first) = self.subflows.last_mut() {
+        if let Some(first) = self.transport.subflows.last_mut() {
             let patience = self.paths.patience(&*self.strategy, first.path, &situation);
-            first.second_at = patience.map(|patience| ctx.now + patience);
+            first.handshake.second_at = patience.map(|patience| ctx.now + patience);
         }
         Ok(())
-    }
-
-    fn has_room_for_a_subflow(&self, ctx: &Ctx<'_>) -> bool {
-        self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
-    }
-
-    /// Subflows whose SYN may open the connection.
-    pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
-        let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
-        self.subflows.iter().filter(opening)
     }
 
     /// The SYN on subflow `i` is not answered yet: a second one leaves on another path. Neither
     /// carries a key (RFC 8684 section 3.1), so whichever is answered first opens the connection.
     pub(super) fn try_beside(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        if !self.has_room_for_a_subflow(ctx) {
+        if !self.transport.subflows.has_room_for_a_subflow(ctx) {
             return;
         }
-        let unanswered = Some(self.subflows[i].path);
+        let unanswered = Some(self.transport.subflows[i].path);
         let situation = self.situation(ctx);
         let opening = self
             .paths
             .open(&mut *self.strategy, unanswered, &situation)
-            .filter(|opening| self.opening().all(|s| s.path != opening.path));
+            .filter(|opening| {
+                self.transport
+                    .subflows
+                    .opening()
+                    .all(|s| s.path != opening.path)
+            });
         if let Some(opening) = opening {
             // Where that fails the first still runs.
             let _ = self.open_initial(ctx, opening.path);
-        }
-    }
-
-    /// The SYN on subflow `i` was answered: what others open would be a connection of its own. An
-    /// answer to them finds no subflow and is reset.
-    pub(super) fn settle_on(&mut self, i: usize) {
-        let chosen = self.subflows[i].id;
-        self.paths.set_home(self.subflows[i].tuple.local);
-        for subflow in &mut self.subflows {
-            let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
-            if beside && subflow.id != chosen {
-                subflow.close(SubflowCloseReason::Finished);
-            }
         }
     }
 
@@ -81,20 +69,18 @@ impl Connection {
     /// one, with a key of its own, for the first may have arrived after all.
     pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Subflow {
-            path,
-            handshake_tries,
-            unanswered,
-            ..
-        } = self.subflows[i];
+            path, handshake, ..
+        } = &self.transport.subflows[i];
+        let (path, tries, unanswered) = (*path, handshake.tries, handshake.unanswered);
         let Some(next) = self.choose_opening(ctx, Some(path)) else {
             return;
         };
         if self.open_initial(ctx, next).is_ok() {
             // A late answer to the first SYN finds no subflow and is reset.
-            self.subflows[i].close(SubflowCloseReason::TimedOut);
-            if let Some(new) = self.subflows.last_mut() {
-                new.handshake_tries = handshake_tries;
-                new.unanswered = match is_down(ctx, path) {
+            self.transport.subflows[i].close(SubflowCloseReason::TimedOut);
+            if let Some(new) = self.transport.subflows.last_mut() {
+                new.handshake.tries = tries;
+                new.handshake.unanswered = match is_down(ctx, path) {
                     true => 0,
                     false => unanswered,
                 };
@@ -107,8 +93,8 @@ impl Connection {
         let situation = self.situation(ctx);
         let strategy = &mut *self.strategy;
         let opening = self.paths.open(strategy, unanswered, &situation)?;
-        let plain = unanswered.is_some() && matches!(self.mode, Mode::Tcp);
-        self.mode = match opening.protocol {
+        let plain = unanswered.is_some() && matches!(self.transport.mode, Mode::Tcp);
+        self.transport.mode = match opening.protocol {
             Protocol::Mptcp if !plain => Mode::Opening {
                 checksum: ctx.config.checksum,
                 local: ctx.fresh_keys(),
@@ -118,17 +104,11 @@ impl Connection {
         Some(opening.path)
     }
 
-    /// Bytes of the flow that are known here, in the direction that has more.
-    fn seen(&self) -> u64 {
-        let written = self.flow.sent(self.snd.buf.end());
-        written.max(self.flow.received(self.rcv.buf.rcv_nxt()))
-    }
-
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
-        let first = self.subflows.iter().find(|s| s.is_established());
-        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let first = self.transport.subflows.iter().find(|s| s.is_established());
+        let unconfirmed = self.transport.mode.mptcp().is_some_and(|m| !m.confirmed);
         let third_ack = first.filter(|_| unconfirmed).map(|s| ThirdAck {
-            sent_at: s.established_at,
+            sent_at: s.handshake.established_at,
             rtt: s.snd.rtt.srtt(),
         });
         Situation {
@@ -137,61 +117,37 @@ impl Connection {
             records: ctx.records,
             blackholes: ctx.blackholes,
             stripped: ctx.stripped,
-            in_use: self.targets().take(MAX_SUBFLOWS).collect(),
+            in_use: self.transport.targets().take(MAX_SUBFLOWS).collect(),
             view: OpenView {
                 now: ctx.now,
                 paths: &[],
                 asked: None,
                 unanswered: None,
                 flow_size: self.flow.size,
-                seen: self.seen(),
-                unsent: self.snd.unsent(),
+                seen: self.flow.seen(&self.transport.snd, &self.transport.rcv),
+                unsent: self.transport.snd.unsent(),
                 initial_window: u64::from(ctx.config.initial_window)
                     * u64::from(first.map_or(USUAL_MSS, |s| s.snd.mss())),
                 first: first.map(|s| FirstSubflow {
-                    since: s.established_at,
+                    since: s.handshake.established_at,
                     rtt: s.snd.rtt.srtt(),
                 }),
             },
         }
     }
 
-    /// Whether further subflows can be opened at all.
-    fn can_join(&self, ctx: &Ctx<'_>) -> bool {
-        // The third ACK goes first.
-        let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
-        if !confirmed && self.subflows.iter().any(owed) {
-            return false;
-        }
-        self.listener.is_none()
-            && self.has_room_for_a_subflow(ctx)
-            && self.is_open()
-            && !self.is_ending()
-            && self.mptcp().is_some()
-    }
-
-    /// Subflows that need no other in their place. One that the peer left in the middle of its
-    /// stream is replaced while it still is of use; all of them are where the peer answers on none.
-    fn targets(&self) -> impl Iterator<Item = Target> + Clone {
-        let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
-        let deaf = self.is_deaf();
-        let lasting = self.subflows.iter();
-        let lasting =
-            lasting.filter(move |s| s.is_alive() && !left(s) && !(deaf && s.is_established()));
-        lasting.map(|s| (s.path, s.tuple.remote))
-    }
-
     /// Opens what is due, and plans what comes after it. Returns whether anything was opened.
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut opened = false;
         loop {
-            if !self.can_join(ctx) || !self.paths.lacks(ctx.paths, self.targets()) {
+            if !self.transport.can_join(ctx)
+                || !self.paths.lacks(ctx.paths, self.transport.targets())
+            {
                 self.paths.rest();
                 return opened;
             }
             let situation = self.situation(ctx);
-            let cut_off = !self.subflows.iter().any(Subflow::is_established);
+            let cut_off = !self.transport.subflows.iter().any(Subflow::is_established);
             if cut_off && self.paths.is_refused(&situation) {
                 self.fail(ctx, CloseReason::Reset);
                 return opened;
@@ -211,53 +167,58 @@ impl Connection {
 
     /// `subflow` is no more.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
-        self.snd.flight.on_gone(subflow.slot);
-        self.withdraw_offer(subflow);
+        self.transport.snd.flight.on_gone(subflow.place.slot);
+        // Its SYN may not have been answered.
+        if let Some(offer) = subflow.handshake.offer.take() {
+            self.transport.snd.take_back(0, offer);
+        }
         let answered = subflow.snd.una > 0;
-        if answered && !subflow.stale {
+        if answered && !subflow.signs.stale {
             subflow.remember(ctx.now, ctx.records);
         }
-        let worked = subflow.established_at > subflow.opened_at;
+        let worked = subflow.handshake.established_at > subflow.handshake.opened_at;
         if worked {
             self.strategy.on_event(&StrategyEvent::SubflowDown {
                 subflow: subflow.id,
             });
         }
-        if self.is_ended() {
+        if self.transport.is_ended() {
             return;
         }
         // One that another SYN came before, or that was given up with its path, says nothing of that.
-        let unneeded = match subflow.close_reason {
+        let unneeded = match subflow.ending.reason {
             SubflowCloseReason::Finished => true,
             SubflowCloseReason::PathRemoved => is_down(ctx, subflow.path),
             _ => false,
         };
         if subflow.active && (worked || !unneeded) {
-            let failure = match subflow.close_reason {
-                _ if worked => Failure::Broke(ctx.now.saturating_since(subflow.opened_at)),
+            let failure = match subflow.ending.reason {
+                _ if worked => {
+                    Failure::Broke(ctx.now.saturating_since(subflow.handshake.opened_at))
+                }
                 SubflowCloseReason::Reset | SubflowCloseReason::PeerMisbehaved => Failure::Refused,
                 _ => Failure::Unanswered,
             };
             let target = (subflow.path, subflow.tuple.remote);
-            match self.mptcp().is_some_and(|m| !m.confirmed) {
+            match self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
                 true => self.paths.on_early_refusal(subflow.path),
                 false => self.paths.on_failure(ctx.now, target, failure),
             }
         }
         if worked {
             ctx.events.push_back(Event::SubflowClosed {
-                conn: self.id,
+                conn: self.transport.id,
                 subflow: subflow.id,
                 path: subflow.path,
-                reason: subflow.close_reason,
+                reason: subflow.ending.reason,
             });
         }
     }
 
     /// What only subflow `i` carried is to go another way.
     pub(super) fn on_subflow_failed(&mut self, i: usize) {
-        let subflow = &self.subflows[i];
-        self.snd.flight.on_failed(subflow.slot);
+        let subflow = &self.transport.subflows[i];
+        self.transport.snd.flight.on_failed(subflow.place.slot);
         self.strategy.on_event(&StrategyEvent::TimedOut {
             subflow: subflow.id,
         });
@@ -265,21 +226,26 @@ impl Connection {
 
     /// The path's link went down or came back.
     pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
+        let offered = self.paths.was_offered(path);
         if !up {
             self.withdraw_addresses(ctx, path, |_| true);
         }
-        for i in 0..self.subflows.len() {
-            let subflow = &mut self.subflows[i];
+        for i in 0..self.transport.subflows.len() {
+            let subflow = &mut self.transport.subflows[i];
             if subflow.path != path {
                 continue;
             }
             let opens = subflow.opens == Opens::Connection;
             match subflow.phase {
-                Phase::SynSent if opens && up => self.repeat_opening(ctx, i),
+                Phase::SynSent if opens && up => {
+                    self.transport.subflows[i].repeat_opening(ctx.now, offered)
+                }
                 Phase::SynSent if opens => {}
                 Phase::Established if up => subflow.snd.revive(ctx.now),
                 Phase::Established => {
-                    self.signals.cancel(|s| *s == Signal::Doubt(subflow.id));
+                    self.transport
+                        .signals
+                        .cancel(|s| *s == Signal::Doubt(subflow.id));
                     self.declare_dead(ctx, i);
                 }
                 // Left to its timer it would hold up the next join when the link is back.
@@ -288,7 +254,7 @@ impl Connection {
                 }
                 _ => {}
             }
-            self.subflows[i].left &= !up;
+            self.transport.subflows[i].handshake.left &= !up;
         }
         if up {
             self.doubt_path(ctx, path);
@@ -300,37 +266,39 @@ impl Connection {
     /// Where the connection is to be opened over links alone that are down, one of its SYNs leaves over
     /// another one.
     fn leave_dark_openings(&mut self, ctx: &mut Ctx<'_>) {
-        let dark = self.opening().all(|s| is_down(ctx, s.path));
-        let first = self.opening().next().map(|s| s.id);
-        if let Some(i) = first.filter(|_| dark).and_then(|id| self.index_of(id)) {
+        let dark = self
+            .transport
+            .subflows
+            .opening()
+            .all(|s| is_down(ctx, s.path));
+        let first = self.transport.subflows.opening().next().map(|s| s.id);
+        if let Some(i) = first
+            .filter(|_| dark)
+            .and_then(|id| self.transport.subflows.index_of(id))
+        {
             self.try_next_path(ctx, i);
         }
-    }
-
-    /// The link is back over which subflow `i` is to open the connection.
-    fn repeat_opening(&mut self, ctx: &Ctx<'_>, i: usize) {
-        // That nobody answered while it was down says nothing of what the network drops.
-        let offered = self.paths.was_offered(self.subflows[i].path);
-        let subflow = &mut self.subflows[i];
-        subflow.asks_plainly &= !offered;
-        subflow.unanswered = 0;
-        subflow.handshake_at = Some(ctx.now);
     }
 
     /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
     /// again, however long that would have waited. What opens a subflow there is repeated too.
     pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        for i in 0..self.subflows.len() {
-            let subflow = &self.subflows[i];
+        let offered = self.paths.was_offered(path);
+        for i in 0..self.transport.subflows.len() {
+            let subflow = &self.transport.subflows[i];
             if subflow.path != path {
                 continue;
             }
             let opens = subflow.opens == Opens::Connection;
             match subflow.phase {
-                Phase::SynSent if opens && subflow.unanswered >= 2 => self.repeat_opening(ctx, i),
+                Phase::SynSent if opens && subflow.handshake.unanswered >= 2 => {
+                    self.transport.subflows[i].repeat_opening(ctx.now, offered)
+                }
                 Phase::SynSent if opens => {}
-                Phase::SynSent | Phase::JoinAcked => self.repeat_join(ctx.now, i),
-                Phase::Established => self.revalidate(ctx, i),
+                Phase::SynSent | Phase::JoinAcked => {
+                    self.transport.subflows[i].repeat_join(ctx.now)
+                }
+                Phase::Established => self.transport.revalidate(ctx, i),
                 _ => {}
             }
         }
@@ -346,15 +314,15 @@ impl Connection {
         path: PathId,
         (gone, here): (impl Fn(IpAddr) -> bool, impl Fn(IpAddr) -> bool),
     ) {
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
         let mut is_back = false;
-        for i in 0..self.subflows.len() {
-            let subflow = &mut self.subflows[i];
+        for i in 0..self.transport.subflows.len() {
+            let subflow = &mut self.transport.subflows[i];
             let local = subflow.tuple.local.ip();
             if subflow.path != path {
                 continue;
             }
-            if here(local) && subflow.stale && subflow.is_established() {
+            if here(local) && subflow.signs.stale && subflow.is_established() {
                 subflow.snd.revive(ctx.now);
                 is_back = true;
             }
@@ -386,15 +354,15 @@ impl Connection {
     fn open_elsewhere(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let next = self.choose_opening(ctx, None);
         if next.is_some_and(|next| self.open_initial(ctx, next).is_ok()) {
-            self.subflows[i].close(SubflowCloseReason::PathRemoved);
+            self.transport.subflows[i].close(SubflowCloseReason::PathRemoved);
         }
     }
 
     /// Takes subflow `i` for failed without waiting for its timer.
     pub(super) fn declare_dead(&mut self, ctx: &Ctx<'_>, i: usize) {
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
-        subflow.stale = true;
+        subflow.signs.stale = true;
         subflow.snd.declare_dead(ctx.now, ts);
         self.on_subflow_failed(i);
     }
@@ -402,18 +370,53 @@ impl Connection {
     /// The path is not to be used any more, though it works.
     // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
-        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
+        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        for subflow in self
+            .transport
+            .subflows
+            .iter_mut()
+            .filter(|s| s.path == path)
+        {
             if subflow.is_early() && subflow.active {
                 subflow.close(SubflowCloseReason::PathRemoved);
             } else if confirmed {
-                subflow.fin_wanted = true;
+                subflow.closing.close();
             } else {
                 // Before it is confirmed the connection hangs on this subflow.
-                subflow.left = true;
+                subflow.handshake.left = true;
             }
         }
         self.withdraw_addresses(ctx, path, |_| true);
+    }
+}
+
+impl Transport {
+    /// Whether further subflows can be opened at all.
+    pub(super) fn can_join(&self, ctx: &Ctx<'_>) -> bool {
+        // The third ACK goes first.
+        let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
+        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
+        if !confirmed && self.subflows.iter().any(owed) {
+            return false;
+        }
+        self.listener.is_none()
+            && self.subflows.has_room_for_a_subflow(ctx)
+            && self.is_open()
+            && !self.is_ending()
+            && self.mode.mptcp().is_some()
+    }
+}
+
+impl Transport {
+    /// Subflows that need no other in their place. One that the peer left in the middle of its
+    /// stream is replaced while it still is of use; all of them are where the peer answers on none.
+    fn targets(&self) -> impl Iterator<Item = Target> + Clone {
+        let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
+        let deaf = self.subflows.is_deaf();
+        let lasting = self.subflows.iter();
+        let lasting =
+            lasting.filter(move |s| s.is_alive() && !left(s) && !(deaf && s.is_established()));
+        lasting.map(|s| (s.path, s.tuple.remote))
     }
 
     /// The link of the path is gone for good: its subflows are forgotten. Returns whether the
@@ -423,8 +426,44 @@ impl Connection {
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
             subflow.close(SubflowCloseReason::PathRemoved);
         }
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
         let left = self.subflows.iter().any(Subflow::is_alive);
         before > 0 && !left && !confirmed
+    }
+}
+
+impl Subflows {
+    pub(super) fn has_room_for_a_subflow(&self, ctx: &Ctx<'_>) -> bool {
+        self.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
+    }
+
+    /// Subflows whose SYN may open the connection.
+    pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
+        let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
+        self.iter().filter(opening)
+    }
+}
+
+impl Subflow {
+    /// The link is back over which this subflow is to open the connection; `offered` says that MP_CAPABLE
+    /// passed there before. That nobody answered while it was down says nothing of what the network drops.
+    fn repeat_opening(&mut self, now: Instant, offered: bool) {
+        self.handshake.asks_plainly &= !offered;
+        self.handshake.unanswered = 0;
+        self.handshake.at = Some(now);
+    }
+}
+
+impl Subflows {
+    /// The SYN on subflow `i` was answered: what others open would be a connection of its own. An
+    /// answer to them finds no subflow and is reset.
+    pub(super) fn settle_on(&mut self, i: usize) {
+        let chosen = self[i].id;
+        for subflow in self.iter_mut() {
+            let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
+            if beside && subflow.id != chosen {
+                subflow.close(SubflowCloseReason::Finished);
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::connection::Connection;
 use super::subflow::Subflow;
+use super::subflows::Subflows;
 use crate::Config;
 use crate::stats::{ConnStats, PathStats, PathTotals, SubflowStats, Traffic};
 
@@ -20,7 +21,7 @@ impl Subflow {
             remote: self.tuple.remote,
             established: self.is_established(),
             backup: self.is_backup(),
-            stale: self.stale,
+            stale: self.signs.stale,
             latest_rtt: self.snd.rtt.latest(),
             srtt: self.snd.rtt.srtt(),
             rttvar: self.snd.rtt.rttvar(),
@@ -35,7 +36,7 @@ impl Subflow {
             in_flight: self.snd.in_flight(),
             snd_una: self.snd.una,
             mss: self.snd.mss(),
-            path_mtu: self.path_mtu(),
+            path_mtu: self.size.mtu.get(),
             peer_window: self.snd.peer_room(),
             sacked: self.snd.board.sacked(),
             lost: self.snd.board.lost(),
@@ -55,45 +56,53 @@ impl Connection {
     /// As it stands.
     pub fn stats(&self, config: &Config) -> ConnStats {
         ConnStats {
-            tokens: self.mptcp().map(|m| (m.local.token, m.remote.token)),
-            idsn: self.mptcp().map(|m| (m.local.idsn, m.remote.idsn)),
-            snd_una: self.snd.una(),
-            snd_nxt: self.snd.nxt,
-            snd_end: self.snd.buf.end(),
-            unsent: self.snd.unsent_by_urgency(),
-            dropped: self.snd.dropped,
-            peer_window: self.snd.peer_window(),
-            rcv_nxt: self.rcv.buf.rcv_nxt(),
-            rcv_read: self.rcv.buf.next(),
-            recv_window: self.rcv.edge.saturating_sub(self.rcv.buf.rcv_nxt()),
-            out_of_order: self.rcv.buf.out_of_order_bytes(),
-            duplicate: self.rcv.duplicate,
-            last_heard: self.live.last_heard,
-            last_payload: self.live.last_payload,
-            memory: (self.snd.buf.memory() + self.rcv.buf.memory()) as u64,
-            checksum: self.mptcp().is_some_and(|m| m.checksum),
+            tokens: self
+                .transport
+                .mode
+                .mptcp()
+                .map(|m| (m.local.token, m.remote.token)),
+            idsn: self
+                .transport
+                .mode
+                .mptcp()
+                .map(|m| (m.local.idsn, m.remote.idsn)),
+            snd_una: self.transport.snd.una(),
+            snd_nxt: self.transport.snd.nxt,
+            snd_end: self.transport.snd.buf.end(),
+            unsent: self.transport.snd.unsent_by_urgency(),
+            dropped: self.transport.snd.dropped,
+            peer_window: self.transport.snd.peer_window(),
+            rcv_nxt: self.transport.rcv.buf.rcv_nxt(),
+            rcv_read: self.transport.rcv.buf.next(),
+            recv_window: self
+                .transport
+                .rcv
+                .edge
+                .saturating_sub(self.transport.rcv.buf.rcv_nxt()),
+            out_of_order: self.transport.rcv.buf.out_of_order_bytes(),
+            duplicate: self.transport.rcv.duplicate,
+            last_heard: self.transport.live.last_heard,
+            last_payload: self.transport.live.last_payload,
+            memory: (self.transport.snd.buf.memory() + self.transport.rcv.buf.memory()) as u64,
+            checksum: self.transport.mode.mptcp().is_some_and(|m| m.checksum),
             flow_size: self.flow.size,
-            flow_moved: self.flow_moved(),
-            urgency: self.urgency,
+            flow_moved: self.flow.moved(&self.transport.snd, &self.transport.rcv),
+            urgency: self.manner.urgency,
             strategy: self.strategy.name(),
-            congestion: self.congestion(config).name(),
-            busy: self.live.busy.total,
-            window_limited: self.live.busy.for_window,
-            addresses: self.signals.told,
-            paths: self.path_totals(),
+            congestion: self.manner.algorithm(config).name(),
+            busy: self.transport.live.busy.total,
+            window_limited: self.transport.live.busy.for_window,
+            addresses: self.transport.signals.told,
+            paths: self.transport.subflows.path_totals(),
         }
     }
+}
 
-    /// Bytes of the flow that were acknowledged, and that arrived in order.
-    pub fn flow_moved(&self) -> (u64, u64) {
-        let received = self.flow.received(self.rcv.buf.rcv_nxt());
-        (self.flow.sent(self.snd.una()), received)
-    }
-
+impl Subflows {
     /// What was moved on each path, by subflows that exist and subflows that are gone.
-    fn path_totals(&self) -> Vec<PathStats> {
+    pub(super) fn path_totals(&self) -> Vec<PathStats> {
         let mut totals = self.gone.clone();
-        for subflow in &self.subflows {
+        for subflow in self.iter() {
             add_subflow(&mut totals, subflow);
         }
         totals
@@ -103,7 +112,7 @@ impl Connection {
     pub fn add_moved(&self, totals: &mut [PathTotals]) {
         let gone = self.gone.iter();
         let gone = gone.map(|p| (p.path, p.bytes_received, &p.traffic));
-        let there = self.subflows.iter();
+        let there = self.iter();
         let there = there.map(|s| (s.path, s.rcv.bytes_received(), &s.snd.traffic));
         for (path, bytes_received, traffic) in gone.chain(there) {
             if let Some(total) = totals.get_mut(usize::from(path.0)) {
@@ -115,7 +124,7 @@ impl Connection {
 
     /// Adds what its established subflows say.
     pub fn add_subflows(&self, totals: &mut [PathTotals]) {
-        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+        for subflow in self.iter().filter(|s| s.is_established()) {
             let Some(total) = totals.get_mut(usize::from(subflow.path.0)) else {
                 continue;
             };

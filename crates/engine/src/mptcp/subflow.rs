@@ -4,26 +4,24 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_wire::tcp::{self, FastOpenCookie, Flags, Options, Timestamps};
+use braid_wire::tcp::{self, Flags, Options, Timestamps};
 use braid_wire::{Instant, Seq32, ip};
 
-use super::flight::{Cursors, Slot};
+use super::ending::{Ending, ResetKind};
+use super::flight::Place;
+use super::opening::{Handshake, SynData};
 use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
+use crate::tcp::closing::Closing;
 use crate::tcp::ecn::Marks;
-use crate::tcp::path_mtu::{PathMtu, Report};
+use crate::tcp::path_mtu::Report;
 use crate::tcp::receive::{AckDue, Receiver};
+use crate::tcp::segment_size::SegmentSize;
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
-/// Bytes of options of a data segment before anything is agreed: timestamps and a DSS with
-/// 4-byte numbers.
-const TYPICAL_OPTIONS: usize = 12 + 20;
-/// Smallest path MTU believed of IPv4 (RFC 791) and IPv6 (RFC 8200).
-const MIN_PMTU: u32 = 576;
-const MIN_PMTU_V6: u32 = 1280;
 /// A subflow is not given up as stuck before this long.
 const SILENCE: Duration = Duration::from_secs(20);
 /// How long one that is alone may go without an acknowledgement of data.
@@ -65,17 +63,6 @@ pub(crate) enum Opens {
     Join { local_nonce: u32, remote_nonce: u32 },
 }
 
-/// Why a RST is sent: decides its MPTCP option.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ResetKind {
-    /// The whole connection is aborted (MP_FASTCLOSE).
-    FastClose,
-    /// This subflow alone ends (MP_TCPRST).
-    Subflow(braid_wire::mptcp::ResetReason),
-    /// The same because the checksum of the mapping that starts here is wrong (MP_FAIL).
-    Fail(braid_wire::Dsn64),
-}
-
 /// Parameters both sides agreed on in the SYNs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Negotiated {
@@ -95,29 +82,34 @@ struct Remembered {
     next: Instant,
 }
 
-/// Bytes that SYNs carried: of a subflow, and of the connection, whose first subflow alone has any.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SynData {
-    /// Of our stream, as far as the peer took them.
-    pub sent: u64,
-    /// Of the peer's, as far as we took them.
-    pub received: u64,
-}
-
-/// What a SYN of ours offered.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Offer {
-    /// Bytes of payload.
-    pub len: u64,
-    /// Theirs, in case they have to be sent again.
-    pub urgency: Urgency,
-}
-
-/// When a segment is repeated next, and how often it was.
+/// Whether a subflow is a backup (RFC 8684 section 3.3.8).
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Repeats {
-    pub at: Option<Instant>,
-    pub times: u32,
+pub(crate) struct Priority {
+    /// By our own wish.
+    pub own: bool,
+    /// The peer may have heard something else of that: it changed while the subflow was being opened, or
+    /// the subflow opens the connection.
+    pub untold: bool,
+    /// By the peer's wish.
+    pub peer: bool,
+}
+
+/// Segments that wait for no data.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Owed {
+    /// The record sent last has left up to here only: the device takes no more at once.
+    pub rest: Option<u64>,
+    /// A tail loss probe is to be sent.
+    pub probe: bool,
+    /// A window or liveness probe is to be sent.
+    pub keepalive: bool,
+}
+
+/// Ids of both addresses of a subflow (RFC 8684 section 3.2).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AddressIds {
+    pub own: u8,
+    pub peer: u8,
 }
 
 #[derive(Debug)]
@@ -129,91 +121,40 @@ pub(crate) struct Subflow {
     pub opens: Opens,
     /// Opened from here.
     pub active: bool,
-    /// Of a join: the HMAC of its SYN/ACK, as long as it cannot be judged.
-    pub unjudged: Option<u64>,
-    /// Of a join opened here: its SYN may leave before the secret is known that authenticates joins.
-    pub asked_early: bool,
-    /// Of a join of the peer: the nonce of its SYN shows that secret.
-    pub shows_secret: bool,
-    /// Ids of both its addresses (RFC 8684 section 3.2): ours, and the peer's.
-    pub own_id: u8,
-    pub peer_id: u8,
+    pub handshake: Handshake,
+    /// What its SYNs carried.
+    pub syn_data: SynData,
+    pub ids: AddressIds,
     pub snd: Sender,
     pub rcv: Receiver,
     /// Bytes of the stream that came on it although they were here.
     pub duplicate: u64,
     pub agreed: Negotiated,
     pub marks: Marks,
-    pub backup: bool,
-    /// The peer may have heard something else: that changed while it was being opened, or it opens
-    /// the connection.
-    pub backup_untold: bool,
-    pub peer_backup: bool,
+    pub priority: Priority,
     /// A mapping or a DATA_ACK has been received on it.
     pub dss_seen: bool,
-    pub opened_at: Instant,
-    /// When data might first flow.
-    pub established_at: Instant,
-    /// When the handshake segment is repeated, and how often it was.
-    pub handshake_at: Option<Instant>,
-    pub handshake_tries: u32,
-    /// How many of these SYNs left over a link that has not been down since.
-    pub unanswered: u32,
-    /// What its SYNs carried.
-    pub syn_data: SynData,
-    /// What our SYN offered of it, until that is answered.
-    pub offer: Option<Offer>,
-    /// For the SYN/ACK.
-    pub cookie: Option<FastOpenCookie>,
-    /// Its path was left while the connection hung on it.
-    pub left: bool,
-    /// Its SYN goes without MP_CAPABLE: the network seems to drop those that have it (RFC 8684
-    /// section 3.7).
-    pub asks_plainly: bool,
-    /// When a second SYN is to leave beside this one, on another path.
-    pub second_at: Option<Instant>,
-    /// Potentially failed: timed out, or its link is down.
-    pub stale: bool,
     /// Signs of life of the peer.
     pub signs: SignsOfLife,
-    pub reset: Option<ResetKind>,
-    /// Where the peer expects the RST; `None` before it said so.
-    pub reset_at: Option<u64>,
-    /// Its MP_FASTCLOSE is repeated until the peer answers.
-    pub insists: bool,
-    pub repeats: Repeats,
-    pub close_reason: SubflowCloseReason,
-    /// The record sent last has left up to here only: the device takes no more at once.
-    pub rest: Option<u64>,
-    /// A tail loss probe is to be sent.
-    pub probe_due: bool,
-    /// A window or liveness probe is to be sent.
-    pub keepalive_due: bool,
-    /// FIN wanted once everything is sent.
-    pub fin_wanted: bool,
-    pub fin_sent: bool,
-    pub fin_acked: bool,
-    /// The peer's FIN came before ours: it has nothing left to repeat once ours is acknowledged.
-    pub closed_second: bool,
-    /// Its place in the connection's flight.
-    pub slot: Slot,
-    /// How far it has looked there for something to carry too.
-    pub cursors: Cursors,
+    pub owed: Owed,
+    pub closing: Closing,
+    pub ending: Ending,
+    /// Its place in the connection's flight, and how far it has looked there for something to carry too.
+    pub place: Place,
     /// Penalised until (once a round trip).
     pub penalised_until: Instant,
     /// What was remembered of it last, and when the next time comes.
     remembered: Remembered,
     /// First difference of our timestamps from the millisecond clock.
     ts_base: u32,
-    mtu: PathMtu,
-    peer_mss: u32,
-    /// Bytes of options of a data segment.
-    data_options: usize,
+    pub size: SegmentSize,
 }
 
 /// Signs of life of the peer on a subflow, and the questions put to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SignsOfLife {
+    /// Potentially failed: timed out, or its link is down.
+    pub stale: bool,
     /// When anything came in last.
     pub heard_at: Instant,
     /// When the peer was asked last for a sign of life, and how often it was since one came.
@@ -235,91 +176,40 @@ impl Subflow {
         (iss, ts_base): (Seq32, u32),
         config: &Config,
     ) -> Self {
-        let mut subflow = Subflow {
+        let size = SegmentSize::new(pmtu, &tuple);
+        Subflow {
             id,
             path,
             tuple,
             phase: Phase::SynSent,
             opens: Opens::Connection,
             active: true,
-            unjudged: None,
-            asked_early: false,
-            shows_secret: false,
-            own_id: 0,
-            peer_id: 0,
-            snd: Sender::new(iss, 1, config),
+            handshake: Handshake::default(),
+            syn_data: SynData::default(),
+            ids: AddressIds::default(),
+            snd: Sender::new(iss, size.mss(), config),
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
             duplicate: 0,
             agreed: Negotiated::default(),
             marks: Marks::default(),
-            backup: false,
-            backup_untold: false,
-            peer_backup: false,
+            priority: Priority::default(),
             dss_seen: false,
-            opened_at: Instant::ZERO,
-            established_at: Instant::ZERO,
-            handshake_at: None,
-            handshake_tries: 0,
-            unanswered: 0,
-            syn_data: SynData::default(),
-            offer: None,
-            cookie: None,
-            left: false,
-            asks_plainly: false,
-            second_at: None,
-            stale: false,
             signs: SignsOfLife::default(),
-            reset: None,
-            reset_at: None,
-            insists: false,
-            repeats: Repeats::default(),
-            close_reason: SubflowCloseReason::Finished,
-            rest: None,
-            probe_due: false,
-            keepalive_due: false,
-            fin_wanted: false,
-            fin_sent: false,
-            fin_acked: false,
-            closed_second: false,
-            slot: Slot::default(),
-            cursors: Cursors::default(),
+            owed: Owed::default(),
+            closing: Closing::default(),
+            ending: Ending::default(),
+            place: Place::default(),
             penalised_until: Instant::ZERO,
             remembered: Remembered::default(),
             ts_base,
-            mtu: PathMtu::new(pmtu, min_pmtu(&tuple)),
-            peer_mss: usual_mss(&tuple),
-            data_options: TYPICAL_OPTIONS,
-        };
-        let mss = subflow.max_payload(TYPICAL_OPTIONS);
-        subflow.snd = Sender::new(iss, mss, config);
-        subflow
-    }
-
-    fn ip_header(&self) -> u32 {
-        ip_header(&self.tuple)
-    }
-
-    /// The MSS option of our SYN (RFC 6691: options not counted).
-    pub fn announced_mss(&self) -> u16 {
-        announced_mss(self.mtu.get(), &self.tuple)
-    }
-
-    /// Payload bytes of one packet with `options` bytes of options.
-    pub fn max_payload(&self, options: usize) -> u32 {
-        self.payload_of(self.mtu.get(), options)
-    }
-
-    /// The same of a packet of `size` bytes, if the peer takes such.
-    fn payload_of(&self, size: u32, options: usize) -> u32 {
-        let fixed = self.ip_header() + 20;
-        let segment = (size - fixed).min(self.peer_mss.max(MIN_PMTU - fixed));
-        segment - options as u32
+            size,
+        }
     }
 
     /// Takes the peer's SYN options in.
     // Conforms: 7323-2.2-1, 7323-2.3-1
     pub fn on_syn_options(&mut self, options: &Options, local_shift: u8) {
-        self.peer_mss = options.mss.map_or(usual_mss(&self.tuple), u32::from);
+        self.size.on_peer_mss(options.mss);
         self.agreed = Negotiated {
             peer_shift: options.window_scale.unwrap_or(0).min(14),
             local_shift: if options.window_scale.is_some() {
@@ -339,26 +229,16 @@ impl Subflow {
         self.refresh_mss();
     }
 
-    /// The MSS of a peer that does not say it.
-    pub fn usual_mss(&self) -> u16 {
-        usual_mss(&self.tuple) as u16
-    }
-
-    /// Before the peer has said it: its MSS as it was told earlier.
-    pub fn expect_mss(&mut self, mss: u16) {
-        self.peer_mss = u32::from(mss);
-    }
-
     /// Sets the bytes of options of a data segment: decides the segment size.
     pub fn set_data_options(&mut self, len: usize) {
-        self.data_options = len;
+        self.size.set_options(len);
         self.refresh_mss();
     }
 
     fn refresh_mss(&mut self) {
-        self.snd.set_mss(self.max_payload(self.data_options));
-        let small = self.mtu.smaller();
-        let small = small.map(|size| u64::from(self.payload_of(size, self.data_options)));
+        self.snd.set_mss(self.size.mss());
+        let small = self.size.mtu.smaller();
+        let small = small.map(|size| self.size.data_of(size));
         // Where the peer takes no more than that anyway, nothing is large.
         self.snd
             .set_small(small.filter(|small| *small < u64::from(self.snd.mss())));
@@ -366,7 +246,7 @@ impl Subflow {
 
     /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
-        match self.mtu.on_report(now, mtu) {
+        match self.size.mtu.on_report(now, mtu) {
             Report::Smaller => {
                 self.refresh_mss();
                 self.snd.revive(now);
@@ -381,9 +261,9 @@ impl Subflow {
     pub fn judge_sizes(&mut self, now: Instant) {
         let verdict = self.snd.size_verdict();
         if let Some(arrived) = verdict {
-            self.mtu.on_result(now, arrived);
+            self.size.mtu.on_result(now, arrived);
         }
-        let vanish = self.snd.sees_black_hole() && self.mtu.on_black_hole(now);
+        let vanish = self.snd.sees_black_hole() && self.size.mtu.on_black_hole(now);
         if verdict.is_some() || vanish {
             self.refresh_mss();
         }
@@ -391,8 +271,8 @@ impl Subflow {
 
     /// Payload of a packet that is to try now whether larger ones pass.
     pub fn larger_payload(&self, now: Instant) -> Option<u64> {
-        let size = self.mtu.due(now).filter(|_| self.snd.may_try_size())?;
-        let payload = u64::from(self.payload_of(size, self.data_options));
+        let size = self.size.mtu.due(now).filter(|_| self.snd.may_try_size())?;
+        let payload = self.size.data_of(size);
         (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
     }
 
@@ -403,15 +283,10 @@ impl Subflow {
             .larger_payload(now)
             .is_some_and(|most| tells && len <= most)
         {
-            let (fixed, options) = (self.ip_header() + 20, self.data_options as u32);
-            self.mtu.on_try(len as u32 + options + fixed);
+            let packet = self.size.packet_of(len);
+            self.size.mtu.on_try(packet);
             self.snd.try_size(len);
         }
-    }
-
-    /// Largest IP packet that the path is taken to carry, bytes.
-    pub fn path_mtu(&self) -> u32 {
-        self.mtu.get()
     }
 
     /// Our timestamp clock: milliseconds.
@@ -423,8 +298,8 @@ impl Subflow {
     /// The round trip of the handshake that `answer` ends. Where a SYN was repeated only a
     /// timestamp tells which one was answered (RFC 7323 section 4).
     pub fn handshake_rtt(&self, now: Instant, answer: &tcp::Repr) -> Option<Duration> {
-        let most = now.saturating_since(self.opened_at);
-        if self.handshake_tries == 1 {
+        let most = now.saturating_since(self.handshake.opened_at);
+        if self.handshake.tries == 1 {
             return Some(most);
         }
         let echo = answer.options.timestamps?.echo;
@@ -466,9 +341,26 @@ impl Subflow {
         })
     }
 
+    /// The nonces of a join: ours, and the peer's.
+    pub(super) fn nonces(&self) -> Option<(u32, u32)> {
+        match self.opens {
+            Opens::Connection => None,
+            Opens::Join {
+                local_nonce,
+                remote_nonce,
+            } => Some((local_nonce, remote_nonce)),
+        }
+    }
+
+    /// Whether a segment with these options was sent before another one that is here (PAWS, RFC 7323 section 5).
+    pub(super) fn is_old(&self, options: &Options) -> bool {
+        let timestamps = options.timestamps.filter(|_| self.agreed.timestamps);
+        timestamps.is_some_and(|ts| Seq32(ts.value).before(Seq32(self.rcv.ts_recent)))
+    }
+
     /// Whether our SYN offered what `ack` acknowledges.
     pub(super) fn has_offered(&self, ack: Seq32) -> bool {
-        let offered = self.offer.map_or(0, |offer| offer.len);
+        let offered = self.handshake.offer.map_or(0, |offer| offer.len);
         let ahead = ack.diff(self.snd.iss.add(1));
         u64::try_from(ahead).is_ok_and(|ahead| ahead <= offered)
     }
@@ -486,8 +378,8 @@ impl Subflow {
     pub fn resume(&mut self, iss: Seq32, ts_base: u32, told: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
-        self.opened_at = Instant::ZERO;
-        self.handshake_tries = 2;
+        self.handshake.opened_at = Instant::ZERO;
+        self.handshake.tries = 2;
         self.rcv.told = told;
     }
 
@@ -502,33 +394,33 @@ impl Subflow {
             self.phase,
             Phase::Resetting | Phase::Aborted | Phase::Closed
         );
-        !over && !self.fin_wanted
+        !over && !self.closing.is_closed_here()
     }
 
     /// Whether new data may be put on it at all.
     // Conforms: 8684-3.2-13
     pub fn can_carry(&self) -> bool {
-        self.is_established() && !self.fin_wanted
+        self.is_established() && !self.closing.is_closed_here()
     }
 
     /// Whether something small is to be sent that waits for no data: an acknowledgement, a probe, a
     /// handshake, an end.
     pub fn owes(&self, now: Instant) -> bool {
         self.rcv.due == AckDue::Now
-            || self.handshake_at.is_some_and(|at| at <= now)
-            || self.repeats.at.is_some_and(|at| at <= now)
+            || self.handshake.is_due(now)
+            || self.ending.repeats.at.is_some_and(|at| at <= now)
             || self.phase == Phase::Resetting
-            || self.rest.is_some()
-            || self.probe_due
-            || self.keepalive_due
-            || (self.fin_wanted && !self.fin_sent)
+            || self.owed.rest.is_some()
+            || self.owed.probe
+            || self.owed.keepalive
+            || self.closing.owes_fin()
     }
 
     /// A join that the listener has not taken up: it never carried anything.
     pub fn is_early(&self) -> bool {
         let unknown = match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
-            Phase::JoinAcked => self.handshake_tries == 0,
+            Phase::JoinAcked => self.handshake.tries == 0,
             _ => false,
         };
         unknown && self.opens != Opens::Connection
@@ -539,16 +431,15 @@ impl Subflow {
         if self.phase == Phase::Closed {
             return;
         }
-        self.reset = Some(kind);
-        self.close_reason = reason;
+        self.ending.reset = Some(kind);
+        self.ending.reason = reason;
         self.phase = Phase::Resetting;
-        self.handshake_at = None;
-        self.second_at = None;
+        self.handshake.stop();
     }
 
     /// Ends without a word.
     pub fn close(&mut self, reason: SubflowCloseReason) {
-        self.close_reason = reason;
+        self.ending.reason = reason;
         self.phase = Phase::Closed;
     }
 
@@ -685,30 +576,14 @@ impl Subflow {
         } else {
             None
         };
-        let (handshake, repeat) = (self.handshake_at, self.repeats.at);
-        Instant::earliest([handshake, self.second_at, repeat, pacing, ack, send])
-    }
-}
-
-/// The MSS option of a SYN where packets have up to `mtu` bytes (RFC 6691: options not counted).
-pub(crate) fn announced_mss(mtu: u32, tuple: &FourTuple) -> u16 {
-    let payload = mtu.max(min_pmtu(tuple)) - ip_header(tuple) - 20;
-    u16::try_from(payload).unwrap_or(u16::MAX)
-}
-
-/// The MSS of a peer that does not say it.
-// Conforms: 9293-3.7.1-1
-fn usual_mss(tuple: &FourTuple) -> u32 {
-    min_pmtu(tuple) - ip_header(tuple) - 20
-}
-
-fn ip_header(tuple: &FourTuple) -> u32 {
-    if tuple.local.is_ipv4() { 20 } else { 40 }
-}
-
-fn min_pmtu(tuple: &FourTuple) -> u32 {
-    match tuple.local.is_ipv4() {
-        true => MIN_PMTU,
-        false => MIN_PMTU_V6,
+        let (handshake, repeat) = (self.handshake.at, self.ending.repeats.at);
+        Instant::earliest([
+            handshake,
+            self.handshake.second_at,
+            repeat,
+            pacing,
+            ack,
+            send,
+        ])
     }
 }

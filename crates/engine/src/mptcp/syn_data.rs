@@ -7,23 +7,121 @@
 
 use braid_wire::tcp::{self, FastOpenCookie, MAX_OPTIONS_LEN, Options};
 
-use super::connection::{Connection, Ctx, Life};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::opening::Offer;
 use super::output::Body;
-use super::subflow::{Offer, Subflow};
+use super::subflow::Subflow;
+use super::transport::{Life, Transport};
 use crate::Event;
 use crate::buffer::Data;
 use crate::path::Grant;
 
 impl Connection {
+    /// Our SYN was answered on subflow `i`: what it carried has arrived, or is sent as if it had never
+    /// left. Returns how much has. What is learnt of server and network is remembered.
+    // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.1.3-2, 7413-4.1.3.1-2, 7413-4.2.2-3
+    pub(super) fn on_offer_answered(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        answer: &tcp::Repr,
+    ) -> u64 {
+        let subflow = &mut self.transport.subflows[i];
+        let link = subflow.link();
+        let Some(offer) = subflow.handshake.offer.take() else {
+            return 0;
+        };
+        let first = subflow.snd.iss.add(1);
+        let taken = u64::try_from(answer.ack.diff(first)).unwrap_or(0);
+        let cookie = answer.options.fast_open.as_ref();
+        let cookie = cookie.filter(|cookie| !cookie.is_empty());
+        // A server that does not know its own cookie any more gives another one; else something on the
+        // way takes it out, or the payload.
+        let first = subflow.handshake.tries == 1;
+        let refused = offer.len > 0 && taken == 0 && cookie.is_none();
+        if taken > 0 || cookie.is_some() || (first && !refused) {
+            ctx.fast_opens.on_passed(link);
+        } else {
+            ctx.fast_opens.on_dropped(ctx.now, link);
+        }
+        match cookie {
+            Some(cookie) => {
+                let cookie = cookie.clone();
+                let mss = answer.options.mss.unwrap_or(subflow.size.usual_mss());
+                ctx.fast_opens.learn(ctx.now, link, Grant { cookie, mss });
+            }
+            None if refused && first => ctx.fast_opens.forget(link),
+            None => {}
+        }
+        subflow.syn_data.sent = taken;
+        subflow.snd.traffic.bytes_sent += taken;
+        subflow.snd.traffic.packets_sent += u64::from(taken > 0);
+        self.acknowledge(ctx, taken);
+        self.transport.snd.take_back(taken, offer);
+        taken
+    }
+
+    /// Takes in the payload of the SYN that opens this connection, whose cookie proves who sent it. The
+    /// application has it at once; what it writes waits for the third ACK, which brings the key that
+    /// a DATA_ACK needs: Linux falls back where data has none. Returns whether any was taken.
+    // Conforms: 8684-B.2-1
+    pub fn accept_syn_data(&mut self, ctx: &mut Ctx<'_>, window: u16, payload: Data<'_>) -> bool {
+        self.transport.rcv.size_window(ctx.pool, ctx.config);
+        let len = payload.len();
+        let stored = match self
+            .transport
+            .share
+            .is_used_up(ctx.pool, self.transport.rcv.buf.readable())
+        {
+            true => 0,
+            false => match self.transport.rcv.insert(0, payload, ctx.pool) {
+                Ok(done) => len - done.refused,
+                Err(_) => 0,
+            },
+        };
+        if stored == 0 {
+            return false;
+        }
+        let len = stored as u64;
+        let subflow = &mut self.transport.subflows[0];
+        subflow.syn_data.received = len;
+        subflow.rcv.on_payload(ctx.now, 1..1 + len, len);
+        // The window of a SYN is not scaled.
+        self.transport.snd.wnd_end = window.into();
+        self.transport.live.last_heard = ctx.now;
+        self.transport.live.last_payload = ctx.now;
+        self.report_accepted(ctx);
+        self.transport.signal_readable(ctx);
+        true
+    }
+
+    /// The application has the connection from now on.
+    pub(super) fn report_accepted(&mut self, ctx: &mut Ctx<'_>) {
+        let opening = matches!(self.transport.life, Life::Opening { .. });
+        let Some(listener) = self.transport.listener.filter(|_| opening) else {
+            return;
+        };
+        self.transport.life = Life::Open;
+        ctx.events.push_back(Event::Accepted {
+            conn: self.transport.id,
+            listener,
+            local: self.transport.subflows[0].tuple.local,
+            remote: self.paths.remote(),
+        });
+    }
+}
+
+impl Transport {
     /// Completes the SYN that opens the connection: it asks for a cookie, or brings one and what was
     /// written. Its copies do neither, since a network may drop what does (RFC 7413 section 4.1.3), and
     /// nor does a SYN on another path. No second SYN leaves beside one with payload, so a path that has
     /// just become dark shows by its timeout.
     // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.2.1-1, 7413-4.2.2-1, 7413-4.2.2-2, 8684-B.1-1
     pub(super) fn open_fast(&mut self, ctx: &mut Ctx<'_>, i: usize, options: &mut Options) -> Body {
-        let alone = self.opening().count() == 1;
+        let alone = self.subflows.opening().count() == 1;
         let subflow = &mut self.subflows[i];
-        let first = subflow.handshake_tries == 1 && alone;
+        let first = subflow.handshake.tries == 1 && alone;
         let link = subflow.link();
         if !ctx.config.fast_open || !first || !ctx.fast_opens.pass(ctx.now, link) {
             return Body::None;
@@ -42,12 +140,13 @@ impl Connection {
         }
         let range = match mss {
             Some(mss) => {
-                subflow.expect_mss(mss);
-                self.snd.map_next(subflow.max_payload(options.len()).into())
+                subflow.size.expect_mss(mss);
+                self.snd
+                    .map_next(subflow.size.max_payload(options.len()).into())
             }
             None => 0..0,
         };
-        subflow.offer = Some(Offer {
+        subflow.handshake.offer = Some(Offer {
             len: range.end,
             urgency: urgency.unwrap_or_default(),
         });
@@ -55,122 +154,20 @@ impl Connection {
             return Body::None;
         }
         // The payload would come twice.
-        subflow.second_at = None;
+        subflow.handshake.second_at = None;
         Body::Data(range)
     }
+}
 
-    /// Our SYN was answered on subflow `i`: what it carried has arrived, or is sent as if it had never
-    /// left. Returns how much has. What is learnt of server and network is remembered.
-    // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.1.3-2, 7413-4.1.3.1-2, 7413-4.2.2-3
-    pub(super) fn on_offer_answered(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        i: usize,
-        answer: &tcp::Repr,
-    ) -> u64 {
-        let subflow = &mut self.subflows[i];
-        let link = subflow.link();
-        let Some(offer) = subflow.offer.take() else {
-            return 0;
-        };
-        let first = subflow.snd.iss.add(1);
-        let taken = u64::try_from(answer.ack.diff(first)).unwrap_or(0);
-        let cookie = answer.options.fast_open.as_ref();
-        let cookie = cookie.filter(|cookie| !cookie.is_empty());
-        // A server that does not know its own cookie any more gives another one; else something on the
-        // way takes it out, or the payload.
-        let first = subflow.handshake_tries == 1;
-        let refused = offer.len > 0 && taken == 0 && cookie.is_none();
-        if taken > 0 || cookie.is_some() || (first && !refused) {
-            ctx.fast_opens.on_passed(link);
-        } else {
-            ctx.fast_opens.on_dropped(ctx.now, link);
-        }
-        match cookie {
-            Some(cookie) => {
-                let cookie = cookie.clone();
-                let mss = answer.options.mss.unwrap_or(subflow.usual_mss());
-                ctx.fast_opens.learn(ctx.now, link, Grant { cookie, mss });
-            }
-            None if refused && first => ctx.fast_opens.forget(link),
-            None => {}
-        }
-        subflow.syn_data.sent = taken;
-        subflow.snd.traffic.bytes_sent += taken;
-        subflow.snd.traffic.packets_sent += u64::from(taken > 0);
-        self.acknowledge(ctx, taken);
-        self.take_back(taken, offer);
-        taken
-    }
-
-    /// What our SYN carried from byte `from` on has not arrived.
-    fn take_back(&mut self, from: u64, offer: Offer) {
-        if from < offer.len {
-            self.snd.buf.unmap_from(from, offer.urgency);
-            self.snd.nxt = self.snd.buf.nxt();
-        }
-    }
-
-    /// `subflow` is gone, and its SYN may not have been answered.
-    pub(super) fn withdraw_offer(&mut self, subflow: &mut Subflow) {
-        if let Some(offer) = subflow.offer.take() {
-            self.take_back(0, offer);
-        }
-    }
-
+impl Subflow {
     /// Adds a cookie for the peer to the first SYN/ACK: one that is repeated may be so because the
     /// network dropped the first (RFC 7413 section 4.2.2).
     // Conforms: 7413-4.2.2-4
-    pub(super) fn grant_cookie(&mut self, i: usize, options: &mut Options) -> Body {
-        options.fast_open = self.subflows[i].cookie.take();
+    pub(super) fn grant_cookie(&mut self, options: &mut Options) -> Body {
+        options.fast_open = self.handshake.cookie.take();
         if options.len() > MAX_OPTIONS_LEN {
             options.fast_open = None;
         }
         Body::None
-    }
-
-    /// Takes in the payload of the SYN that opens this connection, whose cookie proves who sent it. The
-    /// application has it at once; what it writes waits for the third ACK, which brings the key that
-    /// a DATA_ACK needs: Linux falls back where data has none. Returns whether any was taken.
-    // Conforms: 8684-B.2-1
-    pub fn accept_syn_data(&mut self, ctx: &mut Ctx<'_>, window: u16, payload: Data<'_>) -> bool {
-        self.size_window(ctx);
-        let len = payload.len();
-        let stored = match self.holds_too_much(ctx) {
-            true => 0,
-            false => match self.rcv.insert(0, payload, ctx.pool) {
-                Ok(done) => len - done.refused,
-                Err(_) => 0,
-            },
-        };
-        if stored == 0 {
-            return false;
-        }
-        let len = stored as u64;
-        let subflow = &mut self.subflows[0];
-        subflow.syn_data.received = len;
-        subflow.rcv.on_payload(ctx.now, 1..1 + len, len);
-        // The window of a SYN is not scaled.
-        self.snd.wnd_end = window.into();
-        self.live.last_heard = ctx.now;
-        self.live.last_payload = ctx.now;
-        self.report_accepted(ctx);
-        self.signal_readable(ctx);
-        true
-    }
-
-    /// The application has the connection from now on.
-    pub(super) fn report_accepted(&mut self, ctx: &mut Ctx<'_>) {
-        let opening = matches!(self.life, Life::Opening { .. });
-        let Some(listener) = self.listener.filter(|_| opening) else {
-            return;
-        };
-        self.life = Life::Open;
-        ctx.events.push_back(Event::Accepted {
-            conn: self.id,
-            listener,
-            local: self.subflows[0].tuple.local,
-            remote: self.paths.remote(),
-        });
     }
 }

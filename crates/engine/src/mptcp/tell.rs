@@ -9,11 +9,14 @@ use braid_wire::Instant;
 use braid_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr, ResetReason};
 use braid_wire::tcp::{Flags, MAX_OPTIONS_LEN, Options};
 
-use super::connection::{Connection, Ctx};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
 use super::keys::announcement_hmac;
 use super::output::{Body, Outgoing};
 use super::signal::{MAX_PAUSE, Signal};
-use super::subflow::{Phase, ResetKind, Subflow};
+use super::subflow::{Phase, Subflow};
+use super::transport::Transport;
 use crate::PathId;
 use crate::event::SubflowCloseReason;
 use crate::path::{Path, PathManager};
@@ -47,9 +50,151 @@ fn own_addresses(paths: &PathManager, id: PathId, path: &Path) -> ArrayVec<OwnAd
 }
 
 impl Connection {
+    /// Tells the peer of the addresses at which it can join beside the one it came to.
+    pub(super) fn announce_addresses(&mut self, ctx: &Ctx<'_>) {
+        for (id, path) in (0..).map(PathId).zip(ctx.paths) {
+            for own in own_addresses(&self.paths, id, path) {
+                if path.up && own.id != 0 {
+                    self.transport.announce(ctx, own.id, own.announced);
+                }
+            }
+        }
+    }
+
+    /// The path is in use again: what was said of its end does not hold any more.
+    pub(super) fn announce_return(&mut self, ctx: &Ctx<'_>, id: PathId) {
+        let Some(path) = ctx.paths.get(usize::from(id.0)) else {
+            return;
+        };
+        for own in own_addresses(&self.paths, id, path) {
+            self.transport
+                .signals
+                .cancel(|s| *s == Signal::Withdraw(own.id));
+            self.transport.announce(ctx, own.id, own.announced);
+        }
+    }
+
+    /// Tells the peer that those addresses of a path are gone of which `gone` says so: those it was told of, and those of
+    /// subflows that do not say so themselves (RFC 8684 section 3.4.2). Who is to join us takes back
+    /// that the initial address is gone only when it is announced, so it hears of no other.
+    // Conforms: 8684-3.4.2-9
+    pub fn withdraw_addresses(&mut self, ctx: &Ctx<'_>, id: PathId, gone: impl Fn(IpAddr) -> bool) {
+        let path = ctx.paths.get(usize::from(id.0));
+        let Some(path) = path.filter(|_| self.transport.may_signal()) else {
+            return;
+        };
+        let told = self.transport.listener.is_some();
+        for address in own_addresses(&self.paths, id, path) {
+            if !gone(address.addr) {
+                continue;
+            }
+            let (own, addr) = (address.id, address.announced);
+            self.transport
+                .signals
+                .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
+            // The peer has joined by our third ACK, though we have not heard so yet.
+            let known = |s: &Subflow| s.is_alive() && !s.is_early();
+            let mut subflows = self.transport.subflows.iter();
+            let used = subflows.any(|s| known(s) && s.path == id && s.ids.own == own);
+            let recalled = !told || own != 0 || addr.is_some();
+            if (used && recalled) || (told && addr.is_some() && own != 0) {
+                self.transport.signals.add(ctx.now, Signal::Withdraw(own));
+            }
+        }
+    }
+
+    /// ADD_ADDR, or the echo of ours. One that does not prove that the peer sent it is ignored (RFC
+    /// 8684 section 3.4.1).
+    // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
+    pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, i: usize, add: &AddAddr) {
+        let Some(mptcp) = self.transport.mode.mptcp() else {
+            return;
+        };
+        let Some(hmac) = add.hmac else {
+            self.transport.signals.cancel(|s| {
+                let Signal::Announce { id, addr } = s else {
+                    return false;
+                };
+                *id == add.address_id && addr.ip() == add.addr
+            });
+            return;
+        };
+        let keys = (mptcp.remote.key, mptcp.local.key);
+        if self.transport.joins.is_pending() {
+            return self
+                .transport
+                .joins
+                .hold(self.transport.subflows[i].id, *add);
+        }
+        // Conforms: 8684-3.4.1-1
+        if hmac != announcement_hmac(keys, self.transport.joins.secret(), add) {
+            return;
+        }
+        self.transport.signals.told.add_addr_received += 1;
+        // The peer needs our key for it, which came with the third ACK.
+        self.transport.confirm(ctx.now);
+        let port = add
+            .port
+            .unwrap_or(self.transport.subflows[i].tuple.remote.port());
+        // Linux writes an endpoint that is given as IPv4-mapped as IPv6.
+        let addr = SocketAddr::new(add.addr.to_canonical(), port);
+        self.paths.on_announced(ctx.now, add.address_id, addr);
+        self.transport
+            .signals
+            .add(ctx.now, Signal::Echo(add.echo()));
+    }
+
+    /// REMOVE_ADDR. Whoever sent it may not be the peer, so a subflow is left at once where there is
+    /// another, but only closed when the peer does not answer on it (RFC 8684 section 3.4.2).
+    // Conforms: 8684-3.4.2-1
+    pub(super) fn on_remove_addr(&mut self, ctx: &Ctx<'_>, remove: &RemoveAddr) {
+        if self.transport.mode.mptcp().is_none() {
+            return;
+        }
+        self.transport.signals.told.remove_addr_received += 1;
+        for id in remove.ids() {
+            let addr = self.paths.on_withdrawn(*id);
+            let opens = |s: &&mut Subflow| match s.phase {
+                Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
+                Phase::JoinAcked => addr.is_some() && s.ids.peer == *id,
+                _ => false,
+            };
+            for subflow in self.transport.subflows.iter_mut().filter(opens) {
+                subflow.close(SubflowCloseReason::PathRemoved);
+            }
+        }
+        let gone = |s: &Subflow| remove.ids().contains(&s.ids.peer);
+        let mut others = self.transport.subflows.iter();
+        let others = others.any(|s| s.can_carry() && !s.signs.stale && !gone(s));
+        for i in 0..self.transport.subflows.len() {
+            let subflow = &self.transport.subflows[i];
+            if !subflow.can_carry() || !gone(subflow) {
+                continue;
+            }
+            self.transport
+                .signals
+                .add(ctx.now, Signal::Doubt(subflow.id));
+            if others {
+                self.declare_dead(ctx, i);
+            }
+        }
+    }
+}
+
+impl Transport {
+    /// Tells the peer of one of them, where we are the side that is joined.
+    pub(super) fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
+        let wanted = self.listener.is_some() && self.may_signal();
+        if let Some(addr) = addr.filter(|_| wanted) {
+            self.signals.add(ctx.now, Signal::Announce { id, addr });
+        }
+    }
+}
+
+impl Transport {
     /// Whether the peer can be told anything.
     fn may_signal(&self) -> bool {
-        self.is_open() && self.mptcp().is_some_and(|m| m.confirmed)
+        self.is_open() && self.mode.mptcp().is_some_and(|m| m.confirmed)
     }
 
     /// When it is to be told something next.
@@ -61,7 +206,7 @@ impl Connection {
     /// Whether there is anybody to say it to. In the dark nothing would be heard, and not be said when
     /// it is over; no timer runs for it, as whatever ends the dark is an event of its own.
     fn is_sayable(&self, signal: &Signal) -> bool {
-        let works = |s: &Subflow| s.can_carry() && !s.stale;
+        let works = |s: &Subflow| s.can_carry() && !s.signs.stale;
         match signal {
             Signal::Doubt(_) => true,
             // Its HMAC cannot be made.
@@ -75,144 +220,18 @@ impl Connection {
         }
     }
 
-    /// Tells the peer of the addresses at which it can join beside the one it came to.
-    pub(super) fn announce_addresses(&mut self, ctx: &Ctx<'_>) {
-        for (id, path) in (0..).map(PathId).zip(ctx.paths) {
-            for own in own_addresses(&self.paths, id, path) {
-                if path.up && own.id != 0 {
-                    self.announce(ctx, own.id, own.announced);
-                }
-            }
-        }
-    }
-
-    /// Tells the peer of one of them, where we are the side that is joined.
-    fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
-        let wanted = self.listener.is_some() && self.may_signal();
-        if let Some(addr) = addr.filter(|_| wanted) {
-            self.signals.add(ctx.now, Signal::Announce { id, addr });
-        }
-    }
-
-    /// The path is in use again: what was said of its end does not hold any more.
-    pub(super) fn announce_return(&mut self, ctx: &Ctx<'_>, id: PathId) {
-        let Some(path) = ctx.paths.get(usize::from(id.0)) else {
-            return;
-        };
-        for own in own_addresses(&self.paths, id, path) {
-            self.signals.cancel(|s| *s == Signal::Withdraw(own.id));
-            self.announce(ctx, own.id, own.announced);
-        }
-    }
-
-    /// Tells the peer that those addresses of a path are gone of which `gone` says so: those it was told of, and those of
-    /// subflows that do not say so themselves (RFC 8684 section 3.4.2). Who is to join us takes back
-    /// that the initial address is gone only when it is announced, so it hears of no other.
-    // Conforms: 8684-3.4.2-9
-    pub fn withdraw_addresses(&mut self, ctx: &Ctx<'_>, id: PathId, gone: impl Fn(IpAddr) -> bool) {
-        let path = ctx.paths.get(usize::from(id.0));
-        let Some(path) = path.filter(|_| self.may_signal()) else {
-            return;
-        };
-        let told = self.listener.is_some();
-        for address in own_addresses(&self.paths, id, path) {
-            if !gone(address.addr) {
-                continue;
-            }
-            let (own, addr) = (address.id, address.announced);
-            self.signals
-                .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
-            // The peer has joined by our third ACK, though we have not heard so yet.
-            let known = |s: &Subflow| s.is_alive() && !s.is_early();
-            let mut subflows = self.subflows.iter();
-            let used = subflows.any(|s| known(s) && s.path == id && s.own_id == own);
-            let recalled = !told || own != 0 || addr.is_some();
-            if (used && recalled) || (told && addr.is_some() && own != 0) {
-                self.signals.add(ctx.now, Signal::Withdraw(own));
-            }
-        }
-    }
-
     /// Takes over whether the path's subflows are backups, and tells the peer (RFC 8684 section
     /// 3.3.8).
     // Conforms: 8684-3.3.8-3
     pub fn set_backup(&mut self, ctx: &Ctx<'_>, path: PathId, backup: bool) {
-        let multipath = self.mptcp().is_some();
+        let multipath = self.mode.mptcp().is_some();
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
-            let changed = subflow.backup != backup;
-            subflow.backup = backup;
+            let changed = subflow.priority.own != backup;
+            subflow.priority.own = backup;
             if changed && multipath && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Priority(subflow.id));
             } else if changed && subflow.is_alive() && !subflow.is_established() {
-                subflow.backup_untold = true;
-            }
-        }
-    }
-
-    /// ADD_ADDR, or the echo of ours. One that does not prove that the peer sent it is ignored (RFC
-    /// 8684 section 3.4.1).
-    // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
-    pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, i: usize, add: &AddAddr) {
-        let Some(mptcp) = self.mptcp() else {
-            return;
-        };
-        let Some(hmac) = add.hmac else {
-            self.signals.cancel(|s| {
-                let Signal::Announce { id, addr } = s else {
-                    return false;
-                };
-                *id == add.address_id && addr.ip() == add.addr
-            });
-            return;
-        };
-        let keys = (mptcp.remote.key, mptcp.local.key);
-        if self.joins.is_pending() {
-            return self.joins.hold(self.subflows[i].id, *add);
-        }
-        // Conforms: 8684-3.4.1-1
-        if hmac != announcement_hmac(keys, self.joins.secret(), add) {
-            return;
-        }
-        self.signals.told.add_addr_received += 1;
-        // The peer needs our key for it, which came with the third ACK.
-        self.confirm(ctx.now);
-        let port = add.port.unwrap_or(self.subflows[i].tuple.remote.port());
-        // Linux writes an endpoint that is given as IPv4-mapped as IPv6.
-        let addr = SocketAddr::new(add.addr.to_canonical(), port);
-        self.paths.on_announced(ctx.now, add.address_id, addr);
-        self.signals.add(ctx.now, Signal::Echo(add.echo()));
-    }
-
-    /// REMOVE_ADDR. Whoever sent it may not be the peer, so a subflow is left at once where there is
-    /// another, but only closed when the peer does not answer on it (RFC 8684 section 3.4.2).
-    // Conforms: 8684-3.4.2-1
-    pub(super) fn on_remove_addr(&mut self, ctx: &Ctx<'_>, remove: &RemoveAddr) {
-        if self.mptcp().is_none() {
-            return;
-        }
-        self.signals.told.remove_addr_received += 1;
-        for id in remove.ids() {
-            let addr = self.paths.on_withdrawn(*id);
-            let opens = |s: &&mut Subflow| match s.phase {
-                Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
-                Phase::JoinAcked => addr.is_some() && s.peer_id == *id,
-                _ => false,
-            };
-            for subflow in self.subflows.iter_mut().filter(opens) {
-                subflow.close(SubflowCloseReason::PathRemoved);
-            }
-        }
-        let gone = |s: &Subflow| remove.ids().contains(&s.peer_id);
-        let mut others = self.subflows.iter();
-        let others = others.any(|s| s.can_carry() && !s.stale && !gone(s));
-        for i in 0..self.subflows.len() {
-            let subflow = &self.subflows[i];
-            if !subflow.can_carry() || !gone(subflow) {
-                continue;
-            }
-            self.signals.add(ctx.now, Signal::Doubt(subflow.id));
-            if others {
-                self.declare_dead(ctx, i);
+                subflow.priority.untold = true;
             }
         }
     }
@@ -228,18 +247,18 @@ impl Connection {
         while let Some((signal, said)) = self.signals.due(ctx.now, |s| self.is_sayable(s)) {
             let doubted = matches!(signal, Signal::Doubt(_));
             let i = match signal.subflow() {
-                Some(id) => self.index_of(id),
-                None => self.subflow_for_signal(u32::from(said)),
+                Some(id) => self.subflows.index_of(id),
+                None => self.subflows.subflow_for_signal(u32::from(said)),
             };
             let i = i.filter(|i| self.subflows[*i].can_carry());
             if let Some(i) = i.filter(|_| doubted && said > 0) {
-                self.on_unanswered(i);
+                self.subflows[i].on_unanswered();
             }
             let Some(i) = i.filter(|_| said < signal.tries()) else {
                 self.signals.cancel(|s| *s == signal);
                 let alone = |i: &usize| {
                     let mut others = self.subflows.iter().enumerate();
-                    !others.any(|(n, s)| n != *i && s.can_carry() && !s.stale)
+                    !others.any(|(n, s)| n != *i && s.can_carry() && !s.signs.stale)
                 };
                 match i.filter(|i| doubted && !alone(i)) {
                     Some(i) => return self.end_doubted(ctx, i),
@@ -265,7 +284,7 @@ impl Connection {
     ) -> Option<MptcpOption> {
         Some(match signal {
             Signal::Announce { id, addr } => {
-                let mptcp = self.mptcp()?;
+                let mptcp = self.mode.mptcp()?;
                 // Without one it is that of the subflow which carries this.
                 let usual = self.subflows[i].tuple.local.port();
                 let mut add = AddAddr {
@@ -286,7 +305,7 @@ impl Connection {
                 MptcpOption::RemoveAddr(remove)
             }
             Signal::Priority(_) => MptcpOption::Prio {
-                backup: self.subflows[i].backup,
+                backup: self.subflows[i].priority.own,
             },
             Signal::Doubt(_) => return None,
         })
@@ -310,7 +329,10 @@ impl Connection {
             ..Options::default()
         };
         options.mptcp.push(option);
-        let dss = self.mptcp().map(|m| MptcpOption::Dss(self.dss(m)));
+        let dss = self
+            .mode
+            .mptcp()
+            .map(|m| MptcpOption::Dss(m.dss(self.rcv.data_ack())));
         let dss = dss.filter(|dss| options.fits(dss));
         options.mptcp.extend(dss);
         if options.len() > MAX_OPTIONS_LEN {

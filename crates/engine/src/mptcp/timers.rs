@@ -5,8 +5,13 @@ use core::time::Duration;
 use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
-use super::connection::{Connection, Ctx, Life, SendFin};
-use super::subflow::{Opens, ResetKind};
+use super::connection::Connection;
+use super::ctx::Ctx;
+use super::ending::ResetKind;
+use super::sides::SendSide;
+use super::subflow::Opens;
+use super::transport::{Life, Liveness, Transport};
+use crate::Config;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
@@ -44,38 +49,44 @@ impl Connection {
     /// When [`Self::handle_timeout`] is due.
     pub fn next_timeout(&self, ctx: &Ctx<'_>) -> Option<Instant> {
         let subflows = |pending| {
-            let timers = self.subflows.iter();
+            let timers = self.transport.subflows.iter();
             Instant::earliest(timers.map(|s| s.next_timeout(pending, ctx.now)))
         };
-        let forget_at = self.forget_at();
+        let forget_at = self.transport.forget_at();
         if forget_at.is_some() {
             return Instant::earliest([forget_at, subflows(false)]);
         }
-        let pending = (self.snd.unsent() > 0 && self.snd.peer_window() > 0) || self.may_copy();
-        let opening = match self.life {
+        let pending = (self.transport.snd.unsent() > 0 && self.transport.snd.peer_window() > 0)
+            || self.transport.may_copy();
+        let opening = match self.transport.life {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
-        let lost = self.give_up_at(ctx).filter(|_| self.is_open());
+        let has_subflows = !self.transport.subflows.is_empty();
+        let lost = self
+            .transport
+            .live
+            .give_up_at(ctx.config, has_subflows)
+            .filter(|_| self.transport.is_open());
         Instant::earliest([
             subflows(pending),
             opening,
             lost,
             self.paths.next_at(),
-            self.signals_at(),
-            self.keepalive_at(),
-            self.live.stall_at,
-            self.live.ask_at,
-            self.live.fin_at,
+            self.transport.signals_at(),
+            self.transport.keepalive_at(),
+            self.transport.live.stall_at,
+            self.transport.live.ask_at,
+            self.transport.closing.at,
         ])
     }
 
     /// Serves expired timers.
     pub fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        for i in 0..self.subflows.len() {
+        for i in 0..self.transport.subflows.len() {
             self.on_handshake_timer(ctx, i);
             self.on_send_timer(ctx, i);
-            let subflow = &mut self.subflows[i];
+            let subflow = &mut self.transport.subflows[i];
             if matches!(subflow.rcv.due, AckDue::At(at) if at <= ctx.now) {
                 subflow.rcv.ack_now();
             }
@@ -83,72 +94,30 @@ impl Connection {
         // Others may have given memory back.
         self.pass_checked(ctx);
         self.give_up_if_dead(ctx);
-        if self.is_open() {
-            self.ask_silent(ctx);
-            self.on_stall_timer(ctx);
-            if self.live.fin_at.is_some_and(|at| at <= ctx.now) {
-                self.live.fin_at = None;
-                if self.snd.fin == SendFin::Sent {
-                    self.snd.fin = SendFin::Queued;
-                }
+        if self.transport.is_open() {
+            self.transport.ask_silent(ctx);
+            self.transport.on_stall_timer(ctx);
+            if self.transport.closing.at.is_some_and(|at| at <= ctx.now) {
+                self.transport.closing.repeat();
             }
         }
         self.settle(ctx);
     }
 
-    /// Since when the connection waits for something it cannot do without: a sign of life, a
-    /// DATA_ACK of what was sent (RFC 5482 section 3.1), or a subflow on which the peer can go on. A
-    /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
-    fn waiting_since(&self) -> Option<Instant> {
-        let behind = self.live.behind.map(|(since, _)| since);
-        Instant::earliest([self.live.waiting_since, behind, self.live.left])
-    }
-
-    /// When the peer is given up unless it is heard.
-    fn give_up_at(&self, ctx: &Ctx<'_>) -> Option<Instant> {
-        let waiting = self.waiting_since();
-        let abandoned = self.live.abandoned_at.filter(|_| self.subflows.is_empty());
-        Instant::earliest([
-            waiting.map(|since| since + ctx.config.user_timeout),
-            abandoned.map(|at| at + REJOIN_TIMEOUT),
-        ])
-    }
-
-    /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow
-    /// in the middle of its stream.
-    // Conforms: 8684-3.3.3-9
-    fn watch_progress(&mut self, now: Instant) {
-        let mut established = self.subflows.iter().filter(|s| s.is_established());
-        let left = self.mptcp().is_some()
-            && self.rcv.fin.is_none()
-            && established.clone().next().is_some()
-            && established.all(|s| s.rcv.finished());
-        self.live.left = left.then(|| self.live.left.unwrap_or(now));
-        let fin_out = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
-        // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
-        let shut_out = self.mptcp().is_some() && self.is_shut_out();
-        if self.snd.outstanding() == 0 && !fin_out && !shut_out {
-            self.live.behind = None;
-            return;
-        }
-        let una = self.snd.una();
-        if self.live.behind.is_none_or(|(_, seen)| seen != una) {
-            self.live.behind = Some((now, una));
-        }
-    }
-
-    /// Whether the peer's window is all that data waits for.
-    fn is_shut_out(&self) -> bool {
-        self.snd.unsent() > 0 && self.snd.peer_window() == 0
-    }
-
     fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
+        let has_subflows = !self.transport.subflows.is_empty();
         let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
-        match self.life {
+        match self.transport.life {
             Life::Opening { since } if late(since, ctx.config.connect_timeout) => {
                 self.fail(ctx, CloseReason::TimedOut);
             }
-            Life::Open if self.give_up_at(ctx).is_some_and(|at| at <= ctx.now) => {
+            Life::Open
+                if self
+                    .transport
+                    .live
+                    .give_up_at(ctx.config, has_subflows)
+                    .is_some_and(|at| at <= ctx.now) =>
+            {
                 self.fail(ctx, CloseReason::TimedOut);
             }
             _ => {}
@@ -157,29 +126,34 @@ impl Connection {
 
     /// A SYN, SYN/ACK or third ACK was not answered. Its repetition leaves by itself.
     fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let subflow = &mut self.subflows[i];
-        if subflow.second_at.take_if(|at| *at <= ctx.now).is_some() {
+        let subflow = &mut self.transport.subflows[i];
+        if subflow
+            .handshake
+            .second_at
+            .take_if(|at| *at <= ctx.now)
+            .is_some()
+        {
             self.try_beside(ctx, i);
         }
-        let subflow = &mut self.subflows[i];
+        let subflow = &mut self.transport.subflows[i];
         let unanswered =
-            subflow.handshake_tries > 0 && subflow.handshake_at.is_some_and(|at| at <= ctx.now);
+            subflow.handshake.tries > 0 && subflow.handshake.at.is_some_and(|at| at <= ctx.now);
         if !unanswered {
             return;
         }
         if subflow.is_established() {
             // The opener's third ACK. Data has the keys as well, and is repeated by itself.
-            let repeats = subflow.handshake_tries < MAX_TRIES && subflow.snd.board.is_empty();
-            subflow.handshake_at.take_if(|_| !repeats);
+            let repeats = subflow.handshake.tries < MAX_TRIES && subflow.snd.board.is_empty();
+            subflow.handshake.at.take_if(|_| !repeats);
             return;
         }
         let opens_connection = subflow.opens == Opens::Connection;
         if opens_connection && subflow.active {
             // Where two SYNs run side by side, each is repeated by itself.
-            if self.opening().count() == 1 {
+            if self.transport.subflows.opening().count() == 1 {
                 self.try_next_path(ctx, i);
             }
-        } else if subflow.handshake_tries >= MAX_TRIES {
+        } else if subflow.handshake.tries >= MAX_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);
             if opens_connection {
                 self.fail(ctx, CloseReason::TimedOut);
@@ -189,22 +163,22 @@ impl Connection {
 
     // Conforms: 8684-3.3.6-3
     fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        if !self.subflows[i].is_established() {
+        if !self.transport.subflows[i].is_established() {
             return;
         }
-        let siblings = self.subflows.iter().enumerate();
+        let siblings = self.transport.subflows.iter().enumerate();
         let mut siblings = siblings.filter(|(n, s)| *n != i && s.can_carry());
         let alone = siblings.clone().next().is_none();
-        let others = siblings.any(|(_, s)| !s.stale);
-        let multipath = self.mptcp().is_some();
-        let subflow = &mut self.subflows[i];
+        let others = siblings.any(|(_, s)| !s.signs.stale);
+        let multipath = self.transport.mode.mptcp().is_some();
+        let subflow = &mut self.transport.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
         let lost = subflow.snd.traffic.bytes_lost;
         let expired = subflow.snd.on_timeout(ctx.now, ts);
         subflow.judge_sizes(ctx.now);
         match expired {
             Some(Expired::Rto) => {
-                subflow.stale = true;
+                subflow.signs.stale = true;
                 subflow.signs.silent = subflow.signs.silent.saturating_add(1);
                 // Alone, only a path that is known to lose much: elsewhere silence is congestion.
                 if !alone || subflow.loses_much() {
@@ -230,9 +204,34 @@ impl Connection {
                 }
                 self.on_subflow_failed(i);
             }
-            Some(Expired::Probe) => subflow.probe_due = true,
+            Some(Expired::Probe) => subflow.owed.probe = true,
             Some(Expired::Lost) => self.tell_loss(i, lost),
             Some(Expired::Early) | None => {}
+        }
+    }
+}
+
+impl Transport {
+    /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow
+    /// in the middle of its stream.
+    // Conforms: 8684-3.3.3-9
+    fn watch_progress(&mut self, now: Instant) {
+        let mut established = self.subflows.iter().filter(|s| s.is_established());
+        let left = self.mode.mptcp().is_some()
+            && self.rcv.fin.is_none()
+            && established.clone().next().is_some()
+            && established.all(|s| s.rcv.finished());
+        self.live.left = left.then(|| self.live.left.unwrap_or(now));
+        let fin_out = self.closing.is_out();
+        // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
+        let shut_out = self.mode.mptcp().is_some() && self.snd.is_shut_out();
+        if self.snd.outstanding() == 0 && !fin_out && !shut_out {
+            self.live.behind = None;
+            return;
+        }
+        let una = self.snd.una();
+        if self.live.behind.is_none_or(|(_, seen)| seen != una) {
+            self.live.behind = Some((now, una));
         }
     }
 
@@ -240,14 +239,14 @@ impl Connection {
     /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN
     /// for the first DATA_ACK.
     fn stalled(&self) -> bool {
-        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let waiting = self.snd.outstanding() > 0
-            || self.is_shut_out()
-            || (self.snd.fin == SendFin::Queued && unconfirmed);
+            || self.snd.is_shut_out()
+            || (self.closing.is_due() && unconfirmed);
         if !waiting || !self.is_open() {
             return false;
         }
-        let working = self.subflows.iter().filter(|s| !s.stale);
+        let working = self.subflows.iter().filter(|s| !s.signs.stale);
         // What is to be sent again moves nothing where the peer's window keeps it here.
         let resends = self.snd.flight.lost() > 0
             && working
@@ -300,34 +299,54 @@ impl Connection {
         self.live.stall_at = None;
         self.live.stall_tries += 1;
         self.live.waiting_since.get_or_insert(ctx.now);
-        if let Some(i) = self.subflow_for_signal(self.live.stall_tries - 1) {
-            self.subflows[i].keepalive_due = true;
+        if let Some(i) = self.subflows.subflow_for_signal(self.live.stall_tries - 1) {
+            self.subflows[i].owed.keepalive = true;
         }
-        if self.mptcp().is_some() {
-            self.resend_discarded();
+        if self.mode.mptcp().is_some() {
+            self.live.resend_discarded(&mut self.snd);
         }
+    }
+}
+
+impl Liveness {
+    /// Since when the connection waits for something it cannot do without: a sign of life, a
+    /// DATA_ACK of what was sent (RFC 5482 section 3.1), or a subflow on which the peer can go on. A
+    /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
+    fn waiting_since(&self) -> Option<Instant> {
+        let behind = self.behind.map(|(since, _)| since);
+        Instant::earliest([self.waiting_since, behind, self.left])
+    }
+
+    /// When the peer is given up unless it is heard.
+    fn give_up_at(&self, config: &Config, has_subflows: bool) -> Option<Instant> {
+        let waiting = self.waiting_since();
+        let abandoned = self.abandoned_at.filter(|_| !has_subflows);
+        Instant::earliest([
+            waiting.map(|since| since + config.user_timeout),
+            abandoned.map(|at| at + REJOIN_TIMEOUT),
+        ])
     }
 
     /// Not even probes moved the DATA_ACK: what a subflow acknowledged was dropped above it. Linux
     /// does so with data that comes faster than its buffer grows. A peer that did it once will do
     /// it again, so fewer probes go before the next time.
     // Conforms: 8684-3.3.6-2
-    fn resend_discarded(&mut self) {
-        let known = self.live.resent.is_some();
+    fn resend_discarded(&mut self, snd: &mut SendSide) {
+        let known = self.resent.is_some();
         let probes = if known { 2 } else { PROBES_BEFORE_RESEND };
-        if self.live.stall_tries < probes || self.snd.outstanding() == 0 {
+        if self.stall_tries < probes || snd.outstanding() == 0 {
             return;
         }
-        let una = self.snd.una();
-        let len = match &self.live.resent {
+        let una = snd.una();
+        let len = match &self.resent {
             None => MAX_RESEND,
             // It took all that, and had nothing behind it.
             Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND),
             Some(last) if una > last.end => MAX_RESEND,
             Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND),
         };
-        let range = una..self.snd.nxt.min(una + len);
-        self.snd.flight.on_discarded(range.clone());
-        self.live.resent = Some(range);
+        let range = una..snd.nxt.min(una + len);
+        snd.flight.on_discarded(range.clone());
+        self.resent = Some(range);
     }
 }

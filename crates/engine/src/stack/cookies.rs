@@ -19,10 +19,10 @@ use crate::Config;
 use crate::FallbackCause;
 use crate::buffer::Payload;
 use crate::mptcp::keys::Keys;
-use crate::mptcp::subflow::announced_mss;
 use crate::mptcp::{Mode, capable, flags, is_plain_data, usable, window_shift};
 use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
+use crate::tcp::segment_size::announced_mss;
 
 /// A third ACK is taken within this time after the SYN/ACK at least, and twice as long at most.
 const PERIOD: Duration = Duration::from_secs(64);
@@ -276,7 +276,7 @@ impl Stack {
             self.plain(now, id, FallbackCause::PeerSynPlain);
         }
         self.with(now, id, |conn, ctx| {
-            let subflow = &mut conn.subflows[0];
+            let subflow = &mut conn.transport.subflows[0];
             let told = 1 + u64::from(syn_ack_window(ctx.config));
             subflow.resume(cookie.iss, cookie.ts_base, told);
             let id = subflow.id;

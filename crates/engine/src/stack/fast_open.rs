@@ -118,7 +118,7 @@ impl Stack {
         (syn, payload): (&tcp::Repr, &mut Payload<'_>),
     ) {
         let taken = self.with(now, id, |conn, ctx| {
-            conn.subflows[0].cookie = admission.cookie;
+            conn.transport.subflows[0].handshake.cookie = admission.cookie;
             let payload = payload.piece(0, payload.len());
             admission.data && conn.accept_syn_data(ctx, syn.window, payload)
         });

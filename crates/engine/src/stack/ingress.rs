@@ -9,8 +9,9 @@ use braid_wire::mptcp::{Capable, Join, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32, ip};
 
-use super::{Listener, Outside, RxMeta, Stack, Transmit, TxChecksum};
+use super::{Outside, RxMeta, Stack, Transmit, TxChecksum};
 use crate::buffer::{Packet, PacketBuffer, Payload};
+use crate::mptcp::opening::JoinProof;
 use crate::mptcp::subflow::Opens;
 use crate::mptcp::{Connection, MAX_SUBFLOWS, Mode, capable, join, usable};
 use crate::path::PathManager;
@@ -125,7 +126,9 @@ impl Stack {
     fn path_of(&self, tuple: &FourTuple) -> Option<PathId> {
         let paths = &self.shared.paths;
         let owner = paths.iter().position(|p| p.config.owns(tuple.local.ip()));
-        owner.map(|i| PathId(i as u8)).or_else(|| self.any_path())
+        owner
+            .map(|i| PathId(i as u8))
+            .or_else(|| self.listeners.any_path())
     }
 
     // Conforms: 8684-3.2-10
@@ -157,14 +160,10 @@ impl Stack {
     /// Where a connection to `tuple.local` comes in; `None` where nobody listens.
     pub(super) fn arrival(&self, tuple: FourTuple) -> Option<Arrival> {
         let path = self.path_of(&tuple)?;
-        let exact = Listener::At(tuple.local);
-        let exact = self.listeners.iter().position(|l| *l == exact);
-        let any = |l: &Listener| matches!(l, Listener::Any(_));
-        let n = exact.or_else(|| self.listeners.iter().position(any))?;
         Some(Arrival {
             path,
             tuple,
-            listener: ListenerId(n as u32),
+            listener: self.listeners.find(tuple.local)?,
         })
     }
 
@@ -214,11 +213,11 @@ impl Stack {
         let id = self.table.reserve();
         let paths = PathManager::accepted(at.tuple.remote);
         let mut conn = Connection::new(id, paths, mode, (self.strategy)(), now);
-        conn.listener = Some(at.listener);
+        conn.transport.listener = Some(at.listener);
         conn.paths.set_home(at.tuple.local);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, at.path, at.tuple, Opens::Connection);
-        conn.accept_subflow(&mut ctx, subflow, syn);
+        conn.transport.accept_subflow(&mut ctx, subflow, syn);
         self.table.put(conn);
         id
     }
@@ -249,7 +248,7 @@ impl Stack {
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
             let denied = ctx.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
-            if !conn.is_open() || denied {
+            if !conn.transport.is_open() || denied {
                 return false;
             }
             let Some(shows_secret) = conn.admit_join(ctx, nonce, max) else {
@@ -260,10 +259,12 @@ impl Stack {
                 remote_nonce: nonce,
             };
             let mut subflow = conn.new_subflow(ctx, path, tuple, opens);
-            subflow.peer_backup = backup;
-            subflow.peer_id = address_id;
-            subflow.shows_secret = shows_secret;
-            conn.accept_subflow(ctx, subflow, tcp);
+            subflow.priority.peer = backup;
+            subflow.ids.peer = address_id;
+            if shows_secret {
+                subflow.handshake.proof = JoinProof::Secret;
+            }
+            conn.transport.accept_subflow(ctx, subflow, tcp);
             true
         })
         .unwrap_or(false)

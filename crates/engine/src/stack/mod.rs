@@ -4,6 +4,7 @@ mod change;
 mod cookies;
 mod fast_open;
 mod ingress;
+mod listeners;
 mod packet;
 mod paths;
 mod ready;
@@ -23,6 +24,7 @@ use braid_wire::{Instant, Rng, tcp};
 use self::cookies::Cookies;
 use self::fast_open::EndedEarly;
 use self::ingress::Stray;
+use self::listeners::{Listener, Listeners};
 pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
@@ -103,44 +105,50 @@ impl Shared {
 
     /// Tells `conn` that it may write; where memory is short for it all the same, it goes on waiting.
     fn wake(&mut self, now: Instant, conn: &mut Connection) {
-        conn.signal_writable(&mut self.ctx(now));
-        if conn.snd.blocked.is_some() && conn.lacks_memory(&self.pool) {
+        conn.transport.signal_writable(&mut self.ctx(now));
+        if conn.transport.snd.blocked.is_some()
+            && conn
+                .transport
+                .share
+                .is_lacking(&self.pool, conn.transport.snd.buf.blocks())
+        {
             self.let_wait(conn);
         }
     }
 
     /// `conn` does not wait for what its group has any more, if it did.
     fn leave_crowd(&mut self, conn: &mut Connection) {
-        if let (Some(group), Some(place)) = (conn.group, conn.crowded.take()) {
+        if let (Some(group), Some(place)) = (
+            conn.transport.share.group,
+            conn.transport.share.crowded.take(),
+        ) {
             self.crowded.remove(&(group, place));
         }
     }
 
     /// Has `conn` wait for memory, if it does not: for that of all, or for what its group has.
     fn let_wait(&mut self, conn: &mut Connection) {
-        if conn.starved || conn.crowded.is_some() {
+        if conn.transport.share.starved || conn.transport.share.crowded.is_some() {
             return;
         }
-        match conn.group.filter(|_| self.pool.is_over(conn.group)) {
+        match conn
+            .transport
+            .share
+            .group
+            .filter(|_| self.pool.is_over(conn.transport.share.group))
+        {
             Some(group) => {
-                self.crowded.insert((group, self.next_crowded), conn.id);
-                conn.crowded = Some(self.next_crowded);
+                self.crowded
+                    .insert((group, self.next_crowded), conn.transport.id);
+                conn.transport.share.crowded = Some(self.next_crowded);
                 self.next_crowded += 1;
             }
             None => {
-                conn.starved = true;
-                self.starved.push_back(conn.id);
+                conn.transport.share.starved = true;
+                self.starved.push_back(conn.transport.id);
             }
         }
     }
-}
-
-/// Where connections are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listener {
-    At(SocketAddr),
-    /// To any address; they belong to the path.
-    Any(PathId),
 }
 
 /// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
@@ -160,7 +168,7 @@ pub struct Stack {
     shared: Shared,
     table: Table,
     strategy: StrategyFactory,
-    listeners: Vec<Listener>,
+    listeners: Listeners,
     /// Earliest timer of each connection; entries that no longer hold are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// Connections that may have something to send.
@@ -216,7 +224,7 @@ impl Stack {
             },
             table: Table::default(),
             strategy,
-            listeners: Vec::new(),
+            listeners: Listeners::default(),
             timers: BinaryHeap::new(),
             ready: Ready::default(),
             strays: VecDeque::new(),
@@ -244,7 +252,7 @@ impl Stack {
         if !self.shared.paths.iter().any(|p| p.config.owns(addr.ip())) {
             return Err(ApiError::NoUsablePath);
         }
-        self.add_listener(Listener::At(addr))
+        self.listeners.add(Listener::At(addr))
     }
 
     /// Accepts connections to any address and port that no other listener has, in the name of that
@@ -252,29 +260,13 @@ impl Stack {
     /// address they need not bear; from here on segments of unknown connections are answered in
     /// any name. One such listener at most.
     pub fn listen_any(&mut self, path: PathId) -> Result<ListenerId, ApiError> {
-        if self.any_path().is_some() {
+        if self.listeners.any_path().is_some() {
             return Err(ApiError::AddressInUse);
         }
         if usize::from(path.0) >= self.shared.paths.len() {
             return Err(ApiError::NoUsablePath);
         }
-        self.add_listener(Listener::Any(path))
-    }
-
-    fn add_listener(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
-        if self.listeners.contains(&listener) {
-            return Err(ApiError::AddressInUse);
-        }
-        self.listeners.push(listener);
-        Ok(ListenerId(self.listeners.len() as u32 - 1))
-    }
-
-    /// The path of connections to addresses of no path.
-    fn any_path(&self) -> Option<PathId> {
-        self.listeners.iter().find_map(|l| match l {
-            Listener::Any(path) => Some(*path),
-            Listener::At(_) => None,
-        })
+        self.listeners.add(Listener::Any(path))
     }
 
     /// Opens a connection. Data may be written at once; it leaves with the end of the handshake, or with
@@ -291,7 +283,7 @@ impl Stack {
         let paths = PathManager::opened(&options);
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
         conn.flow.size = options.flow_size;
-        conn.urgency = options.urgency;
+        conn.manner.urgency = options.urgency;
         if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
@@ -326,14 +318,18 @@ impl Stack {
         let Some(conn) = self.table.get(id) else {
             return;
         };
-        conn.invariants();
-        debug_assert_eq!(conn.starved, shared.starved.contains(&id));
-        debug_assert!(conn.crowded.is_none_or(|place| {
-            let waits = conn.group.map(|group| shared.crowded.get(&(group, place)));
+        conn.transport.invariants();
+        debug_assert_eq!(conn.transport.share.starved, shared.starved.contains(&id));
+        debug_assert!(conn.transport.share.crowded.is_none_or(|place| {
+            let waits = conn
+                .transport
+                .share
+                .group
+                .map(|group| shared.crowded.get(&(group, place)));
             waits == Some(Some(&id))
         }));
-        debug_assert!(conn.subflows.len() <= shared.config.max_subflows);
-        for subflow in conn.subflows.iter().filter(|s| s.is_alive()) {
+        debug_assert!(conn.transport.subflows.len() <= shared.config.max_subflows);
+        for subflow in conn.transport.subflows.iter().filter(|s| s.is_alive()) {
             let owner = shared.demux.tuples.get(&subflow.tuple);
             debug_assert_eq!(owner, Some(&(id, subflow.id)));
         }
@@ -348,19 +344,24 @@ impl Stack {
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
-        conn.watch_stall(now);
-        conn.watch_busy(now);
-        if conn.forget_at().is_some_and(|at| at <= now) {
+        conn.transport.watch_stall(now);
+        conn.transport.watch_busy(now);
+        if conn.transport.forget_at().is_some_and(|at| at <= now) {
             self.forget(now, id);
             return;
         }
         // Its timers are set when `poll_transmit` has drained it.
-        self.ready.push(id, conn.next_urgency(now));
-        conn.charge(&mut self.shared.pool);
-        if conn.snd.blocked.is_some() && conn.lacks_memory(&self.shared.pool) {
+        self.ready.push(id, conn.transport.next_urgency(now));
+        conn.transport.charge(&mut self.shared.pool);
+        if conn.transport.snd.blocked.is_some()
+            && conn
+                .transport
+                .share
+                .is_lacking(&self.shared.pool, conn.transport.snd.buf.blocks())
+        {
             self.shared.let_wait(conn);
         }
-        if conn.snd.blocked.is_none() {
+        if conn.transport.snd.blocked.is_none() {
             self.shared.leave_crowd(conn);
         }
         self.wake_starved(now);
@@ -413,15 +414,15 @@ impl Stack {
 
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
-            conn.add_moved(&mut self.gone);
+            conn.transport.subflows.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
-            for subflow in &mut conn.subflows {
+            for subflow in conn.transport.subflows.iter_mut() {
                 ctx.demux.tuples.remove(&subflow.tuple);
                 subflow.rcv.drop_held(ctx.pool);
             }
-            conn.snd.buf.clear(ctx.pool);
-            conn.rcv.buf.clear(ctx.pool);
-            conn.charge(ctx.pool);
+            conn.transport.snd.buf.clear(ctx.pool);
+            conn.transport.rcv.buf.clear(ctx.pool);
+            conn.transport.charge(ctx.pool);
             self.shared.leave_crowd(&mut conn);
         }
         self.wake_starved(now);
@@ -436,7 +437,7 @@ impl Stack {
             if let Some(waiting) = self.shared.starved.pop_front()
                 && let Some(conn) = self.table.get_mut(waiting)
             {
-                conn.starved = false;
+                conn.transport.share.starved = false;
                 self.shared.wake(now, conn);
             }
         }
@@ -460,7 +461,7 @@ impl Stack {
                 };
                 self.shared.crowded.remove(&(group, place));
                 if let Some(conn) = self.table.get_mut(id) {
-                    conn.crowded = None;
+                    conn.transport.share.crowded = None;
                     self.shared.wake(now, conn);
                 }
                 let mut rest = self.shared.crowded.range((group, 0)..from);
@@ -479,8 +480,10 @@ impl Stack {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        self.with(now, conn, |c, ctx| c.write_with(ctx, c.class(), max, fill))
-            .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
+        self.with(now, conn, |c, ctx| {
+            c.write_with(ctx, c.manner.class(), max, fill)
+        })
+        .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
     /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
@@ -526,19 +529,23 @@ impl Stack {
 
     /// Bytes that [`write_with`](Self::write_with) would take now; 0 for unknown connections.
     pub fn send_space(&self, conn: ConnId) -> usize {
-        self.table
-            .get(conn)
-            .map_or(0, |c| c.send_space(&self.shared.config, c.urgency))
+        self.table.get(conn).map_or(0, |c| {
+            c.transport
+                .send_space(&self.shared.config, c.manner.urgency)
+        })
     }
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
     pub fn readable(&self, conn: ConnId) -> usize {
-        self.table.get(conn).map_or(0, |c| c.rcv.buf.readable())
+        self.table
+            .get(conn)
+            .map_or(0, |c| c.transport.rcv.buf.readable())
     }
 
     /// Whether the peer closed its stream and all of it was read.
     pub fn read_finished(&self, conn: ConnId) -> bool {
-        self.table.get(conn).is_some_and(Connection::read_finished)
+        let conn = self.table.get(conn);
+        conn.is_some_and(|c| c.transport.rcv.is_read())
     }
 
     /// Closes the sending direction after the data queued so far (DATA_FIN). The connection ends
@@ -576,8 +583,9 @@ impl Stack {
             self.shared.leave_crowd(c);
         }
         let joined = self.with(now, conn, |c, ctx| {
-            c.join_group(ctx.pool, group);
-            c.signal_writable(ctx);
+            let held = c.transport.blocks();
+            c.transport.share.join(ctx.pool, group, held);
+            c.transport.signal_writable(ctx);
         });
         joined.ok_or(ApiError::UnknownConnection)
     }
@@ -644,7 +652,7 @@ impl Stack {
     /// [`ApiError::UnknownConnection`]; [`ApiError::SendClosed`] where the connection has ended.
     pub fn end_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         self.with(now, conn, |c, ctx| {
-            if c.is_ended() {
+            if c.transport.is_ended() {
                 return Err(ApiError::SendClosed);
             }
             c.end_flow(ctx);
@@ -661,7 +669,7 @@ impl Stack {
     /// [`ApiError::UnknownConnection`].
     pub fn acknowledge(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         let told = self.with(now, conn, |c, ctx| {
-            for subflow in &mut c.subflows {
+            for subflow in c.transport.subflows.iter_mut() {
                 subflow.rcv.delay_no_more();
             }
             c.settle(ctx);
@@ -731,14 +739,14 @@ impl Stack {
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {
-                self.ready.push(id, conn.next_urgency(now));
+                self.ready.push(id, conn.transport.next_urgency(now));
                 break (id, out);
             }
-            if conn.forget_at().is_some_and(|at| at <= now) {
+            if conn.transport.forget_at().is_some_and(|at| at <= now) {
                 self.forget(now, id);
             } else {
-                conn.watch_stall(now);
-                conn.watch_busy(now);
+                conn.transport.watch_stall(now);
+                conn.transport.watch_busy(now);
                 self.schedule(now, id);
             }
         };
@@ -763,8 +771,8 @@ impl Stack {
         };
         if let (Body::Data(range), Some(conn)) = (&out.body, self.table.get(id)) {
             info.data = range.clone();
-            info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
-            payload = conn.snd.buf.slices(range.clone());
+            info.dsn = conn.transport.mode.mptcp().map(|m| m.dsn(range.start));
+            payload = conn.transport.snd.buf.slices(range.clone());
             debug_assert_eq!(
                 payload.iter().map(|p| p.len() as u64).sum::<u64>(),
                 range.end - range.start,
@@ -804,7 +812,11 @@ impl Stack {
             self.shared.stats.fallbacks[cause as usize] += 1;
         }
         if let Some(Event::Connected { conn }) = event {
-            let subflows = self.table.get(conn).into_iter().flat_map(|c| &c.subflows);
+            let subflows = self
+                .table
+                .get(conn)
+                .into_iter()
+                .flat_map(|c| c.transport.subflows.iter());
             let in_syn = subflows.map(|s| s.syn_data.sent).sum::<u64>() > 0;
             self.shared.stats.fast_opened += u64::from(in_syn);
         }
@@ -874,7 +886,7 @@ impl Stack {
 
     /// Whether the connection runs as MPTCP; `None` where it does not exist or is still opening.
     pub fn is_mptcp(&self, conn: ConnId) -> Option<bool> {
-        match self.table.get(conn)?.mode {
+        match self.table.get(conn)?.transport.mode {
             Mode::Mptcp(_) => Some(true),
             Mode::Tcp => Some(false),
             Mode::Opening { .. } | Mode::Accepting { .. } => None,
@@ -897,8 +909,8 @@ impl Stack {
     /// A subflow of a connection, if both exist.
     pub fn subflow(&self, conn: ConnId, subflow: SubflowId) -> Option<SubflowStats> {
         let conn = self.table.get(conn)?;
-        let i = conn.index_of(subflow)?;
-        Some(conn.subflows[i].stats())
+        let i = conn.transport.subflows.index_of(subflow)?;
+        Some(conn.transport.subflows[i].stats())
     }
 
     /// The subflow that packets from `remote` to `local` belong to, closing ones included.
@@ -914,13 +926,13 @@ impl Stack {
     /// The subflows of a connection; empty for unknown ones.
     pub fn subflows(&self, conn: ConnId) -> Vec<SubflowStats> {
         let conn = self.table.get(conn);
-        conn.map(|c| c.subflows.iter().map(|s| s.stats()).collect())
+        conn.map(|c| c.transport.subflows.iter().map(|s| s.stats()).collect())
             .unwrap_or_default()
     }
 
     /// Marks a connection opened or accepted as regular TCP by choice.
     fn plain(&mut self, now: Instant, id: ConnId, cause: FallbackCause) {
-        self.with(now, id, |c, ctx| c.fall_back(ctx, cause));
+        self.with(now, id, |c, ctx| c.transport.fall_back(ctx, cause));
     }
 }
 

@@ -92,7 +92,7 @@ impl Stack {
     pub fn remove_path(&mut self, now: Instant, path: PathId) {
         self.leave_path(now, path);
         self.with_all(now, |conn, ctx| {
-            if conn.forget_path(path) {
+            if conn.transport.forget_path(path) {
                 conn.fail(ctx, CloseReason::Unreachable);
             }
         });
@@ -133,7 +133,9 @@ impl Stack {
     pub fn set_path_backup(&mut self, now: Instant, path: PathId, backup: bool) {
         if let Some(known) = self.shared.paths.get_mut(usize::from(path.0)) {
             known.config.backup = backup;
-            self.with_all(now, |conn, ctx| conn.set_backup(ctx, path, backup));
+            self.with_all(now, |conn, ctx| {
+                conn.transport.set_backup(ctx, path, backup)
+            });
         }
     }
 

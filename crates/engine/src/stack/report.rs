@@ -10,8 +10,8 @@ impl Stack {
     pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
         let conns = self.table.iter();
         conns.map(|c| {
-            let (acknowledged, received) = c.flow_moved();
-            (c.id, acknowledged + received)
+            let (acknowledged, received) = c.flow.moved(&c.transport.snd, &c.transport.rcv);
+            (c.transport.id, acknowledged + received)
         })
     }
 
@@ -20,8 +20,8 @@ impl Stack {
     pub fn path_totals(&self) -> Vec<PathTotals> {
         let mut totals = self.gone.clone();
         for conn in self.table.iter() {
-            conn.add_moved(&mut totals);
-            conn.add_subflows(&mut totals);
+            conn.transport.subflows.add_moved(&mut totals);
+            conn.transport.subflows.add_subflows(&mut totals);
         }
         for (total, before) in totals.iter_mut().zip(&self.renewed) {
             total.take_off(before);

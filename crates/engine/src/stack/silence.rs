@@ -18,7 +18,7 @@ impl Stack {
     /// Returns when the peer was heard last on the subflow that was heard last; `None` where the
     /// connection has no established subflow, or does not exist.
     pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
-        let subflows = self.table.get(conn)?.subflows.iter();
+        let subflows = self.table.get(conn)?.transport.subflows.iter();
         let there = subflows.filter(|s| s.is_established());
         there.map(|s| s.signs.heard_at).max()
     }
@@ -34,14 +34,14 @@ impl Stack {
     ///
     /// [`Event::Closed`]: crate::Event::Closed
     pub fn reclaim(&mut self, now: Instant, group: Option<u32>) -> Option<ConnId> {
-        let of_group = |conn: &Connection| group.is_none() || conn.group == group;
+        let of_group = |conn: &Connection| group.is_none() || conn.transport.share.group == group;
         self.reclaim_one(now, of_group)
     }
 
     /// Where memory is short, ends the connection that holds some and whose peer has been silent longest.
     pub(super) fn relieve(&mut self, now: Instant) {
         if self.shared.pool.is_scarce() {
-            self.reclaim_one(now, Connection::holds_memory);
+            self.reclaim_one(now, |conn| conn.transport.holds_memory());
         }
     }
 
@@ -54,7 +54,8 @@ impl Stack {
             return None;
         }
         let silent = self.table.iter().filter(|conn| counts(conn));
-        let silent = silent.filter_map(|conn| Some((conn.silent_since()?, conn.id)));
+        let silent =
+            silent.filter_map(|conn| Some((conn.transport.silent_since()?, conn.transport.id)));
         let longest = silent.min();
         let found = longest.filter(|(since, _)| now.saturating_since(*since) >= MIN_SILENCE);
         let Some((_, id)) = found else {

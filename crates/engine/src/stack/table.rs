@@ -66,8 +66,8 @@ impl Table {
 
     /// Fills a reserved slot.
     pub fn put(&mut self, conn: Connection) {
-        let slot = conn.id.slot as usize;
-        let accepted = conn.listener.is_some();
+        let slot = conn.transport.id.slot as usize;
+        let accepted = conn.transport.listener.is_some();
         self.slots[slot].conn = Some(Box::new(conn));
         if accepted {
             self.count(slot, Handshake::HalfOpen);
@@ -85,12 +85,12 @@ impl Table {
         if slot.handshake == Handshake::Through {
             return false;
         }
-        let now = match conn.is_half_open() {
+        let now = match conn.transport.is_half_open() {
             false => Handshake::Through,
-            true if conn.is_open() => Handshake::FastOpen,
+            true if conn.transport.is_open() => Handshake::FastOpen,
             true => Handshake::HalfOpen,
         };
-        let ended = conn.is_ended();
+        let ended = conn.transport.is_ended();
         let before = self.count(at, now);
         before == Handshake::FastOpen && now == Handshake::Through && ended
     }
@@ -135,7 +135,7 @@ impl Table {
 
     /// The ids of all connections, in order of slot.
     pub fn ids(&self) -> Vec<ConnId> {
-        self.iter().map(|c| c.id).collect()
+        self.iter().map(|c| c.transport.id).collect()
     }
 
     /// All connections, in order of slot.

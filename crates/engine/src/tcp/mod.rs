@@ -2,6 +2,7 @@
 //! the SYN, offset 1 the first byte of payload; wrap-around exists only at the wire.
 
 pub(crate) mod arriving;
+pub(crate) mod closing;
 pub(crate) mod dup_acks;
 pub(crate) mod ecn;
 pub(crate) mod numbers;
@@ -12,6 +13,7 @@ pub(crate) mod rate;
 pub(crate) mod receive;
 pub(crate) mod rtt;
 pub(crate) mod scoreboard;
+pub(crate) mod segment_size;
 pub(crate) mod send;
 
 use core::hash::{Hash, Hasher};

@@ -348,13 +348,15 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
-    /// Takes the FIN in once everything before it is here.
+    /// Takes the FIN in once everything before it is here. Returns whether that is now.
     // Conforms: 9293-3.10.7.4-4
-    pub fn take_fin(&mut self) {
-        if self.fin == Some(self.nxt) {
+    pub fn take_fin(&mut self) -> bool {
+        let is_next = self.fin == Some(self.nxt);
+        if is_next {
             self.nxt += 1;
             self.due = AckDue::Now;
         }
+        is_next
     }
 
     /// The blocks to report, at most `max`; D-SACK first, then the newest.

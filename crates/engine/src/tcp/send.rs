@@ -72,6 +72,8 @@ struct Rack {
     grown_until: u64,
     /// End of what the peer said last that it has twice.
     twice: u64,
+    /// The last probe, as long as it may have repaired a loss.
+    probed: Option<TailProbe>,
 }
 
 /// A tail loss probe that is under way (RFC 8985 section 7.4.1).
@@ -110,6 +112,106 @@ pub(crate) enum Expired {
 /// Segments that leave at once on a path of which nothing is known (RFC 3390).
 const UNKNOWN_FLIGHT: u64 = 4;
 
+/// When something is to be done though nothing comes in, and how often that was.
+#[derive(Debug, Clone, Copy, Default)]
+struct Timers {
+    backoff: u32,
+    /// When the first of the timeouts in a row came.
+    stuck_since: Instant,
+    rto_at: Option<Instant>,
+    /// When it expired last, and all in flight was sent again.
+    expired_at: Instant,
+    /// When it would expire if it had not been cut short for one early try.
+    cut_short: Option<Instant>,
+    probe_at: Option<Instant>,
+    reorder_at: Option<Instant>,
+    /// One probe a flight (RFC 8985 section 7.3).
+    probe_out: bool,
+}
+
+impl Timers {
+    /// When the first of them expires.
+    fn next(&self) -> Option<Instant> {
+        // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
+        let tail = self.probe_at.or(self.rto_at);
+        Instant::earliest([tail, self.reorder_at])
+    }
+}
+
+/// What is seen of a round trip until it ends.
+#[derive(Debug, Clone, Copy, Default)]
+struct Round {
+    cwnd_limited: bool,
+    /// The window was last seen full.
+    full_at: Instant,
+    max_flight: u64,
+    /// It ends where this offset is acknowledged.
+    end: u64,
+}
+
+/// The windows that the peer offered.
+#[derive(Debug, Clone, Copy, Default)]
+struct Offered {
+    last: u64,
+    largest: u64,
+}
+
+/// Reductions of the window, and what may undo them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reductions {
+    last: Reduction,
+    /// The one before, which stands again where the last one is undone.
+    before: Reduction,
+    /// Highest acknowledgement that told of a congestion mark.
+    marked_at: u64,
+    /// Bytes retransmitted in this recovery and not reported as duplicates.
+    unproved: u64,
+}
+
+/// What was lost, episode by episode.
+#[derive(Debug, Clone, Copy, Default)]
+struct Losses {
+    /// Bytes delivered since the last loss, and between the two before it.
+    intervals: [u64; 2],
+    /// Bytes lost while the queue was short.
+    strayed: u64,
+    /// It was when this episode of losses began: they shorten it.
+    queue_was_short: bool,
+}
+
+impl Losses {
+    /// The first loss or mark after a while.
+    fn begin_episode(&mut self, queue_is_short: bool) {
+        self.intervals = [0, self.intervals[0]];
+        self.queue_was_short = queue_is_short;
+    }
+
+    fn count_strayed(&mut self, lost: u64) {
+        if self.queue_was_short {
+            self.strayed += lost;
+        }
+    }
+}
+
+/// When the path was used.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pauses {
+    last_sent: Instant,
+    restarted_at: Instant,
+    /// When all that was sent will have passed the bottleneck.
+    passed_at: Instant,
+}
+
+/// What the settings say of windows and of the peer.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    initial_window: u32,
+    /// Segments.
+    max_cwnd: u32,
+    /// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
+    peer_ack_delay: Duration,
+}
+
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub iss: Seq32,
@@ -127,58 +229,21 @@ pub(crate) struct Sender {
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
-    /// The window the peer offered last, and the largest.
-    window: u64,
-    max_window: u64,
+    offered: Offered,
     mss: u32,
     recovery: Recovery,
     rack: Rack,
-    backoff: u32,
-    /// When the first of the timeouts in a row came.
-    stuck_since: Instant,
-    rto_at: Option<Instant>,
-    /// When it expired last, and all in flight was sent again.
-    expired_at: Instant,
-    /// When it would expire if it had not been cut short for one early try.
-    cut_short: Option<Instant>,
-    probe_at: Option<Instant>,
-    reorder_at: Option<Instant>,
-    /// One probe a flight (RFC 8985 section 7.3).
-    probe_out: bool,
-    /// The last probe, as long as it may have repaired a loss.
-    probed: Option<TailProbe>,
+    timers: Timers,
     /// `None` where the peer sends SACK.
     dup_acks: Option<DupAcks>,
     /// Duplicate acknowledgements in a row that had no room for SACK.
     mute: u32,
     sizes: Sizes,
-    /// Bytes retransmitted in this recovery and not reported as duplicates.
-    unproved: u64,
-    /// The last one, and the one before, which stands again where the last one is undone.
-    reduction: Reduction,
-    before: Reduction,
-    /// Highest acknowledgement that told of a congestion mark.
-    marked_at: u64,
-    cwnd_limited: bool,
-    /// The window was last seen full.
-    full_at: Instant,
-    max_flight: u64,
-    round_end: u64,
-    last_sent: Instant,
-    restarted_at: Instant,
-    initial_window: u32,
-    /// Segments.
-    max_cwnd: u32,
-    /// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
-    peer_ack_delay: Duration,
-    /// Bytes delivered since the last loss, and between the two before it.
-    loss_intervals: [u64; 2],
-    /// Bytes lost while the queue was short.
-    strayed: u64,
-    /// It was when this episode of losses began: they shorten it.
-    queue_was_short: bool,
-    /// When all that was sent will have passed the bottleneck.
-    passed_at: Instant,
+    reductions: Reductions,
+    losses: Losses,
+    round: Round,
+    pauses: Pauses,
+    limits: Limits,
     /// What earlier subflows on the path found.
     found: PathRecord,
 }
@@ -197,47 +262,30 @@ impl Sender {
             una: 0,
             nxt: 1,
             wnd_end: 1,
-            window: 0,
-            max_window: 0,
+            offered: Offered::default(),
             mss,
             recovery: Recovery::Open,
             rack: Rack::default(),
-            backoff: 0,
-            stuck_since: Instant::ZERO,
-            rto_at: None,
-            expired_at: Instant::ZERO,
-            cut_short: None,
-            probe_at: None,
-            reorder_at: None,
-            probe_out: false,
-            probed: None,
+            timers: Timers::default(),
             dup_acks: None,
             mute: 0,
             sizes: Sizes::default(),
-            unproved: 0,
-            reduction: Reduction::default(),
-            before: Reduction::default(),
-            marked_at: 0,
-            cwnd_limited: false,
-            full_at: Instant::ZERO,
-            max_flight: 0,
-            round_end: 0,
-            last_sent: Instant::ZERO,
-            restarted_at: Instant::ZERO,
-            initial_window: config.initial_window,
-            max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
-            peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
-            loss_intervals: [0; 2],
-            strayed: 0,
-            queue_was_short: false,
-            passed_at: Instant::ZERO,
+            reductions: Reductions::default(),
+            losses: Losses::default(),
+            round: Round::default(),
+            pauses: Pauses::default(),
+            limits: Limits {
+                initial_window: config.initial_window,
+                max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
+                peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
+            },
             found: PathRecord::default(),
         }
     }
 
     /// Runs another controller from now on, from an initial window.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
-        self.cc = congestion.build(self.mss, self.initial_window);
+        self.cc = congestion.build(self.mss, self.limits.initial_window);
         self.update_pacing();
     }
 
@@ -252,7 +300,7 @@ impl Sender {
         self.first = 1 + in_syn;
         (self.una, self.nxt) = (self.first, self.first);
         self.offer(self.una + window, window);
-        self.last_sent = now;
+        self.pauses.last_sent = now;
         if let Some(rtt) = rtt {
             self.rtt.sample(now, rtt);
         }
@@ -285,12 +333,12 @@ impl Sender {
 
     /// Whether the peer is still to be told that the window was reduced (CWR).
     pub fn is_reduced(&self) -> bool {
-        self.reduction.untold
+        self.reductions.last.untold
     }
 
     /// Whether it was; now it is told.
     pub fn take_reduced(&mut self) -> bool {
-        core::mem::take(&mut self.reduction.untold)
+        core::mem::take(&mut self.reductions.last.untold)
     }
 
     /// Whether nothing is missing, as far as is known.
@@ -305,15 +353,15 @@ impl Sender {
 
     /// How long timeouts have followed each other without an acknowledgement of new data.
     pub fn stuck_for(&self, now: Instant) -> Duration {
-        match self.backoff {
+        match self.timers.backoff {
             0 => Duration::ZERO,
-            _ => now.saturating_since(self.stuck_since),
+            _ => now.saturating_since(self.timers.stuck_since),
         }
     }
 
     /// Congestion window, bytes; in fast recovery the one on the way to the controller's.
     pub fn cwnd(&self) -> u64 {
-        let most = u64::from(self.max_cwnd) * u64::from(self.mss);
+        let most = u64::from(self.limits.max_cwnd) * u64::from(self.mss);
         let cwnd = match &self.recovery {
             Recovery::Fast { prr, .. } | Recovery::Marked { prr } => self.in_flight() + prr.room(),
             _ => self.cc.cwnd(),
@@ -328,7 +376,7 @@ impl Sender {
 
     /// Bytes lost though the path's queue was short.
     pub fn strayed(&self) -> u64 {
-        self.strayed
+        self.losses.strayed
     }
 
     /// Bytes/s at which acknowledgements followed each other at most, lately.
@@ -353,7 +401,7 @@ impl Sender {
 
     /// When all that was sent will have passed the bottleneck, by the rate at which it takes data.
     pub fn passed_at(&self) -> Instant {
-        self.passed_at
+        self.pauses.passed_at
     }
 
     /// What coupled congestion control of any subflow sees of this one.
@@ -361,19 +409,19 @@ impl Sender {
         Sibling {
             cwnd: self.cc.cwnd(),
             srtt: self.rtt.srtt(),
-            loss_interval: self.loss_intervals[0].max(self.loss_intervals[1]),
+            loss_interval: self.losses.intervals[0].max(self.losses.intervals[1]),
         }
     }
 
     /// Timeouts in a row without an acknowledgement of anything new.
     pub fn backoff(&self) -> u32 {
-        self.backoff
+        self.timers.backoff
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
     // Conforms: 9293-3.8.2-1
     pub fn rto(&self) -> Duration {
-        match self.backoff {
+        match self.timers.backoff {
             0 => self.rtt.rto(),
             backoff => (self.rtt.rto() * (1 << backoff)).min(self.rtt.max_rto()),
         }
@@ -401,20 +449,20 @@ impl Sender {
     /// The peer takes everything below `end`, with a window of `window` bytes.
     pub fn offer(&mut self, end: u64, window: u64) {
         self.wnd_end = end;
-        self.window = window;
-        self.max_window = self.max_window.max(window);
+        self.offered.last = window;
+        self.offered.largest = self.offered.largest.max(window);
     }
 
     /// Whether a segment that brings nothing but `ack` and `window` is a duplicate acknowledgement
     /// (RFC 5681 section 2).
     pub fn is_duplicate(&self, ack: u64, window: u64) -> bool {
-        ack == self.una && window == self.window && !self.board.is_empty()
+        ack == self.una && window == self.offered.last && !self.board.is_empty()
     }
 
     /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
     // Conforms: 5961-5.2-1
     pub fn is_acceptable(&self, ack: u64) -> bool {
-        ack <= self.nxt && ack + self.max_window >= self.una
+        ack <= self.nxt && ack + self.offered.largest >= self.una
     }
 
     /// Peer's subflow-level window left, in bytes.
@@ -440,7 +488,7 @@ impl Sender {
     /// Whether nothing was sent for longer than a timeout (RFC 5681 section 4.1), nor
     /// [restarted](Self::restart): while others send it is asked for each packet.
     pub fn is_idle(&self, now: Instant) -> bool {
-        let since = self.last_sent.max(self.restarted_at);
+        let since = self.pauses.last_sent.max(self.pauses.restarted_at);
         self.board.is_empty() && now.saturating_since(since) > self.rtt.rto()
     }
 
@@ -449,7 +497,7 @@ impl Sender {
     /// trip it would arrive that much later. Where nothing is known of the path, only as much does as
     /// the shortest queues hold: a loss there would end slow start before it has begun.
     pub fn restart(&mut self, now: Instant) {
-        self.restarted_at = now;
+        self.pauses.restarted_at = now;
         let is_known = self.nxt > self.first || self.rate.peak() > 0;
         let at_once = match is_known {
             true => self.initial_flight(),
@@ -464,7 +512,7 @@ impl Sender {
 
     /// An initial window, in bytes.
     pub fn initial_flight(&self) -> u64 {
-        u64::from(self.initial_window) * u64::from(self.mss)
+        u64::from(self.limits.initial_window) * u64::from(self.mss)
     }
 
     /// An initial window, or half of what the path was found to hold where that is more: the jump of
@@ -510,7 +558,7 @@ impl Sender {
         // few packets that may be the application's rate.
         let held = self.held_in(self.rtt.base()).max(2 * self.initial_flight());
         let full = self.rate.peak() > 0 && in_flight > held;
-        let paused = !full && self.pacer.has_paused(now, self.full_at);
+        let paused = !full && self.pacer.has_paused(now, self.round.full_at);
         self.rate.on_send(now, in_flight, empty, paused)
     }
 
@@ -522,7 +570,7 @@ impl Sender {
         let packet = self.packet_state(now);
         let max = max.min(self.sizes.bound());
         let sent = self.board.take_lost(now, packet, max)?;
-        self.unproved += sent.len();
+        self.reductions.unproved += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -533,7 +581,7 @@ impl Sender {
         let last = self.board.iter().rfind(|r| !r.sacked)?;
         let original = (last.sent_at, last.packet);
         let sent = self.board.take_last(now, packet, u64::from(self.mss))?;
-        self.probed = Some(TailProbe {
+        self.rack.probed = Some(TailProbe {
             start: sent.start,
             end: sent.end,
             high: self.nxt,
@@ -544,20 +592,20 @@ impl Sender {
     }
 
     fn on_sent(&mut self, now: Instant, bytes: u64) {
-        self.last_sent = now;
+        self.pauses.last_sent = now;
         if let Some(ns) = (bytes * 1_000_000_000).checked_div(self.rate.peak()) {
-            self.passed_at = self.passed_at.max(now) + Duration::from_nanos(ns);
+            self.pauses.passed_at = self.pauses.passed_at.max(now) + Duration::from_nanos(ns);
         }
         self.pacer.on_sent(now, bytes);
         self.cc.on_sent(now, bytes, self.board.in_flight());
-        self.max_flight = self.max_flight.max(self.in_flight());
+        self.round.max_flight = self.round.max_flight.max(self.in_flight());
         if let Recovery::Fast { prr, .. } | Recovery::Marked { prr } = &mut self.recovery {
             prr.on_sent(bytes);
         }
         if self.in_flight() + u64::from(self.mss) > self.cwnd() {
-            self.cwnd_limited = true;
+            self.round.cwnd_limited = true;
         }
-        if self.rto_at.is_none() {
+        if self.timers.rto_at.is_none() {
             self.arm_rto(now);
         }
     }
@@ -585,20 +633,20 @@ impl Sender {
         let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
         let spurious = self.judge_timeout(now, sacks, &delivered, advanced, echo);
         if advanced {
-            self.backoff = 0;
-            self.probe_out = false;
+            self.timers.backoff = 0;
+            self.timers.probe_out = false;
             self.judge_probe(now);
         }
         self.advance_rack(now, &delivered, spurious);
         self.leave_recovery();
         let marked = self.answer_mark(now, delivered.bytes);
         let news = self.news(delivered.bytes);
-        self.loss_intervals[0] += delivered.bytes;
+        self.losses.intervals[0] += delivered.bytes;
         let further_loss = match self.dup_acks {
             Some(_) => self.on_partial_ack(now),
             None => self.detect_losses(now, delivered.bytes),
         };
-        let round_start = self.una >= self.round_end;
+        let round_start = self.una >= self.round.end;
         let slow_start = self.cc.cwnd() < self.cc.ssthresh();
         self.cc.on_ack(&AckSample {
             now,
@@ -609,7 +657,8 @@ impl Sender {
             srtt: self.rtt.srtt(),
             prior_in_flight,
             in_flight: self.in_flight(),
-            cwnd_limited: self.cwnd_limited || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
+            cwnd_limited: self.round.cwnd_limited
+                || (slow_start && self.cc.cwnd() < 2 * self.round.max_flight),
             round_start,
             // An acknowledgement that tells of a mark makes no room (RFC 3168 section 6.1.2).
             in_recovery: marked || self.recovery != Recovery::Open,
@@ -621,9 +670,9 @@ impl Sender {
             prr.on_ack(news, in_flight, target, self.mss, safe);
         }
         if round_start {
-            self.round_end = self.nxt;
-            self.cwnd_limited = false;
-            self.max_flight = self.in_flight();
+            self.round.end = self.nxt;
+            self.round.cwnd_limited = false;
+            self.round.max_flight = self.in_flight();
         }
         self.update_pacing();
         // Of the partial acknowledgements of a recovery only the first one gives more time (RFC 6582
@@ -697,13 +746,13 @@ impl Sender {
     /// The bottleneck takes far more than was known: what is in flight has passed it sooner.
     fn pass_sooner(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
-        self.passed_at = self.passed_at.min(now + Duration::from_nanos(ns));
+        self.pauses.passed_at = self.pauses.passed_at.min(now + Duration::from_nanos(ns));
     }
 
     /// To be called before anything makes room in the window.
     fn note_full(&mut self, now: Instant) {
         if self.cwnd_room() == 0 {
-            self.full_at = now;
+            self.round.full_at = now;
         }
     }
 
@@ -740,8 +789,8 @@ impl Sender {
         debug_assert!(self.una <= self.nxt, "{} > {}", self.una, self.nxt);
         self.board.invariants(self.una, self.nxt);
         // Something in flight is watched over.
-        debug_assert!(self.board.is_empty() || self.rto_at.is_some());
-        debug_assert!(self.backoff <= MAX_BACKOFF);
+        debug_assert!(self.board.is_empty() || self.timers.rto_at.is_some());
+        debug_assert!(self.timers.backoff <= MAX_BACKOFF);
         // There is a flight to shrink.
         debug_assert!(!self.board.is_empty() || !matches!(self.recovery, Recovery::Marked { .. }));
     }

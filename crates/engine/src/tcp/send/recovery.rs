@@ -31,8 +31,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(1);
 impl Sender {
     // Conforms: 6298-5-1
     pub(super) fn arm_rto(&mut self, now: Instant) {
-        self.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
-        self.cut_short = None;
+        self.timers.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
+        self.timers.cut_short = None;
     }
 
     /// RFC 8985 section 7.2.
@@ -41,38 +41,38 @@ impl Sender {
         let eligible = self.is_whole()
             && self.board.sacked() == 0
             && self.dup_acks.is_none()
-            && !self.probe_out
+            && !self.timers.probe_out
             && !self.board.is_empty()
             && self.rtt.srtt() > Duration::ZERO;
-        self.probe_at = eligible.then(|| {
+        self.timers.probe_at = eligible.then(|| {
             let longest = MAX_SILENCE.max(self.rtt.min() * 2);
             let mut pto = (self.rtt.srtt() * 2).min(longest);
             if self.in_flight() <= u64::from(self.mss) {
-                pto += self.peer_ack_delay;
+                pto += self.limits.peer_ack_delay;
             }
             let at = now + pto;
-            self.rto_at.map_or(at, |rto| at.min(rto))
+            self.timers.rto_at.map_or(at, |rto| at.min(rto))
         });
     }
 
     /// Caps the backed-off timer at `max` from now: a path that may be dead is probed often as
     /// long as other paths carry the data.
     pub fn cap_rto(&mut self, now: Instant, max: Duration) {
-        if let Some(at) = self.rto_at {
-            self.rto_at = Some(at.min(now + max));
+        if let Some(at) = self.timers.rto_at {
+            self.timers.rto_at = Some(at.min(now + max));
         }
     }
 
     /// The path may be back: what timed out is sent once more before its backed-off timer expires, though
     /// not sooner than an answer to the last time can be there.
     pub fn retry_early(&mut self, now: Instant) {
-        let Some(at) = self.rto_at.filter(|_| self.backoff > 0) else {
+        let Some(at) = self.timers.rto_at.filter(|_| self.timers.backoff > 0) else {
             return;
         };
-        let early = now.max(self.expired_at + self.rtt.rto());
+        let early = now.max(self.timers.expired_at + self.rtt.rto());
         if early < at {
-            self.rto_at = Some(early);
-            self.cut_short = Some(at);
+            self.timers.rto_at = Some(early);
+            self.timers.cut_short = Some(at);
         }
     }
 
@@ -81,7 +81,7 @@ impl Sender {
     // Conforms: 8985-7.4.2-1
     pub(super) fn judge_probe(&mut self, now: Instant) {
         let una = self.una;
-        let Some(probe) = self.probed.take_if(|probe| una > probe.high) else {
+        let Some(probe) = self.rack.probed.take_if(|probe| una > probe.high) else {
             return;
         };
         if self.recovery != Recovery::Open {
@@ -93,7 +93,7 @@ impl Sender {
         self.rate.note_lost(sent_at, &packet);
         let flight = self.rate.on_lost(bytes);
         self.begin_episode();
-        self.count_strayed(bytes);
+        self.losses.count_strayed(bytes);
         self.cc.on_lost(&Loss {
             now,
             bytes,
@@ -108,7 +108,7 @@ impl Sender {
     /// the first one is lost (RFC 5681 section 3.2). Returns whether anything was marked lost.
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
-        self.probed.take_if(|probe| una == probe.high);
+        self.rack.probed.take_if(|probe| una == probe.high);
         self.on_nothing_told();
         self.note_full(now);
         let (flight, mss) = (self.behind_hole(), u64::from(self.mss));
@@ -198,7 +198,7 @@ impl Sender {
         let over = match self.recovery {
             Recovery::Open => return,
             Recovery::Fast { end, .. } | Recovery::Timeout { end, .. } => self.una >= end,
-            Recovery::Marked { .. } => self.una > self.reduction.at || self.board.is_empty(),
+            Recovery::Marked { .. } => self.una > self.reductions.last.at || self.board.is_empty(),
         };
         if over && !self.is_whole() {
             let rack = &mut self.rack;
@@ -227,7 +227,7 @@ impl Sender {
         if newest.retransmitted && (fast || spurious) && self.rack.twice != newest.end {
             // Of a probe it is known when the original was sent. The path may have become shorter, and the
             // answer be one to the probe all the same: what was sent before the original is lost then, too.
-            let probe = self.probed.filter(|probe| probe.end == newest.end);
+            let probe = self.rack.probed.filter(|probe| probe.end == newest.end);
             let Some(probe) = probe else {
                 return;
             };
@@ -275,7 +275,7 @@ impl Sender {
     /// anything was marked lost.
     // Conforms: 8985-4-1, 8985-6.2-3
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
-        self.reorder_at = None;
+        self.timers.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
         let newest = (self.rack.sent_at, self.rack.end);
         let first = self.board.iter().next();
@@ -297,7 +297,7 @@ impl Sender {
             next = Some(next.map_or(due, |n| n.min(due)));
             false
         });
-        self.reorder_at = next;
+        self.timers.reorder_at = next;
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
@@ -322,12 +322,12 @@ impl Sender {
         if let Some((prr, marked)) = began {
             let end = self.nxt;
             self.recovery = Recovery::Fast { end, prr, marked };
-            self.unproved = 0;
+            self.reductions.unproved = 0;
         }
         if first {
             self.begin_episode();
         }
-        self.count_strayed(lost);
+        self.losses.count_strayed(lost);
         self.cc.on_lost(&Loss {
             now,
             bytes: lost,
@@ -335,7 +335,7 @@ impl Sender {
             first,
             flight,
         });
-        self.probe_at = None;
+        self.timers.probe_at = None;
         true
     }
 
@@ -343,7 +343,7 @@ impl Sender {
     /// overtaken does not count.
     pub fn on_mark(&mut self, ack: u64) {
         if ack >= self.una && self.cc.bears_marks() {
-            self.marked_at = ack;
+            self.reductions.marked_at = ack;
         }
     }
 
@@ -353,7 +353,7 @@ impl Sender {
     /// flight until now. Returns whether it did.
     // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
     pub(super) fn answer_mark(&mut self, now: Instant, delivered: u64) -> bool {
-        if self.marked_at <= self.reduction.at || self.recovery != Recovery::Open {
+        if self.reductions.marked_at <= self.reductions.last.at || self.recovery != Recovery::Open {
             return false;
         }
         let in_flight = self.in_flight() + delivered;
@@ -370,52 +370,43 @@ impl Sender {
 
     /// The first loss or mark after a while: the window is reduced.
     fn begin_episode(&mut self) {
-        self.before = self.reduction;
-        self.reduction = Reduction {
+        self.reductions.before = self.reductions.last;
+        self.reductions.last = Reduction {
             at: self.nxt,
             untold: true,
         };
-        self.probed = None;
-        self.loss_intervals = [0, self.loss_intervals[0]];
-        self.queue_was_short = self.rtt.is_queue_short();
-    }
-
-    fn count_strayed(&mut self, lost: u64) {
-        if self.queue_was_short {
-            self.strayed += lost;
-        }
+        self.rack.probed = None;
+        self.losses.begin_episode(self.rtt.is_queue_short());
     }
 
     /// When [`Self::on_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
-        // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
-        let tail = self.probe_at.or(self.rto_at);
-        Instant::earliest([tail, self.reorder_at])
+        self.timers.next()
     }
 
     /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry, if any.
     pub fn on_timeout(&mut self, now: Instant, ts: Option<u32>) -> Option<Expired> {
         self.note_full(now);
-        if self.reorder_at.is_some_and(|at| at <= now) {
+        if self.timers.reorder_at.is_some_and(|at| at <= now) {
             return self.detect_losses(now, 0).then_some(Expired::Lost);
         }
-        if let Some(at) = self.probe_at {
+        if let Some(at) = self.timers.probe_at {
             if at > now {
                 return None;
             }
-            self.probe_at = None;
-            self.probe_out = true;
+            self.timers.probe_at = None;
+            self.timers.probe_out = true;
             self.arm_rto(now);
             return Some(Expired::Probe);
         }
-        if self.rto_at.is_none_or(|at| at > now) {
+        if self.timers.rto_at.is_none_or(|at| at > now) {
             return None;
         }
-        Some(match self.cut_short.take() {
+        Some(match self.timers.cut_short.take() {
             Some(at) => {
                 self.resend_all(now);
                 // As if it had not been sent early: that tells nothing of the path.
-                self.rto_at = Some(at.max(now + self.rtt.rto()));
+                self.timers.rto_at = Some(at.max(now + self.rtt.rto()));
                 Expired::Early
             }
             None => {
@@ -434,7 +425,7 @@ impl Sender {
         if let Some(dup) = &mut self.dup_acks {
             dup.on_timeout(self.nxt);
         }
-        self.expired_at = now;
+        self.timers.expired_at = now;
         lost
     }
 
@@ -445,15 +436,15 @@ impl Sender {
         let first = self.board.iter().next();
         self.sizes.on_timeout(first.map_or(0, Sent::len));
         let lost = self.resend_all(now);
-        if self.backoff == 0 {
+        if self.timers.backoff == 0 {
             self.begin_episode();
             // One that was lost is enough for a timeout; the others may have arrived.
-            self.count_strayed(lost.min(u64::from(self.mss)));
-            self.stuck_since = now;
+            self.losses.count_strayed(lost.min(u64::from(self.mss)));
+            self.timers.stuck_since = now;
             self.cc.on_rto(now, in_flight);
             let whole = self.is_whole();
             if whole {
-                self.unproved = 0;
+                self.reductions.unproved = 0;
             }
             self.recovery = Recovery::Timeout {
                 end: self.nxt,
@@ -462,9 +453,9 @@ impl Sender {
         } else {
             self.stop_waiting_for_proof();
         }
-        self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
-        self.probe_at = None;
-        self.reorder_at = None;
+        self.timers.backoff = (self.timers.backoff + 1).min(MAX_BACKOFF);
+        self.timers.probe_at = None;
+        self.timers.reorder_at = None;
         self.update_pacing();
         self.arm_rto(now);
     }
@@ -478,7 +469,7 @@ impl Sender {
 
     /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
     pub fn revive(&mut self, now: Instant) {
-        self.backoff = 0;
+        self.timers.backoff = 0;
         self.stop_waiting_for_proof();
         self.sizes.on_all_lost();
         self.board.mark_all_lost();

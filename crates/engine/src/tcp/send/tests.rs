@@ -413,7 +413,7 @@ fn only_the_first_partial_acknowledgement_restarts_the_timer() {
         let now = now + RTT / 2 + ms * n;
         sender.on_ack(now, u64::from(n) * 1000 + 1, &[], None, &[]);
         sender.retransmit(now, 1000);
-        timers.push(sender.rto_at);
+        timers.push(sender.timers.rto_at);
     }
     assert!(timers[0] > Some(now + sender.rtt.rto()));
     assert_eq!(timers[1..], [timers[0]; 2]);

@@ -161,6 +161,7 @@ impl Sender {
     // Conforms: 8985-7.4.2-2
     pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
         if self
+            .rack
             .probed
             .take_if(|probe| probe.end == range.end)
             .is_some()
@@ -169,8 +170,11 @@ impl Sender {
         }
         self.rack.twice = range.end;
         self.widen_reordering_window();
-        self.unproved = self.unproved.saturating_sub(range.end - range.start);
-        if self.unproved == 0 && self.board.lost() == 0 {
+        self.reductions.unproved = self
+            .reductions
+            .unproved
+            .saturating_sub(range.end - range.start);
+        if self.reductions.unproved == 0 && self.board.lost() == 0 {
             self.undo(now);
         }
     }
@@ -194,8 +198,8 @@ impl Sender {
         self.board.unmark_lost();
         self.recovery = Recovery::Open;
         // A reduction that the peer has not been told of need not be told any more.
-        self.before.untold &= self.reduction.untold;
-        self.reduction = self.before;
+        self.reductions.before.untold &= self.reductions.last.untold;
+        self.reductions.last = self.reductions.before;
         self.cc.on_spurious(now);
     }
 }

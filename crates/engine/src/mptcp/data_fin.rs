@@ -1,0 +1,214 @@
+//! The exchange of DATA_FINs: the states of an MPTCP connection that closes (RFC 8684 section 3.3.3 and the
+//! figure of appendix D). Where regular TCP is spoken the FINs of its subflow stand for them.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+/// The state of the connection, without the `M_` before its name there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum DataState {
+    /// Both directions are open.
+    #[default]
+    Estab,
+    /// This side sends no more; neither the acknowledgement of its DATA_FIN nor the peer's DATA_FIN came.
+    FinWait1,
+    /// Our DATA_FIN is acknowledged, and the peer may go on sending.
+    FinWait2,
+    /// Both sides send no more, this one first, and our DATA_FIN is not acknowledged.
+    Closing,
+    /// Both DATA_FINs are acknowledged; ours was first.
+    TimeWait,
+    /// All that the peer sends is here.
+    CloseWait,
+    /// Our DATA_FIN follows the peer's and is not acknowledged.
+    LastAck,
+    /// Both DATA_FINs are acknowledged; the peer's was first.
+    Closed,
+}
+
+/// Where the closing of a connection stands, and when its DATA_FIN is repeated.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DataClosing {
+    state: DataState,
+    /// Our DATA_FIN is to be sent, behind the data, or once more.
+    due: bool,
+    /// When the DATA_FIN is repeated, and how often it was sent.
+    pub at: Option<Instant>,
+    tries: u32,
+}
+
+impl DataClosing {
+    /// This side has no more to send.
+    pub fn close(&mut self) {
+        self.due = true;
+        self.state = match self.state {
+            DataState::Estab => DataState::FinWait1,
+            DataState::CloseWait => DataState::LastAck,
+            state => state,
+        };
+    }
+
+    /// The DATA_FIN leaves; it is repeated after `rto`, and ever later.
+    pub fn on_sent(&mut self, now: Instant, rto: Duration) {
+        self.due = false;
+        let rto = rto * (1 << self.tries.min(5));
+        self.tries += 1;
+        self.at = Some(now + rto);
+    }
+
+    /// The FIN of a subflow says it, as regular TCP does.
+    pub fn on_sent_plainly(&mut self) {
+        self.due = false;
+    }
+
+    /// What was sent of it may be lost, or says nothing any more: it is to be sent again.
+    pub fn repeat(&mut self) {
+        self.at = None;
+        self.due |= !self.is_open() && !self.is_acked();
+    }
+
+    /// The peer has our DATA_FIN.
+    pub fn on_acked(&mut self) {
+        (self.due, self.at) = (false, None);
+        self.state = match self.state {
+            DataState::FinWait1 => DataState::FinWait2,
+            DataState::Closing => DataState::TimeWait,
+            DataState::LastAck => DataState::Closed,
+            state => state,
+        };
+    }
+
+    /// The peer's DATA_FIN is here, and all data before it.
+    pub fn on_peer_fin(&mut self) {
+        self.state = match self.state {
+            DataState::Estab => DataState::CloseWait,
+            DataState::FinWait1 => DataState::Closing,
+            DataState::FinWait2 => DataState::TimeWait,
+            state => state,
+        };
+    }
+
+    /// The connection ends before all was read: the stream must not look finished.
+    pub fn on_cut_off(&mut self) {
+        self.state = match self.state {
+            DataState::CloseWait => DataState::Estab,
+            DataState::Closing | DataState::LastAck => DataState::FinWait1,
+            DataState::TimeWait | DataState::Closed => DataState::FinWait2,
+            state => state,
+        };
+    }
+
+    /// Returns whether this side may still write.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, DataState::Estab | DataState::CloseWait)
+    }
+
+    /// Returns whether our DATA_FIN is to be sent.
+    pub fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// How often our DATA_FIN was sent.
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// Returns whether our DATA_FIN was sent and is not acknowledged. One that waits to be repeated was sent
+    /// all the same.
+    pub fn is_out(&self) -> bool {
+        self.tries > 0 && !self.is_acked()
+    }
+
+    pub fn is_acked(&self) -> bool {
+        self.state == DataState::FinWait2 || self.is_over()
+    }
+
+    /// Returns whether all that the peer sends is here.
+    pub fn is_peer_closed(&self) -> bool {
+        !matches!(
+            self.state,
+            DataState::Estab | DataState::FinWait1 | DataState::FinWait2
+        )
+    }
+
+    /// Returns whether both directions are closed and acknowledged; at most reading is left to do.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, DataState::TimeWait | DataState::Closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DataClosing, DataState};
+
+    /// The figure of RFC 8684 appendix D. What is cut off has no place there: it ends by an abort.
+    #[test]
+    fn the_table_of_transitions_is_that_of_the_rfc() {
+        let events: [fn(&mut DataClosing); 4] = [
+            DataClosing::close,
+            DataClosing::on_acked,
+            DataClosing::on_peer_fin,
+            DataClosing::on_cut_off,
+        ];
+        let states = [
+            DataState::Estab,
+            DataState::FinWait1,
+            DataState::FinWait2,
+            DataState::Closing,
+            DataState::TimeWait,
+            DataState::CloseWait,
+            DataState::LastAck,
+            DataState::Closed,
+        ];
+        let mut table = String::new();
+        for state in states {
+            let cells = events.map(|event| {
+                let mut closing = DataClosing {
+                    state,
+                    ..DataClosing::default()
+                };
+                event(&mut closing);
+                match closing.state == state {
+                    true => "-".to_owned(),
+                    false => format!("{:?}", closing.state),
+                }
+            });
+            table += &format!("{state:?}: {}\n", cells.join(" | "));
+        }
+        // M_CLOSE | DATA_ACK of DATA_FIN | the peer's DATA_FIN | cut off
+        let expected = "\
+Estab: FinWait1 | - | CloseWait | -
+FinWait1: - | FinWait2 | Closing | -
+FinWait2: - | - | TimeWait | -
+Closing: - | TimeWait | - | FinWait1
+TimeWait: - | - | - | FinWait2
+CloseWait: LastAck | - | - | Estab
+LastAck: - | Closed | - | FinWait1
+Closed: - | - | - | FinWait2
+";
+        assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn a_data_fin_is_due_until_it_is_sent_and_again_when_it_is_repeated() {
+        use braid_wire::Instant;
+        use core::time::Duration;
+
+        let (now, rto) = (Instant::from_millis(1000), Duration::from_millis(200));
+        let mut closing = DataClosing::default();
+        closing.repeat();
+        assert!(!closing.is_due() && !closing.is_out());
+        closing.close();
+        assert!(closing.is_due() && !closing.is_out());
+        closing.on_sent(now, rto);
+        assert!(!closing.is_due() && closing.is_out());
+        assert_eq!(closing.at, Some(now + rto));
+        closing.repeat();
+        closing.on_sent(now, rto);
+        assert_eq!(closing.at, Some(now + 2 * rto));
+        closing.on_acked();
+        closing.repeat();
+        assert!(!closing.is_due() && !closing.is_out() && closing.at.is_none());
+    }
+}

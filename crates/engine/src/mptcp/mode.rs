@@ -1,0 +1,220 @@
+//! Which protocol a connection speaks, and its numbers on the wire (RFC 8684 section 3.3): the stream's first
+//! byte is IDSN + 1 there and offset 0 here. What a SYN carried has no number there: the first byte behind
+//! it is IDSN + 1 (appendix B.2).
+
+use braid_wire::Dsn64;
+use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, Join, MptcpOption, WireDsn};
+use braid_wire::tcp;
+
+use super::keys::{Keys, hmac64, hmac160, join_hmac};
+use super::opening::SynData;
+use super::subflow::Subflow;
+use crate::tcp::scoreboard::Mapping;
+
+/// Which protocol the connection speaks, with what each state knows.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    /// SYN with MP_CAPABLE sent; `checksum` says that it requires checksums.
+    Opening { local: Keys, checksum: bool },
+    /// SYN/ACK with MP_CAPABLE sent; one of the two SYNs requires checksums if `checksum` says so.
+    Accepting { local: Keys, checksum: bool },
+    /// MPTCP.
+    Mptcp(Mptcp),
+    /// Regular TCP: by choice, or fallen back.
+    Tcp,
+}
+
+/// An MPTCP connection whose keys are known.
+#[derive(Debug)]
+pub(crate) struct Mptcp {
+    pub local: Keys,
+    pub remote: Keys,
+    /// Ours.
+    pub flags: CapableFlags,
+    /// The opener has seen a DATA_ACK, or the listener the third ACK: fully established.
+    pub confirmed: bool,
+    /// Mappings carry checksums both ways (RFC 8684 section 3.3.1).
+    pub checksum: bool,
+    /// The peer sends 8-byte DSNs and so is owed 8-byte DATA_ACKs (RFC 8684 section 3.3.1).
+    pub wide_ack: bool,
+    /// This side is fast enough to owe 8-byte DSNs.
+    pub wide_dsn: bool,
+    /// The peer may have sent on a further subflow.
+    pub joined: bool,
+    /// What stands before the numbered part of either stream.
+    pub syn_data: SynData,
+}
+
+impl Mptcp {
+    /// Data sequence number of an offset in our stream.
+    // Conforms: 8684-B.2-1
+    pub fn dsn(&self, offset: u64) -> Dsn64 {
+        numbered(self.local.idsn, self.syn_data.sent, offset)
+    }
+
+    /// Data sequence number of an offset in the peer's stream.
+    pub fn remote_dsn(&self, offset: u64) -> Dsn64 {
+        numbered(self.remote.idsn, self.syn_data.received, offset)
+    }
+
+    /// Offset in our stream of a DATA_ACK near `una`; `None` if it lies before the stream.
+    pub fn ack_offset(&self, ack: WireDsn, una: u64) -> Option<u64> {
+        offset_of(self.dsn(una), ack, una)
+    }
+
+    /// Offset in the peer's stream of a DSN near `rcv_nxt`.
+    pub fn data_offset(&self, dsn: WireDsn, rcv_nxt: u64) -> Option<u64> {
+        offset_of(self.remote_dsn(rcv_nxt), dsn, rcv_nxt)
+    }
+}
+
+/// The number of the byte at `offset` of a stream whose first `in_syn` bytes have none.
+fn numbered(idsn: Dsn64, in_syn: u64, offset: u64) -> Dsn64 {
+    idsn.add(1).add(offset.wrapping_sub(in_syn))
+}
+
+/// The offset of `dsn`, where `expected` is the number of the one `near`.
+// Conforms: 8684-3.3.1-4, 8684-3.3.2-6
+fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
+    let dsn = match dsn {
+        WireDsn::Four(low) => expected.expand(low),
+        WireDsn::Eight(full) => Dsn64(full),
+    };
+    near.checked_add_signed(dsn.diff(expected))
+}
+
+impl Mptcp {
+    /// The keys are known; nothing is confirmed yet.
+    pub fn new(local: Keys, remote: Keys, flags: CapableFlags) -> Self {
+        Mptcp {
+            local,
+            remote,
+            flags,
+            confirmed: false,
+            checksum: flags.checksum_required,
+            wide_ack: false,
+            wide_dsn: false,
+            joined: false,
+            syn_data: SynData::default(),
+        }
+    }
+
+    /// MP_CAPABLE of the opener's first mapping.
+    pub fn capable_data(&self, map: &Mapping) -> MptcpOption {
+        MptcpOption::Capable(Capable::Data {
+            flags: self.flags,
+            sender_key: self.local.key,
+            receiver_key: self.remote.key,
+            data_len: map.len as u16,
+            checksum: map.checksum,
+        })
+    }
+
+    /// The DSS of an outgoing segment without data; `ack` is the DATA_ACK as an offset.
+    pub fn dss(&self, ack: u64) -> Dss {
+        let ack = self.remote_dsn(ack);
+        Dss {
+            data_ack: Some(carried(ack, self.wide_ack)),
+            mapping: None,
+            data_fin: false,
+        }
+    }
+
+    /// The same of one that carries `map`, on a subflow whose SYN carried `in_syn` bytes.
+    pub fn mapped_dss(&self, ack: u64, map: &Mapping, in_syn: u64) -> Dss {
+        Dss {
+            mapping: Some(DssMapping {
+                dsn: carried(self.dsn(map.data), self.wide_dsn),
+                subflow_seq: map.wire_seq(in_syn),
+                len: map.wire_len(),
+                checksum: map.checksum,
+            }),
+            data_fin: map.fin,
+            ..self.dss(ack)
+        }
+    }
+
+    /// Whether a segment acknowledges more than `una` at the data level. It may have been sent for that
+    /// alone, and is no duplicate.
+    pub fn moves_data_ack(&self, tcp: &tcp::Repr, una: u64) -> bool {
+        let newer = |option: &MptcpOption| match option {
+            MptcpOption::Dss(dss) => {
+                let ack = dss.data_ack.and_then(|ack| self.ack_offset(ack, una));
+                ack.is_some_and(|ack| ack > una)
+            }
+            _ => false,
+        };
+        tcp.options.mptcp.iter().any(newer)
+    }
+
+    /// The HMAC of our third ACK for a join with these nonces, ours and the peer's.
+    pub fn join_ack(&self, (local, remote): (u32, u32), secret: Option<&[u8; 32]>) -> MptcpOption {
+        let ours = (self.local.key, local);
+        let hmac = join_hmac(ours, (self.remote.key, remote), secret);
+        MptcpOption::Join(Join::Ack {
+            hmac: hmac160(&hmac),
+        })
+    }
+
+    /// The answer to a join that `subflow` accepts.
+    // Conforms: 8684-3.2-16
+    pub fn join_syn_ack(
+        &self,
+        subflow: &Subflow,
+        secret: Option<&[u8; 32]>,
+    ) -> Option<MptcpOption> {
+        let (local, remote) = subflow.nonces()?;
+        let ours = (self.local.key, local);
+        let hmac = join_hmac(ours, (self.remote.key, remote), secret);
+        Some(MptcpOption::Join(Join::SynAck {
+            backup: subflow.priority.own,
+            address_id: subflow.ids.own,
+            hmac: hmac64(&hmac),
+            nonce: local,
+        }))
+    }
+}
+
+pub(super) fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
+    if wide {
+        WireDsn::Eight(dsn.0)
+    } else {
+        WireDsn::Four(dsn.low())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mptcp() -> Mptcp {
+        Mptcp::new(
+            Keys::from_key(1),
+            Keys::from_key(2),
+            CapableFlags::DEFAULT_OFFER,
+        )
+    }
+
+    #[test]
+    fn first_byte_is_idsn_plus_one() {
+        let m = mptcp();
+        assert_eq!(
+            m.ack_offset(WireDsn::Eight(m.local.idsn.add(1).0), 0),
+            Some(0)
+        );
+        assert_eq!(
+            m.data_offset(WireDsn::Four(m.remote.idsn.add(1).low()), 0),
+            Some(0)
+        );
+        assert_eq!(m.ack_offset(WireDsn::Eight(m.local.idsn.0), 0), None);
+    }
+
+    // Conforms: 8684-3.3.1-4
+    #[test]
+    fn four_bytes_expand_near_what_is_expected() {
+        let m = mptcp();
+        let far = 5u64 << 32;
+        let wire = WireDsn::Four(m.remote.idsn.add(1).add(far + 1000).low());
+        assert_eq!(m.data_offset(wire, far), Some(far + 1000));
+    }
+}

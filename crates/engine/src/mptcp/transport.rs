@@ -1,0 +1,288 @@
+//! What both ends of a connection share: keys, both directions of the stream, and the subflows.
+
+use core::ops::Range;
+
+use braid_wire::Instant;
+
+use super::busy::Busy;
+use super::ctx::Ctx;
+use super::data_fin::DataClosing;
+use super::farewell::Farewell;
+use super::joins::Joins;
+use super::mode::{Mode, Mptcp};
+use super::share::Share;
+use super::sides::{RecvSide, SendSide};
+use super::signal::Signals;
+use super::subflow::{Opens, Phase, Subflow};
+use super::subflows::Subflows;
+use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer};
+use crate::cc::Algorithm;
+use crate::event::CloseReason;
+use crate::{ConnId, Event, ListenerId, SubflowId, Urgency};
+
+/// Life of a connection as its user sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Handshake under way.
+    Opening {
+        since: Instant,
+    },
+    Open,
+    /// `Closed` was reported; only acknowledgements are still exchanged.
+    Ended {
+        at: Instant,
+        reason: CloseReason,
+    },
+}
+
+/// Waiting for a sign of life.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Liveness {
+    pub last_heard: Instant,
+    /// Last time payload moved.
+    pub last_payload: Instant,
+    /// How long it had something to deliver.
+    pub busy: Busy,
+    /// Since when an answer is owed.
+    pub waiting_since: Option<Instant>,
+    /// When the peer reset the last subflow of a connection that it has opened.
+    pub abandoned_at: Option<Instant>,
+    /// Stall probe: when it is due, and how often it went unanswered.
+    pub stall_at: Option<Instant>,
+    pub stall_tries: u32,
+    /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
+    pub behind: Option<(Instant, u64)>,
+    /// Since when the peer has no subflow left to send the rest of its stream on.
+    pub left: Option<Instant>,
+    /// What was sent once more last because the peer had dropped it above its subflows.
+    pub resent: Option<Range<u64>>,
+    /// When the strategy wants to be asked again.
+    pub ask_at: Option<Instant>,
+    /// The strategy knows that new data waits for the peer's window.
+    pub told_blocked: bool,
+}
+
+/// The protocol machine of a connection: it speaks to the peer, and knows neither strategy nor path manager.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    pub id: ConnId,
+    /// Where it was accepted.
+    pub listener: Option<ListenerId>,
+    pub mode: Mode,
+    pub life: Life,
+    pub subflows: Subflows,
+    pub snd: SendSide,
+    pub rcv: RecvSide,
+    /// Where the closing of both directions stands.
+    pub closing: DataClosing,
+    pub farewell: Farewell,
+    pub live: Liveness,
+    pub joins: Joins,
+    /// What the peer is to be told beside the data.
+    pub signals: Signals,
+    pub share: Share,
+}
+
+impl Transport {
+    pub fn new(id: ConnId, mode: Mode, now: Instant) -> Self {
+        Transport {
+            id,
+            listener: None,
+            mode,
+            life: Life::Opening { since: now },
+            subflows: Subflows::default(),
+            snd: SendSide::new(),
+            rcv: RecvSide::new(),
+            closing: DataClosing::default(),
+            farewell: Farewell::default(),
+            live: Liveness::default(),
+            joins: Joins::default(),
+            signals: Signals::default(),
+            share: Share::default(),
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.life == Life::Open
+    }
+
+    /// Whether the handshake of an accepted connection is under way.
+    pub fn is_half_open(&self) -> bool {
+        let opens = |s: &Subflow| s.opens == Opens::Connection && s.phase == Phase::SynReceived;
+        !self.is_ended() && self.subflows.iter().any(opens)
+    }
+
+    pub fn is_ended(&self) -> bool {
+        matches!(self.life, Life::Ended { .. })
+    }
+
+    /// How urgent what it has to send is: `None` where it may be something small that waits for no
+    /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
+    pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
+        let urgency = self.snd.buf.most_urgent();
+        let told = self.signals_at().is_some_and(|at| at <= now);
+        let owes = told || self.subflows.iter().any(|s| s.owes(now));
+        urgency.filter(|_| !owes)
+    }
+
+    /// Registers a subflow and its 4-tuple.
+    pub fn add_subflow(&mut self, ctx: &mut Ctx<'_>, subflow: Subflow) {
+        ctx.demux
+            .tuples
+            .insert(subflow.tuple, (self.id, subflow.id));
+        self.subflows.push(subflow);
+    }
+
+    /// All data of both directions has arrived, and only their ends may have to be agreed on.
+    pub fn is_ending(&self) -> bool {
+        let all_sent = self.snd.unsent() == 0 && self.snd.outstanding() == 0;
+        !self.closing.is_open() && all_sent && self.closing.is_peer_closed()
+    }
+
+    // --- what both directions share
+
+    /// Has its group answer for what it holds now.
+    pub fn charge(&mut self, pool: &mut Pool) {
+        if self.share.group.is_some() {
+            let held = self.blocks();
+            self.share.charge(pool, held);
+        }
+    }
+
+    /// Blocks that it holds.
+    pub fn blocks(&self) -> usize {
+        let waiting = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
+        let received = waiting.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
+        self.snd.buf.blocks() + received / BLOCK_SIZE
+    }
+
+    /// Returns whether it has any memory of the pool.
+    pub fn holds_memory(&self) -> bool {
+        self.snd.buf.blocks() > 0 || self.rcv.buf.memory() > 0
+    }
+
+    /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
+    // Conforms: 9293-3.8.6.2.2-1
+    pub(super) fn update_window(&mut self, ctx: &mut Ctx<'_>) {
+        // A peer that has sent everything has no use for it, and may have forgotten the connection:
+        // then it would answer by RST.
+        if self.rcv.complete() {
+            return;
+        }
+        self.rcv.size_window(ctx.pool, ctx.config);
+        let grown = self.rcv.buf.max_offset().saturating_sub(self.rcv.edge);
+        let limit = self.rcv.buf.max_offset() - self.rcv.buf.next();
+        if grown < limit / 4 {
+            return;
+        }
+        for subflow in self
+            .subflows
+            .iter_mut()
+            .filter(|s| s.is_established() && !s.signs.stale)
+        {
+            subflow.rcv.ack_now();
+        }
+    }
+
+    /// Payload was placed in the stream, and may be the last of it.
+    pub(super) fn note_placed(&mut self) {
+        if self.rcv.complete() {
+            self.closing.on_peer_fin();
+        }
+    }
+
+    /// Reports readable data once.
+    pub fn signal_readable(&mut self, ctx: &mut Ctx<'_>) {
+        if !self.rcv.signalled && !self.is_ended() {
+            self.rcv.signalled = true;
+            ctx.events.push_back(Event::Readable { conn: self.id });
+        }
+    }
+
+    /// Nothing more is written: no memory is waited for.
+    pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
+        self.snd.blocked = None;
+        if core::mem::take(&mut self.share.starved) {
+            ctx.starved.retain(|waiting| *waiting != self.id);
+        }
+    }
+}
+
+impl Mode {
+    pub fn mptcp(&self) -> Option<&Mptcp> {
+        match self {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+
+    pub fn mptcp_mut(&mut self) -> Option<&mut Mptcp> {
+        match self {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+}
+
+impl Subflows {
+    pub fn index_of(&self, id: SubflowId) -> Option<usize> {
+        self.iter().position(|s| s.id == id)
+    }
+
+    pub(super) fn run_congestion(&mut self, congestion: Algorithm) {
+        for subflow in self.iter_mut() {
+            subflow.snd.set_congestion(congestion);
+        }
+    }
+
+    /// What it found of the paths is there for others.
+    pub(super) fn remember(&mut self, ctx: &mut Ctx<'_>) {
+        let working = |s: &&mut Subflow| s.is_established() && !s.signs.stale;
+        for subflow in self.iter_mut().filter(working) {
+            subflow.remember(ctx.now, ctx.records);
+        }
+    }
+}
+
+impl Transport {
+    /// What holds after every call, of it and of its subflows.
+    pub fn invariants(&self) {
+        self.snd.invariants();
+        self.rcv.invariants();
+        debug_assert!(!self.closing.is_acked() || self.snd.una() == self.snd.buf.end());
+        debug_assert_eq!(self.closing.is_peer_closed(), self.rcv.complete());
+        debug_assert!(self.subflows.is_sorted_by(|a, b| a.id < b.id));
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            subflow.snd.invariants();
+            subflow.rcv.invariants();
+            if self.is_ended() {
+                continue;
+            }
+            // Whatever a subflow may have to repeat is there. To look at all of it takes too long.
+            let mut board = subflow.snd.board.iter().filter(|sent| !sent.fin);
+            for sent in [board.next(), board.next_back()].into_iter().flatten() {
+                let data = sent.data();
+                debug_assert!(data.end <= self.snd.nxt, "{sent:?}");
+                let there: usize = self.snd.buf.slices(data).iter().map(|s| s.len()).sum();
+                debug_assert_eq!(there as u64, sent.len(), "{sent:?}");
+            }
+        }
+        if self.is_ended() {
+            debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
+            debug_assert!(!self.share.starved);
+        }
+    }
+}
+
+/// What subflows may have to repeat of the data below `una`, which the peer has: their sequence
+/// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
+// Conforms: 8684-3.3.2-1
+pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
+    let mut needed = RangeSet::new();
+    for subflow in subflows.iter().filter(|s| s.is_established()) {
+        for data in subflow.snd.board.data_below(una) {
+            needed.insert(data);
+        }
+    }
+    needed
+}

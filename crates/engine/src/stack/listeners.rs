@@ -1,0 +1,47 @@
+//! Who accepts connections.
+
+use core::net::SocketAddr;
+
+use crate::{ApiError, ListenerId, PathId};
+
+/// What a listener accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listener {
+    At(SocketAddr),
+    /// To any address; they belong to the path.
+    Any(PathId),
+}
+
+/// The listeners of a stack; a number is the place in the list.
+#[derive(Debug, Default)]
+pub(super) struct Listeners(Vec<Listener>);
+
+impl Listeners {
+    pub fn add(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
+        if self.0.contains(&listener) {
+            return Err(ApiError::AddressInUse);
+        }
+        self.0.push(listener);
+        Ok(ListenerId(self.0.len() as u32 - 1))
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The path of connections to addresses of no path.
+    pub fn any_path(&self) -> Option<PathId> {
+        self.0.iter().find_map(|l| match l {
+            Listener::Any(path) => Some(*path),
+            Listener::At(_) => None,
+        })
+    }
+
+    /// Who accepts connections to `addr`.
+    pub fn find(&self, addr: SocketAddr) -> Option<ListenerId> {
+        let exact = self.0.iter().position(|l| *l == Listener::At(addr));
+        let any = |l: &Listener| matches!(l, Listener::Any(_));
+        let n = exact.or_else(|| self.0.iter().position(any))?;
+        Some(ListenerId(n as u32))
+    }
+}
