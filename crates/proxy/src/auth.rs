@@ -16,7 +16,7 @@
 //! other time, no other destination and no other server.
 //!
 //! A box signs in by version 3, before it knows the destination, and sends the second signature (over
-//! destination and hints) in a [note](crate::socks::Note) with the request. That is bound to the
+//! destination and hints) in a [note](Coded) with the request. That is bound to the
 //! password by its nonce, and the password was good for one connection: the same holds.
 //!
 //! A program that takes nothing but text for a password has version 4 in base64.
@@ -29,9 +29,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use braid_wire::Instant;
 
-use crate::config::UserConfig;
 use crate::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
-use crate::socks::{Destination, Note};
 
 /// Bytes of a password that is bound to no destination.
 pub const SIGN_IN_LEN: usize = HEAD_LEN + SIGNATURE_LEN;
@@ -87,11 +85,12 @@ impl WallClock {
 }
 
 /// Makes the password of the user whose key is `key` at the server whose key is `server`, for
-/// `destination` at `unix_ms`. A `nonce` must never be used twice by one user.
+/// `destination` at `unix_ms`. A destination is given as a SOCKS5 request writes it (RFC 1928 section 4: ATYP,
+/// DST.ADDR and DST.PORT), which tells its own end. A `nonce` must never be used twice by one user.
 pub fn password(
     key: &PrivateKey,
     server: PublicKey,
-    destination: &Destination,
+    destination: &[u8],
     unix_ms: u64,
     nonce: [u8; 16],
 ) -> [u8; PASSWORD_LEN] {
@@ -140,7 +139,7 @@ impl SignIn {
         &self,
         key: &PrivateKey,
         server: PublicKey,
-        destination: &Destination,
+        destination: &[u8],
         hints: &[u8],
     ) -> [u8; SIGNATURE_LEN] {
         key.sign(&Ends::new(key, server).request_message(&self.head, destination, hints))
@@ -178,20 +177,15 @@ impl Ends {
         self.message(LABEL_USER, head)
     }
 
-    fn destination_message(self, head: &[u8; HEAD_LEN], destination: &Destination) -> Vec<u8> {
+    fn destination_message(self, head: &[u8; HEAD_LEN], destination: &[u8]) -> Vec<u8> {
         let mut message = self.message(LABEL_DESTINATION, head);
-        destination.encode(&mut message);
+        message.extend_from_slice(destination);
         message
     }
 
-    fn request_message(
-        self,
-        head: &[u8; HEAD_LEN],
-        destination: &Destination,
-        hints: &[u8],
-    ) -> Vec<u8> {
+    fn request_message(self, head: &[u8; HEAD_LEN], destination: &[u8], hints: &[u8]) -> Vec<u8> {
         let mut message = self.message(LABEL_REQUEST, head);
-        destination.encode(&mut message);
+        message.extend_from_slice(destination);
         message.extend_from_slice(hints);
         message
     }
@@ -252,6 +246,15 @@ impl fmt::Display for AuthError {
 
 impl std::error::Error for AuthError {}
 
+/// A note of a request or a probe, as far as a code is over it.
+#[derive(Debug, Clone, Copy)]
+pub struct Coded<'a> {
+    /// The code; none where the connection is proof of all that it carries.
+    pub code: Option<&'a [u8; SIGNATURE_LEN]>,
+    /// The hints of a request, or the fields of a probe.
+    pub bytes: &'a [u8],
+}
+
 /// A user who has proved to be one, whose destination is not known yet.
 #[derive(Debug)]
 pub struct Grant {
@@ -292,9 +295,14 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Checks passwords for `server` of `users` whose clocks may be off by `window` either way, and
-    /// remembers at most `capacity` of them.
-    pub fn new(server: PublicKey, users: &[UserConfig], window: Duration, capacity: usize) -> Self {
+    /// Checks passwords for `server` of the users with the keys `users`, whose clocks may be off by `window`
+    /// either way, and remembers at most `capacity` of them.
+    pub fn new(
+        server: PublicKey,
+        users: impl IntoIterator<Item = PublicKey>,
+        window: Duration,
+        capacity: usize,
+    ) -> Self {
         let mut verifier = Verifier {
             server,
             by_key: BTreeMap::new(),
@@ -307,9 +315,9 @@ impl Verifier {
         verifier
     }
 
-    /// Checks passwords of these users from now on. What was used stays used.
-    pub fn set_users(&mut self, users: &[UserConfig]) {
-        self.users = users.iter().map(|user| user.key).collect();
+    /// Checks passwords of the users with these keys from now on. What was used stays used.
+    pub fn set_users(&mut self, users: impl IntoIterator<Item = PublicKey>) {
+        self.users = users.into_iter().collect();
         self.by_key = self.users.iter().copied().zip(0..).collect();
     }
 
@@ -388,8 +396,8 @@ impl Verifier {
     pub fn check_request(
         &self,
         grant: &Grant,
-        destination: &Destination,
-        note: Option<&Note>,
+        destination: &[u8],
+        note: Option<Coded<'_>>,
     ) -> bool {
         let Some(head) = &grant.head else {
             return note.is_some();
@@ -403,8 +411,8 @@ impl Verifier {
                 (message, Some(signature))
             }
             (None, Some(note)) => {
-                let message = ends.request_message(head, destination, &note.hints);
-                (message, note.code.as_ref())
+                let message = ends.request_message(head, destination, note.bytes);
+                (message, note.code)
             }
             _ => return false,
         };
@@ -412,14 +420,14 @@ impl Verifier {
     }
 
     /// Whether whoever was given `grant` asks for the probe of `note`.
-    pub fn check_probe(&self, grant: &Grant, note: &Note) -> bool {
+    pub fn check_probe(&self, grant: &Grant, note: Coded<'_>) -> bool {
         let Some(head) = &grant.head else {
             return true;
         };
         let ends = self.ends(grant.user).filter(|_| grant.is_sign_in());
         ends.zip(note.code).is_some_and(|(ends, code)| {
-            let message = ends.probe_message(head, &note.hints);
-            ends.user.verify(&message, &code)
+            let message = ends.probe_message(head, note.bytes);
+            ends.user.verify(&message, code)
         })
     }
 

@@ -22,7 +22,7 @@ use braid_engine::{CloseReason, ConnId, Event};
 use braid_wire::Instant;
 use ipnet::IpNet;
 
-use crate::auth::{Grant, Verifier, WallClock};
+use crate::auth::{Coded, Grant, Verifier, WallClock};
 use crate::channel::{self, Channel};
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::families::Families;
@@ -140,7 +140,7 @@ impl ServerCore {
             destinations,
             verifier: Verifier::new(
                 config.key.public(),
-                &config.users,
+                config.users.iter().map(|user| user.key),
                 config.time_window,
                 config.limits.replay,
             ),
@@ -377,7 +377,8 @@ impl ServerCore {
             return;
         };
         let Request { destination, note } = request;
-        let right = |g: &Grant| self.verifier.check_request(g, &destination, note.as_ref());
+        let (to, coded) = (destination.to_bytes(), note.as_ref().map(Coded::from));
+        let right = |g: &Grant| self.verifier.check_request(g, &to, coded);
         if !handshake.grant.as_ref().is_some_and(right) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }

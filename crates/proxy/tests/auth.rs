@@ -1,13 +1,12 @@
 //! Passwords: who, when, where, once.
 
+use core::net::SocketAddrV4;
 use core::time::Duration;
 
 use braid_proxy::auth::{
-    AuthError, PASSWORD_LEN, SIGN_IN_LEN, SignIn, Verifier, password, to_text,
+    AuthError, Coded, PASSWORD_LEN, SIGN_IN_LEN, SignIn, Verifier, password, to_text,
 };
-use braid_proxy::config::UserConfig;
-use braid_proxy::keys::{PrivateKey, PublicKey};
-use braid_proxy::socks::{Destination, Note};
+use braid_proxy::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
 
 const NOW: u64 = 1_800_000_000_000;
 const WINDOW: u64 = 120_000;
@@ -31,15 +30,20 @@ fn server() -> PublicKey {
 
 /// Knows Alice and Bob.
 fn verifier(capacity: usize) -> Verifier {
-    let users = [("alice", ALICE), ("bob", BOB)].map(|(name, which)| UserConfig {
-        name: name.into(),
-        key: key(which).public(),
-    });
-    Verifier::new(server(), &users, Duration::from_millis(WINDOW), capacity)
+    let users = [ALICE, BOB].map(|which| key(which).public());
+    Verifier::new(server(), users, Duration::from_millis(WINDOW), capacity)
 }
 
-fn to(addr: &str) -> Destination {
-    Destination::Address(addr.parse().unwrap())
+/// The address and port as a SOCKS5 request writes them.
+fn to(addr: &str) -> Vec<u8> {
+    let addr: SocketAddrV4 = addr.parse().unwrap();
+    [&[1][..], &addr.ip().octets(), &addr.port().to_be_bytes()].concat()
+}
+
+/// The same of a name.
+fn to_name(name: &str, port: u16) -> Vec<u8> {
+    let len = u8::try_from(name.len()).unwrap();
+    [&[3, len][..], name.as_bytes(), &port.to_be_bytes()].concat()
 }
 
 /// A password of Alice.
@@ -89,7 +93,7 @@ fn the_right_password_serves_its_destination_only() {
     assert!(v.check_request(&grant, &to("192.0.2.1:80"), None));
     assert!(!v.check_request(&grant, &to("192.0.2.1:81"), None));
     assert!(!v.check_request(&grant, &to("192.0.2.2:80"), None));
-    assert!(!v.check_request(&grant, &Destination::Name("192.0.2.1".into(), 80), None));
+    assert!(!v.check_request(&grant, &to_name("192.0.2.1", 80), None));
 }
 
 #[test]
@@ -169,18 +173,18 @@ fn a_password_serves_at_its_server_only() {
     let grant = v.check(&user(ALICE), &here, NOW).unwrap();
     for (server, well) in [(elsewhere, false), (server(), true)] {
         let code = sign_in.request(&alice, server, &to("192.0.2.1:80"), &[]);
-        let note = Note {
-            code: Some(code),
-            hints: Vec::new(),
+        let note = Coded {
+            code: Some(&code),
+            bytes: &[],
         };
-        let allowed = v.check_request(&grant, &to("192.0.2.1:80"), Some(&note));
+        let allowed = v.check_request(&grant, &to("192.0.2.1:80"), Some(note));
         assert_eq!(allowed, well);
         let code = sign_in.probe(&alice, server, &[]);
-        let note = Note {
-            code: Some(code),
-            hints: Vec::new(),
+        let note = Coded {
+            code: Some(&code),
+            bytes: &[],
         };
-        assert_eq!(v.check_probe(&grant, &note), well);
+        assert_eq!(v.check_probe(&grant, note), well);
     }
 }
 
@@ -194,24 +198,24 @@ fn a_sign_in_is_followed_by_its_own_codes_only() {
     let grant = v.check(&user(ALICE), &password, NOW).unwrap();
     assert!(grant.is_sign_in());
     let there = to("192.0.2.1:80");
-    let note = |code, hints: &[u8]| Note {
-        code: Some(code),
-        hints: hints.to_vec(),
-    };
+    fn note<'a>(code: &'a [u8; SIGNATURE_LEN], bytes: &'a [u8]) -> Coded<'a> {
+        let code = Some(code);
+        Coded { code, bytes }
+    }
     let request = sign_in.request(&alice, server, &there, b"hints");
-    assert!(v.check_request(&grant, &there, Some(&note(request, b"hints"))));
-    assert!(!v.check_request(&grant, &there, Some(&note(request, b"hint"))));
-    assert!(!v.check_request(&grant, &to("192.0.2.1:81"), Some(&note(request, b"hints"))));
+    assert!(v.check_request(&grant, &there, Some(note(&request, b"hints"))));
+    assert!(!v.check_request(&grant, &there, Some(note(&request, b"hint"))));
+    assert!(!v.check_request(&grant, &to("192.0.2.1:81"), Some(note(&request, b"hints"))));
     assert!(!v.check_request(&grant, &there, None));
-    assert!(!v.check_probe(&grant, &note(request, b"hints")));
+    assert!(!v.check_probe(&grant, note(&request, b"hints")));
     let probe = sign_in.probe(&alice, server, b"hints");
-    assert!(v.check_probe(&grant, &note(probe, b"hints")));
-    assert!(!v.check_probe(&grant, &note(probe, b"hint")));
-    assert!(!v.check_request(&grant, &there, Some(&note(probe, b"hints"))));
+    assert!(v.check_probe(&grant, note(&probe, b"hints")));
+    assert!(!v.check_probe(&grant, note(&probe, b"hint")));
+    assert!(!v.check_request(&grant, &there, Some(note(&probe, b"hints"))));
     let bobs = sign_in.request(&key(BOB), server, &there, b"hints");
-    assert!(!v.check_request(&grant, &there, Some(&note(bobs, b"hints"))));
+    assert!(!v.check_request(&grant, &there, Some(note(&bobs, b"hints"))));
     let other = SignIn::new(NOW, [2; 16]).request(&alice, server, &there, b"hints");
-    assert!(!v.check_request(&grant, &there, Some(&note(other, b"hints"))));
+    assert!(!v.check_request(&grant, &there, Some(note(&other, b"hints"))));
 }
 
 #[test]

@@ -19,7 +19,13 @@ fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
 
 fn handshake(w: &World, destination: &Destination, nonce: u8) -> Vec<u8> {
     let (key, server) = (box_key(), server_key().public());
-    let password = password(&key, server, destination, w.unix_ms(), [nonce; 16]);
+    let password = password(
+        &key,
+        server,
+        &destination.to_bytes(),
+        w.unix_ms(),
+        [nonce; 16],
+    );
     let user = key.public().to_string();
     [
         sign_in(user.as_bytes(), &password),

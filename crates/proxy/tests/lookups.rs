@@ -47,7 +47,13 @@ fn ask(w: &mut World, key: &PrivateKey, name: &str) -> ConnId {
     let destination = Destination::Name(name.into(), 80);
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&conn.as_u64().to_le_bytes());
-    let password = password(key, server_key().public(), &destination, w.unix_ms(), nonce);
+    let password = password(
+        key,
+        server_key().public(),
+        &destination.to_bytes(),
+        w.unix_ms(),
+        nonce,
+    );
     let said = [
         sign_in(key.public().to_string().as_bytes(), &password),
         request(None, &destination),

@@ -46,7 +46,7 @@ fn who_reads_nothing_leaves_others_their_share() {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&n.to_le_bytes());
         let server = server_key().public();
-        let password = password(&key, server, &destination, w.unix_ms(), nonce);
+        let password = password(&key, server, &destination.to_bytes(), w.unix_ms(), nonce);
         let user = key.public().to_string();
         let said = [
             sign_in(user.as_bytes(), &password),

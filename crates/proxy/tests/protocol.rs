@@ -31,7 +31,12 @@ fn says(sign: &SignIn) -> Vec<u8> {
 
 /// The request for the content, with whatever stands in place of hints.
 fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
-    let code = sign.request(&box_key(), server_key().public(), &content(), hints);
+    let code = sign.request(
+        &box_key(),
+        server_key().public(),
+        &content().to_bytes(),
+        hints,
+    );
     let hints = hints.to_vec();
     let code = Some(code);
     request(Some(&Note { code, hints }), &content())

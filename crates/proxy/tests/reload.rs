@@ -58,7 +58,13 @@ fn laptop_asks(w: &mut World, nonce: u8) -> (ConnId, Vec<u8>) {
     let destination = Destination::Address(CONTENT.parse().unwrap());
     let key = laptop_key();
     let server = server_key().public();
-    let password = password(&key, server, &destination, w.unix_ms(), [nonce; 16]);
+    let password = password(
+        &key,
+        server,
+        &destination.to_bytes(),
+        w.unix_ms(),
+        [nonce; 16],
+    );
     let conn = w.raw_connect();
     let said = [
         sign_in(key.public().to_string().as_bytes(), &password),

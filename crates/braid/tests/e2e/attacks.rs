@@ -59,7 +59,7 @@ impl Client {
         let used = self.nonce.fetch_add(1, Ordering::Relaxed);
         nonce[..8].copy_from_slice(&used.to_be_bytes());
         let at = (now + minutes * 60_000) as u64;
-        let password = password(key, self.server_key, destination, at, nonce);
+        let password = password(key, self.server_key, &destination.to_bytes(), at, nonce);
         sign_in(self.key.public().to_string().as_bytes(), &password)
     }
 

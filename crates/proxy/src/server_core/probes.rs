@@ -25,7 +25,7 @@ impl ServerCore {
         let right = handshake
             .grant
             .as_ref()
-            .filter(|g| self.verifier.check_probe(g, note));
+            .filter(|g| self.verifier.check_probe(g, note.into()));
         let Some(user) = right.map(|g| g.user) else {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };

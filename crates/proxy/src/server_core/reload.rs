@@ -31,7 +31,8 @@ impl ServerCore {
             *moved = places.get(&(*key, name)).copied();
         }
         self.tls.set_users(config.users.iter().map(|u| u.key));
-        self.verifier.set_users(&config.users);
+        self.verifier
+            .set_users(config.users.iter().map(|user| user.key));
         for id in self.sessions.ids() {
             if self.is_dismissed(id, &moved) {
                 self.dismiss(ctx, id);

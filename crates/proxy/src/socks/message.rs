@@ -6,6 +6,7 @@ use core::str::FromStr;
 
 use braid_engine::app::ConnectFailure;
 
+use crate::auth::Coded;
 use crate::keys::SIGNATURE_LEN;
 
 pub(super) const VERSION: u8 = 5;
@@ -43,6 +44,15 @@ pub struct Note {
     pub code: Option<[u8; SIGNATURE_LEN]>,
     /// What is known of the connection; judged by whoever applies it.
     pub hints: Vec<u8>,
+}
+
+impl<'a> From<&'a Note> for Coded<'a> {
+    fn from(note: &'a Note) -> Self {
+        Coded {
+            code: note.code.as_ref(),
+            bytes: &note.hints,
+        }
+    }
 }
 
 impl Note {
@@ -116,6 +126,13 @@ impl Destination {
             }
         };
         out.extend_from_slice(&port.to_be_bytes());
+    }
+
+    /// Returns what [`encode`](Self::encode) writes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        bytes
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` where it is malformed.

@@ -122,7 +122,7 @@ pub(super) fn request(
     stack: &mut Stack,
 ) -> Result<(), ApiError> {
     let hints = hints.encode();
-    let code = sign_in.map(|sign_in| sign_in.request(key, server, destination, &hints));
+    let code = sign_in.map(|sign_in| sign_in.request(key, server, &destination.to_bytes(), &hints));
     let request = socks::request(Some(&Note { code, hints }), destination);
     channel.write_all(now, stack, &request)
 }

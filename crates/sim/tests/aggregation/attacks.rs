@@ -192,7 +192,7 @@ impl Guest {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&self.nonces.to_be_bytes());
         let at = (EPOCH_MS + now.as_millis()).saturating_add_signed(off_ms);
-        let password = password(key, self.server, to, at, nonce);
+        let password = password(key, self.server, &to.to_bytes(), at, nonce);
         sign_in(guest_key().public().to_string().as_bytes(), &password)
     }
 
