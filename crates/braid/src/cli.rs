@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use braid_proxy::keys::PublicKey;
 use braid_proxy::socks::Destination;
+use braid_secure::keys::PublicKey;
 use braid_testbed::kernel_tcp;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 

@@ -149,7 +149,7 @@ mod tests {
              address = \"203.0.113.7\"\nkey = \"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"\n\
              {rules}"
         );
-        let key = crate::keys::PrivateKey::from_seed([1; 32]);
+        let key = braid_secure::keys::PrivateKey::from_seed([1; 32]);
         let config = crate::BoxConfig::with_key("box.toml", &text, key).unwrap();
         Intake::new(config.rules)
     }

@@ -1,6 +1,7 @@
 //! The verdict on a status.
 
-use crate::families::Families;
+use braid_secure::Families;
+
 use crate::status::{ProxyStatus, Role, RulesStatus, Status};
 use crate::verdict::{Condition, Health, Reason, Verdict};
 

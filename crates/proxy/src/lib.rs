@@ -4,17 +4,13 @@
 //! [`LocalStreams`](braid_engine::app::LocalStreams): kernel sockets on Linux, the engine's plain
 //! TCP in the simulator.
 
-pub mod auth;
 mod box_core;
-mod channel;
 pub mod config;
 pub mod control;
 mod drain;
-mod families;
 mod hints;
 mod intake;
 mod judge;
-pub mod keys;
 pub mod plan;
 pub mod policy;
 mod probe;
@@ -35,7 +31,6 @@ pub mod verdict;
 pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};
 pub use drain::Drain;
-pub use families::Families;
 pub use hints::FlowHints;
 pub use server_core::{Routes, ServerCore};
 pub use upstream::{LinkAddresses, Notice};

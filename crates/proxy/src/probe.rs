@@ -11,9 +11,9 @@
 
 use core::time::Duration;
 
+use braid_secure::channel::OVERHEAD;
 use braid_wire::Instant;
 
-use crate::channel::OVERHEAD;
 use crate::selection::Quality;
 use crate::socks::ServerHandshake;
 

@@ -11,7 +11,7 @@ use braid_engine::app::{Ctx, LocalError, LocalId};
 use braid_engine::{ApiError, CloseReason, Stack};
 use braid_wire::Instant;
 
-use crate::channel::{Broken, Channel};
+use braid_secure::channel::{Broken, Channel};
 
 /// Most bytes a relay moves in one direction before others have their turn.
 const TURN_BYTES: usize = 256 << 10;

@@ -22,10 +22,7 @@ use braid_engine::{CloseReason, ConnId, Event};
 use braid_wire::Instant;
 use ipnet::IpNet;
 
-use crate::auth::{Coded, Grant, Verifier, WallClock};
-use crate::channel::{self, Channel};
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
-use crate::families::Families;
 use crate::hints::FlowHints;
 use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay, StepError};
@@ -37,6 +34,9 @@ use crate::table::{Due, SessionId, Table};
 use crate::verdict::NEWS;
 
 use beyond::{Beyond, Pace};
+use braid_secure::Families;
+use braid_secure::auth::{Coded, Grant, Verifier, WallClock};
+use braid_secure::channel::{self, Channel};
 use handshakes::{Handshakes, Over};
 use lookups::Lookups;
 use session::{Refusal, Session, Stage};

@@ -13,12 +13,12 @@ use braid_engine::stats::{
 };
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, PathId, PathRecord, Stack};
+use braid_secure::Families;
 use braid_strategy::parts::flow::{self, FlowClass, Limits};
 use braid_strategy::parts::quality::{self, Attributes, Highest, Weights};
 use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
-use crate::families::Families;
 use crate::selection::Measured;
 use crate::verdict::{Condition, Verdict};
 

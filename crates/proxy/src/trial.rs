@@ -11,12 +11,12 @@ use braid_engine::{
     ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, FallbackCause, PathConfig,
     RxMeta, Stack,
 };
+use braid_secure::auth::{SignIn, WallClock};
+use braid_secure::channel::{Channel, Client};
+use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng};
 
-use crate::auth::{SignIn, WallClock};
-use crate::channel::{Channel, Client};
 use crate::config::{Protection, ServerEntry};
-use crate::keys::PrivateKey;
 use crate::relay::{StepError, read_step};
 use crate::socks::{self, ClientError, ClientHandshake, ClientStep};
 

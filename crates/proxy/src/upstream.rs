@@ -29,16 +29,16 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng};
 
-use crate::auth::{SignIn, WallClock};
-use crate::channel::{Channel, Client};
 use crate::config::{BoxConfig, LinkConfig, Probing, Protection, ServerEntry};
-use crate::families::Families;
 use crate::hints::FlowHints;
-use crate::keys::PrivateKey;
 use crate::report::BoxCounters;
 use crate::selection::Need;
 use crate::socks::Destination;
 
+use braid_secure::Families;
+use braid_secure::auth::{SignIn, WallClock};
+use braid_secure::channel::{Channel, Client};
+use braid_secure::keys::PrivateKey;
 use choice::Choice;
 use examine::Examination;
 use families::Reached;

@@ -5,8 +5,8 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::{CloseReason, ConnId, Event};
-use braid_proxy::auth::password;
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 

@@ -5,9 +5,9 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::ConnId;
-use braid_proxy::auth::password;
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use world::local::Content;
 use world::{Setup, World, box_key, server_key};
 

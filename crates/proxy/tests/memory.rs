@@ -4,9 +4,9 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::auth::password;
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
 use world::local::Content;
 use world::{CONTENT, Setup, World, server_key};

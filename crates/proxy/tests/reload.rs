@@ -9,11 +9,11 @@ use core::time::Duration;
 
 use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, ConnId, Event};
-use braid_proxy::auth::password;
 use braid_proxy::config::{Changes, ServerConfig};
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::status::Status;
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use tls::{GREETING, Program};
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};

@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use braid_proxy::auth;
-use braid_proxy::keys::PrivateKey;
+use braid_secure::auth;
+use braid_secure::keys::PrivateKey;
 use serde::Serialize;
 
 use super::print::{print, print_json};

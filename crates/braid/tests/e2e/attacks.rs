@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use braid_proxy::auth::password;
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_testbed::{Capture, Captured, Role, netns};
 use braid_wire::{ip, tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -5,10 +5,10 @@ use core::time::Duration;
 
 use braid_engine::app::Ctx;
 use braid_engine::{PathId, Stack};
+use braid_secure::auth::SignIn;
+use braid_secure::channel::{Broken, Channel};
 use braid_wire::Instant;
 
-use crate::auth::SignIn;
-use crate::channel::{Broken, Channel};
 use crate::hints::FlowHints;
 use crate::intake::Flow;
 use crate::relay::{End, Moved, Relay};

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use braid_engine::Ecn;
 use braid_engine::cc::{self, Algorithm};
 use braid_links::ConfigError;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::keys::{PrivateKey, PublicKey};
 use crate::relay::Patience;
 
 use super::common::{

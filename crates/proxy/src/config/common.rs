@@ -13,7 +13,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
-use crate::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 
 use super::error::from_toml;
 use super::types::{Interface, OneOrMany, Prefix};

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use braid_engine::Ecn;
 use braid_engine::cc::Algorithm;
 use braid_links::ConfigError;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::keys::{PrivateKey, PublicKey};
 use crate::policy::DestinationRules;
 use crate::relay::Patience;
 

@@ -12,7 +12,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::keys::PublicKey;
+use braid_secure::keys::PublicKey;
 
 use super::error::HINT;
 

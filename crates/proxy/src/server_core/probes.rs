@@ -4,11 +4,11 @@ use core::time::Duration;
 
 use braid_engine::app::Ctx;
 use braid_engine::{ConnId, Stack};
+use braid_secure::channel::OVERHEAD;
 
 use super::session::{Refusal, Session, Stage};
 use super::train::Departures;
 use super::{CLOSE_PATIENCE, ServerCore, send_all};
-use crate::channel::OVERHEAD;
 use crate::probe::{self, Train};
 use crate::socks::Note;
 use crate::table::SessionId;

@@ -3,10 +3,10 @@
 use core::net::{IpAddr, SocketAddr};
 
 use braid_engine::app::{ConnectFailure, LocalId};
+use braid_secure::auth::{AuthError, Grant};
+use braid_secure::channel::{Broken, Channel};
 use braid_wire::Instant;
 
-use crate::auth::{AuthError, Grant};
-use crate::channel::{Broken, Channel};
 use crate::relay::Relay;
 use crate::report::ServerCounters;
 use crate::socks::{Destination, Foreword, Reply, ServerError, ServerHandshake};

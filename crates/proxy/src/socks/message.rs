@@ -6,8 +6,8 @@ use core::str::FromStr;
 
 use braid_engine::app::ConnectFailure;
 
-use crate::auth::Coded;
-use crate::keys::SIGNATURE_LEN;
+use braid_secure::auth::Coded;
+use braid_secure::keys::SIGNATURE_LEN;
 
 pub(super) const VERSION: u8 = 5;
 pub(super) const AUTH_VERSION: u8 = 1;

@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use braid_engine::{CloseReason, ConnectOptions, Event, FallbackCause, PathId, Stack};
+use braid_secure::Families;
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
@@ -11,7 +12,6 @@ use super::Upstream;
 use super::health::Cell;
 use super::lease::Lease;
 use super::trouble::{Finding, Trouble};
-use crate::families::Families;
 use crate::relay::{StepError, read_step};
 use crate::report::BoxCounters;
 use crate::socks::{ClientHandshake, ClientStep};

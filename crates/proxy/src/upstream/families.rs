@@ -3,12 +3,12 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
+use braid_secure::Families;
 use braid_wire::Instant;
 
 use super::Upstream;
 use super::health::Reach;
 use super::news;
-use crate::families::Families;
 
 /// A server that reaches one family alone is asked again after so long: it may reach the other one by now,
 /// whose connections are refused meanwhile. The pause doubles up to [`LONGEST_PAUSE`]. A question costs about

@@ -3,12 +3,12 @@
 use core::time::Duration;
 
 use braid_engine::{ApiError, Event, PathId, Stack};
+use braid_secure::auth::SignIn;
+use braid_secure::channel::Channel;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_wire::Instant;
 
-use crate::auth::SignIn;
-use crate::channel::Channel;
 use crate::hints::FlowHints;
-use crate::keys::{PrivateKey, PublicKey};
 use crate::socks::{self, ClientHandshake, Destination, Note};
 
 /// Who gets at the memory of an end reads what was recorded of connections that are open: none serves a

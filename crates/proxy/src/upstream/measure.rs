@@ -4,13 +4,13 @@
 use core::time::Duration;
 
 use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
+use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
 use super::Upstream;
 use super::health::Reach;
 use super::lease;
 use super::meter::{Ongoing, Parting, rest};
-use crate::channel::Channel;
 use crate::config::Select;
 use crate::probe::{Arrivals, COST, Capacity, Garbled, Train};
 use crate::relay::{StepError, read_step};

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
+use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
-use crate::channel::Channel;
 use crate::config::Measuring;
 use crate::probe::{Arrivals, COST, FASTEST};
 use crate::selection::{Quality, Recent, Tempo};

@@ -1,12 +1,12 @@
 //! Links and servers that come and go while a box runs.
 
 use braid_engine::{PathId, Stack, StrategyFactory};
+use braid_secure::channel::Client;
 use braid_wire::Instant;
 
 use super::choice::Choice;
 use super::health::{Cell, Reach};
 use super::{Link, Upstream};
-use crate::channel::Client;
 use crate::config::{BoxConfig, LinkConfig, Protection, ServerEntry};
 
 impl Upstream {

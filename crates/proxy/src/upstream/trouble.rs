@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use braid_engine::FallbackCause;
+use braid_secure::channel::Broken;
 
-use crate::channel::Broken;
 use crate::socks::ClientError;
 
 /// What keeps users from a server over one link, or from Multipath TCP, although the link carries packets.

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 
 use braid_engine::{ConnectOptions, Protocol};
 use braid_links::{QueueLimit, Settings};
-use braid_proxy::auth::password;
 use braid_proxy::config::{DEFAULT_PORT, UserConfig};
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_sim::aggregation::{
     Aggregation, AggregationConfig, Load, TransferId, content_addr, server_addr,
 };

@@ -23,14 +23,14 @@ use std::io::{IoSlice, IoSliceMut};
 use braid_engine::{ApiError, ConnId, JoinAuth, Stack};
 use braid_wire::Instant;
 
-use crate::families::Families;
+use crate::Families;
 use crate::keys::PublicKey;
 
-pub(crate) use broken::Broken;
+pub use broken::Broken;
 use flow::Outgoing;
-pub(crate) use record::OVERHEAD;
+pub use record::OVERHEAD;
 use session::Tls;
-pub(crate) use tls::{Client, Server};
+pub use tls::{Client, Server};
 
 /// Most bytes that are protected, or shown to a reader, at a time.
 const BATCH: usize = 64 << 10;
@@ -39,20 +39,21 @@ const OLDER_HELLO: u8 = 1;
 
 /// A connection to the other end.
 #[derive(Debug)]
-pub(crate) struct Channel {
-    pub(crate) conn: ConnId,
+pub struct Channel {
+    /// The connection of the stack that carries it.
+    pub conn: ConnId,
     tls: Option<Box<Tls>>,
 }
 
 impl Channel {
     /// A connection without protection.
-    pub(crate) fn clear(conn: ConnId) -> Self {
+    pub fn clear(conn: ConnId) -> Self {
         Channel { conn, tls: None }
     }
 
     /// A connection that came in. Nothing joins it before [`accept`](Self::accept) knows how it is
     /// protected.
-    pub(crate) fn incoming(now: Instant, conn: ConnId, stack: &mut Stack) -> Self {
+    pub fn incoming(now: Instant, conn: ConnId, stack: &mut Stack) -> Self {
         // One that is gone says so by its `Closed`.
         let _ = stack.set_join_auth(now, conn, JoinAuth::Pending);
         Channel::clear(conn)
@@ -62,7 +63,7 @@ impl Channel {
     ///
     /// # Errors
     /// There is no memory; the cryptographic library fails.
-    pub(crate) fn open(
+    pub fn open(
         now: Instant,
         conn: ConnId,
         client: &Client,
@@ -81,12 +82,7 @@ impl Channel {
 
     /// A connection that came in, once its client has said something: protected by `server` where it
     /// asks for that.
-    pub(crate) fn accept(
-        now: Instant,
-        conn: ConnId,
-        server: &Server,
-        stack: &mut Stack,
-    ) -> Option<Self> {
+    pub fn accept(now: Instant, conn: ConnId, server: &Server, stack: &mut Stack) -> Option<Self> {
         let mut first = None;
         let peek = |bufs: &[IoSlice<'_>]| {
             first = bufs.iter().find_map(|buf| buf.first().copied());
@@ -113,25 +109,25 @@ impl Channel {
     }
 
     /// Whether it is protected.
-    pub(crate) fn is_protected(&self) -> bool {
+    pub fn is_protected(&self) -> bool {
         self.tls.is_some()
     }
 
     /// Returns whether it is protected, and the other end is of a release whose subflows do not prove themselves.
-    pub(crate) fn is_joined_by_keys(&self) -> bool {
+    pub fn is_joined_by_keys(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.joins_prove == Some(false))
     }
 
     /// Takes the families in which the server says that it reaches destinations: once, when the handshake has
     /// ended.
-    pub(crate) fn take_families(&mut self) -> Option<Families> {
+    pub fn take_families(&mut self) -> Option<Families> {
         self.tls.as_mut()?.told_families.take()
     }
 
     /// The key of the other end, once it has proved that it has it; with the first words of a client
     /// that did so for its ticket.
-    pub(crate) fn peer(&self) -> Option<PublicKey> {
+    pub fn peer(&self) -> Option<PublicKey> {
         self.tls.as_ref()?.peer()
     }
 
@@ -140,7 +136,7 @@ impl Channel {
     ///
     /// # Errors
     /// The connection is no more, or broken.
-    pub(crate) fn drive<E: From<ApiError> + From<Broken>>(
+    pub fn drive<E: From<ApiError> + From<Broken>>(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -152,7 +148,7 @@ impl Channel {
     }
 
     /// As [`Stack::read_with`].
-    pub(crate) fn read_with<E: From<ApiError> + From<Broken>>(
+    pub fn read_with<E: From<ApiError> + From<Broken>>(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -166,7 +162,7 @@ impl Channel {
 
     /// As [`Stack::read_finished`]; of a protected connection, whether the other end said so: of the
     /// connection, or of a user's while its bytes are read.
-    pub(crate) fn read_finished(&self, stack: &Stack) -> bool {
+    pub fn read_finished(&self, stack: &Stack) -> bool {
         match &self.tls {
             Some(tls) => tls.read_finished(),
             None => stack.read_finished(self.conn),
@@ -174,31 +170,31 @@ impl Channel {
     }
 
     /// What is written from now on is a user's, whose end need not be that of the connection.
-    pub(crate) fn begin_writing(&mut self) {
+    pub fn begin_writing(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.outgoing = Outgoing::Flow;
         }
     }
 
     /// The same of what is read.
-    pub(crate) fn begin_reading(&mut self) {
+    pub fn begin_reading(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.begin_reading();
         }
     }
 
     /// Whether a user's bytes have ended both ways, whatever becomes of the connection.
-    pub(crate) fn has_parted(&self) -> bool {
+    pub fn has_parted(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_parted())
     }
 
     /// Whether they have, and the connection has not.
-    pub(crate) fn is_free(&self) -> bool {
+    pub fn is_free(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_free())
     }
 
     /// The stack says that the other end has all of a user's bytes.
-    pub(crate) fn on_delivered(&mut self) {
+    pub fn on_delivered(&mut self) {
         if let Some(tls) = &mut self.tls
             && tls.outgoing == Outgoing::Ended
         {
@@ -207,31 +203,31 @@ impl Channel {
     }
 
     /// Whether it has.
-    pub(crate) fn is_delivered(&self) -> bool {
+    pub fn is_delivered(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.outgoing == Outgoing::Delivered)
     }
 
     /// Whether there is nothing to read.
-    pub(crate) fn is_silent(&self, stack: &Stack) -> bool {
+    pub fn is_silent(&self, stack: &Stack) -> bool {
         let silent = self.tls.as_ref().is_none_or(|tls| tls.is_silent());
         silent && stack.readable(self.conn) == 0
     }
 
     /// What follows a user's bytes that have ended are messages again.
-    pub(crate) fn release(&mut self) {
+    pub fn release(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.release();
         }
     }
 
     /// Whether all was said both ways, where the stack says that both directions ended in order.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.has_parted())
     }
 
     /// As [`Stack::write_with`].
-    pub(crate) fn write_with<E: From<ApiError>>(
+    pub fn write_with<E: From<ApiError>>(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -245,7 +241,7 @@ impl Channel {
     }
 
     /// As [`Stack::write`]; of a protected connection it takes all or nothing.
-    pub(crate) fn write(
+    pub fn write(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -258,7 +254,7 @@ impl Channel {
     }
 
     /// [`write`](Self::write), whole or not at all: there is no room only where memory has run out.
-    pub(crate) fn write_all(
+    pub fn write_all(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -273,7 +269,7 @@ impl Channel {
     /// Says that no more will be written: of a user's, whose bytes may be all that ends, or else as
     /// [`close`](Self::close). Of the former [`Event::FlowDelivered`](braid_engine::Event) says when the
     /// other end has it.
-    pub(crate) fn shutdown(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
+    pub fn shutdown(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
         match &mut self.tls {
             Some(tls) => tls.shutdown(now, self.conn, stack),
             None => self.close(now, stack),
@@ -281,12 +277,12 @@ impl Channel {
     }
 
     /// Whether [`Self::close`] was called on one that is protected: the other end is told, or will be.
-    pub(crate) fn is_ending(&self) -> bool {
+    pub fn is_ending(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_ending())
     }
 
     /// As [`Stack::shutdown`], after the other end was told.
-    pub(crate) fn close(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
+    pub fn close(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
         match &mut self.tls {
             Some(tls) => tls.close(now, self.conn, stack),
             None => stack.shutdown(now, self.conn),
@@ -294,7 +290,7 @@ impl Channel {
     }
 
     /// As [`Stack::abort`].
-    pub(crate) fn abort(&self, now: Instant, stack: &mut Stack) {
+    pub fn abort(&self, now: Instant, stack: &mut Stack) {
         stack.abort(now, self.conn);
     }
 }

@@ -8,7 +8,7 @@
 use braid_engine::JoinAuth;
 use zeroize::Zeroizing;
 
-use crate::families::Families;
+use crate::Families;
 
 /// The number of the parameter, as QUIC writes it in four bytes.
 const PARAMETER: [u8; 4] = [0xa2, 0x72, 0x69, 0x64];

@@ -23,7 +23,7 @@ use super::scratch::{Scratch, wipe};
 use super::slices;
 use super::tls::{self, EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, Remembered, TicketClock};
 use super::{BATCH, Broken};
-use crate::families::Families;
+use crate::Families;
 use crate::keys::PublicKey;
 
 /// Most bytes that wait for the end of a handshake: a request, its hints, and what a user said

@@ -21,7 +21,7 @@ pub(super) const HEADER: usize = 5;
 const CONTENT: usize = 1;
 const TAG: usize = 16;
 /// What a protected record has besides its bytes, without padding.
-pub(crate) const OVERHEAD: usize = HEADER + CONTENT + TAG;
+pub const OVERHEAD: usize = HEADER + CONTENT + TAG;
 /// Most bytes of a record: a reader needs all of it before it gets the first.
 pub(super) const MOST: usize = 16 << 10;
 /// Most of them that are somebody's.

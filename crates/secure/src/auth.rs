@@ -53,7 +53,7 @@ const STEADY: Duration = Duration::from_millis(100);
 
 /// Wall time, handed in by the driver and carried on by [`Instant`]s.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct WallClock {
+pub struct WallClock {
     at: Instant,
     since_epoch: Duration,
 }
@@ -61,7 +61,7 @@ pub(crate) struct WallClock {
 impl WallClock {
     /// One that differs by less than [`STEADY`] changes nothing, so that the same instant has the
     /// same time whenever it is asked for.
-    pub(crate) fn set(&mut self, now: Instant, since_epoch: Duration) {
+    pub fn set(&mut self, now: Instant, since_epoch: Duration) {
         if self.since_epoch(now).abs_diff(since_epoch) >= STEADY {
             *self = WallClock {
                 at: now,
@@ -71,7 +71,7 @@ impl WallClock {
     }
 
     /// Milliseconds since 1970-01-01 UTC at `at`, which may be long ago.
-    pub(crate) fn unix_ms(&self, at: Instant) -> u64 {
+    pub fn unix_ms(&self, at: Instant) -> u64 {
         u64::try_from(self.since_epoch(at).as_millis()).unwrap_or(u64::MAX)
     }
 

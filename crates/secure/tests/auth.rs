@@ -3,10 +3,10 @@
 use core::net::SocketAddrV4;
 use core::time::Duration;
 
-use braid_proxy::auth::{
+use braid_secure::auth::{
     AuthError, Coded, PASSWORD_LEN, SIGN_IN_LEN, SignIn, Verifier, password, to_text,
 };
-use braid_proxy::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
+use braid_secure::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
 
 const NOW: u64 = 1_800_000_000_000;
 const WINDOW: u64 = 120_000;

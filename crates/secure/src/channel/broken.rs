@@ -4,7 +4,7 @@ use rustls::AlertDescription;
 
 /// What ends a protected connection but its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// The other end does not know our key.
     Refused,
     /// The other end has not the key it should have, or none that is known.
@@ -23,7 +23,7 @@ pub(crate) enum Broken {
 
 impl Broken {
     /// What the operator of a box is told, and of what kind that is.
-    pub(crate) fn at_box(self) -> (&'static str, &'static str) {
+    pub fn at_box(self) -> (&'static str, &'static str) {
         match self {
             Broken::Refused => (
                 "key refused",

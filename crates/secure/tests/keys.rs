@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use braid_proxy::keys::{KeyError, PrivateKey, PublicKey};
+use braid_secure::keys::{KeyError, PrivateKey, PublicKey};
 
 fn hex<const N: usize>(digits: &str) -> [u8; N] {
     let digits: Vec<char> = digits.split_whitespace().flat_map(str::chars).collect();

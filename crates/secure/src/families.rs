@@ -19,7 +19,7 @@ impl Families {
     pub const BOTH: Families = Families { v4: true, v6: true };
 
     /// Neither.
-    pub(crate) const NONE: Families = Families {
+    pub const NONE: Families = Families {
         v4: false,
         v6: false,
     };
@@ -41,7 +41,7 @@ impl Families {
     }
 
     /// The families that are here or there.
-    pub(crate) fn or(self, other: Families) -> Families {
+    pub fn or(self, other: Families) -> Families {
         Families {
             v4: self.v4 || other.v4,
             v6: self.v6 || other.v6,
@@ -49,12 +49,12 @@ impl Families {
     }
 
     /// One bit each, IPv4 the lowest.
-    pub(crate) fn to_bits(self) -> u8 {
+    pub fn to_bits(self) -> u8 {
         u8::from(self.v4) | u8::from(self.v6) << 1
     }
 
     /// Reads what [`to_bits`](Self::to_bits) made; further bits mean nothing yet.
-    pub(crate) fn from_bits(bits: u8) -> Families {
+    pub fn from_bits(bits: u8) -> Families {
         Families {
             v4: bits & 1 != 0,
             v6: bits & 2 != 0,

@@ -34,8 +34,8 @@ use super::Broken;
 use super::joins::{self, JoinSecret};
 use super::record::OVERHEAD;
 use super::scratch::Scratch;
+use crate::Families;
 use crate::auth::WallClock;
-use crate::families::Families;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// What both ends say they speak (ALPN), so that another version is told apart.
@@ -61,7 +61,7 @@ const REMEMBERED_TICKETS: usize = 16 << 10;
 
 /// The time, for the age of tickets: that of the wall clock, carried on by what goes on.
 #[derive(Debug, Default)]
-pub(crate) struct TicketClock {
+pub(super) struct TicketClock {
     /// What the wall clock showed at [`Instant::ZERO`], milliseconds since 1970-01-01 UTC.
     zero_ms: AtomicU64,
     /// When something went on last, milliseconds.
@@ -119,12 +119,12 @@ fn certified(key: &PrivateKey) -> Arc<CertifiedKey> {
 }
 
 /// The key that stands in place of a certificate.
-pub(crate) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
+pub(super) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
     PublicKey::from_spki(certificate)
 }
 
 /// A box towards one server.
-pub(crate) struct Client {
+pub struct Client {
     config: Arc<ClientConfig>,
     tickets: Arc<Tickets>,
     pub(super) clock: Arc<TicketClock>,
@@ -133,7 +133,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// A box with `key` that speaks to the server with the key `server` alone.
-    pub(crate) fn new(key: &PrivateKey, server: PublicKey) -> Self {
+    pub fn new(key: &PrivateKey, server: PublicKey) -> Self {
         let provider = provider();
         let signatures = provider.signature_verification_algorithms;
         let clock = Arc::new(TicketClock::default());
@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
-    pub(crate) fn set_clock(&self, now: Instant, wall: &WallClock) {
+    pub fn set_clock(&self, now: Instant, wall: &WallClock) {
         self.clock.set(now, wall);
         drop(self.tickets.all());
     }
@@ -168,7 +168,7 @@ impl Client {
     ///
     /// # Errors
     /// The cryptographic library refuses.
-    pub(crate) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
+    pub(super) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
         self.clock.pass(now);
         // Each server has tickets of its own; the name is not sent.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
@@ -188,10 +188,10 @@ impl fmt::Debug for Client {
 }
 
 /// A server towards its users.
-pub(crate) struct Server {
+pub struct Server {
     config: Arc<ServerConfig>,
     /// The families in which destinations are reached, which boxes are told.
-    pub(crate) reached: Families,
+    pub reached: Families,
     known: Arc<Known>,
     pub(super) tickets: Arc<Remembered>,
     pub(super) clock: Arc<TicketClock>,
@@ -200,7 +200,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// A server with `key` that speaks to those with one of the keys `users` alone.
-    pub(crate) fn new(key: &PrivateKey, users: impl IntoIterator<Item = PublicKey>) -> Self {
+    pub fn new(key: &PrivateKey, users: impl IntoIterator<Item = PublicKey>) -> Self {
         let provider = provider();
         let clock = Arc::new(TicketClock::default());
         let known = Arc::new(Known {
@@ -232,14 +232,14 @@ impl Server {
     }
 
     /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
-    pub(crate) fn set_clock(&self, now: Instant, wall: &WallClock) {
+    pub fn set_clock(&self, now: Instant, wall: &WallClock) {
         self.clock.set(now, wall);
         drop(self.tickets.all());
     }
 
     /// Speaks to those with one of the keys `users` alone from now on. A ticket of anybody else still
     /// proves whose it is, so who shows one has to be looked up as well.
-    pub(crate) fn set_users(&self, users: impl IntoIterator<Item = PublicKey>) {
+    pub fn set_users(&self, users: impl IntoIterator<Item = PublicKey>) {
         let known = self.known.users.write();
         *known.unwrap_or_else(PoisonError::into_inner) = users.into_iter().collect();
     }
@@ -248,7 +248,7 @@ impl Server {
     ///
     /// # Errors
     /// The cryptographic library refuses.
-    pub(crate) fn accept(&self) -> Result<(quic::ServerConnection, JoinSecret), Error> {
+    pub(super) fn accept(&self) -> Result<(quic::ServerConnection, JoinSecret), Error> {
         let mut secret = JoinSecret::default();
         let random = self.config.crypto_provider().secure_random;
         random.fill(&mut secret[..])?;
@@ -259,7 +259,7 @@ impl Server {
     }
 
     /// Tickets that were shown and are not known: used before, or too old.
-    pub(crate) fn unknown_tickets(&self) -> u64 {
+    pub fn unknown_tickets(&self) -> u64 {
         self.tickets.unknown.load(Ordering::Relaxed)
     }
 }
