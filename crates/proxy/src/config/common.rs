@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 
 use braid_engine::cc::{self, Algorithm};
 use braid_links::ConfigError;
+use braid_secure::keys::PrivateKey;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-
-use braid_secure::keys::PrivateKey;
 
 use super::error::from_toml;
 use super::types::{Interface, OneOrMany, Prefix};

@@ -7,7 +7,7 @@ use braid_links::{ConfigError, value};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::selection::Quiet;
+use crate::select::selection::Quiet;
 
 use super::common::Source;
 use super::types::{self, OneOrMany};

@@ -10,6 +10,7 @@ mod check;
 mod common;
 mod error;
 mod measuring;
+pub mod policy;
 mod reload;
 mod rule;
 mod server_config;

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::policy::DestinationRules;
+use super::policy::DestinationRules;
 use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name};

@@ -7,12 +7,11 @@ use core::time::Duration;
 
 use braid_engine::Ecn;
 use braid_links::value;
+use braid_secure::keys::PublicKey;
 use ipnet::IpNet;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-
-use braid_secure::keys::PublicKey;
 
 use super::error::HINT;
 

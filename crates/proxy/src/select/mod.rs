@@ -1,0 +1,4 @@
+//! Measurements, and decisions by them.
+
+pub mod plan;
+pub mod selection;
