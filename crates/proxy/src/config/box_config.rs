@@ -387,7 +387,7 @@ impl BoxConfig {
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
-            measuring: Measuring::check(src, raw.measuring)?,
+            measuring: measuring::check(src, raw.measuring)?,
             warm: raw.warm,
         })
     }
@@ -465,7 +465,7 @@ struct Raw {
     limits: BoxLimits,
     #[serde(default)]
     probing: Probing,
-    measuring: Option<Spanned<Measuring>>,
+    measuring: Option<Spanned<measuring::RawMeasuring>>,
     #[serde(default)]
     warm: Warm,
 }

@@ -1,4 +1,7 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
+//!
+//! The room has the sessions of users, from the first byte to the end. Which server and link a connection takes, and
+//! what is known of them, is never here: the gateway asks the uplink.
 
 mod guests;
 mod intake;
@@ -17,7 +20,6 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng};
 
-use self::intake::{Flow, Intake};
 use crate::admin::records::Kept;
 use crate::admin::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::admin::status::{About, RulesStatus};
@@ -31,6 +33,7 @@ use crate::relay::{self, End, Moved, Relay, StepError};
 use crate::uplink::{LinkAddresses, Notice, Trouble, Upstream, Wish};
 
 use guests::{Guests, Step};
+use intake::{Flow, Intake};
 use session::{Outcome, Session, Stage};
 
 /// The box as a sans-IO core.

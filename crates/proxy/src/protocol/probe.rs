@@ -14,8 +14,8 @@ use core::time::Duration;
 use braid_secure::channel::OVERHEAD;
 use braid_wire::Instant;
 
+use super::quality::Quality;
 use super::socks::ServerHandshake;
-use crate::select::selection::Quality;
 
 /// Most records of a train: with what goes before them, less than an initial window of ten
 /// segments, which no pacing holds back.

@@ -3,6 +3,10 @@
 //! Nothing is kept here: data goes from the socket straight into the engine's send buffer and from
 //! its receive buffer straight into the socket, or by way of a batch of the [`Channel`]'s records, so that
 //! what one side does not take stops the other (back-pressure end to end).
+//!
+//! The room has what box and server do alike with a session: the table of sessions, the reading of first bytes, and
+//! frames of several streams. The protocol by which a session begins is never here, nor where its connection
+//! comes from.
 
 pub mod sniff;
 pub mod streams;

@@ -3,29 +3,29 @@
 use braid_strategy::parts::flow::Limits;
 use braid_wire::Instant;
 
-use crate::config::Select;
 use crate::protocol::hints::FlowHints;
-use crate::select::selection::Need;
+
+use super::selection::{Need, Select};
 
 /// The servers that were chosen.
 #[derive(Debug)]
-pub(super) struct Choice {
-    pub(super) select: Select,
-    pub(super) gain: f64,
+pub(crate) struct Choice {
+    pub(crate) select: Select,
+    pub(crate) gain: f64,
     /// Whoever operates the box wants this one.
-    pub(super) wanted: Option<usize>,
+    pub(crate) wanted: Option<usize>,
     /// For each of [`Need::ALL`].
-    pub(super) chosen: [usize; 2],
+    pub(crate) chosen: [usize; 2],
     /// The choice is by measurements.
-    pub(super) settled: bool,
+    pub(crate) settled: bool,
     /// What is chosen now was chosen so: it is left for a gain only.
-    pub(super) measured: bool,
+    pub(crate) measured: bool,
     /// It will be at this time, whatever is measured by then.
-    pub(super) settles_at: Option<Instant>,
+    pub(crate) settles_at: Option<Instant>,
 }
 
 impl Choice {
-    pub(super) fn new(select: Select, gain: f64) -> Self {
+    pub(crate) fn new(select: Select, gain: f64) -> Self {
         Choice {
             select,
             gain,
@@ -38,12 +38,12 @@ impl Choice {
     }
 
     /// The server for `need`.
-    pub(super) fn server(&self, need: Need) -> usize {
+    pub(crate) fn server(&self, need: Need) -> usize {
         self.chosen[need as usize]
     }
 
     /// What a flow of which nothing is known wants.
-    pub(super) fn usual(&self) -> Need {
+    pub(crate) fn usual(&self) -> Need {
         match self.select {
             Select::Delay => Need::Latency,
             _ => Need::Throughput,
@@ -51,7 +51,7 @@ impl Choice {
     }
 
     /// What a flow wants.
-    pub(super) fn need(&self, flow: &FlowHints) -> Need {
+    pub(crate) fn need(&self, flow: &FlowHints) -> Need {
         let size = flow.size.bytes();
         match self.select {
             Select::Auto if size.is_some_and(|n| n < Limits::default().elephant) => Need::Latency,
@@ -60,7 +60,7 @@ impl Choice {
     }
 
     /// When it settles at the latest.
-    pub(super) fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.settles_at.filter(|_| !self.settled)
     }
 }

@@ -1,13 +1,12 @@
-//! Measurements of servers: what is under way, and what follows from a result.
+//! What follows from measurements of the way from one server over one link.
 
 use core::time::Duration;
 
-use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
-use crate::config::Measuring;
-use crate::protocol::probe::{Arrivals, COST, FASTEST};
-use crate::select::selection::{Quality, Recent, Tempo};
+use crate::protocol::probe::{COST, FASTEST};
+
+use super::selection::{Measuring, Recent, Tempo};
 
 /// Share of a link that measurements may take.
 const SHARE: f64 = 0.01;
@@ -20,56 +19,8 @@ const FAST_BURSTS: u8 = 3;
 /// a train come too fast or unevenly.
 const ASKED_TRAINS: u8 = 3;
 
-/// Measurements of all servers: one at a time, so that they do not disturb each other.
-#[derive(Debug)]
-pub(super) struct Meter {
-    pub(super) settings: Measuring,
-    pub(super) ongoing: Option<Ongoing>,
-    /// The connection of the last train, until its server has ended it.
-    pub(super) parting: Option<Parting>,
-    /// Nothing speaks against it: users send, and these are no quiet hours.
-    pub(super) may: bool,
-    /// The way beyond each server, and when it was told.
-    pub(super) beyond: Vec<Option<(Instant, Quality)>>,
-}
-
-/// A train that is awaited.
-#[derive(Debug)]
-pub(super) struct Ongoing {
-    pub(super) channel: Channel,
-    pub(super) link: usize,
-    pub(super) server: usize,
-    pub(super) began: Instant,
-    pub(super) deadline: Instant,
-    /// What the link had received when it began, bytes.
-    pub(super) received: u64,
-    /// What the first train found, bit/s, if this is the second.
-    pub(super) capacity: Option<f64>,
-    pub(super) arrivals: Arrivals,
-}
-
-/// A connection whose train has arrived.
-#[derive(Debug)]
-pub(super) struct Parting {
-    pub(super) channel: Channel,
-    pub(super) link: usize,
-    pub(super) deadline: Instant,
-}
-
-impl Meter {
-    pub(super) fn new(settings: Measuring, servers: usize) -> Self {
-        Meter {
-            settings,
-            ongoing: None,
-            parting: None,
-            may: false,
-            beyond: vec![None; servers],
-        }
-    }
-}
-
 /// How long a link of `rate` bit/s is to be left alone after a measurement.
-pub(super) fn rest(rate: Option<f64>) -> Duration {
+pub(crate) fn rest(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(SLOW);
     let seconds = COST as f64 * 8.0 / (rate * SHARE);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
@@ -77,20 +28,20 @@ pub(super) fn rest(rate: Option<f64>) -> Duration {
 
 /// What was measured of the way from one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Gauge {
+pub(crate) struct Gauge {
     /// What the narrowest place lets pass, bit/s.
     capacity: Recent,
     /// What of it nobody else uses, bit/s.
     available: Recent,
     /// When that was found.
-    pub(super) known_at: Option<Instant>,
+    pub(crate) known_at: Option<Instant>,
     tempo: Tempo,
     /// From when on it is to be measured; `None` before the server was reached.
-    pub(super) at: Option<Instant>,
+    pub(crate) at: Option<Instant>,
     /// It was, or could not be.
-    pub(super) tried: bool,
+    pub(crate) tried: bool,
     /// Somebody wants to know, whatever else speaks against it.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
     /// Trains that have told nothing since somebody asked.
     vain: u8,
     /// Something else says that the way has changed.
@@ -105,7 +56,7 @@ pub(super) struct Gauge {
 
 impl Gauge {
     /// What was found at some time before, which the next result replaces.
-    pub(super) fn restore(&mut self, at: Instant, rate: f64) {
+    pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
             known_at: Some(at),
             alarm: true,
@@ -115,7 +66,7 @@ impl Gauge {
     }
 
     /// The same after its link was away.
-    pub(super) fn reopened(&self) -> Gauge {
+    pub(crate) fn reopened(&self) -> Gauge {
         let mut gauge = Gauge::default();
         if let Some((at, rate)) = self.known_at.zip(self.available()) {
             gauge.restore(at, rate);
@@ -125,30 +76,30 @@ impl Gauge {
     }
 
     /// The server is reached.
-    pub(super) fn reached(&mut self) {
+    pub(crate) fn reached(&mut self) {
         self.at.get_or_insert(Instant::ZERO);
     }
 
     /// The round trip tells that the way has changed: it is looked into at once.
-    pub(super) fn alarm(&mut self) {
+    pub(crate) fn alarm(&mut self) {
         self.alarm = true;
         self.tempo.hurry();
         self.at = self.at.map(|_| Instant::ZERO);
     }
 
     /// The way has changed, and it is not known yet how.
-    pub(super) fn is_alarmed(&self) -> bool {
+    pub(crate) fn is_alarmed(&self) -> bool {
         self.alarm
     }
 
     /// Measures as soon as the link allows.
-    pub(super) fn ask(&mut self) {
+    pub(crate) fn ask(&mut self) {
         (self.asked, self.vain) = (true, 0);
         self.at = Some(Instant::ZERO);
     }
 
     /// Plans another train after one that arrived and told nothing, up to [`ASKED_TRAINS`].
-    pub(super) fn ask_again(&mut self, now: Instant) {
+    pub(crate) fn ask_again(&mut self, now: Instant) {
         self.vain += 1;
         self.asked = self.vain < ASKED_TRAINS;
         if self.asked {
@@ -158,21 +109,21 @@ impl Gauge {
 
     /// Returns what nobody else uses, bit/s; infinite where nothing is known but that bursts come too fast
     /// to tell.
-    pub(super) fn available(&self) -> Option<f64> {
+    pub(crate) fn available(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(f64::INFINITY);
         let known = self.available.middle().filter(|_| !self.doubted);
         known.or(fast)
     }
 
     /// Returns what the narrowest place lets pass, bit/s; at least that, where bursts do not tell.
-    pub(super) fn capacity(&self) -> Option<f64> {
+    pub(crate) fn capacity(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(FASTEST);
         self.capacity.middle().or(fast).or(self.uneven)
     }
 
     /// The first train came too fast to tell a rate. What is known of before stays, unless that goes on or the
     /// way has changed: a burst that passes says nothing of how long a shaped link lets bursts pass.
-    pub(super) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
+    pub(crate) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
         self.fast = self.fast.saturating_add(1);
         if self.alarm || self.doubted || self.fast >= FAST_BURSTS {
             self.forget();
@@ -187,7 +138,7 @@ impl Gauge {
     }
 
     /// The first train came unevenly, and at this rate in all, bit/s.
-    pub(super) fn on_uneven(&mut self, at_least: f64) {
+    pub(crate) fn on_uneven(&mut self, at_least: f64) {
         self.uneven = Some(at_least);
     }
 
@@ -198,7 +149,7 @@ impl Gauge {
 
     /// The first train found `rate` bit/s; what to send the second at. After an alarm that is news already: no
     /// more can be free.
-    pub(super) fn on_capacity(&mut self, rate: f64) -> f64 {
+    pub(crate) fn on_capacity(&mut self, rate: f64) -> f64 {
         if self.alarm {
             self.capacity.forget_older();
         }
@@ -213,7 +164,7 @@ impl Gauge {
     }
 
     /// The second train found that nobody else uses `rate` bit/s. `None` where there was no result.
-    pub(super) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
+    pub(crate) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
         let before = self.available.middle();
         let mut change = 0.0;
         if let Some(rate) = rate {

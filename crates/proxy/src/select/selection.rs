@@ -12,24 +12,12 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::protocol::quality::Quality;
+
 /// Least relative change of a measurement after which the next one is due sooner: about what two
 /// measurements of the same differ by.
 const CHANGE: f64 = 0.2;
 const MINUTES_A_DAY: u64 = 24 * 60;
-
-/// What is free, and how long it takes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Quality {
-    /// Bandwidth that nobody uses, bit/s; `None` where it is not known. Infinite where measurements only
-    /// show that it is more than they can tell, or that the link lets bursts pass: JSON has no infinite
-    /// number and says `null`, as where nothing is known.
-    #[serde(default)]
-    pub bandwidth: Option<f64>,
-    /// Round-trip time, ms; `None` where it is not known.
-    #[serde(default)]
-    pub delay_ms: Option<f64>,
-}
 
 /// What is known of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +28,37 @@ pub struct Measured {
     /// From it to destinations: (B_s, D_s).
     #[serde(default)]
     pub beyond: Quality,
+}
+
+/// Which server a new connection goes to, of those that answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Select {
+    /// By the lowest delay where the connection is known to carry less than 1 MiB (a mosquito or a
+    /// mouse), else by the largest bandwidth.
+    #[default]
+    Auto,
+    /// The one over which most bandwidth is free.
+    Bandwidth,
+    /// The one with the shortest round trip to destinations.
+    Delay,
+    /// The first in the configuration's order. None is measured.
+    Order,
+}
+
+impl Select {
+    /// All, with their names.
+    pub const NAMES: [(&str, Select); 4] = [
+        ("auto", Select::Auto),
+        ("bandwidth", Select::Bandwidth),
+        ("delay", Select::Delay),
+        ("order", Select::Order),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let row = Select::NAMES.iter().find(|(_, select)| *select == self);
+        row.map_or("auto", |(name, _)| name)
+    }
 }
 
 /// What a connection wants of its server.
@@ -137,6 +156,37 @@ pub fn choose(
         (None, _) => false,
     };
     Some(if better { best } else { current })
+}
+
+/// How servers are measured: only while users send something, and never more than 1 % of a link.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measuring {
+    /// From one measurement of a server to the next, while they change.
+    pub least: Duration,
+    /// The same, while they do not.
+    pub most: Duration,
+    /// By what share another server must be better to be taken in place of one that works.
+    pub gain: f64,
+    /// Times of the day, UTC, at which nothing is measured.
+    pub quiet: Vec<Quiet>,
+}
+
+impl Default for Measuring {
+    fn default() -> Self {
+        Measuring {
+            least: Duration::from_secs(5),
+            most: Duration::from_secs(300),
+            gain: 0.15,
+            quiet: Vec::new(),
+        }
+    }
+}
+
+impl Measuring {
+    /// The least and the longest time between measurements.
+    pub(crate) fn bounds(&self) -> RangeInclusive<Duration> {
+        self.least..=self.most
+    }
 }
 
 /// When to measure again: between two bounds, sooner while measurements change.

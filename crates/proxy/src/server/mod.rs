@@ -1,4 +1,6 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
+//!
+//! The room has who may connect, where to, and how much one user gets. Nothing of a box is here.
 
 mod beyond;
 mod drain;
@@ -19,6 +21,9 @@ use core::time::Duration;
 use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{CloseReason, ConnId, Event};
+use braid_secure::Families;
+use braid_secure::auth::{Coded, Grant, Verifier, WallClock};
+use braid_secure::channel::{self, Channel};
 use braid_wire::Instant;
 use ipnet::IpNet;
 
@@ -34,9 +39,6 @@ use crate::relay::table::{Due, SessionId, Table};
 use crate::relay::{self, End, Relay, StepError};
 
 use beyond::{Beyond, Pace};
-use braid_secure::Families;
-use braid_secure::auth::{Coded, Grant, Verifier, WallClock};
-use braid_secure::channel::{self, Channel};
 use handshakes::{Handshakes, Over};
 use lookups::Lookups;
 use session::{Refusal, Session, Stage};

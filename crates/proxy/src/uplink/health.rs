@@ -5,9 +5,9 @@ use core::time::Duration;
 use braid_engine::{CloseReason, ConnId};
 use braid_wire::Instant;
 
-use super::meter::Gauge;
 use super::trouble::{self, Finding, Trouble};
 use crate::admin::status::milliseconds;
+use crate::select::gauge::Gauge;
 use crate::select::selection::Quality;
 
 /// Whether a server is reached; the better, the less.

@@ -10,12 +10,13 @@ use braid_wire::Instant;
 use super::Upstream;
 use super::health::Reach;
 use super::lease;
-use super::meter::{Ongoing, Parting, rest};
+use super::meter::{Ongoing, Parting};
 use crate::admin::report::BoxCounters;
 use crate::config::Select;
 use crate::protocol::probe::{Arrivals, COST, Capacity, Garbled, Train};
 use crate::protocol::socks::{self, Note};
 use crate::relay::{StepError, read_step};
+use crate::select::gauge::rest;
 use crate::select::selection::Quality;
 
 /// Users send if they did so within this time.

@@ -2,8 +2,9 @@
 //!
 //! [`Upstream::acquire`] is the seam between relays and the engine: it opens a connection for a
 //! user's, or takes one from the pool of warm ones.
+//!
+//! A user's session is never here: the gateway has it, and hands over what it is to be like.
 
-mod choice;
 mod choose;
 mod examine;
 mod families;
@@ -28,19 +29,19 @@ use braid_engine::strategy::{FlowSize, Strategy};
 use braid_engine::{
     ApiError, ConnectOptions, Event, PathConfig, PathId, Stack, StrategyFactory, SubflowCloseReason,
 };
+use braid_secure::Families;
+use braid_secure::auth::{SignIn, WallClock};
+use braid_secure::channel::{Channel, Client};
+use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng};
 
 use crate::admin::report::BoxCounters;
 use crate::config::{BoxConfig, LinkConfig, Probing, Protection, ServerEntry};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
+use crate::select::choice::Choice;
 use crate::select::selection::Need;
 
-use braid_secure::Families;
-use braid_secure::auth::{SignIn, WallClock};
-use braid_secure::channel::{Channel, Client};
-use braid_secure::keys::PrivateKey;
-use choice::Choice;
 use examine::Examination;
 use families::Reached;
 use health::{Cell, Reach};

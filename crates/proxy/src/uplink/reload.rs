@@ -4,10 +4,10 @@ use braid_engine::{PathId, Stack, StrategyFactory};
 use braid_secure::channel::Client;
 use braid_wire::Instant;
 
-use super::choice::Choice;
 use super::health::{Cell, Reach};
 use super::{Link, Upstream};
 use crate::config::{BoxConfig, LinkConfig, Protection, ServerEntry};
+use crate::select::choice::Choice;
 
 impl Upstream {
     /// Goes on with `config`. Returns where each server of before is now, if it is there, and the paths of
