@@ -14,23 +14,6 @@ use crate::select::selection::{self, Candidate, Measured, Need, Quality};
 const SETTLING: Duration = Duration::from_secs(15);
 
 impl Upstream {
-    /// The server for `need`.
-    pub(super) fn current_server(&self, need: Need) -> usize {
-        self.choice.server(need)
-    }
-
-    /// New connections go there.
-    pub(super) fn is_current(&self, server: usize) -> bool {
-        self.needs().any(|need| self.current_server(need) == server)
-    }
-
-    /// What connections may want, most often first.
-    pub(super) fn needs(&self) -> impl Iterator<Item = Need> + use<> {
-        let usual = self.choice.usual();
-        let other = (self.choice.select == Select::Auto).then_some(Need::Latency);
-        core::iter::once(usual).chain(other)
-    }
-
     /// It answers, and lately did so over some link.
     pub(super) fn is_usable(&self, server: usize) -> bool {
         let mut cells = self.open_cells(server).peekable();
@@ -39,7 +22,7 @@ impl Upstream {
 
     /// What is known of a server. A link that leads nowhere has nothing free.
     pub(super) fn measured(&self, server: usize) -> Measured {
-        let paths = self.links.iter().map(|link| {
+        let paths = self.links.all.iter().map(|link| {
             let cell = &link.cells[server];
             match link.open && cell.reach != Reach::Down {
                 true => cell.quality(),
@@ -54,18 +37,18 @@ impl Upstream {
 
     /// Chooses anew.
     pub(super) fn choose(&mut self, now: Instant) {
-        let before = self.choice.chosen;
-        let servers = 0..self.servers.len();
+        let before = self.servers.choice.chosen;
+        let servers = 0..self.servers.entries.len();
         let measured: Vec<Measured> = servers.clone().map(|s| self.measured(s)).collect();
         let usable: Vec<bool> = servers.map(|s| self.is_usable(s)).collect();
-        let begun = self.choice.settles_at.is_some();
-        self.choice.settled |= begun && self.all_tried();
-        self.choice.settled |= self.choice.settles_at.is_some_and(|at| at <= now);
+        let begun = self.servers.choice.settles_at.is_some();
+        self.servers.choice.settled |= begun && self.all_tried();
+        self.servers.choice.settled |= self.servers.choice.settles_at.is_some_and(|at| at <= now);
         let Some(first) = usable.iter().position(|usable| *usable) else {
             return;
         };
         if self.meter.may {
-            self.choice.settles_at.get_or_insert(now + SETTLING);
+            self.servers.choice.settles_at.get_or_insert(now + SETTLING);
         }
         let candidates = measured.iter().zip(&usable);
         let candidates: Vec<Candidate<'_>> = candidates
@@ -75,21 +58,33 @@ impl Upstream {
             })
             .collect();
         for need in Need::ALL {
-            let chosen = match self.choice.wanted.filter(|wanted| usable[*wanted]) {
+            let chosen = match self.servers.choice.wanted.filter(|wanted| usable[*wanted]) {
                 Some(wanted) => Some(wanted),
-                None if self.choice.select == Select::Order || !self.choice.settled => Some(first),
+                None if self.servers.choice.select == Select::Order
+                    || !self.servers.choice.settled =>
+                {
+                    Some(first)
+                }
                 None => {
-                    let current = self.choice.measured.then(|| self.choice.server(need));
-                    selection::choose(need, &candidates, current, self.choice.gain)
+                    let current = self
+                        .servers
+                        .choice
+                        .measured
+                        .then(|| self.servers.choice.server(need));
+                    selection::choose(need, &candidates, current, self.servers.choice.gain)
                 }
             };
-            self.choice.chosen[need as usize] = chosen.unwrap_or(first);
+            self.servers.choice.chosen[need as usize] = chosen.unwrap_or(first);
         }
-        self.choice.measured = self.choice.settled;
-        if self.choice.chosen != before {
-            let [throughput, latency] = self.choice.chosen.map(|s| &self.servers[s].name);
+        self.servers.choice.measured = self.servers.choice.settled;
+        if self.servers.choice.chosen != before {
+            let [throughput, latency] = self
+                .servers
+                .choice
+                .chosen
+                .map(|s| &self.servers.entries[s].name);
             tracing::info!(%throughput, %latency, "servers chosen");
-            self.changed = true;
+            self.pools.changed = true;
         }
     }
 
@@ -103,22 +98,21 @@ impl Upstream {
         name: &str,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        let wanted = self.servers.iter().position(|s| s.name == name);
+        let wanted = self.servers.entries.iter().position(|s| s.name == name);
         if wanted.is_none() && name != AUTO {
-            let known: Vec<&str> = self.servers.iter().map(|s| s.name.as_str()).collect();
+            let known: Vec<&str> = self
+                .servers
+                .entries
+                .iter()
+                .map(|s| s.name.as_str())
+                .collect();
             let known = known.join(", ");
             return Err(format!(
                 "there is no server {name:?}; the servers are {known}, or {AUTO}"
             ));
         }
-        self.choice.wanted = wanted;
+        self.servers.choice.wanted = wanted;
         self.update(now, stack);
         Ok(())
-    }
-
-    /// The name of the server that was asked for.
-    pub(super) fn wanted_server(&self) -> Option<&str> {
-        let wanted = self.choice.wanted?;
-        Some(&self.servers[wanted].name)
     }
 }

@@ -72,11 +72,11 @@ impl Upstream {
             let finding = self.examinations[at].silence();
             self.on_finding(now, at, finding, stack, counters);
         }
-        for link in 0..self.links.len() {
-            for server in 0..self.servers.len() {
-                let (path, open) = (self.links[link].path, self.links[link].open);
+        for link in 0..self.links.all.len() {
+            for server in 0..self.servers.entries.len() {
+                let (path, open) = (self.links.all[link].path, self.links.all[link].open);
                 let under_way = self.is_examined(path, server);
-                let cell = &mut self.links[link].cells[server];
+                let cell = &mut self.links.all[link].cells[server];
                 let due = cell.examine_at.is_some_and(|at| at <= now);
                 if !due || under_way || !open {
                     continue;
@@ -87,7 +87,7 @@ impl Upstream {
                 if let Some(examination) = self.begin_examination(now, (server, path), stack) {
                     self.examinations.push(examination);
                 } else {
-                    self.links[link].cells[server].on_finding(now, Finding::Nothing);
+                    self.links.all[link].cells[server].on_finding(now, Finding::Nothing);
                 }
             }
         }
@@ -125,7 +125,7 @@ impl Upstream {
 
     /// When there is something to do.
     pub(super) fn examination_timeout(&self) -> Option<Instant> {
-        let links = self.links.iter().filter(|l| l.open);
+        let links = self.links.all.iter().filter(|l| l.open);
         let due = links.flat_map(|link| {
             let cells = link.cells.iter().enumerate();
             cells.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
@@ -206,7 +206,7 @@ impl Upstream {
         let anew = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
         self.hear_families(now, server, channel.take_families().or(anew));
         counters.examinations_failed += u64::from(!signed_in);
-        if let Some(cell) = self.cell(server, path) {
+        if let Some(cell) = self.links.cell(server, path) {
             cell.on_finding(now, finding);
             if cell.is_suspect {
                 // The engine would not ask for Multipath TCP the next time.
@@ -228,7 +228,7 @@ impl Upstream {
 
     /// Examines a server over all links of which `doubts` says so: what a server does to one it does to all.
     fn examine_everywhere(&mut self, now: Instant, server: usize, doubts: fn(&Cell) -> bool) {
-        for link in &mut self.links {
+        for link in &mut self.links.all {
             let cell = &mut link.cells[server];
             if link.open && doubts(cell) {
                 cell.want_examination(now);
@@ -244,7 +244,7 @@ impl Upstream {
         trouble: Trouble,
         stack: &mut Stack,
     ) {
-        if let Some(cell) = self.cell(server, path)
+        if let Some(cell) = self.links.cell(server, path)
             && cell.trouble != Some(trouble)
         {
             cell.on_finding(now, Finding::Trouble(trouble));
@@ -268,11 +268,16 @@ impl Upstream {
         match Trouble::of_fallback(cause) {
             // A link that was dark for a moment looks the same.
             Some(Trouble::Blocked) => {
-                if let Some(cell) = self.cell(server, path) {
+                if let Some(cell) = self.links.cell(server, path) {
                     cell.want_examination(now);
                 }
             }
-            Some(trouble) if self.cell(server, path).is_some_and(|c| c.trouble.is_none()) => {
+            Some(trouble)
+                if self
+                    .links
+                    .cell(server, path)
+                    .is_some_and(|c| c.trouble.is_none()) =>
+            {
                 self.on_trouble(now, (server, path), trouble, stack);
             }
             _ => {}

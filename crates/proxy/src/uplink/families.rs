@@ -23,7 +23,7 @@ const MIN_REFUSAL: Duration = Duration::from_secs(5);
 /// The families of all servers.
 #[derive(Debug)]
 pub(super) struct Reached {
-    servers: Vec<Word>,
+    words: Vec<Word>,
     /// The families that users' connections may have: some server in use reaches them.
     pub(super) offered: Families,
     /// When one was taken out last.
@@ -55,7 +55,7 @@ impl Word {
 impl Reached {
     pub(super) fn new(servers: usize) -> Self {
         Reached {
-            servers: vec![Word::default(); servers],
+            words: vec![Word::default(); servers],
             offered: Families::BOTH,
             refused_at: None,
             offer_at: None,
@@ -65,13 +65,13 @@ impl Reached {
 
     /// The families of `server`.
     pub(super) fn of(&self, server: usize) -> Families {
-        let word = self.servers.get(server);
+        let word = self.words.get(server);
         word.map_or(Families::BOTH, |word| word.families)
     }
 
     /// The server has said, or shown, that it reaches `families`.
     fn hear(&mut self, now: Instant, server: usize, families: Families) {
-        if let Some(word) = self.servers.get_mut(server) {
+        if let Some(word) = self.words.get_mut(server) {
             if word.families != families {
                 *word = Word {
                     families,
@@ -84,8 +84,14 @@ impl Reached {
 
     /// Goes on with servers in other places, each given by its place before.
     pub(super) fn reload(&mut self, before: impl Iterator<Item = Option<usize>>) {
-        let word = |old: Option<usize>| old.and_then(|old| self.servers.get(old).copied());
-        self.servers = before.map(|old| word(old).unwrap_or_default()).collect();
+        let word = |old: Option<usize>| old.and_then(|old| self.words.get(old).copied());
+        self.words = before.map(|old| word(old).unwrap_or_default()).collect();
+    }
+
+    /// When there is something to do.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let asks = self.words.iter().map(|word| word.ask_at);
+        asks.chain([self.offer_at]).flatten().min()
     }
 
     /// Offers `families`, a further one not sooner than [`MIN_REFUSAL`] allows.
@@ -106,52 +112,54 @@ impl Reached {
 }
 
 impl Upstream {
-    /// The families that a server reaches, by its newest word.
-    pub(super) fn families_of(&self, server: usize) -> Families {
-        self.reached.of(server)
-    }
-
     /// Takes in what a server says of the families it reaches, if it does; the newest word counts.
     pub(crate) fn hear_families(&mut self, now: Instant, server: usize, said: Option<Families>) {
         if let Some(families) = said {
-            self.reached.hear(now, server, families);
+            self.servers.reached.hear(now, server, families);
             self.offer_families(now);
         }
     }
 
     /// The server has refused a connection because it reaches no destination of the family of `ip`.
     pub(crate) fn on_family_refused(&mut self, now: Instant, server: usize, ip: IpAddr) {
-        let mut families = self.reached.of(server);
+        let mut families = self.servers.reached.of(server);
         families.set(ip.to_canonical().is_ipv6(), false);
-        self.reached.hear(now, server, families);
+        self.servers.reached.hear(now, server, families);
         self.offer_families(now);
     }
 
     /// Returns whether a server that answers reaches the family of `ip`.
     pub(crate) fn is_family_reached(&self, ip: IpAddr) -> bool {
-        let mut servers = 0..self.servers.len();
-        servers.any(|s| self.is_usable(s) && self.reached.of(s).has(ip))
+        let mut servers = 0..self.servers.entries.len();
+        servers.any(|s| self.is_usable(s) && self.servers.reached.of(s).has(ip))
     }
 
     /// Offers the families that some server reaches that answers. One whose answer is merely late counts still.
     /// Where none answers users are forwarded, whatever is offered.
     pub(super) fn offer_families(&mut self, now: Instant) {
         let answers = |s: &usize| self.open_cells(*s).any(|cell| cell.reach != Reach::Down);
-        let servers = (0..self.servers.len()).filter(answers);
-        let families = servers.map(|s| self.reached.of(s)).reduce(Families::or);
+        let servers = (0..self.servers.entries.len()).filter(answers);
+        let families = servers
+            .map(|s| self.servers.reached.of(s))
+            .reduce(Families::or);
         if let Some(families) = families {
-            self.reached.offer(now, families);
+            self.servers.reached.offer(now, families);
         }
     }
 
     /// The families that the driver is to be told of, where that is news.
     pub(super) fn families_news(&mut self) -> Option<Families> {
-        let families = self.reached.offered;
-        let before = core::mem::replace(&mut self.reached.told, families);
+        let families = self.servers.reached.offered;
+        let before = core::mem::replace(&mut self.servers.reached.told, families);
         if before == families {
             return None;
         }
-        let names: Vec<&str> = self.servers.iter().map(|s| s.name.as_str()).collect();
+        let names: Vec<&str> = self
+            .servers
+            .entries
+            .iter()
+            .map(|s| s.name.as_str())
+            .collect();
         for v6 in [false, true] {
             let had = |families: Families| if v6 { families.v6 } else { families.v4 };
             if had(before) != had(families) && !self.ending {
@@ -163,15 +171,19 @@ impl Upstream {
 
     /// Has servers examined that are to be asked again, over the link that is best.
     pub(super) fn ask_families(&mut self, now: Instant) {
-        for server in 0..self.servers.len() {
-            let word = &mut self.reached.servers[server];
+        for server in 0..self.servers.entries.len() {
+            let word = &mut self.servers.reached.words[server];
             if word.ask_at.is_none_or(|at| at > now) {
                 continue;
             }
             word.asked += 1;
             word.plan(now);
-            let entry = &self.servers[server];
-            let links = self.links.iter_mut().filter(|l| l.open && l.reaches(entry));
+            let entry = &self.servers.entries[server];
+            let links = self
+                .links
+                .all
+                .iter_mut()
+                .filter(|l| l.open && l.reaches(entry));
             let rank = |link: &&mut super::Link| {
                 let cell = &link.cells[server];
                 (cell.reach, cell.is_unsound(), link.backup, cell.rank_rtt())
@@ -180,11 +192,5 @@ impl Upstream {
                 link.cells[server].want_examination(now);
             }
         }
-    }
-
-    /// When there is something to do.
-    pub(super) fn families_timeout(&self) -> Option<Instant> {
-        let asks = self.reached.servers.iter().map(|word| word.ask_at);
-        asks.chain([self.reached.offer_at]).flatten().min()
     }
 }

@@ -21,8 +21,8 @@ impl Upstream {
         let kept = stack.records().filter_map(|(server, path, record)| {
             Some(KeptRecord {
                 server,
-                link: self.links.iter().find(|l| l.path == path)?.name.clone(),
-                unix_ms: self.clock.unix_ms(record.at),
+                link: self.links.all.iter().find(|l| l.path == path)?.name.clone(),
+                unix_ms: self.servers.clock.unix_ms(record.at),
                 record: PathRecord {
                     at: Instant::ZERO,
                     ..record
@@ -36,7 +36,7 @@ impl Upstream {
     /// Hands the engine what was kept.
     pub(crate) fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
         for kept in kept.iter().filter(|kept| kept.is_plausible()) {
-            if let Some(link) = self.links.iter().find(|l| l.name == kept.link)
+            if let Some(link) = self.links.all.iter().find(|l| l.name == kept.link)
                 && let Some(age) = self.age(now, kept.unix_ms)
                 && age <= LONGEST
             {
@@ -55,14 +55,14 @@ impl Upstream {
     pub(crate) fn kept_measurements(&self, now: Instant) -> Vec<KeptMeasurement> {
         let keep = |server, link, (at, quality): (Instant, Quality)| {
             let kept = KeptMeasurement {
-                server: address(&self.servers[server])?,
+                server: address(&self.servers.entries[server])?,
                 link,
-                unix_ms: self.clock.unix_ms(at),
+                unix_ms: self.servers.clock.unix_ms(at),
                 quality,
             };
             Some(kept).filter(|_| now.saturating_since(at) <= LONGEST_MEASURED)
         };
-        let links = self.links.iter().flat_map(|link| {
+        let links = self.links.all.iter().flat_map(|link| {
             let cells = link.cells.iter().enumerate();
             cells.filter_map(|(server, cell)| {
                 let known = (cell.gauge.known_at?, cell.quality());
@@ -85,14 +85,14 @@ impl Upstream {
                 let addresses = [entry.endpoint_v4(), entry.endpoint_v6()];
                 addresses.contains(&Some(kept.server))
             };
-            let Some(server) = self.servers.iter().position(same) else {
+            let Some(server) = self.servers.entries.iter().position(same) else {
                 continue;
             };
             let Some(name) = &kept.link else {
                 self.meter.beyond[server] = Some((now - age, kept.quality));
                 continue;
             };
-            if let Some(link) = self.links.iter_mut().find(|l| l.name == *name)
+            if let Some(link) = self.links.all.iter_mut().find(|l| l.name == *name)
                 && let Some(rate) = kept.quality.bandwidth
             {
                 let cell = &mut link.cells[server];
@@ -100,14 +100,14 @@ impl Upstream {
                 let delay = kept.quality.delay_ms;
                 cell.rtt = delay.map(|ms| Duration::from_secs_f64(ms / 1e3));
                 // There is something to choose by.
-                self.choice.settled |= self.choice.select != Select::Order;
+                self.servers.choice.settled |= self.servers.choice.select != Select::Order;
             }
         }
     }
 
     /// How long ago that was; `None` where it is too far in the future.
     fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
-        let now = Duration::from_millis(self.clock.unix_ms(now));
+        let now = Duration::from_millis(self.servers.clock.unix_ms(now));
         let at = Duration::from_millis(unix_ms);
         (at <= now + AHEAD).then(|| now.saturating_sub(at))
     }

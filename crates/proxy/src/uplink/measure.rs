@@ -30,7 +30,7 @@ impl Upstream {
     /// Measures every server over every link once, as soon as that does not take too much of a
     /// link, whatever the time of the day.
     pub(crate) fn measure_all(&mut self) {
-        for link in self.links.iter_mut().filter(|l| l.open) {
+        for link in self.links.all.iter_mut().filter(|l| l.open) {
             for cell in link.cells.iter_mut().filter(|c| c.reach == Reach::Up) {
                 cell.gauge.ask();
             }
@@ -39,23 +39,23 @@ impl Upstream {
 
     /// What was asked for is not through.
     pub(super) fn is_measuring(&self) -> bool {
-        let mut open = self.links.iter().filter(|l| l.open);
+        let mut open = self.links.all.iter().filter(|l| l.open);
         open.any(|l| l.cells.iter().any(|c| c.gauge.asked))
     }
 
     /// There is a choice to make, and nothing speaks against measuring.
     pub(super) fn may_measure(&self, now: Instant) -> bool {
         let settings = &self.meter.settings;
-        let unix_ms = self.clock.unix_ms(now);
+        let unix_ms = self.servers.clock.unix_ms(now);
         let quiet = settings.quiet.iter().any(|q| q.contains(unix_ms));
         let lately = |at: Instant| now.saturating_since(at) < LATELY;
-        let choice = self.servers.len() > 1 && self.choice.select != Select::Order;
+        let choice = self.servers.entries.len() > 1 && self.servers.choice.select != Select::Order;
         choice && !quiet && self.last_traffic.is_some_and(lately)
     }
 
     /// All servers that answer were measured, as far as they can be.
     pub(super) fn all_tried(&self) -> bool {
-        let usable = (0..self.servers.len()).filter(|s| self.is_usable(*s));
+        let usable = (0..self.servers.entries.len()).filter(|s| self.is_usable(*s));
         let mut cells = usable.flat_map(|s| self.open_cells(s));
         cells.all(|c| c.gauge.tried || c.reach != Reach::Up)
     }
@@ -63,7 +63,7 @@ impl Upstream {
     /// What is to be measured next, and when. On a link that was left alone so long that more than
     /// one is due, the one that has waited longest.
     fn next_measurement(&self) -> Option<(Instant, usize, usize)> {
-        let links = self.links.iter().enumerate().filter(|(_, l)| l.open);
+        let links = self.links.all.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
             let cells = link.cells.iter().enumerate();
             let due = cells.filter(|(_, c)| c.reach == Reach::Up && !c.is_asked());
@@ -136,7 +136,7 @@ impl Upstream {
     /// How long a train is waited for: where it is known how long the last ones took, not much
     /// longer, so that a server whose way has got worse is soon left.
     fn longest(&self, (link, server): (usize, usize)) -> Duration {
-        let capacity = self.links[link].cells[server].gauge.capacity();
+        let capacity = self.links.all[link].cells[server].gauge.capacity();
         let usual = capacity.map(|rate| COST as f64 * 8.0 / rate.max(1.0));
         let late = usual.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
         late.map_or(self.probing.timeout, |late| {
@@ -151,7 +151,7 @@ impl Upstream {
         train: Train,
         stack: &mut Stack,
     ) -> Result<Channel, ApiError> {
-        let path = self.links[link].path;
+        let path = self.links.all[link].path;
         let strategy = (self.strategy)();
         let options = self.options(server, path, strategy)?;
         let protocol = Protocol::Tcp;
@@ -159,8 +159,8 @@ impl Upstream {
             protocol,
             ..options
         };
-        let (mut channel, sign_in) = self.channel((now, server), options, stack)?;
-        let keys = (&self.key, self.servers[server].key);
+        let (mut channel, sign_in) = self.servers.channel((now, server), options, stack)?;
+        let keys = (&self.servers.key, self.servers.entries[server].key);
         let hints = train.encode();
         let sign_in = sign_in.as_ref();
         let code = sign_in.map(|sign_in| sign_in.probe(keys.0, keys.1, &hints));
@@ -177,7 +177,7 @@ impl Upstream {
 
     /// Bytes that came over a link so far.
     fn received(&self, link: usize, stack: &Stack) -> u64 {
-        let path = usize::from(self.links[link].path.0);
+        let path = usize::from(self.links.all[link].path.0);
         stack
             .path_totals()
             .get(path)
@@ -285,10 +285,8 @@ impl Upstream {
         };
         self.part(now, parting, stack);
         // It takes this box for one of its users.
-        for pool in &mut self.pools {
-            pool.on_served(server);
-        }
-        let gauge = &mut self.links[link].cells[server].gauge;
+        self.pools.on_served(server);
+        let gauge = &mut self.links.all[link].cells[server].gauge;
         let asked = gauge.asked;
         let result = match capacity {
             None => match arrivals.capacity() {
@@ -316,7 +314,7 @@ impl Upstream {
         counters.trains_failed += u64::from(result.is_none());
         self.conclude(now, (link, server), result);
         if asked && result.is_none() {
-            self.links[link].cells[server].gauge.ask_again(now);
+            self.links.all[link].cells[server].gauge.ask_again(now);
         }
         self.update(now, stack);
     }
@@ -337,7 +335,7 @@ impl Upstream {
         let trickle = ongoing
             .arrivals
             .trickle(now.saturating_since(ongoing.began));
-        let alarmed = self.links[cell.0].cells[cell.1].gauge.is_alarmed();
+        let alarmed = self.links.all[cell.0].cells[cell.1].gauge.is_alarmed();
         let free = trickle.or(alarmed.then_some(0.0)).filter(|_| late);
         let users = self.users_rate(now, &ongoing, stack);
         self.conclude(now, cell, free.map(|free| free + users));
@@ -346,14 +344,14 @@ impl Upstream {
 
     /// A measurement is over.
     fn conclude(&mut self, now: Instant, (link, server): (usize, usize), result: Option<f64>) {
-        let gauge = &mut self.links[link].cells[server].gauge;
+        let gauge = &mut self.links.all[link].cells[server].gauge;
         gauge.on_result(now, result, &self.meter.settings);
         self.leave_alone(now, link);
     }
 
     /// Says when a link that was measured is to be used for the next measurement.
     fn leave_alone(&mut self, now: Instant, link: usize) {
-        let link = &mut self.links[link];
+        let link = &mut self.links.all[link];
         let known = link.cells.iter().filter_map(|c| c.gauge.capacity());
         link.rest = rest(known.reduce(f64::max));
         link.rests_until = link.rests_until.max(now) + link.rest;

@@ -11,12 +11,14 @@ mod families;
 mod health;
 mod keep;
 mod lease;
+mod links;
 mod measure;
 mod meter;
 mod news;
 mod pool;
 mod probes;
 mod reload;
+mod servers;
 mod status;
 pub mod trial;
 mod trouble;
@@ -30,24 +32,23 @@ use braid_engine::{
     ApiError, ConnectOptions, Event, PathConfig, PathId, Stack, StrategyFactory, SubflowCloseReason,
 };
 use braid_secure::Families;
-use braid_secure::auth::{SignIn, WallClock};
-use braid_secure::channel::{Channel, Client};
-use braid_secure::keys::PrivateKey;
+use braid_secure::auth::SignIn;
+use braid_secure::channel::Channel;
 use braid_wire::{Instant, Rng};
 
 use crate::admin::report::BoxCounters;
-use crate::config::{BoxConfig, LinkConfig, Probing, Protection, ServerEntry};
+use crate::config::{BoxConfig, Probing, ServerEntry};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
-use crate::select::choice::Choice;
 use crate::select::selection::Need;
 
 use examine::Examination;
-use families::Reached;
 use health::{Cell, Reach};
+use links::{Link, Links};
 use meter::Meter;
 use news::Said;
-use pool::Pool;
+use pool::Pools;
+use servers::Servers;
 
 pub(crate) use lease::{Lease, Past};
 pub(crate) use trouble::Trouble;
@@ -99,31 +100,14 @@ const UNIT: f64 = 1e6;
 
 /// Servers, links and what is known of them.
 pub(crate) struct Upstream {
-    /// The box's.
-    key: PrivateKey,
-    servers: Vec<ServerEntry>,
-    /// What protects the connections to each; nothing where it is not to.
-    clients: Vec<Option<Client>>,
-    link_configs: Vec<LinkConfig>,
-    links: Vec<Link>,
+    servers: Servers,
+    links: Links,
+    pools: Pools,
     probing: Probing,
     strategy: StrategyFactory,
-    choice: Choice,
     meter: Meter,
     /// At most one for each server and link.
     examinations: Vec<Examination>,
-    said_of_servers: Vec<Said>,
-    /// The address families that each server reaches.
-    reached: Reached,
-    /// Warm connections: to the server that is used most, and where short flows go to another one,
-    /// to that.
-    pools: [Pool; 2],
-    /// Another server was chosen: warm connections are to follow.
-    changed: bool,
-    clock: WallClock,
-    /// For nonces.
-    rng: Rng,
-    best: Option<PathId>,
     intake: bool,
     /// The switch of the whole box.
     proxy_on: bool,
@@ -136,69 +120,11 @@ pub(crate) struct Upstream {
     last_traffic: Option<Instant>,
 }
 
-#[derive(Debug)]
-struct Link {
-    path: PathId,
-    name: String,
-    /// Switched off: as if it were not there.
-    off: bool,
-    backup: bool,
-    metered: bool,
-    v4: bool,
-    v6: bool,
-    /// Carrier, address and gateway are there.
-    up: bool,
-    /// The stack may use it: up, on, and not held back as metered.
-    open: bool,
-    /// What the driver was told last of [`Notice::Reached`].
-    told_reached: bool,
-    /// Nothing is measured here before, so that it does not take too much of the link.
-    rests_until: Instant,
-    /// How much of that is for one measurement.
-    rest: Duration,
-    /// One for each server.
-    cells: Vec<Cell>,
-    /// Where connections are regular TCP and the link carries a share of them: what it has carried so
-    /// far, as seconds of its rate. The link with the least is next.
-    carried: f64,
-    said: Said,
-}
-
-impl Link {
-    fn reaches(&self, server: &ServerEntry) -> bool {
-        self.v4 && server.v4.is_some() || self.v6 && server.v6.is_some()
-    }
-
-    /// From when on a server may be measured here. Where something says that its way has changed, one
-    /// measurement sooner: the link rests longer after it.
-    fn rests_until(&self, cell: &Cell) -> Instant {
-        match cell.gauge.is_alarmed() {
-            true => self.rests_until - self.rest,
-            false => self.rests_until,
-        }
-    }
-
-    /// The best that is known about it with any server.
-    fn reach(&self) -> Reach {
-        let reached = self.cells.iter().map(|c| c.reach);
-        reached.min().unwrap_or(Reach::Unknown)
-    }
-
-    /// The best that is known about what the link carries. A server that refuses this box answers over it: no
-    /// user is served there, and what is only forwarded passes.
-    fn carriage(&self) -> Reach {
-        match self.cells.iter().any(Cell::is_refused_by_server) {
-            true => Reach::Up,
-            false => self.reach(),
-        }
-    }
-}
-
 impl core::fmt::Debug for Upstream {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Upstream")
-            .field("links", &self.links)
-            .field("best", &self.best)
+            .field("links", &self.links.all)
+            .field("best", &self.links.best)
             .field("intake", &self.intake)
             .finish_non_exhaustive()
     }
@@ -206,28 +132,14 @@ impl core::fmt::Debug for Upstream {
 
 impl Upstream {
     pub(crate) fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
-        let client = |server: &ServerEntry| match server.protection {
-            Protection::Tls => Some(Client::new(&config.key, server.key)),
-            Protection::None => None,
-        };
         Upstream {
-            key: config.key.clone(),
-            clients: config.servers.iter().map(client).collect(),
-            servers: config.servers.clone(),
-            link_configs: config.links.clone(),
-            links: Vec::new(),
+            servers: Servers::new(config, rng),
+            links: Links::new(config.links.clone()),
+            pools: Pools::new(&config.warm),
             probing: config.probing.clone(),
             strategy,
-            choice: Choice::new(config.select, config.measuring.gain),
             meter: Meter::new(config.measuring.clone(), config.servers.len()),
             examinations: Vec::new(),
-            said_of_servers: vec![Said::default(); config.servers.len()],
-            reached: Reached::new(config.servers.len()),
-            pools: [(); 2].map(|()| Pool::new(config.warm.clone())),
-            changed: false,
-            clock: WallClock::default(),
-            rng,
-            best: None,
             intake: false,
             proxy_on: true,
             ending: false,
@@ -238,15 +150,12 @@ impl Upstream {
     }
 
     pub(crate) fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
-        self.clock.set(now, since_epoch);
-        for client in self.clients.iter().flatten() {
-            client.set_clock(now, &self.clock);
-        }
+        self.servers.set_wall_clock(now, since_epoch);
     }
 
     /// `None` where it was taken out of the configuration.
     pub(crate) fn server(&self, server: usize) -> Option<&ServerEntry> {
-        self.servers.get(server)
+        self.servers.entries.get(server)
     }
 
     pub(crate) fn add_link(
@@ -257,7 +166,7 @@ impl Upstream {
         place: Option<PathId>,
         stack: &mut Stack,
     ) -> Result<PathId, ApiError> {
-        let config = self.link_configs.get(link);
+        let config = self.links.configs.get(link);
         let (backup, metered, mtu) = match config {
             Some(l) => (l.backup, l.metered, l.mtu.unwrap_or(addresses.mtu)),
             None => (false, false, addresses.mtu),
@@ -274,7 +183,7 @@ impl Upstream {
             None => stack.add_path(path_config)?,
         };
         stack.set_path_up(now, path, false);
-        self.links.push(Link {
+        self.links.all.push(Link {
             path,
             name: config.map_or_else(|| link.to_string(), |l| l.name.clone()),
             off: false,
@@ -287,11 +196,11 @@ impl Upstream {
             told_reached: true,
             rests_until: now,
             rest: Duration::ZERO,
-            cells: vec![Cell::default(); self.servers.len()],
+            cells: vec![Cell::default(); self.servers.entries.len()],
             carried: 0.0,
             said: Said::default(),
         });
-        self.order_links();
+        self.links.put_in_order();
         Ok(path)
     }
 
@@ -305,10 +214,10 @@ impl Upstream {
     ) {
         let LinkAddresses { v4, v6, .. } = addresses;
         stack.set_path_addresses(now, path, (v4, v6));
-        let Some(index) = self.links.iter().position(|l| l.path == path) else {
+        let Some(index) = self.links.all.iter().position(|l| l.path == path) else {
             return;
         };
-        let link = &mut self.links[index];
+        let link = &mut self.links.all[index];
         let had = (link.v4, link.v6);
         (link.v4, link.v6) = (v4.is_some(), v6.is_some());
         if had != (link.v4, link.v6) {
@@ -318,14 +227,14 @@ impl Upstream {
     }
 
     pub(crate) fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
-        if let Some(link) = self.links.iter_mut().find(|l| l.path == path) {
+        if let Some(link) = self.links.all.iter_mut().find(|l| l.path == path) {
             link.up = up;
         }
         self.update(now, stack);
     }
 
     pub(crate) fn best_path(&self) -> Option<PathId> {
-        self.best
+        self.links.best
     }
 
     pub(crate) fn intake_wanted(&self) -> bool {
@@ -333,10 +242,10 @@ impl Upstream {
     }
 
     pub(crate) fn poll_notice(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
-        if self.told.0 != self.best {
-            self.told.0 = self.best;
+        if self.told.0 != self.links.best {
+            self.told.0 = self.links.best;
             counters.best_path_changes += 1;
-            return Some(Notice::BestPath(self.best));
+            return Some(Notice::BestPath(self.links.best));
         }
         let intake = self.intake_wanted();
         if self.told.1 != intake {
@@ -351,10 +260,10 @@ impl Upstream {
         if let Some(families) = self.families_news() {
             return Some(Notice::Families(families));
         }
-        let mut links = 0..self.links.len();
+        let mut links = 0..self.links.all.len();
         links.find_map(|link| {
             let reached = !self.is_left(link);
-            let link = &mut self.links[link];
+            let link = &mut self.links.all[link];
             let news = reached != std::mem::replace(&mut link.told_reached, reached);
             news.then_some(Notice::Reached(link.path, reached))
         })
@@ -364,17 +273,23 @@ impl Upstream {
     /// the servers', and so is what fails while they come and go. Where no other link leads to any of its
     /// servers nobody can tell: there the failure suffices.
     fn is_left(&self, link: usize) -> bool {
-        let link = &self.links[link];
+        let link = &self.links.all[link];
         if link.off || link.carriage() != Reach::Down {
             return link.off;
         }
-        let others = || self.links.iter().filter(|l| l.open && l.path != link.path);
+        let others = || {
+            self.links
+                .all
+                .iter()
+                .filter(|l| l.open && l.path != link.path)
+        };
         let others_work = others().any(|l| l.carriage() != Reach::Down);
         if !link.told_reached {
             return others_work;
         }
-        let servers = || (0..self.servers.len()).filter(|s| link.reaches(&self.servers[*s]));
-        let witnesses = |s: usize| others().filter(move |l| l.reaches(&self.servers[s]));
+        let servers =
+            || (0..self.servers.entries.len()).filter(|s| link.reaches(&self.servers.entries[*s]));
+        let witnesses = |s: usize| others().filter(move |l| l.reaches(&self.servers.entries[s]));
         let proved = |s: usize| witnesses(s).any(|l| l.cells[s].disproves(&link.cells[s]));
         let witnessed = servers().any(|s| witnesses(s).next().is_some());
         servers().any(proved) || others_work && !witnessed
@@ -382,14 +297,14 @@ impl Upstream {
 
     /// Has servers asked over other links where that tells whether a link is to be [left](Self::is_left).
     fn ask_others(&mut self, now: Instant) {
-        for link in 0..self.links.len() {
-            let suspect = &self.links[link];
+        for link in 0..self.links.all.len() {
+            let suspect = &self.links.all[link];
             if suspect.off || !suspect.told_reached || suspect.carriage() != Reach::Down {
                 continue;
             }
-            for server in 0..self.servers.len() {
-                let failing = self.links[link].cells[server];
-                for other in self.links.iter_mut().filter(|l| l.open) {
+            for server in 0..self.servers.entries.len() {
+                let failing = self.links.all[link].cells[server];
+                for other in self.links.all.iter_mut().filter(|l| l.open) {
                     let cell = &mut other.cells[server];
                     if cell.may_disprove(&failing) {
                         cell.next = Some(now);
@@ -409,7 +324,7 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) -> Result<Lease, ApiError> {
         self.note_traffic(now);
-        let need = self.choice.need(wish.flow);
+        let need = self.servers.choice.need(wish.flow);
         let mut candidates = self.candidates(need, wish.tried, wish.to);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
@@ -447,7 +362,7 @@ impl Upstream {
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
         let entry = self.server(server).ok_or(ApiError::NoUsablePath)?;
-        let keys = (&self.key, entry.key);
+        let keys = (&self.servers.key, entry.key);
         let about = (destination, hints);
         lease::request((now, channel), keys, sign_in, about, stack)
     }
@@ -462,16 +377,16 @@ impl Upstream {
         tried: &[(usize, PathId)],
         to: Option<IpAddr>,
     ) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
-        let chosen = self.current_server(need);
+        let chosen = self.servers.current(need);
         let mut candidates = Vec::new();
-        for (server, entry) in self.servers.iter().enumerate() {
+        for (server, entry) in self.servers.entries.iter().enumerate() {
             // The engine itself tries its paths in turn: a server that was tried in vain is more
             // likely to be down than the link to it.
             let in_vain = tried.iter().any(|(s, _)| *s == server);
             let server_down = self.server_down(server) || in_vain;
             let doubtful = !self.is_usable(server);
-            let reaches = to.is_none_or(|ip| self.reached.of(server).has(ip));
-            for (order, link) in self.links.iter().enumerate() {
+            let reaches = to.is_none_or(|ip| self.servers.reached.of(server).has(ip));
+            for (order, link) in self.links.all.iter().enumerate() {
                 let tried = tried.contains(&(server, link.path));
                 if !link.open || tried || !link.reaches(entry) {
                     continue;
@@ -525,9 +440,9 @@ impl Upstream {
 
     /// Counts a connection that is opened on a link without Multipath TCP as carried there.
     fn note_share(&mut self, server: usize, path: PathId, stack: &Stack) {
-        let others = self.links.iter().filter(|l| l.open && l.path != path);
+        let others = self.links.all.iter().filter(|l| l.open && l.path != path);
         let behind = others.map(|l| l.carried).reduce(f64::min);
-        let Some(link) = self.links.iter_mut().find(|l| l.path == path) else {
+        let Some(link) = self.links.all.iter_mut().find(|l| l.path == path) else {
             return;
         };
         if !link.cells[server].is_plain() {
@@ -550,7 +465,7 @@ impl Upstream {
         options: ConnectOptions,
         stack: &mut Stack,
     ) -> Result<Lease, ApiError> {
-        let (channel, sign_in) = self.channel((now, server), options, stack)?;
+        let (channel, sign_in) = self.servers.channel((now, server), options, stack)?;
         let mut lease = Lease {
             channel,
             server,
@@ -559,34 +474,13 @@ impl Upstream {
             answers: None,
             past: Past::new(now),
         };
-        let keys = (&self.key, self.servers[server].key);
+        let keys = (&self.servers.key, self.servers.entries[server].key);
         let written = lease::sign_in(now, &mut lease, keys, stack);
         if let Err(error) = written {
             lease.channel.abort(now, stack);
             return Err(error);
         }
         Ok(lease)
-    }
-
-    /// Opens a connection, and says how a box signs in on it where that is not done by its key.
-    fn channel(
-        &mut self,
-        (now, server): (Instant, usize),
-        options: ConnectOptions,
-        stack: &mut Stack,
-    ) -> Result<(Channel, Option<SignIn>), ApiError> {
-        let conn = stack.connect(now, options)?;
-        let Some(client) = &self.clients[server] else {
-            let mut nonce = [0; 16];
-            self.rng.fill(&mut nonce);
-            let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
-            return Ok((Channel::clear(conn), Some(sign_in)));
-        };
-        let channel = Channel::open(now, conn, client, stack);
-        if channel.is_err() {
-            stack.abort(now, conn);
-        }
-        channel.map(|channel| (channel, None))
     }
 
     /// How a connection is opened.
@@ -596,8 +490,8 @@ impl Upstream {
         path: PathId,
         strategy: Box<dyn Strategy>,
     ) -> Result<ConnectOptions, ApiError> {
-        let entry = &self.servers[server];
-        let link = self.links.iter().find(|l| l.path == path);
+        let entry = &self.servers.entries[server];
+        let link = self.links.all.iter().find(|l| l.path == path);
         let v4 = entry.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
         let v6 = entry.endpoint_v6().filter(|_| link.is_some_and(|l| l.v6));
         let remote = v4.or(v6).ok_or(ApiError::NoUsablePath)?;
@@ -620,8 +514,8 @@ impl Upstream {
 
     /// What is known of a server over the links that could lead there.
     fn open_cells(&self, server: usize) -> impl Iterator<Item = &Cell> {
-        let links = self.links.iter().filter(|l| l.open);
-        let links = links.filter(move |l| l.reaches(&self.servers[server]));
+        let links = self.links.all.iter().filter(|l| l.open);
+        let links = links.filter(move |l| l.reaches(&self.servers.entries[server]));
         links.map(move |l| &l.cells[server])
     }
 
@@ -634,9 +528,9 @@ impl Upstream {
             return;
         }
         let latest = now + self.probing.busy;
-        for need in self.needs() {
-            let server = self.current_server(need);
-            for link in &mut self.links {
+        for need in self.servers.needs() {
+            let server = self.servers.current(need);
+            for link in &mut self.links.all {
                 if let Some(next) = &mut link.cells[server].next {
                     *next = latest.min(*next);
                 }
@@ -650,11 +544,6 @@ impl Upstream {
             .is_some_and(|t| now.saturating_since(t) < lately)
     }
 
-    fn cell(&mut self, server: usize, path: PathId) -> Option<&mut Cell> {
-        let link = self.links.iter_mut().find(|l| l.path == path && l.open)?;
-        link.cells.get_mut(server)
-    }
-
     /// A subflow of a user's connection came to be: as good as a probe.
     pub(crate) fn on_subflow(
         &mut self,
@@ -665,7 +554,7 @@ impl Upstream {
         stack: &mut Stack,
     ) {
         let next = now + self.interval(now, server, path);
-        if let Some(cell) = self.cell(server, path) {
+        if let Some(cell) = self.links.cell(server, path) {
             let returned = cell.is_returning();
             cell.succeeded(now, rtt);
             cell.next = Some(next).filter(|_| !cell.is_fatal());
@@ -678,7 +567,7 @@ impl Upstream {
 
     /// Something of a user's connection failed there: look into it at once.
     pub(crate) fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
-        let Some(cell) = self.cell(server, path) else {
+        let Some(cell) = self.links.cell(server, path) else {
             return;
         };
         if cell.is_fatal() {
@@ -694,14 +583,19 @@ impl Upstream {
 
     /// Nothing comes back over a link: look into it at once.
     pub(crate) fn doubt_link(&mut self, now: Instant, path: PathId) {
-        for need in self.needs() {
-            self.on_doubt(now, self.current_server(need), path);
+        for need in self.servers.needs() {
+            self.on_doubt(now, self.servers.current(need), path);
         }
     }
 
     /// A link leads through another network, or with another address: what was wrong there may be over.
     pub(crate) fn renew_link(&mut self, now: Instant, path: PathId) {
-        for link in self.links.iter_mut().filter(|l| l.path == path && l.open) {
+        for link in self
+            .links
+            .all
+            .iter_mut()
+            .filter(|l| l.path == path && l.open)
+        {
             for cell in &mut link.cells {
                 *cell = cell.reloaded(now);
             }
@@ -711,8 +605,8 @@ impl Upstream {
 
     /// Something of a user's connection failed, wherever: look into all links at once.
     pub(crate) fn on_doubt_everywhere(&mut self, now: Instant, server: usize) {
-        for i in 0..self.links.len() {
-            self.on_doubt(now, server, self.links[i].path);
+        for i in 0..self.links.all.len() {
+            self.on_doubt(now, server, self.links.all[i].path);
         }
     }
 
@@ -750,16 +644,15 @@ impl Upstream {
         if self.ending {
             return None;
         }
-        let open = self.links.iter().filter(|l| l.open);
-        let probes = open.flat_map(|l| l.cells.iter().filter_map(Cell::due));
-        let warm = self.pools.iter().filter_map(Pool::next_timeout);
-        let changed = self.changed.then_some(Instant::ZERO);
-        let others = warm.chain(self.choice.next_timeout()).chain(changed);
-        let others = others.chain(self.measuring_timeout());
-        let others = others.chain(self.examination_timeout());
-        let others = others.chain(self.news_timeout());
-        let others = others.chain(self.families_timeout());
-        probes.chain(others).min()
+        let timeouts = [
+            self.links.next_timeout(),
+            self.servers.next_timeout(),
+            self.pools.next_timeout(),
+            self.measuring_timeout(),
+            self.examination_timeout(),
+            self.news_timeout(),
+        ];
+        timeouts.into_iter().flatten().min()
     }
 
     /// Does what is due, of probes and of all else that is looked into here.
@@ -774,7 +667,7 @@ impl Upstream {
         self.examine(now, stack, counters);
         self.measure(now, stack, counters);
         self.update(now, stack);
-        self.changed = false;
+        self.pools.changed = false;
         self.warm_up(now, stack, counters);
         self.log_news(now);
     }
@@ -783,21 +676,21 @@ impl Upstream {
     fn update(&mut self, now: Instant, stack: &mut Stack) {
         // Before it is needed, hope is enough to do without a metered link; to let go of it takes
         // another that works.
-        let in_need = self.links.iter().any(|l| l.metered && l.open);
+        let in_need = self.links.all.iter().any(|l| l.metered && l.open);
         let least = if in_need { Reach::Up } else { Reach::Unknown };
         let suffices = |l: &Link| !l.metered && l.up && !l.off && l.reach() <= least;
-        let need_metered = !self.links.iter().any(suffices);
-        for i in 0..self.links.len() {
-            let usable = self.links[i].up && !self.links[i].off;
-            let open = usable && (!self.links[i].metered || need_metered);
-            if open != self.links[i].open {
+        let need_metered = !self.links.all.iter().any(suffices);
+        for i in 0..self.links.all.len() {
+            let usable = self.links.all[i].up && !self.links.all[i].off;
+            let open = usable && (!self.links.all[i].metered || need_metered);
+            if open != self.links.all[i].open {
                 self.set_open(now, i, open, stack);
             }
         }
-        self.best = self.choose_best();
+        self.links.best = self.links.choose_best();
         self.choose(now);
         self.offer_families(now);
-        let open = || self.links.iter().filter(|l| l.open);
+        let open = || self.links.all.iter().filter(|l| l.open);
         if open().any(|l| l.reach() == Reach::Up) {
             self.intake = true;
         } else if open().all(|l| l.reach() == Reach::Down) {
@@ -823,8 +716,8 @@ impl Upstream {
         if let Some(parting) = self.meter.parting.take_if(|p| p.link == index) {
             parting.channel.abort(now, stack);
         }
-        self.stop_examining(now, Some(self.links[index].path), stack);
-        let link = &mut self.links[index];
+        self.stop_examining(now, Some(self.links.all[index].path), stack);
+        let link = &mut self.links.all[index];
         link.open = open;
         stack.forget_middleboxes(link.path);
         if link.up && !open {
@@ -838,10 +731,10 @@ impl Upstream {
 
     /// Finds out anew which servers a link reaches.
     fn forget_servers(&mut self, now: Instant, link: usize, stack: &mut Stack) {
-        let link = &mut self.links[link];
+        let link = &mut self.links.all[link];
         let open = link.open;
-        for server in 0..self.servers.len() {
-            let fits = link.reaches(&self.servers[server]);
+        for server in 0..self.servers.entries.len() {
+            let fits = link.reaches(&self.servers.entries[server]);
             let probes = link.cells[server].probes();
             probes.for_each(|probe| stack.abort(now, probe));
             link.cells[server] = Cell {
@@ -852,30 +745,5 @@ impl Upstream {
                 ..Cell::default()
             };
         }
-    }
-
-    /// The link for what is not TCP.
-    fn choose_best(&self) -> Option<PathId> {
-        let rank = |l: &Link| {
-            let reach = l.carriage();
-            (reach == Reach::Down, l.metered, l.backup, reach)
-        };
-        let rtt = |l: &Link| l.cells.iter().map(Cell::rank_rtt).min();
-        let challenger = self
-            .links
-            .iter()
-            .filter(|l| l.up && !l.off)
-            .min_by_key(|l| (rank(l), rtt(l)))?;
-        let holder = self
-            .links
-            .iter()
-            .find(|l| Some(l.path) == self.best && l.up && !l.off);
-        // No change for a small gain: it breaks every UDP flow's address.
-        let stays = holder.filter(|h| {
-            let gain = rtt(challenger).zip(rtt(h));
-            let small = gain.is_none_or(|(c, h)| c.saturating_mul(5) / 4 + 5_000_000 >= h);
-            rank(h) == rank(challenger) && small || rank(h).0 && rank(challenger).0 && !h.metered
-        });
-        Some(stays.unwrap_or(challenger).path)
     }
 }

@@ -5,7 +5,6 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 use super::Upstream;
-use super::health::Reach;
 use crate::admin::verdict::{Condition, NEWS, Reason};
 
 /// A state that changes to and fro is said this seldom.
@@ -42,14 +41,14 @@ impl Said {
 impl Upstream {
     /// Says what has changed.
     pub(super) fn log_news(&mut self, now: Instant) {
-        if !self.said_intake && self.proxy_on && self.is_cut_off() {
+        if !self.said_intake && self.proxy_on && self.links.are_cut_off() {
             // It has been so since the start, which is no change of the driver's.
             self.said_intake = true;
             log_intake(false, true);
         }
-        for link in 0..self.links.len() {
-            let state = self.link_condition(&self.links[link]);
-            let link = &mut self.links[link];
+        for link in 0..self.links.all.len() {
+            let state = self.link_condition(&self.links.all[link]);
+            let link = &mut self.links.all[link];
             if link.said.is_news(now, state) {
                 let name = &link.name;
                 match state.of_link(name) {
@@ -60,10 +59,10 @@ impl Upstream {
                 }
             }
         }
-        for server in 0..self.servers.len() {
+        for server in 0..self.servers.entries.len() {
             let state = self.server_condition(server);
-            if self.said_of_servers[server].is_news(now, state) {
-                let name = &self.servers[server].name;
+            if self.servers.said[server].is_news(now, state) {
+                let name = &self.servers.entries[server].name;
                 match state.of_server(name) {
                     Some(wrong) => warn("server", name, state, &wrong),
                     None => {
@@ -74,17 +73,11 @@ impl Upstream {
         }
     }
 
-    /// Returns whether no server can be used over the links that there are, as far as is known.
-    fn is_cut_off(&self) -> bool {
-        let mut open = self.links.iter().filter(|l| l.open).peekable();
-        open.peek().is_some() && open.all(|l| l.reach() == Reach::Down)
-    }
-
     /// When a change is to be said that came too soon after the last one.
     pub(super) fn news_timeout(&self) -> Option<Instant> {
-        let links = self.links.iter();
+        let links = self.links.all.iter();
         let links = links.filter_map(|l| l.said.next(self.link_condition(l)));
-        let servers = self.said_of_servers.iter().enumerate();
+        let servers = self.servers.said.iter().enumerate();
         let servers = servers.filter_map(|(s, said)| said.next(self.server_condition(s)));
         links.chain(servers).min()
     }

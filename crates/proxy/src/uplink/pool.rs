@@ -331,3 +331,67 @@ impl Pool {
         ends.chain(idle).chain(self.retry_at).min()
     }
 }
+
+/// The pools of connections that wait for users: to the server that is used most, and where short flows go to another
+/// one, to that.
+#[derive(Debug)]
+pub(super) struct Pools {
+    pub(super) all: [Pool; 2],
+    /// Another server was chosen: connections to it are to follow.
+    pub(super) changed: bool,
+}
+
+impl Pools {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Pools {
+            all: [(); 2].map(|()| Pool::new(settings.clone())),
+            changed: false,
+        }
+    }
+
+    /// The connection `conn`, and its pool.
+    pub(super) fn find(&mut self, conn: ConnId) -> Option<(usize, &mut Warm)> {
+        let mut pools = self.all.iter_mut().enumerate();
+        pools.find_map(|(at, pool)| Some((at, pool.get_mut(conn)?)))
+    }
+
+    /// A server took this box for one of its users.
+    pub(super) fn on_served(&mut self, server: usize) {
+        for pool in &mut self.all {
+            pool.on_served(server);
+        }
+    }
+
+    /// Closes the connections to `server`.
+    pub(super) fn give_up(&mut self, now: Instant, server: usize, stack: &mut Stack) {
+        for pool in &mut self.all {
+            while let Some(warm) = pool.pop_to(server) {
+                stack.abort(now, warm.lease.channel.conn);
+            }
+        }
+    }
+
+    /// Opens nothing for a while.
+    pub(super) fn back_off(&mut self, now: Instant) {
+        for pool in &mut self.all {
+            pool.back_off(now);
+        }
+    }
+
+    pub(super) fn status(&self) -> WarmStatus {
+        let pools = self.all.iter().map(Pool::status);
+        let all = pools.reduce(|sum, pool| WarmStatus {
+            ready: sum.ready + pool.ready,
+            opening: sum.opening + pool.opening,
+            most: pool.most,
+        });
+        all.unwrap_or_default()
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let changed = self.changed.then_some(Instant::ZERO);
+        let pools = self.all.iter().filter_map(Pool::next_timeout);
+        pools.chain(changed).min()
+    }
+}

@@ -7,7 +7,7 @@ use braid_strategy::Pinned;
 use braid_wire::Instant;
 
 use super::Upstream;
-use super::health::{Cell, Reach};
+use super::health::Reach;
 use crate::admin::report::BoxCounters;
 
 impl Upstream {
@@ -18,11 +18,11 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) {
-        for link in 0..self.links.len() {
-            for server in 0..self.servers.len() {
-                let (open, path) = (self.links[link].open, self.links[link].path);
+        for link in 0..self.links.all.len() {
+            for server in 0..self.servers.entries.len() {
+                let (open, path) = (self.links.all[link].open, self.links.all[link].path);
                 let interval = self.interval(now, server, path);
-                let cell = &mut self.links[link].cells[server];
+                let cell = &mut self.links.all[link].cells[server];
                 if !open || cell.due().is_none_or(|at| at > now) {
                     continue;
                 }
@@ -42,10 +42,10 @@ impl Upstream {
                 counters.probes += 1;
                 let conn = self.probe_over(now, server, path, stack);
                 let timeout = self.probing.timeout;
-                let failing = &self.links[link].cells[server];
-                let mut others = self.links.iter().filter(|l| l.open);
+                let failing = &self.links.all[link].cells[server];
+                let mut others = self.links.all.iter().filter(|l| l.open);
                 let witnessed = others.any(|l| l.cells[server].witnesses(failing));
-                let cell = &mut self.links[link].cells[server];
+                let cell = &mut self.links.all[link].cells[server];
                 match conn {
                     Ok(conn) => cell.probe_started(now, conn, timeout, witnessed),
                     Err(_) => {
@@ -53,7 +53,7 @@ impl Upstream {
                         cell.failed(now);
                         // Not at once, for nothing was asked.
                         let later = now + self.probing.failing;
-                        self.links[link].cells[server].next = Some(later);
+                        self.links.all[link].cells[server].next = Some(later);
                     }
                 }
             }
@@ -72,23 +72,23 @@ impl Upstream {
             Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
             Event::Closed { reason, .. } => Err(reason),
             Event::FellBack { conn, .. } => {
-                let Some((link, server)) = self.probe(conn) else {
+                let Some((link, server)) = self.links.probe(conn) else {
                     return false;
                 };
-                self.links[link].cells[server].want_examination(now);
+                self.links.all[link].cells[server].want_examination(now);
                 return true;
             }
             _ => return false,
         };
         let conn = event.conn();
-        let Some((link, server)) = self.probe(conn) else {
+        let Some((link, server)) = self.links.probe(conn) else {
             return false;
         };
         if self.ending {
             return true;
         }
-        let path = self.links[link].path;
-        let cell = &mut self.links[link].cells[server];
+        let path = self.links.all[link].path;
+        let cell = &mut self.links.all[link].cells[server];
         let failed = match established {
             Ok((used, rtt)) if used == path => {
                 // What one tells, another need not be asked.
@@ -129,6 +129,7 @@ impl Upstream {
         // Where Multipath TCP has passed, an answer without it is news: something else answers, or takes the
         // option out. Where it has not, and where something failed, the question is whether anything answers.
         let sound = self
+            .links
             .cell(server, path)
             .is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
         let protocol = match sound {
@@ -145,17 +146,10 @@ impl Upstream {
         )
     }
 
-    fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
-        self.links.iter().enumerate().find_map(|(l, link)| {
-            let probes = |c: &Cell| c.probes().any(|probe| probe == conn);
-            link.cells.iter().position(probes).map(|s| (l, s))
-        })
-    }
-
     /// Sets the time of the next probe, where there is none yet.
     pub(super) fn schedule(&mut self, now: Instant, server: usize, path: PathId) {
         let interval = self.interval(now, server, path);
-        if let Some(cell) = self.cell(server, path)
+        if let Some(cell) = self.links.cell(server, path)
             && !cell.is_planned()
             && !cell.is_fatal()
         {
@@ -166,7 +160,7 @@ impl Upstream {
     }
 
     pub(super) fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
-        let link = self.links.iter().find(|l| l.path == path);
+        let link = self.links.all.iter().find(|l| l.path == path);
         let Some((link, cell)) = link.and_then(|l| Some((l, l.cells.get(server)?))) else {
             return self.probing.idle;
         };
@@ -180,7 +174,7 @@ impl Upstream {
             let slow = self.probing.failing * (1 << shift);
             return slow.min(self.probing.idle.max(self.probing.failing));
         }
-        if self.is_current(server) && self.busy(now) {
+        if self.servers.is_current(server) && self.busy(now) {
             self.probing.busy
         } else {
             self.probing.idle

@@ -4,8 +4,8 @@ use braid_engine::{PathId, Stack, StrategyFactory};
 use braid_secure::channel::Client;
 use braid_wire::Instant;
 
+use super::Upstream;
 use super::health::{Cell, Reach};
-use super::{Link, Upstream};
 use crate::config::{BoxConfig, LinkConfig, Protection, ServerEntry};
 use crate::select::choice::Choice;
 
@@ -23,16 +23,16 @@ impl Upstream {
         let left = self.reload_links(now, &config.links, stack);
         self.probing = config.probing.clone();
         self.meter.settings = config.measuring.clone();
-        self.choice.gain = config.measuring.gain;
-        if self.choice.select != config.select {
-            let (wanted, chosen) = (self.choice.wanted, self.choice.chosen);
-            self.choice = Choice {
+        self.servers.choice.gain = config.measuring.gain;
+        if self.servers.choice.select != config.select {
+            let (wanted, chosen) = (self.servers.choice.wanted, self.servers.choice.chosen);
+            self.servers.choice = Choice {
                 wanted,
                 chosen,
                 ..Choice::new(config.select, config.measuring.gain)
             };
         }
-        self.changed = true;
+        self.pools.changed = true;
         self.update(now, stack);
         (moved, left)
     }
@@ -40,14 +40,6 @@ impl Upstream {
     /// New connections have their strategies from `strategy` from now on.
     pub(crate) fn set_strategies(&mut self, strategy: StrategyFactory) {
         self.strategy = strategy;
-    }
-
-    /// Puts links in the order of the configuration, which is that of preference.
-    pub(super) fn order_links(&mut self) {
-        let configs = &self.link_configs;
-        let place = |link: &Link| configs.iter().position(|c| c.name == link.name);
-        self.links
-            .sort_by_key(|link| place(link).unwrap_or(usize::MAX));
     }
 
     /// Measurements and examinations name servers by their places.
@@ -68,32 +60,32 @@ impl Upstream {
         stack: &mut Stack,
     ) -> Vec<Option<usize>> {
         let place = |old: &ServerEntry| config.servers.iter().position(|new| old.goes_on_as(new));
-        let moved: Vec<Option<usize>> = self.servers.iter().map(place).collect();
+        let moved: Vec<Option<usize>> = self.servers.entries.iter().map(place).collect();
         let before = |new: usize| moved.iter().position(|place| *place == Some(new));
         // With another key this box is somebody else, to whom no ticket was given.
-        let same_key = self.key.public() == config.key.public();
+        let same_key = self.servers.key.public() == config.key.public();
         let mut clients = Vec::new();
         for (new, server) in config.servers.iter().enumerate() {
             let kept = before(new).filter(|_| same_key);
-            let kept = kept.and_then(|old| self.clients[old].take());
+            let kept = kept.and_then(|old| self.servers.clients[old].take());
             clients.push(match server.protection {
                 Protection::None => None,
                 Protection::Tls => Some(kept.unwrap_or_else(|| {
                     let client = Client::new(&config.key, server.key);
-                    client.set_clock(now, &self.clock);
+                    client.set_clock(now, &self.servers.clock);
                     client
                 })),
             });
         }
-        self.clients = clients;
-        for pool in &mut self.pools {
+        self.servers.clients = clients;
+        for pool in &mut self.pools.all {
             let none = vec![None; moved.len()];
             let kept = if same_key { &moved } else { &none };
             for warm in pool.reload(config.warm.clone(), kept) {
                 stack.abort(now, warm.lease.channel.conn);
             }
         }
-        for link in &mut self.links {
+        for link in &mut self.links.all {
             for (cell, moved) in link.cells.iter().zip(&moved) {
                 if moved.is_none() {
                     cell.probes().for_each(|probe| stack.abort(now, probe));
@@ -112,26 +104,32 @@ impl Upstream {
             (0..config.servers.len()).map(|new| before(new).and_then(|old| self.meter.beyond[old]));
         self.meter.beyond = beyond.collect();
         let said =
-            (0..config.servers.len()).map(|new| before(new).map(|old| self.said_of_servers[old]));
-        self.said_of_servers = said.map(Option::unwrap_or_default).collect();
-        self.reached.reload((0..config.servers.len()).map(before));
+            (0..config.servers.len()).map(|new| before(new).map(|old| self.servers.said[old]));
+        self.servers.said = said.map(Option::unwrap_or_default).collect();
+        self.servers
+            .reached
+            .reload((0..config.servers.len()).map(before));
         let go = |server: usize| moved.get(server).copied().flatten();
-        self.choice.wanted = self.choice.wanted.and_then(go);
-        self.choice.chosen = self.choice.chosen.map(|server| go(server).unwrap_or(0));
-        self.key = config.key.clone();
-        self.servers.clone_from(&config.servers);
+        self.servers.choice.wanted = self.servers.choice.wanted.and_then(go);
+        self.servers.choice.chosen = self
+            .servers
+            .choice
+            .chosen
+            .map(|server| go(server).unwrap_or(0));
+        self.servers.key = config.key.clone();
+        self.servers.entries.clone_from(&config.servers);
         moved
     }
 
     fn reload_links(&mut self, now: Instant, new: &[LinkConfig], stack: &mut Stack) -> Vec<PathId> {
-        let old = core::mem::replace(&mut self.link_configs, new.to_vec());
+        let old = core::mem::replace(&mut self.links.configs, new.to_vec());
         let mut left = Vec::new();
-        for index in (0..self.links.len()).rev() {
-            let link = &mut self.links[index];
+        for index in (0..self.links.all.len()).rev() {
+            let link = &mut self.links.all[index];
             let before = old.iter().find(|c| c.name == link.name);
             let goes_on = |new: &&LinkConfig| before.is_some_and(|old| old.goes_on_as(new));
             let Some(config) = new.iter().find(goes_on) else {
-                let link = self.links.remove(index);
+                let link = self.links.all.remove(index);
                 let probes = link.cells.iter().flat_map(Cell::probes);
                 probes.for_each(|probe| stack.abort(now, probe));
                 // The far end would go on sending there.
@@ -146,7 +144,7 @@ impl Upstream {
                 stack.set_path_backup(now, link.path, config.backup);
             }
         }
-        self.order_links();
+        self.links.put_in_order();
         left
     }
 }

@@ -4,7 +4,6 @@ use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
 use super::health::{Cell, Reach};
-use super::pool::Pool;
 use super::{Link, Trouble, Upstream};
 use crate::admin::status::{
     PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
@@ -30,7 +29,7 @@ impl Upstream {
         on: bool,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        self.link_called(name)?.off = !on;
+        self.links.called(name)?.off = !on;
         self.update(now, stack);
         Ok(())
     }
@@ -46,31 +45,21 @@ impl Upstream {
         backup: bool,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        let link = self.link_called(name)?;
+        let link = self.links.called(name)?;
         link.backup = backup;
         stack.set_path_backup(now, link.path, backup);
         self.update(now, stack);
         Ok(())
     }
 
-    fn link_called(&mut self, name: &str) -> Result<&mut Link, String> {
-        let Some(link) = self.links.iter().position(|l| l.name == name) else {
-            let known: Vec<&str> = self.links.iter().map(|l| l.name.as_str()).collect();
-            let known = known.join(", ");
-            return Err(format!("there is no link {name:?}; the links are {known}"));
-        };
-        Ok(&mut self.links[link])
-    }
-
     /// The link is switched off, or was taken out of the configuration.
     pub(crate) fn is_off(&self, path: PathId) -> bool {
-        !self.links.iter().any(|l| l.path == path && !l.off)
+        self.links.is_off(path)
     }
 
     /// The name of the link that a path stands for, while it is in the configuration.
     pub(crate) fn link_name(&self, path: PathId) -> Option<&str> {
-        let link = self.links.iter().find(|l| l.path == path)?;
-        Some(&link.name)
+        self.links.name(path)
     }
 
     pub(crate) fn proxy_status(&self) -> ProxyStatus {
@@ -81,25 +70,26 @@ impl Upstream {
     }
 
     pub(crate) fn server_status(&self) -> Vec<ServerStatus> {
-        let servers = self.servers.iter().enumerate();
+        let servers = self.servers.entries.iter().enumerate();
         let status = servers.map(|(i, server)| ServerStatus {
             name: server.name.clone(),
             measured: self.measured(i),
             condition: self.server_condition(i),
             over_links: self
                 .links
+                .all
                 .iter()
                 .map(|l| self.condition_over(l, i))
                 .collect(),
-            by_bandwidth: self.current_server(Need::Throughput) == i,
-            by_delay: self.current_server(Need::Latency) == i,
+            by_bandwidth: self.servers.current(Need::Throughput) == i,
+            by_delay: self.servers.current(Need::Latency) == i,
             addresses: [server.endpoint_v4(), server.endpoint_v6()]
                 .into_iter()
                 .flatten()
                 .collect(),
             reached: !self.server_down(i),
-            families: self.families_of(i),
-            current: self.is_current(i),
+            families: self.servers.families_of(i),
+            current: self.servers.is_current(i),
             protected: server.protection != Protection::None,
         });
         status.collect()
@@ -107,8 +97,8 @@ impl Upstream {
 
     pub(crate) fn select_status(&self) -> SelectStatus {
         SelectStatus {
-            by: self.choice.select.name().to_owned(),
-            wanted: self.wanted_server().map(str::to_owned),
+            by: self.servers.choice.select.name().to_owned(),
+            wanted: self.servers.wanted().map(str::to_owned),
             measuring: self.is_measuring(),
         }
     }
@@ -116,7 +106,7 @@ impl Upstream {
     /// The links.
     pub(crate) fn link_status(&self, stack: &Stack) -> Vec<PathStatus> {
         let totals = stack.path_totals();
-        let links = self.links.iter();
+        let links = self.links.all.iter();
         let links = links.filter_map(|l| Some((l, totals.get(usize::from(l.path.0))?)));
         let status = links.map(|(link, totals)| {
             let condition = self.link_condition(link);
@@ -128,7 +118,7 @@ impl Upstream {
             status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
             status.condition = Some(condition);
             status.backup = link.backup;
-            status.default = self.best == Some(link.path);
+            status.default = self.links.best == Some(link.path);
             status.state = match link.carriage() {
                 _ if link.off => PathState::Off,
                 _ if !link.up => PathState::Down,
@@ -152,8 +142,10 @@ impl Upstream {
             () if !link.open => return Condition::Spared,
             () => {}
         }
-        let fits = |s: &usize| link.reaches(&self.servers[*s]);
-        let states = (0..self.servers.len()).filter(fits).map(|s| &link.cells[s]);
+        let fits = |s: &usize| link.reaches(&self.servers.entries[*s]);
+        let states = (0..self.servers.entries.len())
+            .filter(fits)
+            .map(|s| &link.cells[s]);
         let states = states.map(|cell| match condition(cell) {
             Condition::KeyRefused
             | Condition::WrongKey
@@ -170,20 +162,14 @@ impl Upstream {
     }
 
     fn condition_over(&self, link: &Link, server: usize) -> Condition {
-        match link.open && link.reaches(&self.servers[server]) {
+        match link.open && link.reaches(&self.servers.entries[server]) {
             true => condition(&link.cells[server]),
             false => self.link_condition(link),
         }
     }
 
     pub(crate) fn warm_status(&self) -> WarmStatus {
-        let pools = self.pools.iter().map(Pool::status);
-        let all = pools.reduce(|sum, pool| WarmStatus {
-            ready: sum.ready + pool.ready,
-            opening: sum.opening + pool.opening,
-            most: pool.most,
-        });
-        all.unwrap_or_default()
+        self.pools.status()
     }
 }
 

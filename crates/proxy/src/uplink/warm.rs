@@ -24,10 +24,8 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) {
         // It may have been taken out of the configuration since.
-        if server < self.servers.len() {
-            for pool in &mut self.pools {
-                pool.on_served(server);
-            }
+        if server < self.servers.entries.len() {
+            self.pools.on_served(server);
         }
         self.warm_up(now, stack, counters);
     }
@@ -40,12 +38,8 @@ impl Upstream {
         (server, past): (usize, &Past),
         stack: &mut Stack,
     ) {
-        for pool in &mut self.pools {
-            while let Some(warm) = pool.pop_to(server) {
-                stack.abort(now, warm.lease.channel.conn);
-            }
-            pool.back_off(now);
-        }
+        self.pools.give_up(now, server, stack);
+        self.pools.back_off(now);
         for path in past.joined() {
             self.on_doubt(now, server, *path);
         }
@@ -54,15 +48,11 @@ impl Upstream {
     /// This machine stood still: links and subflows are validated, and nobody is given a connection that
     /// was opened before.
     pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
-        for server in 0..self.servers.len() {
-            for pool in &mut self.pools {
-                while let Some(warm) = pool.pop_to(server) {
-                    stack.abort(now, warm.lease.channel.conn);
-                }
-            }
+        for server in 0..self.servers.entries.len() {
+            self.pools.give_up(now, server, stack);
             self.on_doubt_everywhere(now, server);
         }
-        for link in self.links.iter().filter(|link| link.open) {
+        for link in self.links.all.iter().filter(|link| link.open) {
             stack.doubt_path(now, link.path);
         }
     }
@@ -70,7 +60,7 @@ impl Upstream {
     /// Whether a connection to `server` that has served a user is to serve others.
     pub(crate) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
         self.pool_to(server)
-            .is_some_and(|pool| self.pools[pool].keeps(now, server, past))
+            .is_some_and(|pool| self.pools.all[pool].keeps(now, server, past))
     }
 
     /// Such a connection is there for others.
@@ -90,7 +80,7 @@ impl Upstream {
         // A connection that is gone says so by its `Closed`.
         let waiting = Box::new(braid_strategy::Waiting::default());
         let _ = stack.set_strategy(now, lease.channel.conn, waiting);
-        self.pools[pool].give_back(Warm::again(now, lease, answers));
+        self.pools.all[pool].give_back(Warm::again(now, lease, answers));
     }
 
     /// The pool whose connections lead to `server`.
@@ -103,8 +93,8 @@ impl Upstream {
 
     /// The pool for `need`.
     fn pool(&self, need: Need) -> usize {
-        let usual = self.choice.usual();
-        usize::from(self.current_server(need) != self.current_server(usual))
+        let usual = self.servers.choice.usual();
+        usize::from(self.servers.current(need) != self.servers.current(usual))
     }
 
     /// A warm connection to `server` for `need`, or to another one that answers and reaches the address family
@@ -117,25 +107,25 @@ impl Upstream {
         stack: &Stack,
     ) -> Option<Lease> {
         let usable = self.usable_servers();
-        let reaches = |s: usize| to.is_none_or(|ip| self.reached.of(s).has(ip));
+        let reaches = |s: usize| to.is_none_or(|ip| self.servers.reached.of(s).has(ip));
         let suits: Vec<bool> = (0..usable.len()).map(|s| usable[s] && reaches(s)).collect();
         let pool = self.pool(need);
-        self.pools[pool].take((now, stack), server, |s| suits[s])
+        self.pools.all[pool].take((now, stack), server, |s| suits[s])
     }
 
     fn usable_servers(&self) -> Vec<bool> {
-        let servers = 0..self.servers.len();
+        let servers = 0..self.servers.entries.len();
         servers.map(|s| self.is_usable(s)).collect()
     }
 
     /// The servers that the warm connections of each pool are to lead to, if there are to be any.
     fn warm_servers(&self) -> [Option<(Need, usize)>; 2] {
-        let metered = || self.links.iter().any(|l| l.open && l.metered);
-        let wanted = self.intake_wanted() && (self.pools[0].settings().metered || !metered());
+        let metered = || self.links.all.iter().any(|l| l.open && l.metered);
+        let wanted = self.intake_wanted() && (self.pools.all[0].settings().metered || !metered());
         let mut servers = [None; 2];
-        for need in self.needs().filter(|_| wanted) {
+        for need in self.servers.needs().filter(|_| wanted) {
             let pool = self.pool(need);
-            servers[pool] = servers[pool].or(Some((need, self.current_server(need))));
+            servers[pool] = servers[pool].or(Some((need, self.servers.current(need))));
         }
         servers
     }
@@ -145,7 +135,7 @@ impl Upstream {
         let usable = self.usable_servers();
         for (pool, server) in self.warm_servers().into_iter().enumerate() {
             let server = server.map(|(_, server)| server);
-            while let Some(warm) = self.pools[pool].pop_useless(now, server, |s| usable[s]) {
+            while let Some(warm) = self.pools.all[pool].pop_useless(now, server, |s| usable[s]) {
                 stack.abort(now, warm.lease.channel.conn);
             }
         }
@@ -155,7 +145,7 @@ impl Upstream {
     pub(super) fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
         self.cool_down(now, stack);
         for (pool, wanted) in self.warm_servers().into_iter().enumerate() {
-            while self.pools[pool].lacks(now, wanted.map(|(_, server)| server)) {
+            while self.pools.all[pool].lacks(now, wanted.map(|(_, server)| server)) {
                 let best = wanted.and_then(|(need, server)| {
                     let all = self.candidates(need, &[], None).into_iter();
                     let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;
@@ -164,9 +154,9 @@ impl Upstream {
                 match best.map(|at| self.open(now, at, None, stack)) {
                     Some(Ok(lease)) => {
                         counters.warm_opened += 1;
-                        self.pools[pool].push(Warm::new(now, lease));
+                        self.pools.all[pool].push(Warm::new(now, lease));
                     }
-                    _ => self.pools[pool].back_off(now),
+                    _ => self.pools.all[pool].back_off(now),
                 }
             }
         }
@@ -181,9 +171,7 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) -> bool {
         let conn = event.conn();
-        let mut pools = self.pools.iter_mut().enumerate();
-        let found = pools.find_map(|(at, pool)| Some((at, pool.get_mut(conn)?)));
-        let Some((pool, warm)) = found else {
+        let Some((pool, warm)) = self.pools.find(conn) else {
             return false;
         };
         let (server, opened_on) = (warm.lease.server, warm.lease.path);
@@ -205,10 +193,10 @@ impl Upstream {
                 }
                 if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
                     // Whether it takes this box a user's connection finds out, and reports.
-                    self.pools[pool].on_refused(server);
+                    self.pools.all[pool].on_refused(server);
                     self.on_doubt(now, server, opened_on);
                 }
-                self.pools[pool].on_lost(now, conn);
+                self.pools.all[pool].on_lost(now, conn);
                 counters.warm_lost += 1;
                 stack.abort(now, conn);
             }
@@ -216,12 +204,12 @@ impl Upstream {
                 self.on_fell_back(now, (server, opened_on), cause, stack);
                 // No user had better get it while another link has Multipath TCP.
                 if self.open_cells(server).any(|cell| !cell.is_unsound()) {
-                    self.pools[pool].on_lost(now, conn);
+                    self.pools.all[pool].on_lost(now, conn);
                     stack.abort(now, conn);
                 }
             }
             Event::Closed { reason, .. } => {
-                self.pools[pool].on_lost(now, conn);
+                self.pools.all[pool].on_lost(now, conn);
                 counters.warm_lost += 1;
                 if reason == CloseReason::Reset {
                     // A server that is being stopped ends what waits first: the next user is not to wait
