@@ -30,7 +30,7 @@ use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::relay::sniff::{self, Seen};
 use crate::relay::table::{Due, SessionId, Table};
 use crate::relay::{self, End, Moved, Relay, StepError};
-use crate::uplink::{LinkAddresses, Notice, Trouble, Upstream, Wish};
+use crate::uplink::{self, LinkAddresses, Notice, Trouble, Upstream, Wish};
 
 use guests::{Guests, Step};
 use intake::{Flow, Intake};
@@ -242,10 +242,12 @@ impl Core for BoxCore {
             }
             return;
         }
-        if self
-            .upstream
-            .on_event(ctx.now, &event, ctx.stack, &mut self.counters)
-        {
+        let cx = &mut uplink::Context {
+            now: ctx.now,
+            stack: ctx.stack,
+            counters: &mut self.counters,
+        };
+        if self.upstream.on_event(cx, &event) {
             return;
         }
         if let Some(id) = self.sessions.by_conn(event.conn()) {
@@ -294,8 +296,12 @@ impl Core for BoxCore {
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         if self.upstream.next_timeout().is_some_and(|at| at <= ctx.now) {
-            self.upstream
-                .handle_timeout(ctx.now, ctx.stack, &mut self.counters);
+            let cx = &mut uplink::Context {
+                now: ctx.now,
+                stack: ctx.stack,
+                counters: &mut self.counters,
+            };
+            self.upstream.handle_timeout(cx);
         }
         for _ in 0..BATCH {
             match self.sessions.pop_due(ctx.now) {
@@ -488,9 +494,12 @@ impl BoxCore {
             cold: false,
             to: flow.destination.ip(),
         };
-        let lease = self
-            .upstream
-            .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
+        let cx = &mut uplink::Context {
+            now: ctx.now,
+            stack: ctx.stack,
+            counters: &mut self.counters,
+        };
+        let lease = self.upstream.acquire(cx, &wish);
         let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
@@ -578,9 +587,12 @@ impl BoxCore {
             cold: true,
             to: session.flow.destination.ip(),
         };
-        let lease = self
-            .upstream
-            .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
+        let cx = &mut uplink::Context {
+            now: ctx.now,
+            stack: ctx.stack,
+            counters: &mut self.counters,
+        };
+        let lease = self.upstream.acquire(cx, &wish);
         let Ok(lease) = lease else {
             return false;
         };
@@ -724,8 +736,12 @@ impl BoxCore {
                     self.counters.joined_by_keys += u64::from(by_keys);
                     self.handshakes -= 1;
                     self.sessions.arm(id, due);
-                    self.upstream
-                        .on_served(ctx.now, server, ctx.stack, &mut self.counters);
+                    let cx = &mut uplink::Context {
+                        now: ctx.now,
+                        stack: ctx.stack,
+                        counters: &mut self.counters,
+                    };
+                    self.upstream.on_served(cx, server);
                     if !told {
                         return self.end(ctx, id, Outcome::Relayed(End::Local));
                     }
@@ -905,7 +921,12 @@ impl BoxCore {
         let ends = !channel.is_silent(stack) || channel.read_finished(stack);
         if !ends && self.upstream.keeps(now, lease.server, &lease.past) {
             let counters = &mut self.counters;
-            self.upstream.give_back(now, lease, stack, counters);
+            let cx = &mut uplink::Context {
+                now,
+                stack,
+                counters,
+            };
+            self.upstream.give_back(cx, lease);
         } else {
             // Neither end has anything to say.
             channel.abort(now, stack);

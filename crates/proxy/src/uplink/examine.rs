@@ -8,11 +8,10 @@ use braid_secure::Families;
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
-use super::Upstream;
 use super::health::Cell;
 use super::lease::Lease;
 use super::trouble::{Finding, Trouble};
-use crate::admin::report::BoxCounters;
+use super::{Context, Upstream};
 use crate::protocol::socks::{ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
@@ -67,27 +66,28 @@ fn found(trouble: Option<Trouble>) -> Finding {
 
 impl Upstream {
     /// Begins the examinations that are due, and ends those that take too long.
-    pub(super) fn examine(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
-        while let Some(at) = self.examinations.iter().position(|e| e.deadline <= now) {
+    pub(super) fn examine(&mut self, cx: &mut Context<'_>) {
+        while let Some(at) = self.examinations.iter().position(|e| e.deadline <= cx.now) {
             let finding = self.examinations[at].silence();
-            self.on_finding(now, at, finding, stack, counters);
+            self.on_finding(cx, at, finding);
         }
         for link in 0..self.links.all.len() {
             for server in 0..self.servers.entries.len() {
                 let (path, open) = (self.links.all[link].path, self.links.all[link].open);
                 let under_way = self.is_examined(path, server);
                 let cell = &mut self.links.all[link].cells[server];
-                let due = cell.examine_at.is_some_and(|at| at <= now);
+                let due = cell.examine_at.is_some_and(|at| at <= cx.now);
                 if !due || under_way || !open {
                     continue;
                 }
                 cell.examine_at = None;
-                cell.examined_at = Some(now);
-                counters.examinations += 1;
-                if let Some(examination) = self.begin_examination(now, (server, path), stack) {
+                cell.examined_at = Some(cx.now);
+                cx.counters.examinations += 1;
+                if let Some(examination) = self.begin_examination(cx.now, (server, path), cx.stack)
+                {
                     self.examinations.push(examination);
                 } else {
-                    self.links.all[link].cells[server].on_finding(now, Finding::Nothing);
+                    self.links.all[link].cells[server].on_finding(cx.now, Finding::Nothing);
                 }
             }
         }
@@ -147,13 +147,7 @@ impl Upstream {
     }
 
     /// Returns whether an event is of an examination; if so it is dealt with here.
-    pub(super) fn on_examination_event(
-        &mut self,
-        now: Instant,
-        event: &Event,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) -> bool {
+    pub(super) fn on_examination_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
         let mut all = self.examinations.iter();
         let Some(at) = all.position(|e| e.lease.channel.conn == conn) else {
@@ -172,7 +166,7 @@ impl Upstream {
                 None
             }
             Event::Readable { .. } | Event::Writable { .. } | Event::Connected { .. } => {
-                examination.read(now, stack)
+                examination.read(cx.now, cx.stack)
             }
             Event::Closed { reason, .. } => Some(match reason {
                 CloseReason::NoResources => Finding::Nothing,
@@ -181,49 +175,42 @@ impl Upstream {
             _ => None,
         };
         if let Some(finding) = finding {
-            self.on_finding(now, at, finding, stack, counters);
+            self.on_finding(cx, at, finding);
         }
         true
     }
 
-    fn on_finding(
-        &mut self,
-        now: Instant,
-        at: usize,
-        finding: Finding,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
+    fn on_finding(&mut self, cx: &mut Context<'_>, at: usize, finding: Finding) {
         let Lease {
             mut channel,
             server,
             path,
             ..
         } = self.examinations.remove(at).lease;
-        channel.abort(now, stack);
+        channel.abort(cx.now, cx.stack);
         let signed_in = matches!(finding, Finding::SignedIn { .. });
         // One that is not protected says nothing of families, so the next user finds out.
         let anew = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
-        self.hear_families(now, server, channel.take_families().or(anew));
-        counters.examinations_failed += u64::from(!signed_in);
+        self.hear_families(cx.now, server, channel.take_families().or(anew));
+        cx.counters.examinations_failed += u64::from(!signed_in);
         if let Some(cell) = self.links.cell(server, path) {
-            cell.on_finding(now, finding);
+            cell.on_finding(cx.now, finding);
             if cell.is_suspect {
                 // The engine would not ask for Multipath TCP the next time.
-                stack.forget_middleboxes(path);
+                cx.stack.forget_middleboxes(path);
             }
         }
         match finding {
             Finding::Trouble(trouble) if trouble.is_of_server() => {
-                self.examine_everywhere(now, server, |cell| cell.trouble.is_none());
+                self.examine_everywhere(cx.now, server, |cell| cell.trouble.is_none());
             }
             Finding::SignedIn { .. } => {
-                self.examine_everywhere(now, server, Cell::is_refused_by_server)
+                self.examine_everywhere(cx.now, server, Cell::is_refused_by_server)
             }
             _ => {}
         }
-        self.schedule(now, server, path);
-        self.update(now, stack);
+        self.schedule(cx.now, server, path);
+        self.update(cx.now, cx.stack);
     }
 
     /// Examines a server over all links of which `doubts` says so: what a server does to one it does to all.

@@ -9,6 +9,7 @@ use super::health::{Cell, Reach};
 use super::news::Said;
 use crate::config::{LinkConfig, ServerEntry};
 
+/// A link, and what is known of each server over it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) path: PathId,
@@ -23,7 +24,7 @@ pub(super) struct Link {
     pub(super) up: bool,
     /// The stack may use it: up, on, and not held back as metered.
     pub(super) open: bool,
-    /// What the driver was told last of [`Notice::Reached`].
+    /// What the driver was told last of [`Notice::Reached`](super::Notice::Reached).
     pub(super) told_reached: bool,
     /// Nothing is measured here before, so that it does not take too much of the link.
     pub(super) rests_until: Instant,

@@ -7,11 +7,10 @@ use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
 use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
-use super::Upstream;
 use super::health::Reach;
 use super::lease;
 use super::meter::{Ongoing, Parting};
-use crate::admin::report::BoxCounters;
+use super::{Context, Upstream};
 use crate::config::Select;
 use crate::protocol::probe::{Arrivals, COST, Capacity, Garbled, Train};
 use crate::protocol::socks::{self, Note};
@@ -86,49 +85,47 @@ impl Upstream {
     }
 
     /// Gives up what takes too long, and begins what is due.
-    pub(super) fn measure(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
-        self.meter.may = self.may_measure(now);
-        if let Some(late) = self.meter.ongoing.take_if(|o| o.deadline <= now) {
-            self.measured_nothing(now, late, stack, counters);
+    pub(super) fn measure(&mut self, cx: &mut Context<'_>) {
+        self.meter.may = self.may_measure(cx.now);
+        if let Some(late) = self.meter.ongoing.take_if(|o| o.deadline <= cx.now) {
+            self.measured_nothing(cx, late);
         }
-        if let Some(late) = self.meter.parting.take_if(|p| p.deadline <= now) {
-            late.channel.abort(now, stack);
+        if let Some(late) = self.meter.parting.take_if(|p| p.deadline <= cx.now) {
+            late.channel.abort(cx.now, cx.stack);
         }
         if self.meter.ongoing.is_none()
             && let Some((at, link, server)) = self.next_measurement()
-            && at <= now
+            && at <= cx.now
         {
-            self.send_for(now, (link, server), None, stack, counters);
+            self.send_for(cx, (link, server), None);
         }
     }
 
     /// Asks for a train: a burst, or at the rate that a burst came at.
     fn send_for(
         &mut self,
-        now: Instant,
+        cx: &mut Context<'_>,
         (link, server): (usize, usize),
         capacity: Option<f64>,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
     ) {
         let train = capacity.map_or(Train::BURST, Train::paced);
-        counters.trains += 1;
-        match self.ask_for_train(now, (link, server), train, stack) {
+        cx.counters.trains += 1;
+        match self.ask_for_train(cx.now, (link, server), train, cx.stack) {
             Ok(channel) => {
                 self.meter.ongoing = Some(Ongoing {
                     arrivals: Arrivals::new(channel.is_protected()),
                     channel,
                     link,
                     server,
-                    began: now,
-                    deadline: now + self.longest((link, server)),
-                    received: self.received(link, stack),
+                    began: cx.now,
+                    deadline: cx.now + self.longest((link, server)),
+                    received: self.received(link, cx.stack),
                     capacity,
                 });
             }
             Err(_) => {
-                counters.trains_failed += 1;
-                self.conclude(now, (link, server), None);
+                cx.counters.trains_failed += 1;
+                self.conclude(cx.now, (link, server), None);
             }
         }
     }
@@ -192,14 +189,8 @@ impl Upstream {
     }
 
     /// Whether an event is of a measurement; if so it is dealt with here.
-    pub(super) fn on_measuring_event(
-        &mut self,
-        now: Instant,
-        event: &Event,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) -> bool {
-        if self.on_parting_event(now, event, stack) {
+    pub(super) fn on_measuring_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
+        if self.on_parting_event(cx.now, event, cx.stack) {
             return true;
         }
         let Some(mut ongoing) = self
@@ -214,9 +205,9 @@ impl Upstream {
                 let Ongoing {
                     arrivals, channel, ..
                 } = &mut ongoing;
-                let input = |bytes: &[u8]| (bytes.len(), arrivals.input(now, bytes));
-                match read_step(now, channel, stack, Ok(false), input) {
-                    Ok(Ok(false)) => Ok(channel.read_finished(stack)),
+                let input = |bytes: &[u8]| (bytes.len(), arrivals.input(cx.now, bytes));
+                match read_step(cx.now, channel, cx.stack, Ok(false), input) {
+                    Ok(Ok(false)) => Ok(channel.read_finished(cx.stack)),
                     Ok(step) => step,
                     Err(_) => Err(Garbled),
                 }
@@ -226,8 +217,8 @@ impl Upstream {
         };
         match all_here {
             Ok(false) => self.meter.ongoing = Some(ongoing),
-            Ok(true) => self.train_arrived(now, ongoing, stack, counters),
-            Err(Garbled) => self.measured_nothing(now, ongoing, stack, counters),
+            Ok(true) => self.train_arrived(cx, ongoing),
+            Err(Garbled) => self.measured_nothing(cx, ongoing),
         }
         true
     }
@@ -256,22 +247,16 @@ impl Upstream {
         true
     }
 
-    fn train_arrived(
-        &mut self,
-        now: Instant,
-        ongoing: Ongoing,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
+    fn train_arrived(&mut self, cx: &mut Context<'_>, ongoing: Ongoing) {
         let (link, server) = (ongoing.link, ongoing.server);
-        let users = self.users_rate(now, &ongoing, stack);
+        let users = self.users_rate(cx.now, &ongoing, cx.stack);
         let told = ongoing.arrivals.beyond();
         let before = self.meter.beyond[server].and_then(|(_, before)| before.delay_ms);
         let beyond = Quality {
             bandwidth: told.bandwidth,
             delay_ms: told.delay_ms.or(before),
         };
-        self.meter.beyond[server] = Some((now, beyond));
+        self.meter.beyond[server] = Some((cx.now, beyond));
         let Ongoing {
             channel,
             capacity,
@@ -281,9 +266,9 @@ impl Upstream {
         let parting = Parting {
             channel,
             link,
-            deadline: now + self.probing.timeout,
+            deadline: cx.now + self.probing.timeout,
         };
-        self.part(now, parting, stack);
+        self.part(cx.now, parting, cx.stack);
         // It takes this box for one of its users.
         self.pools.on_served(server);
         let gauge = &mut self.links.all[link].cells[server].gauge;
@@ -292,13 +277,13 @@ impl Upstream {
             None => match arrivals.capacity() {
                 Some(Capacity::Rate(rate)) => {
                     let rate = gauge.on_capacity(rate);
-                    self.send_for(now, (link, server), Some(rate), stack, counters);
-                    return self.update(now, stack);
+                    self.send_for(cx, (link, server), Some(rate));
+                    return self.update(cx.now, cx.stack);
                 }
                 Some(Capacity::TooFast) => {
-                    gauge.on_too_fast(now, &self.meter.settings);
-                    self.leave_alone(now, link);
-                    return self.update(now, stack);
+                    gauge.on_too_fast(cx.now, &self.meter.settings);
+                    self.leave_alone(cx.now, link);
+                    return self.update(cx.now, cx.stack);
                 }
                 Some(Capacity::Uneven(at_least)) => {
                     gauge.on_uneven(at_least);
@@ -311,35 +296,29 @@ impl Upstream {
                 free.map(|free| (free + users).min(capacity))
             }
         };
-        counters.trains_failed += u64::from(result.is_none());
-        self.conclude(now, (link, server), result);
+        cx.counters.trains_failed += u64::from(result.is_none());
+        self.conclude(cx.now, (link, server), result);
         if asked && result.is_none() {
-            self.links.all[link].cells[server].gauge.ask_again(now);
+            self.links.all[link].cells[server].gauge.ask_again(cx.now);
         }
-        self.update(now, stack);
+        self.update(cx.now, cx.stack);
     }
 
-    fn measured_nothing(
-        &mut self,
-        now: Instant,
-        ongoing: Ongoing,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
-        counters.trains_failed += 1;
-        ongoing.channel.abort(now, stack);
+    fn measured_nothing(&mut self, cx: &mut Context<'_>, ongoing: Ongoing) {
+        cx.counters.trains_failed += 1;
+        ongoing.channel.abort(cx.now, cx.stack);
         let cell = (ongoing.link, ongoing.server);
         // What is lost again and again is lost to others. A server that refuses tells nothing of the
         // way to it.
-        let late = ongoing.deadline <= now;
+        let late = ongoing.deadline <= cx.now;
         let trickle = ongoing
             .arrivals
-            .trickle(now.saturating_since(ongoing.began));
+            .trickle(cx.now.saturating_since(ongoing.began));
         let alarmed = self.links.all[cell.0].cells[cell.1].gauge.is_alarmed();
         let free = trickle.or(alarmed.then_some(0.0)).filter(|_| late);
-        let users = self.users_rate(now, &ongoing, stack);
-        self.conclude(now, cell, free.map(|free| free + users));
-        self.update(now, stack);
+        let users = self.users_rate(cx.now, &ongoing, cx.stack);
+        self.conclude(cx.now, cell, free.map(|free| free + users));
+        self.update(cx.now, cx.stack);
     }
 
     /// A measurement is over.

@@ -81,6 +81,15 @@ pub struct LinkAddresses {
     pub mtu: u16,
 }
 
+/// What a call that may open or end connections works with.
+pub(crate) struct Context<'a> {
+    /// The time.
+    pub(crate) now: Instant,
+    /// The engine.
+    pub(crate) stack: &'a mut Stack,
+    pub(crate) counters: &'a mut BoxCounters,
+}
+
 /// What is wished of a connection.
 #[derive(Debug)]
 pub(crate) struct Wish<'a> {
@@ -318,29 +327,27 @@ impl Upstream {
     /// greeting is written; whether it comes to be is told by the engine's events.
     pub(crate) fn acquire(
         &mut self,
-        now: Instant,
+        cx: &mut Context<'_>,
         wish: &Wish<'_>,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
     ) -> Result<Lease, ApiError> {
-        self.note_traffic(now);
+        self.note_traffic(cx.now);
         let need = self.servers.choice.need(wish.flow);
         let mut candidates = self.candidates(need, wish.tried, wish.to);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
         if let Some(server) = best.filter(|_| !wish.cold)
-            && let Some(lease) = self.take_warm(now, (need, server), wish.to, stack)
+            && let Some(lease) = self.take_warm(cx.now, (need, server), wish.to, cx.stack)
         {
-            counters.warm_used += 1;
+            cx.counters.warm_used += 1;
             // What it waited under is not what this flow is to have.
-            let _ = stack.begin_flow(now, lease.channel.conn);
-            wish.flow.begin(now, lease.channel.conn, stack);
-            self.warm_up(now, stack, counters);
+            let _ = cx.stack.begin_flow(cx.now, lease.channel.conn);
+            wish.flow.begin(cx.now, lease.channel.conn, cx.stack);
+            self.warm_up(cx);
             return Ok(lease);
         }
         let mut error = ApiError::NoUsablePath;
         for (_, server, path) in candidates {
-            match self.open(now, (server, path), Some(wish), stack) {
+            match self.open(cx.now, (server, path), Some(wish), cx.stack) {
                 Ok(lease) => return Ok(lease),
                 Err(ApiError::NoUsablePath) => {}
                 Err(e) => {
@@ -611,17 +618,11 @@ impl Upstream {
     }
 
     /// Whether an event is of a probe, a measurement or a warm connection; if so it is dealt with here.
-    pub(crate) fn on_event(
-        &mut self,
-        now: Instant,
-        event: &Event,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) -> bool {
-        self.on_probe_event(now, event, stack, counters)
-            || self.on_examination_event(now, event, stack, counters)
-            || self.on_measuring_event(now, event, stack, counters)
-            || self.on_warm_event(now, event, stack, counters)
+    pub(crate) fn on_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
+        self.on_probe_event(cx, event)
+            || self.on_examination_event(cx, event)
+            || self.on_measuring_event(cx, event)
+            || self.on_warm_event(cx, event)
     }
 
     /// A subflow ended; where that was not in order, the link is looked into.
@@ -656,20 +657,15 @@ impl Upstream {
     }
 
     /// Does what is due, of probes and of all else that is looked into here.
-    pub(crate) fn handle_timeout(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
-        self.probe_due(now, stack, counters);
-        self.ask_families(now);
-        self.examine(now, stack, counters);
-        self.measure(now, stack, counters);
-        self.update(now, stack);
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        self.probe_due(cx);
+        self.ask_families(cx.now);
+        self.examine(cx);
+        self.measure(cx);
+        self.update(cx.now, cx.stack);
         self.pools.changed = false;
-        self.warm_up(now, stack, counters);
-        self.log_news(now);
+        self.warm_up(cx);
+        self.log_news(cx.now);
     }
 
     /// Draws the conclusions: which links the stack may use, which is best, whether to take in.

@@ -6,53 +6,47 @@ use braid_engine::{ApiError, CloseReason, ConnId, ConnectOptions, Event, PathId,
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
-use super::Upstream;
 use super::health::Reach;
-use crate::admin::report::BoxCounters;
+use super::{Context, Upstream};
 
 impl Upstream {
     /// Starts probes that are due and gives up those that are overdue.
-    pub(super) fn probe_due(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
+    pub(super) fn probe_due(&mut self, cx: &mut Context<'_>) {
         for link in 0..self.links.all.len() {
             for server in 0..self.servers.entries.len() {
                 let (open, path) = (self.links.all[link].open, self.links.all[link].path);
-                let interval = self.interval(now, server, path);
+                let interval = self.interval(cx.now, server, path);
                 let cell = &mut self.links.all[link].cells[server];
-                if !open || cell.due().is_none_or(|at| at > now) {
+                if !open || cell.due().is_none_or(|at| at > cx.now) {
                     continue;
                 }
-                if cell.note_late(now) {
-                    if let Some(conn) = cell.ask_beside(now, interval) {
-                        stack.abort(now, conn);
-                        counters.probes_failed += 1;
+                if cell.note_late(cx.now) {
+                    if let Some(conn) = cell.ask_beside(cx.now, interval) {
+                        cx.stack.abort(cx.now, conn);
+                        cx.counters.probes_failed += 1;
                     }
                     continue;
                 }
-                if let Some(conn) = cell.give_up(now) {
-                    stack.abort(now, conn);
-                    counters.probes_failed += 1;
-                    self.schedule(now, server, path);
+                if let Some(conn) = cell.give_up(cx.now) {
+                    cx.stack.abort(cx.now, conn);
+                    cx.counters.probes_failed += 1;
+                    self.schedule(cx.now, server, path);
                     continue;
                 }
-                counters.probes += 1;
-                let conn = self.probe_over(now, server, path, stack);
+                cx.counters.probes += 1;
+                let conn = self.probe_over(cx.now, server, path, cx.stack);
                 let timeout = self.probing.timeout;
                 let failing = &self.links.all[link].cells[server];
                 let mut others = self.links.all.iter().filter(|l| l.open);
                 let witnessed = others.any(|l| l.cells[server].witnesses(failing));
                 let cell = &mut self.links.all[link].cells[server];
                 match conn {
-                    Ok(conn) => cell.probe_started(now, conn, timeout, witnessed),
+                    Ok(conn) => cell.probe_started(cx.now, conn, timeout, witnessed),
                     Err(_) => {
-                        counters.probes_failed += 1;
-                        cell.failed(now);
+                        cx.counters.probes_failed += 1;
+                        cell.failed(cx.now);
                         // Not at once, for nothing was asked.
-                        let later = now + self.probing.failing;
+                        let later = cx.now + self.probing.failing;
                         self.links.all[link].cells[server].next = Some(later);
                     }
                 }
@@ -61,13 +55,7 @@ impl Upstream {
     }
 
     /// Says whether an event is of a probe; if so it is dealt with here.
-    pub(super) fn on_probe_event(
-        &mut self,
-        now: Instant,
-        event: &Event,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) -> bool {
+    pub(super) fn on_probe_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let established = match *event {
             Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
             Event::Closed { reason, .. } => Err(reason),
@@ -75,7 +63,7 @@ impl Upstream {
                 let Some((link, server)) = self.links.probe(conn) else {
                     return false;
                 };
-                self.links.all[link].cells[server].want_examination(now);
+                self.links.all[link].cells[server].want_examination(cx.now);
                 return true;
             }
             _ => return false,
@@ -92,28 +80,29 @@ impl Upstream {
         let failed = match established {
             Ok((used, rtt)) if used == path => {
                 // What one tells, another need not be asked.
-                cell.probes().for_each(|probe| stack.abort(now, probe));
+                cell.probes()
+                    .for_each(|probe| cx.stack.abort(cx.now, probe));
                 let returned = cell.is_returning();
-                cell.probe_succeeded(now, rtt);
+                cell.probe_succeeded(cx.now, rtt);
                 if returned {
                     // Subflows there would wait for their timers, and those that only receive for ever.
-                    stack.doubt_path(now, path);
+                    cx.stack.doubt_path(cx.now, path);
                 }
                 None
             }
             // The engine had no answer here and went elsewhere.
             Ok(_) => {
-                stack.abort(now, conn);
+                cx.stack.abort(cx.now, conn);
                 Some(CloseReason::TimedOut)
             }
             Err(reason) => Some(reason),
         };
         if let Some(reason) = failed {
-            cell.probe_failed(now, conn, reason);
-            counters.probes_failed += 1;
+            cell.probe_failed(cx.now, conn, reason);
+            cx.counters.probes_failed += 1;
         }
-        self.schedule(now, server, path);
-        self.update(now, stack);
+        self.schedule(cx.now, server, path);
+        self.update(cx.now, cx.stack);
         true
     }
 

@@ -5,10 +5,9 @@ use core::net::IpAddr;
 use braid_engine::{CloseReason, Event, Stack};
 use braid_wire::Instant;
 
-use super::Upstream;
 use super::lease::{Lease, Past};
 use super::pool::Warm;
-use crate::admin::report::BoxCounters;
+use super::{Context, Upstream};
 use crate::protocol::socks::ClientStep;
 use crate::relay::StepError;
 use crate::select::selection::Need;
@@ -16,18 +15,12 @@ use crate::select::selection::Need;
 impl Upstream {
     /// A server took a box for one of its users, and asked its destination: warm connections to it
     /// are worth having.
-    pub(crate) fn on_served(
-        &mut self,
-        now: Instant,
-        server: usize,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
+    pub(crate) fn on_served(&mut self, cx: &mut Context<'_>, server: usize) {
         // It may have been taken out of the configuration since.
         if server < self.servers.entries.len() {
             self.pools.on_served(server);
         }
-        self.warm_up(now, stack, counters);
+        self.warm_up(cx);
     }
 
     /// A warm connection to `server` failed its user: so may the others, which are given up. The links that it
@@ -64,23 +57,17 @@ impl Upstream {
     }
 
     /// Such a connection is there for others.
-    pub(crate) fn give_back(
-        &mut self,
-        now: Instant,
-        mut lease: Lease,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
+    pub(crate) fn give_back(&mut self, cx: &mut Context<'_>, mut lease: Lease) {
         let pool = self.pool_to(lease.server);
         let Some((pool, answers)) = pool.zip(lease.answers.take()) else {
             debug_assert!(false, "no pool keeps it");
-            return lease.channel.abort(now, stack);
+            return lease.channel.abort(cx.now, cx.stack);
         };
-        counters.warm_kept += 1;
+        cx.counters.warm_kept += 1;
         // A connection that is gone says so by its `Closed`.
         let waiting = Box::new(braid_strategy::Waiting::default());
-        let _ = stack.set_strategy(now, lease.channel.conn, waiting);
-        self.pools.all[pool].give_back(Warm::again(now, lease, answers));
+        let _ = cx.stack.set_strategy(cx.now, lease.channel.conn, waiting);
+        self.pools.all[pool].give_back(Warm::again(cx.now, lease, answers));
     }
 
     /// The pool whose connections lead to `server`.
@@ -142,34 +129,28 @@ impl Upstream {
     }
 
     /// Opens warm connections that are wanted and closes those that are not.
-    pub(super) fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
-        self.cool_down(now, stack);
+    pub(super) fn warm_up(&mut self, cx: &mut Context<'_>) {
+        self.cool_down(cx.now, cx.stack);
         for (pool, wanted) in self.warm_servers().into_iter().enumerate() {
-            while self.pools.all[pool].lacks(now, wanted.map(|(_, server)| server)) {
+            while self.pools.all[pool].lacks(cx.now, wanted.map(|(_, server)| server)) {
                 let best = wanted.and_then(|(need, server)| {
                     let all = self.candidates(need, &[], None).into_iter();
                     let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;
                     (best == server).then_some((best, path))
                 });
-                match best.map(|at| self.open(now, at, None, stack)) {
+                match best.map(|at| self.open(cx.now, at, None, cx.stack)) {
                     Some(Ok(lease)) => {
-                        counters.warm_opened += 1;
-                        self.pools.all[pool].push(Warm::new(now, lease));
+                        cx.counters.warm_opened += 1;
+                        self.pools.all[pool].push(Warm::new(cx.now, lease));
                     }
-                    _ => self.pools.all[pool].back_off(now),
+                    _ => self.pools.all[pool].back_off(cx.now),
                 }
             }
         }
     }
 
     /// Whether an event is of a warm connection; if so it is dealt with here.
-    pub(super) fn on_warm_event(
-        &mut self,
-        now: Instant,
-        event: &Event,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) -> bool {
+    pub(super) fn on_warm_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
         let Some((pool, warm)) = self.pools.find(conn) else {
             return false;
@@ -178,43 +159,43 @@ impl Upstream {
         warm.lease.past.on_event(event);
         match *event {
             Event::SubflowEstablished { path, rtt, .. } => {
-                self.on_subflow(now, server, path, rtt, stack);
+                self.on_subflow(cx.now, server, path, rtt, cx.stack);
             }
             Event::SubflowClosed { path, reason, .. } => {
-                self.on_subflow_closed(now, server, path, reason);
+                self.on_subflow_closed(cx.now, server, path, reason);
             }
             Event::Readable { .. } | Event::Writable { .. } => {
-                let step = warm.read(now, stack);
+                let step = warm.read(cx.now, cx.stack);
                 let families = warm.lease.channel.take_families();
-                let over = warm.lease.channel.read_finished(stack);
-                self.hear_families(now, server, families);
+                let over = warm.lease.channel.read_finished(cx.stack);
+                self.hear_families(cx.now, server, families);
                 if step == Ok(ClientStep::More) && !over {
                     return true;
                 }
                 if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
                     // Whether it takes this box a user's connection finds out, and reports.
                     self.pools.all[pool].on_refused(server);
-                    self.on_doubt(now, server, opened_on);
+                    self.on_doubt(cx.now, server, opened_on);
                 }
-                self.pools.all[pool].on_lost(now, conn);
-                counters.warm_lost += 1;
-                stack.abort(now, conn);
+                self.pools.all[pool].on_lost(cx.now, conn);
+                cx.counters.warm_lost += 1;
+                cx.stack.abort(cx.now, conn);
             }
             Event::FellBack { cause, .. } => {
-                self.on_fell_back(now, (server, opened_on), cause, stack);
+                self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
                 // No user had better get it while another link has Multipath TCP.
                 if self.open_cells(server).any(|cell| !cell.is_unsound()) {
-                    self.pools.all[pool].on_lost(now, conn);
-                    stack.abort(now, conn);
+                    self.pools.all[pool].on_lost(cx.now, conn);
+                    cx.stack.abort(cx.now, conn);
                 }
             }
             Event::Closed { reason, .. } => {
-                self.pools.all[pool].on_lost(now, conn);
-                counters.warm_lost += 1;
+                self.pools.all[pool].on_lost(cx.now, conn);
+                cx.counters.warm_lost += 1;
                 if reason == CloseReason::Reset {
                     // A server that is being stopped ends what waits first: the next user is not to wait
                     // for it.
-                    self.on_doubt_everywhere(now, server);
+                    self.on_doubt_everywhere(cx.now, server);
                 }
             }
             _ => {}
