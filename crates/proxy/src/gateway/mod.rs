@@ -18,6 +18,7 @@ use braid_engine::app::{Arrival, Core, Ctx, LocalError, LocalEvent, LocalId};
 use braid_engine::{
     ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
 };
+use braid_secure::channel::Channel;
 use braid_wire::{Instant, Rng};
 
 use crate::admin::records::Kept;
@@ -29,7 +30,7 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::relay::sniff::{self, Seen};
 use crate::relay::table::{Due, SessionId, Table};
-use crate::relay::{self, End, Moved, Relay, StepError};
+use crate::relay::{self, End, Moved, Relay, StepError, Turn};
 use crate::uplink::{self, LinkAddresses, Notice, Trouble, Upstream, Wish};
 
 use guests::{Guests, Step};
@@ -707,87 +708,105 @@ impl BoxCore {
 
     /// Does what a session can do now.
     fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id) else {
+        if !self.negotiate(ctx, id) {
             return;
-        };
-        if let Stage::Negotiating(handshake) = &mut session.stage {
-            let was_signed_in = handshake.is_signed_in();
-            let input = |buf: &[u8]| handshake.input(buf);
-            let channel = &mut session.channel;
-            let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
-            if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
-                // The server acts on what it was asked from now on.
-                session.relay.forget_kept();
-            }
-            let said = channel.take_families();
-            self.upstream.hear_families(ctx.now, session.server, said);
-            match step {
-                Ok(ClientStep::Connected) => {
-                    session.stage = Stage::Relaying;
-                    session.tried = Vec::new();
-                    session.channel.begin_reading();
-                    session.relay.forget_kept();
-                    session.relay.touch(ctx.now);
-                    let due = session.relay.due();
-                    let server = session.server;
-                    let told = !session.guest || guests::answer(ctx, session.relay.local);
-                    self.counters.connected += 1;
-                    let by_keys = session.channel.is_joined_by_keys();
-                    self.counters.joined_by_keys += u64::from(by_keys);
-                    self.handshakes -= 1;
-                    self.sessions.arm(id, due);
-                    let cx = &mut uplink::Context {
-                        now: ctx.now,
-                        stack: ctx.stack,
-                        counters: &mut self.counters,
-                    };
-                    self.upstream.on_served(cx, server);
-                    if !told {
-                        return self.end(ctx, id, Outcome::Relayed(End::Local));
-                    }
-                }
-                Ok(ClientStep::More) if session.channel.read_finished(ctx.stack) => {
-                    return self.try_another(ctx, id, Outcome::Refused(ClientError::Garbage));
-                }
-                Ok(ClientStep::More) => {}
-                Ok(ClientStep::Failed(error)) => {
-                    return self.try_another(ctx, id, Outcome::Refused(error));
-                }
-                Err(StepError::Gone) => {
-                    return self.try_another(ctx, id, Outcome::ServerFailed);
-                }
-                Err(StepError::Broken(why)) => {
-                    return self.try_another(ctx, id, Outcome::Unprotected(why));
-                }
-            }
         }
-        self.relay(ctx, id);
-    }
-
-    fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         if self.sessions.get_mut(id).is_some_and(|s| !s.looked) {
             self.look(ctx, id);
         }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let asks = match session.stage {
+        match session.stage {
             // A new connection in the place of a warm one begins with the request.
-            Stage::Connecting(_) => return,
-            Stage::Negotiating(_) => true,
-            Stage::Relaying => false,
-            Stage::Leaving(_) => return self.part(ctx, id),
-            Stage::Unreached => return,
+            Stage::Connecting(_) | Stage::Unreached => {}
+            Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_up),
+            Stage::Relaying => self.relay(ctx, id, Relay::turn),
+            Stage::Leaving(_) => self.part(ctx, id),
+        }
+    }
+
+    /// Reads the server's answer to a request, where it is awaited. Returns whether the session goes on with the
+    /// connection that it has.
+    fn negotiate(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let Stage::Negotiating(handshake) = &mut session.stage else {
+            return true;
+        };
+        let was_signed_in = handshake.is_signed_in();
+        let input = |buf: &[u8]| handshake.input(buf);
+        let channel = &mut session.channel;
+        let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
+        if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
+            // The server acts on what it was asked from now on.
+            session.relay.forget_kept();
+        }
+        let said = channel.take_families();
+        self.upstream.hear_families(ctx.now, session.server, said);
+        match step {
+            Ok(ClientStep::Connected) => {
+                session.stage = Stage::Relaying;
+                session.tried = Vec::new();
+                session.channel.begin_reading();
+                session.relay.forget_kept();
+                session.relay.touch(ctx.now);
+                let due = session.relay.due();
+                let server = session.server;
+                let told = !session.guest || guests::answer(ctx, session.relay.local);
+                self.counters.connected += 1;
+                let by_keys = session.channel.is_joined_by_keys();
+                self.counters.joined_by_keys += u64::from(by_keys);
+                self.handshakes -= 1;
+                self.sessions.arm(id, due);
+                let cx = &mut uplink::Context {
+                    now: ctx.now,
+                    stack: ctx.stack,
+                    counters: &mut self.counters,
+                };
+                self.upstream.on_served(cx, server);
+                if !told {
+                    self.end(ctx, id, Outcome::Relayed(End::Local));
+                    return false;
+                }
+            }
+            Ok(ClientStep::More) if session.channel.read_finished(ctx.stack) => {
+                self.try_another(ctx, id, Outcome::Refused(ClientError::Garbage));
+                return false;
+            }
+            Ok(ClientStep::More) => {}
+            Ok(ClientStep::Failed(error)) => {
+                self.try_another(ctx, id, Outcome::Refused(error));
+                return false;
+            }
+            Err(StepError::Gone) => {
+                self.try_another(ctx, id, Outcome::ServerFailed);
+                return false;
+            }
+            Err(StepError::Broken(why)) => {
+                self.try_another(ctx, id, Outcome::Unprotected(why));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Moves users' bytes by a `turn` of the relay.
+    fn relay(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: SessionId,
+        turn: fn(&mut Relay, &mut Ctx<'_>, &mut Channel) -> Turn,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
         };
         if session.looked && session.relay.is_held() && !session.foreword(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
-        let relay = &mut session.relay;
-        let turn = match asks {
-            true => relay.turn_up(ctx, &mut session.channel),
-            false => relay.turn(ctx, &mut session.channel),
-        };
-        let due = relay.due();
+        let turn = turn(&mut session.relay, ctx, &mut session.channel);
+        let due = session.relay.due();
         session.moved.add(turn.moved);
         self.counters.bytes_up += turn.moved.to_conn;
         self.counters.bytes_down += turn.moved.to_local;

@@ -361,8 +361,19 @@ impl ServerCore {
 
     /// Does what a session can do now.
     fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        self.handshake(ctx, id);
-        self.relay(ctx, id);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            Stage::Handshake(_) => self.handshake(ctx, id),
+            Stage::Relaying(..) => self.relay(ctx, id),
+            // The destination, the train, or the peer is awaited.
+            Stage::Resolving
+            | Stage::Connecting { .. }
+            | Stage::Departing(_)
+            | Stage::Closing
+            | Stage::Refused => {}
+        }
         let session = self.sessions.get_mut(id);
         if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
             // What was said may still have to leave. What is wrong is seen by the relay.
@@ -603,8 +614,7 @@ impl ServerCore {
     }
 
     fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let is_relaying = |session: &mut Session| matches!(session.stage, Stage::Relaying(..));
-        if !self.sessions.get_mut(id).is_some_and(is_relaying) || !self.read_foreword(ctx, id) {
+        if !self.read_foreword(ctx, id) {
             return;
         }
         let Some(session) = self.sessions.get_mut(id) else {
