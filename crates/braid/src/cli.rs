@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use braid_proxy::keys::PublicKey;
 use braid_proxy::socks::Destination;
+use braid_secure::keys::PublicKey;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Join several access links into one fast, steady connection.

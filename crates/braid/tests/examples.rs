@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use braid_proxy::config::{BoxConfig, ServerConfig};
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 use braid_testbed::Spec;
 
 fn examples() -> PathBuf {

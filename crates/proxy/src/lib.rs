@@ -4,38 +4,22 @@
 //! [`LocalStreams`](braid_engine::app::LocalStreams): kernel sockets on Linux, the engine's plain
 //! TCP in the simulator.
 
-pub mod auth;
-mod box_core;
-mod channel;
+mod admin;
 pub mod config;
-pub mod control;
-mod drain;
-mod families;
-mod hints;
-mod intake;
-mod judge;
-pub mod keys;
-pub mod plan;
-pub mod policy;
-mod probe;
-pub mod records;
+mod gateway;
+mod protocol;
 mod relay;
-pub mod report;
-pub mod selection;
-mod server_core;
-pub mod sniff;
-pub mod socks;
-pub mod status;
-pub mod streams;
-mod table;
-pub mod trial;
-mod upstream;
-pub mod verdict;
+mod select;
+mod server;
+mod uplink;
 
-pub use box_core::BoxCore;
-pub use config::{BoxConfig, ConfigError, ServerConfig};
-pub use drain::Drain;
-pub use families::Families;
-pub use hints::FlowHints;
-pub use server_core::{Routes, ServerCore};
-pub use upstream::{LinkAddresses, Notice};
+pub use admin::drain::Drain;
+pub use admin::{control, records, report, status, verdict};
+pub use config::{BoxConfig, ConfigError, ServerConfig, policy};
+pub use gateway::BoxCore;
+pub use protocol::hints::FlowHints;
+pub use protocol::socks;
+pub use relay::{sniff, streams};
+pub use select::{plan, selection};
+pub use server::{Routes, ServerCore};
+pub use uplink::{LinkAddresses, Notice, trial};

@@ -8,8 +8,8 @@ use braid_engine::app::LocalId;
 use braid_engine::strategy::FlowSize;
 use braid_engine::{PathId, Urgency};
 use braid_proxy::config::{BoxConfig, LinkConfig, ServerEntry};
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::{ConfigError, Notice};
+use braid_secure::keys::PrivateKey;
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, link_address, server_key};
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 use braid_proxy::config::{
     BoxConfig, ConfigError, Gateway, MptcpHosts, Protection, Quic, Select, ServerConfig,
 };
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 use ipnet::IpNet;
 
 const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";

@@ -8,7 +8,8 @@ use core::time::Duration;
 use braid_engine::app::LocalId;
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::verdict::Health;
-use braid_proxy::{Families, Notice, Routes};
+use braid_proxy::{Notice, Routes};
+use braid_secure::Families;
 use world::local::{Content, Local};
 use world::{CONTENT, PREFERRED, Setup, World};
 

@@ -1,7 +1,7 @@
 //! Mistakes that a file can be read with, and what is said of each.
 
 use braid_proxy::config::{BoxConfig, Finding, ServerConfig, Verdict};
-use braid_proxy::keys::{PrivateKey, PublicKey};
+use braid_secure::keys::{PrivateKey, PublicKey};
 
 const SERVER: &str = "203.0.113.7";
 

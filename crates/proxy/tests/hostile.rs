@@ -5,8 +5,8 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::{CloseReason, ConnId, Event};
-use braid_proxy::auth::password;
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
@@ -19,7 +19,13 @@ fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
 
 fn handshake(w: &World, destination: &Destination, nonce: u8) -> Vec<u8> {
     let (key, server) = (box_key(), server_key().public());
-    let password = password(&key, server, destination, w.unix_ms(), [nonce; 16]);
+    let password = password(
+        &key,
+        server,
+        &destination.to_bytes(),
+        w.unix_ms(),
+        [nonce; 16],
+    );
     let user = key.public().to_string();
     [
         sign_in(user.as_bytes(), &password),

@@ -394,7 +394,7 @@ fn a_user_who_is_removed_is_not_served_again() {
     w.run_for(Duration::from_secs(1));
     let waiting = w.server().waiting();
     assert!(waiting > 0);
-    let other = braid_proxy::keys::PrivateKey::from_seed([9; 32]).public();
+    let other = braid_secure::keys::PrivateKey::from_seed([9; 32]).public();
     w.set_users(&[("other", other)]);
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.server().waiting(), 0);

@@ -5,9 +5,9 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::ConnId;
-use braid_proxy::auth::password;
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use world::local::Content;
 use world::{Setup, World, box_key, server_key};
 
@@ -47,7 +47,13 @@ fn ask(w: &mut World, key: &PrivateKey, name: &str) -> ConnId {
     let destination = Destination::Name(name.into(), 80);
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&conn.as_u64().to_le_bytes());
-    let password = password(key, server_key().public(), &destination, w.unix_ms(), nonce);
+    let password = password(
+        key,
+        server_key().public(),
+        &destination.to_bytes(),
+        w.unix_ms(),
+        nonce,
+    );
     let said = [
         sign_in(key.public().to_string().as_bytes(), &password),
         request(None, &destination),

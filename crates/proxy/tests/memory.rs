@@ -4,9 +4,9 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::auth::password;
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
 use world::local::Content;
 use world::{CONTENT, Setup, World, server_key};
@@ -46,7 +46,7 @@ fn who_reads_nothing_leaves_others_their_share() {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&n.to_le_bytes());
         let server = server_key().public();
-        let password = password(&key, server, &destination, w.unix_ms(), nonce);
+        let password = password(&key, server, &destination.to_bytes(), w.unix_ms(), nonce);
         let user = key.public().to_string();
         let said = [
             sign_in(user.as_bytes(), &password),

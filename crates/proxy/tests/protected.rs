@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use braid_engine::ConnId;
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 use tls::Program;
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, payload};

@@ -7,9 +7,9 @@ use core::time::Duration;
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, Urgency};
 use braid_proxy::FlowHints;
-use braid_proxy::auth::SignIn;
 use braid_proxy::socks::{Destination, Note, foreword, request, sign_in};
 use braid_proxy::status::SizeFrom;
+use braid_secure::auth::SignIn;
 use proptest::prelude::*;
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
@@ -31,7 +31,12 @@ fn says(sign: &SignIn) -> Vec<u8> {
 
 /// The request for the content, with whatever stands in place of hints.
 fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
-    let code = sign.request(&box_key(), server_key().public(), &content(), hints);
+    let code = sign.request(
+        &box_key(),
+        server_key().public(),
+        &content().to_bytes(),
+        hints,
+    );
     let hints = hints.to_vec();
     let code = Some(code);
     request(Some(&Note { code, hints }), &content())

@@ -9,11 +9,11 @@ use core::time::Duration;
 
 use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, ConnId, Event};
-use braid_proxy::auth::password;
 use braid_proxy::config::{Changes, ServerConfig};
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::status::Status;
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use tls::{GREETING, Program};
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
@@ -58,7 +58,13 @@ fn laptop_asks(w: &mut World, nonce: u8) -> (ConnId, Vec<u8>) {
     let destination = Destination::Address(CONTENT.parse().unwrap());
     let key = laptop_key();
     let server = server_key().public();
-    let password = password(&key, server, &destination, w.unix_ms(), [nonce; 16]);
+    let password = password(
+        &key,
+        server,
+        &destination.to_bytes(),
+        w.unix_ms(),
+        [nonce; 16],
+    );
     let conn = w.raw_connect();
     let said = [
         sign_in(key.public().to_string().as_bytes(), &password),

@@ -3,8 +3,8 @@
 use braid_engine::Urgency;
 use braid_proxy::BoxConfig;
 use braid_proxy::config::Rule;
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::socks::Destination;
+use braid_secure::keys::PrivateKey;
 
 /// A file whose first lines are `top` and whose last are `bottom`.
 fn read(top: &str, bottom: &str) -> Result<BoxConfig, String> {

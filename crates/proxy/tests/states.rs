@@ -6,9 +6,9 @@ use core::time::Duration;
 
 use braid_engine::app::LocalId;
 use braid_proxy::Notice;
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
+use braid_secure::keys::{PrivateKey, PublicKey};
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key};
 

@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use braid_engine::{ApiError, Config, ConnId, Event, PathConfig, RxMeta, Stack};
 use braid_proxy::config::ServerEntry;
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::trial::{Multipath, Trial, TrialEnd, TrialReport, TrialSetup};
+use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng, ip, tcp};
 
 use world::{EPOCH, SERVER, Setup, TRIAL, World, box_key};

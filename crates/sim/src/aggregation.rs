@@ -17,8 +17,8 @@ use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
 use braid_links::middlebox::Chain;
 use braid_proxy::control::{Answer, Request};
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, socks};
+use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
 
 use crate::gateway::{BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 
 use crate::layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 use crate::spec::Role;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 
 use crate::emulator::Emulator;
 use crate::error::Error;

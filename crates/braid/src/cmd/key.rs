@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 
 use crate::cli::Key;
 use crate::failure::Failure;

@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use braid_proxy::auth;
-use braid_proxy::keys::PrivateKey;
+use braid_secure::auth;
+use braid_secure::keys::PrivateKey;
 use serde::Serialize;
 
 use crate::cli::PasswordArgs;
@@ -24,10 +24,10 @@ pub fn run(args: &PasswordArgs, json: bool) -> Result<(), Failure> {
     let now = now.map_err(|e| Failure::run("the clock of this machine is wrong", e))?;
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let nonce = braid_linux::random().map_err(|e| Failure::run("ask for randomness", e))?;
-    let (server, to) = (args.server_key, &args.destination);
+    let (server, to) = (args.server_key, args.destination.to_bytes());
     let credentials = Credentials {
         user: key.public().to_string(),
-        password: auth::to_text(&auth::password(&key, server, to, now_ms, nonce)),
+        password: auth::to_text(&auth::password(&key, server, &to, now_ms, nonce)),
     };
     match json {
         true => print_json(&credentials),

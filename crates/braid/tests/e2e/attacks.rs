@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use braid_proxy::auth::password;
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_testbed::{Capture, Captured, Role, netns};
 use braid_wire::{ip, tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -59,7 +59,7 @@ impl Client {
         let used = self.nonce.fetch_add(1, Ordering::Relaxed);
         nonce[..8].copy_from_slice(&used.to_be_bytes());
         let at = (now + minutes * 60_000) as u64;
-        let password = password(key, self.server_key, destination, at, nonce);
+        let password = password(key, self.server_key, &destination.to_bytes(), at, nonce);
         sign_in(self.key.public().to_string().as_bytes(), &password)
     }
 

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
-use braid_proxy::keys::{KEY_LEN, PrivateKey};
+use braid_secure::keys::{KEY_LEN, PrivateKey};
 use braid_testbed::render::{in_clear, render_config};
 use braid_testbed::{Capture, Captured, Role, bed, netns};
 use braid_wire::{ip, tcp};

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 use braid_testbed::Role;
 use braid_testbed::render::render_config;
 use serde_json::Value;

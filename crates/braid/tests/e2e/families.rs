@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use braid_proxy::Families;
 use braid_proxy::verdict::Health;
+use braid_secure::Families;
 use braid_testbed::render::render_config;
 
 use super::bed::{Bed, MAX_TIME_S};

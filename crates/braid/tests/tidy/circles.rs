@@ -12,8 +12,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use syn::visit::{self, Visit};
 
+/// By name of a file, the files that it points to.
+pub type Arrows<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
 /// Complaints about all of `files`, which are given by name and text.
 pub fn check(files: &[(String, String)]) -> Vec<String> {
+    let crates = arrows(files);
+    let circles = crates.values().flat_map(circles);
+    circles
+        .map(|circle| format!("{}: a circle of files", circle.join(" -> ")))
+        .collect()
+}
+
+/// The arrows between the files of each crate, by the directory of the crate.
+pub fn arrows(files: &[(String, String)]) -> BTreeMap<&str, Arrows<'_>> {
     let mut crates: BTreeMap<&str, Vec<(&str, Module)>> = BTreeMap::new();
     for (name, text) in files {
         let Some((root, path)) = name.split_once("/src/") else {
@@ -24,10 +36,10 @@ pub fn check(files: &[(String, String)]) -> Vec<String> {
             modules.push((name, Module::read(path, &file)));
         }
     }
-    let circles = crates.values().flat_map(|files| circles(files));
-    circles
-        .map(|circle| format!("{}: a circle of files", circle.join(" -> ")))
-        .collect()
+    let arrows = crates
+        .into_iter()
+        .map(|(root, files)| (root, arrows_within(&files)));
+    arrows.collect()
 }
 
 /// The names from the crate's root to the module in the file `path` below `src`; `None` for a
@@ -145,12 +157,11 @@ impl<'ast> Visit<'ast> for Module {
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }
 
-/// The circles among the files of a crate, the shortest one through each file that stands in one;
-/// each circle once.
-fn circles<'a>(files: &[(&'a str, Module)]) -> Vec<Vec<&'a str>> {
+/// The arrows between the files of one crate.
+fn arrows_within<'a>(files: &[(&'a str, Module)]) -> Arrows<'a> {
     let by_path: BTreeMap<_, _> = files.iter().map(|(_, m)| (&m.path[..], m)).collect();
     let name_of: BTreeMap<_, _> = files.iter().map(|(n, m)| (&m.path[..], *n)).collect();
-    let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut arrows = Arrows::new();
     for (name, module) in files {
         let mut targets = BTreeSet::new();
         for path in &module.named {
@@ -166,8 +177,13 @@ fn circles<'a>(files: &[(&'a str, Module)]) -> Vec<Vec<&'a str>> {
         }
         arrows.insert(name, targets);
     }
+    arrows
+}
+
+/// The circles along `arrows`, the shortest one through each place that stands in one; each circle once.
+pub fn circles<'a>(arrows: &Arrows<'a>) -> Vec<Vec<&'a str>> {
     let mut seen = BTreeSet::new();
-    let shortest = files.iter().filter_map(|(name, _)| way_back(&arrows, name));
+    let shortest = arrows.keys().filter_map(|name| way_back(arrows, name));
     shortest
         .filter(|circle| seen.insert(circle.iter().copied().collect::<BTreeSet<_>>()))
         .collect()
@@ -231,10 +247,7 @@ fn glob<'a>(
 }
 
 /// The shortest way along `arrows` from `start` back to it.
-fn way_back<'a>(
-    arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>,
-    start: &'a str,
-) -> Option<Vec<&'a str>> {
+fn way_back<'a>(arrows: &Arrows<'a>, start: &'a str) -> Option<Vec<&'a str>> {
     let mut ways = VecDeque::from([vec![start]]);
     let mut seen = BTreeSet::new();
     while let Some(way) = ways.pop_front() {

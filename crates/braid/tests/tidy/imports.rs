@@ -5,14 +5,15 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The crates from left to right; a crate imports only what stands to its left. `sim` and `linux`
-/// stand side by side.
+/// The crates from left to right; a crate imports only what stands to its left. `strategy` and `secure`
+/// stand side by side, and so do `sim` and `linux`.
 const ORDER: &[(&str, u32)] = &[
     ("wire", 0),
     ("units", 0),
     ("links", 1),
     ("engine", 2),
     ("strategy", 3),
+    ("secure", 3),
     ("proxy", 4),
     ("sim", 5),
     ("linux", 5),

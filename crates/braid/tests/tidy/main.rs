@@ -7,6 +7,7 @@
 mod circles;
 mod conformance;
 mod imports;
+mod rooms;
 mod source;
 mod types;
 
@@ -61,6 +62,11 @@ fn crates_import_only_what_stands_to_their_left() {
 #[test]
 fn no_files_import_each_other_in_a_circle() {
     report(&circles::check(&rust_files()));
+}
+
+#[test]
+fn crates_have_few_rooms_and_few_arrows_between_them() {
+    report(&rooms::check(&rust_files()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use braid::failure::Failure;
-use braid_proxy::keys::{PrivateKey, PublicKey};
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_testbed::netns;
 
 /// Links between the two namespaces.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use braid_proxy::config::Finding;
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 use rustix::process::getegid;
 
 /// Files of a directory that are looked at.

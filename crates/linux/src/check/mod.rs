@@ -15,8 +15,8 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use braid_proxy::config::{BoxConfig, Finding, ServerConfig, Verdict, key_file};
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::status::Status;
+use braid_secure::keys::PrivateKey;
 
 use machine::Machine;
 use running::{Running, Sought};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use braid_proxy::config::{BoxConfig, Finding, ServerConfig, Verdict};
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 
 use super::machine::Machine;
 use super::{boxes, servers};

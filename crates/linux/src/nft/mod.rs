@@ -15,8 +15,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::process::{Command, Stdio};
 
-use braid_proxy::Families;
 use braid_proxy::config::{MptcpHosts, Quic};
+use braid_secure::Families;
 use ipnet::IpNet;
 
 use crate::net::sysctl::Sysctl;

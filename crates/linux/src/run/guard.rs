@@ -10,8 +10,8 @@ use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use braid_proxy::Families;
 use braid_proxy::status::RulesStatus;
+use braid_secure::Families;
 use braid_wire::Instant;
 use ipnet::IpNet;
 

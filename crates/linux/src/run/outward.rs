@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use braid_engine::Config;
+use braid_proxy::LinkAddresses;
 use braid_proxy::config::{Gateway, LinkConfig, MptcpHosts, Quic, TunConfig};
-use braid_proxy::{Families, LinkAddresses};
+use braid_secure::Families;
 use ipnet::IpNet;
 
 use super::device::{Device, path_settings};

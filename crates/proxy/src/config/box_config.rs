@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use braid_engine::Ecn;
 use braid_engine::cc::{self, Algorithm};
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_units::ConfigError;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::keys::{PrivateKey, PublicKey};
 use crate::relay::Patience;
 
 use super::common::{
@@ -387,7 +387,7 @@ impl BoxConfig {
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
-            measuring: Measuring::check(src, raw.measuring)?,
+            measuring: measuring::check(src, raw.measuring)?,
             warm: raw.warm,
         })
     }
@@ -465,7 +465,7 @@ struct Raw {
     limits: BoxLimits,
     #[serde(default)]
     probing: Probing,
-    measuring: Option<Spanned<Measuring>>,
+    measuring: Option<Spanned<measuring::RawMeasuring>>,
     #[serde(default)]
     warm: Warm,
 }

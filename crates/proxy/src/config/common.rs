@@ -8,12 +8,11 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::{self, Algorithm};
+use braid_secure::keys::PrivateKey;
 use braid_units::ConfigError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-
-use crate::keys::PrivateKey;
 
 use super::error::from_toml;
 use super::types::{Interface, OneOrMany, Prefix};

@@ -1,101 +1,71 @@
 //! How a box chooses among its servers, and how it measures them.
 
-use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use braid_units::{ConfigError, value};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::selection::Quiet;
+use crate::select::selection::Quiet;
+pub use crate::select::selection::{Measuring, Select};
 
 use super::common::Source;
 use super::types::{self, OneOrMany};
-
-/// Which server a new connection goes to, of those that answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Select {
-    /// By the lowest delay where the connection is known to carry less than 1 MiB (a mosquito or a
-    /// mouse), else by the largest bandwidth.
-    #[default]
-    Auto,
-    /// The one over which most bandwidth is free.
-    Bandwidth,
-    /// The one with the shortest round trip to destinations.
-    Delay,
-    /// The first in the configuration's order. None is measured.
-    Order,
-}
-
-impl Select {
-    /// All, with their names.
-    pub const NAMES: [(&str, Select); 4] = [
-        ("auto", Select::Auto),
-        ("bandwidth", Select::Bandwidth),
-        ("delay", Select::Delay),
-        ("order", Select::Order),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        let row = Select::NAMES.iter().find(|(_, select)| *select == self);
-        row.map_or("auto", |(name, _)| name)
-    }
-}
 
 pub(super) fn select<'de, D: Deserializer<'de>>(d: D) -> Result<Select, D::Error> {
     types::word(d, "way to choose a server", &Select::NAMES)
 }
 
-/// How servers are measured: only while users send something, and never more than 1 % of a link.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Measuring {
-    /// From one measurement of a server to the next, while they change.
+/// [`Measuring`] as the file has it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename = "Measuring", deny_unknown_fields, default)]
+pub(super) struct RawMeasuring {
     #[serde(deserialize_with = "types::duration")]
-    pub least: Duration,
-    /// The same, while they do not.
+    least: Duration,
     #[serde(deserialize_with = "types::duration")]
-    pub most: Duration,
-    /// By what share another server must be better to be taken in place of one that works.
+    most: Duration,
     #[serde(deserialize_with = "share")]
-    pub gain: f64,
-    /// Times of the day, UTC, at which nothing is measured.
+    gain: f64,
     #[serde(deserialize_with = "quiet")]
-    pub quiet: Vec<Quiet>,
+    quiet: Vec<Quiet>,
 }
 
-impl Default for Measuring {
+impl Default for RawMeasuring {
     fn default() -> Self {
-        Measuring {
-            least: Duration::from_secs(5),
-            most: Duration::from_secs(300),
-            gain: 0.15,
-            quiet: Vec::new(),
+        let Measuring {
+            least,
+            most,
+            gain,
+            quiet,
+        } = Measuring::default();
+        RawMeasuring {
+            least,
+            most,
+            gain,
+            quiet,
         }
     }
 }
 
-impl Measuring {
-    /// The least and the longest time between measurements.
-    pub(crate) fn bounds(&self) -> RangeInclusive<Duration> {
-        self.least..=self.most
+pub(super) fn check(
+    src: &Source<'_>,
+    raw: Option<Spanned<RawMeasuring>>,
+) -> Result<Measuring, ConfigError> {
+    let Some(raw) = raw else {
+        return Ok(Measuring::default());
+    };
+    let RawMeasuring { least, most, .. } = *raw.get_ref();
+    if least > most {
+        let message = format!("`least` is {least:?}, which is longer than `most`, {most:?}");
+        return Err(src.error(&raw, message, "a `least` of at most `most`"));
     }
-
-    pub(super) fn check(
-        src: &Source<'_>,
-        raw: Option<Spanned<Measuring>>,
-    ) -> Result<Self, ConfigError> {
-        let Some(raw) = raw else {
-            return Ok(Measuring::default());
-        };
-        let Measuring { least, most, .. } = *raw.get_ref();
-        if least > most {
-            let message = format!("`least` is {least:?}, which is longer than `most`, {most:?}");
-            return Err(src.error(&raw, message, "a `least` of at most `most`"));
-        }
-        Ok(raw.into_inner())
-    }
+    let RawMeasuring { gain, quiet, .. } = raw.into_inner();
+    Ok(Measuring {
+        least,
+        most,
+        gain,
+        quiet,
+    })
 }
 
 fn share<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {

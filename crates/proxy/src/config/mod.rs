@@ -3,6 +3,8 @@
 //! Every setting has a default but those that name this network's own things (interfaces, the
 //! server, keys). Unknown settings are refused. A mistake is a [`ConfigError`]: file, line,
 //! what was read, what to write instead.
+//!
+//! The state of a running core is never here, nor a look at the machine.
 
 mod box_config;
 mod box_reload;
@@ -10,6 +12,7 @@ mod check;
 mod common;
 mod error;
 mod measuring;
+pub mod policy;
 mod reload;
 mod rule;
 mod server_config;

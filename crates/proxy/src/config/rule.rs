@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::socks::{Destination, is_host_name};
+use crate::protocol::socks::{Destination, is_host_name};
 
 use super::common::{Source, check_strategy};
 use super::types::{self, OneOrMany, Prefix, wrong};

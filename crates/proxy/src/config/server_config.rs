@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use braid_engine::Ecn;
 use braid_engine::cc::Algorithm;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_units::ConfigError;
 use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::keys::{PrivateKey, PublicKey};
-use crate::policy::DestinationRules;
+use super::policy::DestinationRules;
 use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name};

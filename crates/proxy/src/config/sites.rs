@@ -6,8 +6,8 @@ use braid_units::{ConfigError, value};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::plan::Site;
-use crate::selection::{Measured, Quality};
+use crate::select::plan::Site;
+use crate::select::selection::{Measured, Quality};
 
 use super::common::Source;
 use super::types::{self, OneOrMany};

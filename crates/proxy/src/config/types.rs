@@ -6,13 +6,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use braid_engine::Ecn;
+use braid_secure::keys::PublicKey;
 use braid_units::value;
 use ipnet::IpNet;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-
-use crate::keys::PublicKey;
 
 use super::error::HINT;
 

@@ -19,10 +19,10 @@ use braid_links::middlebox::{
     Direction, Edit, Middlebox, OptionEdit, Output, Packet, Scope, Target,
 };
 use braid_proxy::config::{BoxConfig, Changes, ServerConfig, UserConfig};
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::status::Status;
 use braid_proxy::trial::Trial;
 use braid_proxy::{BoxCore, Drain as _, LinkAddresses, Notice, ServerCore};
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_wire::{Instant, Rng, ip, tcp};
 
 use local::Local;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use braid_engine::ConnId;
-use braid_proxy::keys::{PrivateKey, PublicKey};
+use braid_secure::keys::{PrivateKey, PublicKey};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring;

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 
 use braid_engine::{ConnectOptions, Protocol};
 use braid_links::{QueueLimit, Settings};
-use braid_proxy::auth::password;
 use braid_proxy::config::{DEFAULT_PORT, UserConfig};
-use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_secure::auth::password;
+use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_sim::aggregation::{
     Aggregation, AggregationConfig, Load, TransferId, content_addr, server_addr,
 };
@@ -192,7 +192,7 @@ impl Guest {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&self.nonces.to_be_bytes());
         let at = (EPOCH_MS + now.as_millis()).saturating_add_signed(off_ms);
-        let password = password(key, self.server, to, at, nonce);
+        let password = password(key, self.server, &to.to_bytes(), at, nonce);
         sign_in(guest_key().public().to_string().as_bytes(), &password)
     }
 

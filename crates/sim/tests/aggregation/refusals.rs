@@ -2,7 +2,7 @@
 
 use braid_engine::CloseReason;
 use braid_proxy::config::Protection;
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 use braid_sim::aggregation::{Aggregation, AggregationConfig, Load};
 
 use crate::support::{ask, box_counters, ending, millis, secs, server_counters, start, two_links};

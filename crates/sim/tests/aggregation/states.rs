@@ -6,9 +6,9 @@ use braid_links::Settings;
 use braid_links::middlebox::{Chain, Edit, OptionEdit, Scope, Target};
 use braid_proxy::config::Select;
 use braid_proxy::control::{Answer, Request};
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
+use braid_secure::keys::PrivateKey;
 use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load};
 use braid_sim::transfer::PathSettings;
 

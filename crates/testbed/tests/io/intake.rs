@@ -15,8 +15,8 @@ use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
 use braid_linux::sockets::{Limits, Sockets};
-use braid_proxy::Families;
 use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
+use braid_secure::Families;
 use braid_testbed::netns;
 use rustix::event::{Timespec, epoll};
 

@@ -12,8 +12,8 @@ use braid_linux::nft::{self, BoxRules, Hop, Mapping, Rules, Ruleset, ServerRules
 use braid_linux::selftest::{self, Verdict};
 use braid_linux::sys::bind_packet_socket;
 use braid_linux::tun::{PacketIo, Tun};
-use braid_proxy::Families;
 use braid_proxy::config::{MptcpHosts, Quic};
+use braid_secure::Families;
 use braid_testbed::netns;
 use braid_wire::icmp::{self, Kind, TcpError, verify_v6_checksum};
 use braid_wire::{Seq32, ip, tcp};

@@ -9,7 +9,7 @@ use std::thread;
 
 use braid_linux::run::{Privileges, run_box, run_server};
 use braid_proxy::config::{BoxConfig, ServerConfig};
-use braid_proxy::keys::PrivateKey;
+use braid_secure::keys::PrivateKey;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::support::{TIMEOUT, World, wait_for};

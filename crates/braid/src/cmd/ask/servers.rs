@@ -1,9 +1,9 @@
 //! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path, then of
 //! the way beyond the server, and which is chosen by what.
 
-use braid_proxy::Families;
 use braid_proxy::selection::Quality;
 use braid_proxy::status::ServerStatus;
+use braid_secure::Families;
 
 use super::columns::{Align, Columns};
 use super::units::{self, or_none};

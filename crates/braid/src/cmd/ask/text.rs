@@ -359,7 +359,7 @@ mod tests {
                 over_links: vec![Condition::Working; 2],
                 by_bandwidth: true,
                 by_delay: true,
-                families: braid_proxy::Families::BOTH,
+                families: braid_secure::Families::BOTH,
                 addresses: vec!["203.0.113.7:1080".parse().unwrap()],
                 reached: true,
                 current: true,

@@ -317,7 +317,7 @@ mod tests {
     use std::time::Duration;
 
     use braid_engine::FallbackCause;
-    use braid_proxy::keys::PrivateKey;
+    use braid_secure::keys::PrivateKey;
 
     use super::*;
 

@@ -18,9 +18,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use braid_proxy::config::{BoxConfig, Finding, LinkConfig, ServerEntry, Verdict};
-use braid_proxy::keys::PrivateKey;
 use braid_proxy::status::Status;
 use braid_proxy::trial::{Trial, TrialEnd, TrialReport, TrialSetup};
+use braid_secure::keys::PrivateKey;
 use socket2::Socket;
 
 use super::machine::{Machine, Way};

@@ -292,7 +292,7 @@ impl BoxConfig {
 /// A key that may be a public one in the place of a private one.
 pub(super) fn looks_public(
     at: (&'static str, &'static str),
-    key: &crate::keys::PrivateKey,
+    key: &braid_secure::keys::PrivateKey,
     remedy: &str,
 ) -> Option<Finding> {
     if !key.looks_public() {

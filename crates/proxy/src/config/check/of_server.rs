@@ -5,11 +5,11 @@ use core::time::Duration;
 
 use ipnet::IpNet;
 
+use super::super::policy::DestinationPolicy;
 use super::super::server_config::{ServerConfig, UserConfig};
 use super::of_box::looks_public;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
-use crate::policy::DestinationPolicy;
 
 /// Shorter ones give up before a distant box can answer.
 const LEAST_HANDSHAKE: Duration = Duration::from_millis(500);

@@ -1,0 +1,137 @@
+//! The verdict on a status.
+
+use braid_secure::Families;
+
+use super::status::{ProxyStatus, Role, RulesStatus, Status};
+use super::verdict::{Condition, Health, Reason, Verdict};
+
+/// The verdict on a status, with what is known of the machine.
+pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
+    let mut reasons = machine.to_vec();
+    reasons.extend(of_rules(&status.rules));
+    if status.role == Role::Box {
+        reasons.extend(of_proxy(status));
+        reasons.extend(of_families(status));
+        let servers = status.servers.iter();
+        reasons.extend(servers.filter_map(|s| s.condition.of_server(&s.name)));
+        let links = status.paths.iter();
+        reasons.extend(links.filter_map(|l| l.condition?.of_link(&l.name)));
+        reasons.extend(of_ways(status));
+    }
+    Verdict::new(reasons)
+}
+
+/// Returns what keeps users from a server that is in use over one of the links, though both are in order
+/// otherwise: a network may treat one address or port unlike others.
+fn of_ways(status: &Status) -> impl Iterator<Item = Reason> {
+    let used = status.servers.iter().filter(|s| s.current);
+    let used = used.filter(|s| s.condition.serves());
+    let ways = used.flat_map(|server| {
+        let links = status.paths.iter().zip(&server.over_links);
+        links.map(move |(link, over)| (link, server, *over))
+    });
+    let ways = ways.filter(|(link, ..)| link.condition == Some(Condition::Working));
+    ways.filter_map(|(link, server, over)| over.of_way(&link.name, &server.name))
+}
+
+/// What is wrong with what was set up in the kernel.
+fn of_rules(rules: &RulesStatus) -> Option<Reason> {
+    let RulesStatus::Missing { why } = rules else {
+        return None;
+    };
+    Some(Reason {
+        code: "rules-missing".to_owned(),
+        subject: None,
+        health: Health::Down,
+        message: format!("{why}; users have no service"),
+        remedy: "keep the program that removes them from these rules and routes; the log names it where the \
+                 kernel tells"
+            .to_owned(),
+    })
+}
+
+/// The address families of destinations that no server reaches which answers.
+fn of_families(status: &Status) -> Vec<Reason> {
+    let answering = status.servers.iter().filter(|s| s.reached);
+    let reached = answering.map(|s| s.families).reduce(Families::or);
+    let Some(reached) = reached.filter(|_| status.proxy.is_some_and(|p| p.taking_in)) else {
+        return Vec::new();
+    };
+    let mut reasons = Vec::new();
+    if !reached.v6 {
+        reasons.push(Reason {
+            code: "no-ipv6".to_owned(),
+            subject: None,
+            // Next to everything on the Internet has IPv4 too.
+            health: Health::Working,
+            message: "no server reaches IPv6 destinations: new connections there are refused, so that programs \
+                      use IPv4"
+                .to_owned(),
+            remedy: "give a server IPv6 (an address and a default route), or leave it so".to_owned(),
+        });
+    }
+    if !reached.v4 {
+        reasons.push(Reason {
+            code: "no-ipv4".to_owned(),
+            subject: None,
+            health: Health::Degraded,
+            message: "no server reaches IPv4 destinations: new connections there are refused, so that programs \
+                      use IPv6; users cannot reach what has IPv4 only"
+                .to_owned(),
+            remedy: "give a server IPv4 (an address and a default route)".to_owned(),
+        });
+    }
+    reasons
+}
+
+/// What is wrong with what becomes of new connections.
+fn of_proxy(status: &Status) -> Option<Reason> {
+    let (code, health, message, remedy) = match status.proxy? {
+        ProxyStatus {
+            taking_in: true, ..
+        } => return None,
+        ProxyStatus { on: false, .. } => (
+            "switched-off",
+            Health::Degraded,
+            "aggregation is switched off: new connections are forwarded over one link, unprotected",
+            "switch it on: braid box proxy on",
+        ),
+        _ if status
+            .paths
+            .iter()
+            .all(|l| l.condition == Some(Condition::Down)) =>
+        {
+            (
+                "no-link",
+                Health::Down,
+                "no link is up: users have no Internet",
+                "check the links below",
+            )
+        }
+        _ if status
+            .servers
+            .iter()
+            .all(|s| s.condition == Condition::Untried) =>
+        {
+            (
+                "starting",
+                Health::Degraded,
+                "no server has answered yet: new connections are forwarded over one link, unprotected",
+                "wait a few seconds",
+            )
+        }
+        _ => (
+            "no-server",
+            Health::Down,
+            "no server can be used: new connections are forwarded over one link, unprotected",
+            "see the servers and links below",
+        ),
+    };
+    Some(Reason {
+        code: code.to_owned(),
+        subject: None,
+        health,
+        message: message.to_owned(),
+        remedy: remedy.to_owned(),
+    })
+}

@@ -1,0 +1,282 @@
+//! What is known of a user's connection beforehand, and from where.
+
+use braid_engine::Urgency;
+use braid_engine::strategy::FlowSize;
+use braid_strategy::predict::{Place, Predictor};
+use braid_wire::Instant;
+
+use crate::config::Rule;
+use crate::protocol::hints::FlowHints;
+use crate::protocol::socks::Destination;
+use crate::relay::sniff::Seen;
+
+/// Most places whose flows are remembered; 2 MB with all of them.
+const MAX_PLACES: usize = 4_096;
+
+/// An upload beyond this is likely to be more than its answer; of a smaller one nothing follows.
+const LARGE_UPLOAD: u64 = 16 << 10;
+
+/// A user's connection, as far as it tells of itself.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) destination: Destination,
+    /// What its program says of it.
+    pub(crate) declared: FlowHints,
+    /// Code point of its SYN.
+    pub(crate) dscp: u8,
+    /// Name of the destination in lower case, where it is known.
+    host: Option<String>,
+    upload: Option<u64>,
+}
+
+impl Flow {
+    /// Name of the destination in lower case, where it is known beside the address.
+    pub(crate) fn host(&self) -> Option<&str> {
+        let named = matches!(self.destination, Destination::Name(..));
+        self.host.as_deref().filter(|_| !named)
+    }
+
+    /// A connection of which no more is known.
+    pub(crate) fn new(destination: Destination, declared: FlowHints, dscp: u8) -> Self {
+        let host = match &destination {
+            Destination::Address(_) => None,
+            Destination::Name(name, _) => Some(name.trim_end_matches('.').to_ascii_lowercase()),
+        };
+        Flow {
+            destination,
+            declared,
+            dscp,
+            host,
+            upload: None,
+        }
+    }
+
+    /// Its first bytes were seen.
+    pub(crate) fn see(&mut self, seen: Seen) {
+        self.host = self.host.take().or(seen.host);
+        self.upload = seen.upload;
+    }
+
+    /// Where it goes; what says most of it comes first.
+    fn places(&self) -> Vec<Place> {
+        let (address, port) = match self.destination {
+            Destination::Address(addr) => {
+                (Some(Place::Address(addr.ip(), addr.port())), addr.port())
+            }
+            Destination::Name(_, port) => (None, port),
+        };
+        let name = self.host.clone().map(|host| Place::Name(host, port));
+        name.into_iter().chain(address).collect()
+    }
+}
+
+/// Knows connections beforehand: by what they say, by rules, and by those of the past.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    rules: Vec<Rule>,
+    past: Predictor,
+}
+
+impl Intake {
+    pub(crate) fn new(rules: Vec<Rule>) -> Self {
+        Intake {
+            rules,
+            past: Predictor::new(MAX_PLACES),
+        }
+    }
+
+    /// Goes on with other rules; what was learnt of places stays.
+    pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) {
+        self.rules = rules;
+    }
+
+    /// What is known of `flow`. What its program says counts before the rules, these before the
+    /// marks of its packets and what those before it were like.
+    pub(crate) fn hints(&mut self, now: Instant, flow: &Flow) -> FlowHints {
+        let host = flow.host.as_deref();
+        let mut rules = self.rules.iter();
+        let rule = rules.find(|rule| rule.is_for(&flow.destination, host));
+        let usual = match rule.and_then(|rule| rule.size) {
+            Some(bytes) => FlowSize::Predicted(bytes),
+            None => self.past.predict(now, &flow.places()),
+        };
+        let least = usual.bytes().unwrap_or(0).max(LARGE_UPLOAD);
+        let upload = flow.upload.filter(|bytes| *bytes > least);
+        let read = upload.map_or(FlowSize::Unknown, FlowSize::Read);
+        let declared = &flow.declared;
+        let by_rule = rule.and_then(|rule| rule.urgency);
+        let strategy = rule.and_then(|rule| rule.strategy.as_ref());
+        FlowHints {
+            size: usual.or_better(read).or_better(declared.size),
+            urgency: declared.urgency.or(by_rule).or(urgency_of(flow.dscp)),
+            deadline: declared.deadline,
+            strategy: declared.strategy.as_ref().or(strategy).cloned(),
+        }
+    }
+
+    /// A connection ended that carried `bytes` in the direction that carried more.
+    pub(crate) fn learn(&mut self, now: Instant, flow: &Flow, bytes: u64) {
+        if bytes > 0 {
+            self.past.record(now, &flow.places(), bytes);
+        }
+    }
+}
+
+/// What the code point of a packet asks for, by the classes of RFC 8325 section 4.3: voice and
+/// network control, video, background; `None` for the others.
+fn urgency_of(dscp: u8) -> Option<Urgency> {
+    match dscp {
+        // CS5, VOICE-ADMIT, EF, CS6, CS7.
+        40 | 44 | 46 | 48 | 56 => Urgency::new(1),
+        // AF41, AF42, AF43.
+        34 | 36 | 38 => Urgency::new(2),
+        // LE (RFC 8622), CS1.
+        1 | 8 => Some(Urgency::LEAST),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+
+    /// A box with these rules, by their table in `box.toml`.
+    fn intake(rules: &str) -> Intake {
+        let text = format!(
+            "lan = \"eth0\"\nlink = {{ interface = \"wlan0\" }}\n[server]\n\
+             address = \"203.0.113.7\"\nkey = \"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"\n\
+             {rules}"
+        );
+        let key = braid_secure::keys::PrivateKey::from_seed([1; 32]);
+        let config = crate::BoxConfig::with_key("box.toml", &text, key).unwrap();
+        Intake::new(config.rules)
+    }
+
+    fn flow() -> Flow {
+        let destination = "198.51.100.1:443".parse::<core::net::SocketAddr>().unwrap();
+        Flow::new(destination.into(), FlowHints::default(), 0)
+    }
+
+    fn declared(text: &str) -> Flow {
+        let (declared, mistakes) = FlowHints::from_text(text);
+        assert_eq!(mistakes, []);
+        Flow { declared, ..flow() }
+    }
+
+    fn seen(host: Option<&str>, upload: Option<u64>) -> Seen {
+        let host = host.map(str::to_owned);
+        Seen { host, upload }
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_connection_that_says_nothing() {
+        assert_eq!(intake("").hints(NOW, &flow()), FlowHints::default());
+    }
+
+    /// RFC 8325 section 4.3, of which only what is more or less urgent than the rest.
+    #[test]
+    fn marks_say_how_urgent_a_connection_is() {
+        let mut intake = intake("");
+        let levels = (0..64u8).filter_map(|dscp| {
+            let flow = Flow { dscp, ..flow() };
+            let urgency = intake.hints(NOW, &flow).urgency?;
+            Some((dscp, urgency.level()))
+        });
+        let expected = [
+            (1, 7),
+            (8, 7),
+            (34, 2),
+            (36, 2),
+            (38, 2),
+            (40, 1),
+            (44, 1),
+            (46, 1),
+            (48, 1),
+            (56, 1),
+        ];
+        assert_eq!(levels.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_first_rule_counts_before_marks_and_behind_what_a_program_says() {
+        let mut intake = intake(
+            "[[rule]]\nport = 443\nurgency = 5\nstrategy = \"redundant\"\nsize = \"1MB\"\n\
+             [[rule]]\nurgency = 6\n",
+        );
+        let marked = Flow { dscp: 46, ..flow() };
+        let by_rule = FlowHints {
+            size: FlowSize::Predicted(1_000_000),
+            urgency: Urgency::new(5),
+            deadline: None,
+            strategy: Some("redundant".to_owned()),
+        };
+        assert_eq!(intake.hints(NOW, &marked), by_rule);
+        let flow = declared("urgency=0,size=7,strategy=roundrobin,deadline=1s");
+        assert_eq!(intake.hints(NOW, &flow), flow.declared);
+        let flow = declared("urgency=0");
+        let urgency = Some(Urgency::MOST);
+        assert_eq!(intake.hints(NOW, &flow), FlowHints { urgency, ..by_rule });
+    }
+
+    #[test]
+    fn a_rule_for_a_domain_waits_for_its_name() {
+        let mut intake = intake("[[rule]]\ndomain = \"example\"\nurgency = 7\n");
+        let mut flow = flow();
+        assert_eq!(intake.hints(NOW, &flow).urgency, None);
+        flow.see(seen(Some("a.example"), None));
+        assert_eq!(intake.hints(NOW, &flow).urgency, Some(Urgency::LEAST));
+        let destination = Destination::Name("B.Example.".to_owned(), 80);
+        let named = Flow::new(destination, FlowHints::default(), 0);
+        assert_eq!(intake.hints(NOW, &named).urgency, Some(Urgency::LEAST));
+    }
+
+    #[test]
+    fn the_length_of_an_upload_counts_where_it_is_likely_to_be_the_larger_direction() {
+        let mut intake = intake("");
+        let mut size = |flow: &mut Flow, upload| {
+            flow.see(seen(None, Some(upload)));
+            intake.hints(NOW, flow).size
+        };
+        assert_eq!(size(&mut flow(), 300), FlowSize::Unknown);
+        assert_eq!(size(&mut flow(), 16 << 10), FlowSize::Unknown);
+        assert_eq!(size(&mut flow(), 100_000), FlowSize::Read(100_000));
+        let mut with_hint = declared("size=5kB");
+        assert_eq!(size(&mut with_hint, 100_000), FlowSize::Declared(5_000));
+        (0..8).for_each(|_| intake.learn(NOW, &flow(), 200_000));
+        let mut size = |upload| {
+            let mut flow = flow();
+            flow.see(seen(None, Some(upload)));
+            intake.hints(NOW, &flow).size
+        };
+        assert_eq!(size(100_000), FlowSize::Predicted(200_000));
+        assert_eq!(size(300_000), FlowSize::Read(300_000));
+    }
+
+    #[test]
+    fn sizes_are_predicted_by_name_where_it_is_known_and_by_address_where_it_is_not() {
+        let mut intake = intake("");
+        for (host, bytes) in [("a.example", 20_000), ("b.example", 80_000)] {
+            let mut flow = flow();
+            flow.see(seen(Some(host), None));
+            (0..8).for_each(|_| intake.learn(NOW, &flow, bytes));
+        }
+        let mut size = |host| {
+            let mut flow = flow();
+            flow.see(seen(host, None));
+            intake.hints(NOW, &flow).size
+        };
+        assert_eq!(size(Some("a.example")), FlowSize::Predicted(20_000));
+        assert_eq!(size(Some("b.example")), FlowSize::Predicted(80_000));
+        assert_eq!(size(Some("c.example")), FlowSize::Predicted(50_000));
+        assert_eq!(size(None), FlowSize::Predicted(50_000));
+    }
+
+    #[test]
+    fn what_carried_nothing_teaches_nothing() {
+        let mut intake = intake("");
+        (0..8).for_each(|_| intake.learn(NOW, &flow(), 0));
+        assert!(intake.past.is_empty());
+    }
+}

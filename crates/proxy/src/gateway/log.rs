@@ -1,0 +1,83 @@
+//! What the log says of users' connections: one line for each kind and source a minute.
+
+use core::net::IpAddr;
+
+use braid_engine::ApiError;
+use braid_wire::Instant;
+
+use super::BoxCore;
+use super::guests::Guest;
+use super::session::{Outcome, Session};
+use crate::protocol::socks::{ClientError, Reply};
+use crate::relay::End;
+
+impl BoxCore {
+    /// Counts and names the hints of a program that could not be read.
+    pub(super) fn note_mistakes(&mut self, now: Instant, guest: &Guest) {
+        let Some(mistake) = guest.mistakes.first() else {
+            return;
+        };
+        self.counters.bad_hints += guest.mistakes.len() as u64;
+        let host = guest.host;
+        if let Some(left_out) = self.limiter.allow(now, "hints", host) {
+            // Quoted, for it may be anything.
+            let (what, expected) = (&mistake.what, &mistake.expected);
+            tracing::warn!(%host, left_out, ?what, expected, "a program's hint is left out");
+        }
+    }
+
+    /// Says how a session ended, where its operator has to know.
+    pub(super) fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
+        let (host, destination) = (session.host, &session.flow.destination);
+        tracing::debug!(%host, %destination, ?outcome, "connection ended");
+        // None where the server was taken out of the configuration meanwhile.
+        let entry = self.upstream.server(session.server);
+        let address = entry.and_then(|entry| entry.endpoint_v4().or(entry.endpoint_v6()));
+        let Some(server) = address else {
+            return;
+        };
+        match outcome {
+            Outcome::NoServer => self.warn_no_server(now, server.ip(), None),
+            Outcome::Refused(ClientError::AuthRefused | ClientError::MethodRefused) => {
+                if let Some(left_out) = self.limiter.allow(now, "auth", server.ip()) {
+                    tracing::error!(
+                        %server, left_out,
+                        "the server refuses this box: check both public keys and the clock"
+                    );
+                }
+            }
+            Outcome::Unprotected(why) | Outcome::Relayed(End::Broken(why)) => {
+                let (kind, text) = why.at_box();
+                if let Some(left_out) = self.limiter.allow(now, kind, server.ip()) {
+                    tracing::error!(%server, left_out, ?why, "{text}");
+                }
+            }
+            Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {
+                if let Some(left_out) = self.limiter.allow(now, "server", server.ip()) {
+                    tracing::warn!(
+                        %server, left_out,
+                        "what answers is not a Braid server, or a different version, or a server that is \
+                         ending: a user's connection was reset; check address, port and versions"
+                    );
+                }
+            }
+            Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
+                if let Some(left_out) = self.limiter.allow(now, "rules", host) {
+                    tracing::warn!(%destination, left_out, "the server's rules forbid this");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Says that a user gets no server.
+    pub(super) fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
+        if self.ending {
+            return;
+        }
+        if let Some(left_out) = self.limiter.allow(now, "no server", source) {
+            let error = error.map_or_else(|| "no answer".to_owned(), |e| e.to_string());
+            tracing::warn!(error, left_out, "no server can be reached");
+        }
+    }
+}

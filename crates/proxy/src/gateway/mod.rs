@@ -1,0 +1,954 @@
+//! The aggregation box: takes users' connections in and carries them to a server over all links.
+//!
+//! The room has the sessions of users, from the first byte to the end. Which server and link a connection takes, and
+//! what is known of them, is never here: the gateway asks the uplink.
+
+mod guests;
+mod intake;
+mod log;
+mod reload;
+mod session;
+mod status;
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_engine::app::{Arrival, Core, Ctx, LocalError, LocalEvent, LocalId};
+use braid_engine::{
+    ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
+};
+use braid_secure::channel::Channel;
+use braid_wire::{Instant, Rng};
+
+use crate::admin::records::Kept;
+use crate::admin::report::{BoxCounters, FORGED_JOIN, LogLimiter};
+use crate::admin::status::{About, RulesStatus};
+use crate::admin::verdict::Reason;
+use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
+use crate::protocol::hints::FlowHints;
+use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};
+use crate::relay::sniff::{self, Seen};
+use crate::relay::table::{Due, SessionId, Table};
+use crate::relay::{self, End, Moved, Relay, StepError, Turn};
+use crate::uplink::{self, LinkAddresses, Notice, Trouble, Upstream, Wish};
+
+use guests::{Guests, Step};
+use intake::{Flow, Intake};
+use session::{Outcome, Session, Stage};
+
+/// The box as a sans-IO core.
+///
+/// # How to drive it
+///
+/// 1. [`set_wall_clock`](Self::set_wall_clock) once at the start, then whenever the system's clock
+///    was set, at least once a minute.
+/// 2. [`add_link`](Self::add_link) for each link of the configuration, and
+///    [`set_link_up`](Self::set_link_up) whenever one comes or goes (never
+///    [`Stack::set_path_up`] itself: the core keeps metered links down until they are needed).
+/// 3. Events as [`Core`] describes; then [`poll_notice`](Self::poll_notice) until `None`.
+///
+/// Users' connections are to be taken in only while [`intake_wanted`](Self::intake_wanted);
+/// taking in one less or one more around a change does no harm.
+#[derive(Debug)]
+pub struct BoxCore {
+    about: About,
+    timeouts: BoxTimeouts,
+    limits: BoxLimits,
+    upstream: Upstream,
+    intake: Intake,
+    guests: Guests,
+    sessions: Table<Session>,
+    /// Connections of each host of the LAN.
+    per_host: BTreeMap<IpAddr, usize>,
+    /// Connections whose destination is not connected yet.
+    handshakes: usize,
+    counters: BoxCounters,
+    limiter: LogLimiter,
+    /// What is not in order on this host, which the driver knows.
+    machine: Vec<Reason>,
+    /// It is about to end: that nothing can be opened is no news then.
+    ending: bool,
+}
+
+/// Most timers that are served and sessions that get another turn before packets are sent.
+const BATCH: usize = 32;
+
+/// Most attempts to reach a server for one connection.
+const MAX_ATTEMPTS: usize = 4;
+
+/// Most bytes of a user that go over a connection before the server has signed the box in or, on a warm
+/// one, has answered: they are kept for another connection. As much as two links take in a first round
+/// trip.
+const MAX_REPEATED: usize = 32 << 10;
+
+impl BoxCore {
+    /// A core without links. `strategy` gives each connection its own, as that of the stack does; `rng`
+    /// must be a stream of its own.
+    pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
+        BoxCore {
+            about: About {
+                name: config.name.clone(),
+                strategy: config.strategy.clone(),
+                congestion: config.congestion.name(),
+                rules: RulesStatus::default(),
+            },
+            timeouts: config.timeouts.clone(),
+            limits: config.limits.clone(),
+            upstream: Upstream::new(config, rng, strategy),
+            intake: Intake::new(config.rules.clone()),
+            guests: Guests::default(),
+            sessions: Table::default(),
+            per_host: BTreeMap::new(),
+            handshakes: 0,
+            counters: BoxCounters::default(),
+            limiter: LogLimiter::default(),
+            machine: Vec::new(),
+            ending: false,
+        }
+    }
+
+    /// Says what became of the rules of the kernel, for whoever asks.
+    pub fn set_rules(&mut self, rules: RulesStatus) {
+        self.about.rules = rules;
+    }
+
+    /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
+    pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
+        self.upstream.set_wall_clock(now, since_epoch);
+    }
+
+    /// Adds link number `link` of the configuration to the stack; it starts down.
+    ///
+    /// # Errors
+    /// As [`Stack::add_path`].
+    pub fn add_link(
+        &mut self,
+        now: Instant,
+        link: usize,
+        addresses: LinkAddresses,
+        stack: &mut Stack,
+    ) -> Result<PathId, ApiError> {
+        self.upstream.add_link(now, link, addresses, None, stack)
+    }
+
+    /// The same in the place of a link whose path was [removed](Self::remove_path).
+    pub fn replace_link(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        (link, addresses): (usize, LinkAddresses),
+        stack: &mut Stack,
+    ) -> Result<PathId, ApiError> {
+        self.upstream
+            .add_link(now, link, addresses, Some(path), stack)
+    }
+
+    /// Says that the link of `path` has these addresses now: it may lose a family and get one back. Its MTU
+    /// stays as it was.
+    pub fn set_link_addresses(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        addresses: LinkAddresses,
+        stack: &mut Stack,
+    ) {
+        self.upstream
+            .set_link_addresses(now, path, addresses, stack);
+    }
+
+    /// Says whether the link of `path` has carrier, address and gateway.
+    pub fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
+        self.upstream.set_link_up(now, path, up, stack);
+    }
+
+    /// Says that packets may leave the link of `path` with another address than before, or through another
+    /// network: what is known of it is looked into at once.
+    pub fn renew_link(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
+        stack.doubt_path(now, path);
+        stack.forget_middleboxes(path);
+        self.upstream.renew_link(now, path);
+    }
+
+    /// Says that packets go out over the link of `path` and none come back: whether it still leads
+    /// to a server is asked at once.
+    pub fn doubt_link(&mut self, now: Instant, path: PathId) {
+        self.upstream.doubt_link(now, path);
+    }
+
+    /// Says that this machine stood still for long, as in suspend: peers and NATs have seen nothing of it
+    /// meanwhile, though its own clock has not moved. Every link and every connection is validated, and
+    /// connections that wait for users are closed.
+    pub fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
+        self.upstream.on_resumed(now, stack);
+    }
+
+    /// The link for everything that is not TCP; `None` where no link is up.
+    pub fn best_path(&self) -> Option<PathId> {
+        self.upstream.best_path()
+    }
+
+    /// Whether new connections are to be taken in ([`Notice::Intake`]); `false` until a server
+    /// answered for the first time.
+    pub fn intake_wanted(&self) -> bool {
+        self.upstream.intake_wanted()
+    }
+
+    /// Whether the link of `path` is switched off ([`Request::Link`](crate::admin::control::Request)).
+    pub fn is_off(&self, path: PathId) -> bool {
+        self.upstream.is_off(path)
+    }
+
+    /// What is known of the paths to servers and is to be kept beyond this process; nothing that is
+    /// too old.
+    pub fn kept(&self, now: Instant, stack: &Stack) -> Kept {
+        Kept {
+            records: self.upstream.kept_records(now, stack),
+            measurements: self.upstream.kept_measurements(now),
+        }
+    }
+
+    /// Remembers what was kept of the links there are, after they were added and the wall clock was
+    /// set. What is too old or makes no sense is left out. Where `now` is less than
+    /// [`LONGEST`](crate::admin::records::LONGEST) after the origin of time, some of it looks younger than
+    /// it is.
+    pub fn load_kept(&mut self, now: Instant, stack: &mut Stack, kept: &Kept) {
+        self.upstream.load_records(now, stack, &kept.records);
+        self.upstream.load_measurements(now, &kept.measurements);
+    }
+
+    /// The next notice; repeats nothing that did not change. What holds at the start is
+    /// `BestPath(None)`, `Reached(_, true)` and `Intake(false)`.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.upstream.poll_notice(&mut self.counters)
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &BoxCounters {
+        &self.counters
+    }
+
+    /// Users' connections now.
+    pub fn connections(&self) -> usize {
+        self.sessions.len() + self.guests.len()
+    }
+}
+
+impl Core for BoxCore {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        if let Event::JoinForged { remote: from, .. } = event {
+            // The engine counts them all.
+            if let Some(left_out) = self.limiter.allow(ctx.now, "forged subflow", from.ip()) {
+                tracing::warn!(%from, left_out, "{FORGED_JOIN}");
+            }
+            return;
+        }
+        let cx = &mut uplink::Context {
+            now: ctx.now,
+            stack: ctx.stack,
+            counters: &mut self.counters,
+        };
+        if self.upstream.on_event(cx, &event) {
+            return;
+        }
+        if let Some(id) = self.sessions.by_conn(event.conn()) {
+            self.on_conn_event(ctx, id, event);
+        } else if let Event::Accepted { conn, .. } = event {
+            // A box listens on nothing.
+            ctx.stack.abort(ctx.now, conn);
+        }
+    }
+
+    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+        if let LocalEvent::Accepted {
+            id,
+            peer,
+            destination,
+            arrival,
+            dscp,
+        } = event
+        {
+            return self.on_accepted(ctx, id, peer.ip(), (arrival, destination, dscp));
+        }
+        if let Some(step) = self.guests.on_event(ctx, &event) {
+            return self.on_guest(ctx, step);
+        }
+        let Some(id) = self.sessions.by_local(event.id()) else {
+            return;
+        };
+        match event {
+            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
+            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
+            LocalEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Local)),
+            // A box neither connects nor looks up.
+            _ => {}
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let own = self.sessions.next_timeout();
+        let times = [
+            own,
+            self.guests.next_timeout(),
+            self.upstream.next_timeout(),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        if self.upstream.next_timeout().is_some_and(|at| at <= ctx.now) {
+            let cx = &mut uplink::Context {
+                now: ctx.now,
+                stack: ctx.stack,
+                counters: &mut self.counters,
+            };
+            self.upstream.handle_timeout(cx);
+        }
+        for _ in 0..BATCH {
+            match self.sessions.pop_due(ctx.now) {
+                Some((id, Due::Timer)) => self.on_timer(ctx, id),
+                Some((id, Due::Turn)) => self.advance(ctx, id),
+                None => break,
+            }
+        }
+        for _ in 0..BATCH {
+            let Some(guest) = self.guests.pop_late(ctx) else {
+                break;
+            };
+            self.on_guest(ctx, Step::Gone(guest));
+        }
+    }
+}
+
+impl BoxCore {
+    fn on_conn_event(&mut self, ctx: &mut Ctx<'_>, id: SessionId, event: Event) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let server = session.server;
+        session.past.on_event(&event);
+        match event {
+            Event::Connected { .. } => {
+                let answers = ClientHandshake::new(session.channel.is_protected());
+                self.on_connected(ctx, id, Box::new(answers));
+            }
+            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::SubflowEstablished { path, rtt, .. } => {
+                if matches!(session.stage, Stage::Connecting(_)) && session.path != path {
+                    // The engine had no answer there and went elsewhere by itself.
+                    let silent = core::mem::replace(&mut session.path, path);
+                    self.upstream.on_doubt(ctx.now, server, silent);
+                }
+                self.upstream
+                    .on_subflow(ctx.now, server, path, rtt, ctx.stack);
+            }
+            Event::SubflowClosed {
+                reason: SubflowCloseReason::Reset,
+                ..
+            } if session.may_fall_back(ctx.stack) => {
+                self.fall_back(ctx, id);
+            }
+            Event::SubflowClosed { path, reason, .. } => {
+                self.upstream
+                    .on_subflow_closed(ctx.now, server, path, reason);
+            }
+            Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
+            Event::FellBack { cause, .. } => {
+                let at = (server, session.path);
+                self.upstream.on_fell_back(ctx.now, at, cause, ctx.stack);
+            }
+            // The server says itself when it is done with a user.
+            Event::FlowDelivered { .. } | Event::Accepted { .. } | Event::JoinForged { .. } => {}
+        }
+    }
+
+    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            mark(&mut session.relay);
+        }
+        self.advance(ctx, id);
+    }
+
+    fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
+            self.upstream.on_doubt_everywhere(ctx.now, session.server);
+        }
+        tracing::debug!(?reason, "connection to the server closed");
+        match session.stage {
+            Stage::Connecting(_) => self.retry(ctx, id),
+            Stage::Negotiating(_) if session.may_fall_back(ctx.stack) => {
+                if !self.fall_back(ctx, id) {
+                    self.end(ctx, id, Outcome::NoServer);
+                }
+            }
+            Stage::Negotiating(_) => self.try_another(ctx, id, Outcome::ServerFailed),
+            Stage::Leaving(_) if reason == CloseReason::Finished => {
+                self.end(ctx, id, Outcome::Relayed(End::Finished));
+            }
+            // Its timer is due.
+            Stage::Unreached => {}
+            Stage::Relaying | Stage::Leaving(_) => {
+                let end = session.relay.on_closed(&session.channel, reason);
+                self.end(ctx, id, Outcome::Relayed(end));
+            }
+        }
+    }
+
+    fn on_accepted(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: LocalId,
+        peer: IpAddr,
+        (arrival, destination, dscp): (Arrival, SocketAddr, u8),
+    ) {
+        self.counters.accepted += 1;
+        let host = peer.to_canonical();
+        if !self.admit(ctx, host) {
+            return ctx.local.reset(id);
+        }
+        match arrival {
+            Arrival::Intercepted => {
+                let ip = destination.ip().to_canonical();
+                let destination = SocketAddr::new(ip, destination.port()).into();
+                let flow = Flow::new(destination, FlowHints::default(), dscp);
+                self.open(ctx, (id, host), flow, false);
+            }
+            Arrival::Addressed => {
+                let deadline = ctx.now + self.timeouts.connect;
+                let step = self.guests.welcome(ctx, (id, host), dscp, deadline);
+                self.on_guest(ctx, step);
+            }
+        }
+    }
+
+    /// Whether there is room for one more connection of `host`, which is counted then.
+    fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
+        if self.connections() >= self.limits.connections
+            && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
+            && let Some(id) = self.sessions.by_conn(conn)
+        {
+            self.on_closed(ctx, id, CloseReason::NoResources);
+        }
+        let now = ctx.now;
+        let open = self.connections();
+        let of_host = self.per_host.get(&host).copied().unwrap_or(0);
+        if open >= self.limits.connections
+            || self.handshakes >= self.limits.handshakes
+            || of_host >= self.limits.per_host
+        {
+            self.counters.over_limit += 1;
+            if let Some(left_out) = self.limiter.allow(now, "limit", host) {
+                tracing::warn!(%host, open, of_host, left_out, "too many connections");
+            }
+            return false;
+        }
+        self.handshakes += 1;
+        *self.per_host.entry(host).or_default() += 1;
+        true
+    }
+
+    /// A connection of `host` is no more.
+    fn leave(&mut self, host: IpAddr) {
+        if let Some(n) = self.per_host.get_mut(&host) {
+            *n -= 1;
+            if *n == 0 {
+                self.per_host.remove(&host);
+            }
+        }
+    }
+
+    fn on_guest(&mut self, ctx: &mut Ctx<'_>, step: Step) {
+        let (guest, flow) = match step {
+            Step::Waits => return,
+            Step::Asks(guest, flow) => (guest, Some(flow)),
+            Step::Gone(guest) => (guest, None),
+        };
+        self.note_mistakes(ctx.now, &guest);
+        match flow {
+            Some(flow) => self.open(ctx, (guest.local, guest.host), flow, true),
+            None => {
+                self.counters.socks_refused += 1;
+                self.handshakes -= 1;
+                self.leave(guest.host);
+            }
+        }
+    }
+
+    /// Leads a connection that was admitted to a server; `guest` where its user waits for an
+    /// answer.
+    fn open(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (local, host): (LocalId, IpAddr),
+        flow: Flow,
+        guest: bool,
+    ) {
+        let hints = self.intake.hints(ctx.now, &flow);
+        let wish = Wish {
+            flow: &hints,
+            tried: &[],
+            cold: false,
+            to: flow.destination.ip(),
+        };
+        let cx = &mut uplink::Context {
+            now: ctx.now,
+            stack: ctx.stack,
+            counters: &mut self.counters,
+        };
+        let lease = self.upstream.acquire(cx, &wish);
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(error) => {
+                self.counters.no_server += 1;
+                self.warn_no_server(ctx.now, host, Some(error));
+                self.handshakes -= 1;
+                self.leave(host);
+                let words = guest.then(|| Outcome::NoServer.reply().encode());
+                return guests::part(ctx, local, words.as_ref().map_or(&[], |w| &w[..]));
+            }
+        };
+        let conn = lease.channel.conn;
+        let mut relay = Relay::new(ctx.now, local, self.timeouts.patience());
+        relay.keep(MAX_REPEATED);
+        let session = Session {
+            channel: lease.channel,
+            relay,
+            stage: Stage::Connecting(lease.sign_in),
+            server: lease.server,
+            path: lease.path,
+            past: lease.past,
+            host,
+            guest,
+            flow,
+            hints,
+            looked: false,
+            news: FlowHints::default(),
+            unsaid: Vec::new(),
+            moved: Moved::default(),
+            started: ctx.now,
+            requested_at: 0,
+            tried: Vec::new(),
+        };
+        let sid = self.sessions.insert(session);
+        self.sessions.bind_local(local, sid);
+        self.sessions.bind_conn(conn, sid);
+        self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
+        if let Some(answers) = lease.answers {
+            self.on_connected(ctx, sid, answers);
+        }
+    }
+
+    /// No server was reached this way: tries another one or another link, in the hope that one of
+    /// them works.
+    fn retry(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        self.upstream
+            .on_doubt(ctx.now, session.server, session.path);
+        session.tried.push((session.server, session.path));
+        let attempts = session.tried.len();
+        let late = ctx.now >= session.started + self.timeouts.connect;
+        if late || attempts >= MAX_ATTEMPTS {
+            return self.end(ctx, id, Outcome::NoServer);
+        }
+        if self.reconnect(ctx, id) {
+            self.counters.retries += 1;
+        } else {
+            self.end(ctx, id, Outcome::NoServer);
+        }
+    }
+
+    /// A warm connection was dead already: the user gets a new one, and does not notice. Says whether
+    /// there is one.
+    fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(id) else {
+            return false;
+        };
+        let dead = (session.server, &session.past);
+        self.upstream.on_warm_failed(ctx.now, dead, ctx.stack);
+        let replaced = self.reconnect(ctx, id);
+        self.counters.warm_failed += u64::from(replaced);
+        replaced
+    }
+
+    /// A new connection in the place of one that failed, if one is to be had.
+    fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let wish = Wish {
+            flow: &session.hints,
+            tried: &session.tried,
+            cold: true,
+            to: session.flow.destination.ip(),
+        };
+        let cx = &mut uplink::Context {
+            now: ctx.now,
+            stack: ctx.stack,
+            counters: &mut self.counters,
+        };
+        let lease = self.upstream.acquire(cx, &wish);
+        let Ok(lease) = lease else {
+            return false;
+        };
+        session.channel.abort(ctx.now, ctx.stack);
+        let conn = lease.channel.conn;
+        session.channel = lease.channel;
+        session.server = lease.server;
+        session.path = lease.path;
+        session.past = lease.past;
+        session.stage = Stage::Connecting(lease.sign_in);
+        let deadline = ctx.now + session.patience(self.timeouts.attempt);
+        self.sessions.bind_conn(conn, id);
+        self.sessions.arm(id, deadline);
+        true
+    }
+
+    /// The server, or what answers in its place, is of no use to a session: another one is tried, and others'
+    /// connections go elsewhere. Where it may have acted on the request the session ends by `outcome`.
+    fn try_another(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let at = (session.server, session.path);
+        let vouched = session.is_vouched_for();
+        match outcome.trouble(session.past.fell_back()) {
+            // A server that knows this box from a ticket may refuse it all the same.
+            Some(trouble) if !vouched || trouble == Trouble::KeyRefused => {
+                self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
+            }
+            _ if outcome.is_of_family()
+                && let Some(ip) = session.flow.destination.ip() =>
+            {
+                self.upstream.on_family_refused(ctx.now, at.0, ip);
+                if !self.upstream.is_family_reached(ip) {
+                    session.stage = Stage::Unreached;
+                    return self.sessions.arm(id, ctx.now);
+                }
+            }
+            // One that is being stopped, or has no room, closes what it has not served.
+            _ if vouched && !matches!(outcome, Outcome::ServerFailed) => {
+                return self.end(ctx, id, outcome);
+            }
+            _ => self.upstream.on_doubt(ctx.now, at.0, at.1),
+        }
+        let may_repeat = session.may_repeat(outcome);
+        session.tried.push(at);
+        let attempts = session.tried.len();
+        let late = ctx.now >= session.started + self.timeouts.connect;
+        if may_repeat && attempts < MAX_ATTEMPTS && !late && self.reconnect(ctx, id) {
+            self.counters.retries += 1;
+        } else {
+            self.end(ctx, id, outcome);
+        }
+    }
+
+    /// Asks the server for the destination; `answers` reads what it says.
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
+        self.look(ctx, id);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Connecting(sign_in) = &session.stage else {
+            return;
+        };
+        let warm = answers.is_signed_in();
+        if warm {
+            let stats = ctx.stack.conn_stats(session.channel.conn);
+            session.requested_at = stats.map_or(0, |s| s.snd_end);
+        }
+        let written = self.upstream.request(
+            ctx.now,
+            (&mut session.channel, session.server),
+            sign_in.as_ref(),
+            (&session.flow.destination, &session.hints),
+            ctx.stack,
+        );
+        session.channel.begin_writing();
+        // The request has said all there is to say.
+        session.news = FlowHints::default();
+        session.unsaid = Vec::new();
+        let told = written.is_ok() && session.foreword(ctx);
+        if !told || !warm && !session.relay.repeat(ctx, &mut session.channel) {
+            return self.end(ctx, id, Outcome::ServerFailed);
+        }
+        session.stage = Stage::Negotiating(answers);
+        let deadline = ctx.now + session.patience(self.timeouts.attempt);
+        self.sessions.arm(id, deadline);
+        self.advance(ctx, id);
+    }
+
+    /// Looks at the first bytes of a user, once they are there: they may tell more of what is to
+    /// come.
+    fn look(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let mut first = [0; sniff::MOST];
+        let there = match ctx.local.peek(session.relay.local, &mut first) {
+            Err(LocalError::WouldBlock) => return,
+            // Whoever reads it will say so.
+            Err(LocalError::Broken) => 0,
+            Ok(there) => there,
+        };
+        session.looked = true;
+        let seen = sniff::look(&first[..there]);
+        if seen != Seen::default() {
+            session.flow.see(seen);
+            let hints = self.intake.hints(ctx.now, &session.flow);
+            session.refine(ctx, hints);
+        }
+    }
+
+    /// Does what a session can do now.
+    fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        if !self.negotiate(ctx, id) {
+            return;
+        }
+        if self.sessions.get_mut(id).is_some_and(|s| !s.looked) {
+            self.look(ctx, id);
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            // A new connection in the place of a warm one begins with the request.
+            Stage::Connecting(_) | Stage::Unreached => {}
+            Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_up),
+            Stage::Relaying => self.relay(ctx, id, Relay::turn),
+            Stage::Leaving(_) => self.part(ctx, id),
+        }
+    }
+
+    /// Reads the server's answer to a request, where it is awaited. Returns whether the session goes on with the
+    /// connection that it has.
+    fn negotiate(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let Stage::Negotiating(handshake) = &mut session.stage else {
+            return true;
+        };
+        let was_signed_in = handshake.is_signed_in();
+        let input = |buf: &[u8]| handshake.input(buf);
+        let channel = &mut session.channel;
+        let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
+        if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
+            // The server acts on what it was asked from now on.
+            session.relay.forget_kept();
+        }
+        let said = channel.take_families();
+        self.upstream.hear_families(ctx.now, session.server, said);
+        match step {
+            Ok(ClientStep::Connected) => {
+                session.stage = Stage::Relaying;
+                session.tried = Vec::new();
+                session.channel.begin_reading();
+                session.relay.forget_kept();
+                session.relay.touch(ctx.now);
+                let due = session.relay.due();
+                let server = session.server;
+                let told = !session.guest || guests::answer(ctx, session.relay.local);
+                self.counters.connected += 1;
+                let by_keys = session.channel.is_joined_by_keys();
+                self.counters.joined_by_keys += u64::from(by_keys);
+                self.handshakes -= 1;
+                self.sessions.arm(id, due);
+                let cx = &mut uplink::Context {
+                    now: ctx.now,
+                    stack: ctx.stack,
+                    counters: &mut self.counters,
+                };
+                self.upstream.on_served(cx, server);
+                if !told {
+                    self.end(ctx, id, Outcome::Relayed(End::Local));
+                    return false;
+                }
+            }
+            Ok(ClientStep::More) if session.channel.read_finished(ctx.stack) => {
+                self.try_another(ctx, id, Outcome::Refused(ClientError::Garbage));
+                return false;
+            }
+            Ok(ClientStep::More) => {}
+            Ok(ClientStep::Failed(error)) => {
+                self.try_another(ctx, id, Outcome::Refused(error));
+                return false;
+            }
+            Err(StepError::Gone) => {
+                self.try_another(ctx, id, Outcome::ServerFailed);
+                return false;
+            }
+            Err(StepError::Broken(why)) => {
+                self.try_another(ctx, id, Outcome::Unprotected(why));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Moves users' bytes by a `turn` of the relay.
+    fn relay(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: SessionId,
+        turn: fn(&mut Relay, &mut Ctx<'_>, &mut Channel) -> Turn,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if session.looked && session.relay.is_held() && !session.foreword(ctx) {
+            return self.end(ctx, id, Outcome::ServerFailed);
+        }
+        let turn = turn(&mut session.relay, ctx, &mut session.channel);
+        let due = session.relay.due();
+        session.moved.add(turn.moved);
+        self.counters.bytes_up += turn.moved.to_conn;
+        self.counters.bytes_down += turn.moved.to_local;
+        if turn.moved.any() {
+            self.upstream.note_traffic(ctx.now);
+        }
+        if let Some(end) = self.sessions.follow(id, &turn, due)
+            && !(end == End::Finished && self.goes_on(ctx, id))
+        {
+            self.end(ctx, id, Outcome::Relayed(end));
+        }
+    }
+
+    fn on_timer(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            Stage::Connecting(_) => self.retry(ctx, id),
+            Stage::Negotiating(_) => {
+                let deadline = session.started + self.timeouts.connect;
+                let dead = session.may_fall_back(ctx.stack);
+                let silent = !dead && !session.is_vouched_for() && ctx.now < deadline;
+                let (server, path) = (session.server, session.path);
+                let may_repeat = !session.was_asked() && session.tried.len() + 1 < MAX_ATTEMPTS;
+                if dead && self.fall_back(ctx, id) {
+                    return;
+                }
+                if silent {
+                    self.upstream.on_doubt(ctx.now, server, path);
+                    if may_repeat {
+                        return self.try_another(ctx, id, Outcome::ServerFailed);
+                    }
+                }
+                // Where no link works now nothing is better than what there is.
+                let again = match dead {
+                    true => deadline.min(ctx.now + self.timeouts.attempt),
+                    false => deadline,
+                };
+                match ctx.now < deadline {
+                    true => self.sessions.arm(id, again),
+                    false => self.end(ctx, id, Outcome::NoAnswer),
+                }
+            }
+            Stage::Relaying | Stage::Leaving(_) => {
+                if session.relay.is_overdue(ctx, &session.channel) {
+                    return self.end(ctx, id, Outcome::Relayed(End::Idle));
+                }
+                let due = session.relay.due();
+                self.sessions.arm(id, due);
+            }
+            Stage::Unreached => {
+                let reply = Reply::AddressTypeNotSupported;
+                self.end(ctx, id, Outcome::Refused(ClientError::Refused(reply)));
+            }
+        }
+    }
+
+    /// What a user said both ways has ended; says whether the session goes on: until the server is ready for
+    /// another user, or until the end of the connection where that serves none.
+    fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let (now, channel) = (ctx.now, &mut session.channel);
+        let keeps = self.upstream.keeps(now, session.server, &session.past);
+        if !channel.is_free() || !keeps {
+            return channel.close(now, ctx.stack).is_ok();
+        }
+        // The server waits for that. A connection that is gone says so by its `Closed`.
+        let _ = ctx.stack.acknowledge(now, channel.conn);
+        channel.release();
+        session.stage = Stage::Leaving(Box::new(ClientHandshake::new(true)));
+        // It may be ready already.
+        self.sessions.queue(id);
+        true
+    }
+
+    /// Hears whether the server is done with a user.
+    fn part(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(Session {
+            channel,
+            stage: Stage::Leaving(answers),
+            ..
+        }) = self.sessions.get_mut(id)
+        else {
+            return;
+        };
+        let input = |buf: &[u8]| answers.input(buf);
+        let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
+        let ready = answers.is_signed_in();
+        if !ready && step == Ok(ClientStep::More) && channel.read_finished(ctx.stack) {
+            // It takes no further request; the end of the connection follows, or that it is gone.
+            let _ = channel.close(ctx.now, ctx.stack);
+            return;
+        }
+        let end = match step {
+            Ok(ClientStep::More) if ready => End::Finished,
+            Ok(ClientStep::More) | Err(StepError::Gone) => return,
+            Ok(_) => End::Conn,
+            Err(StepError::Broken(why)) => End::Broken(why),
+        };
+        self.end(ctx, id, Outcome::Relayed(end));
+    }
+
+    /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line. Its
+    /// connection may have others to serve.
+    fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
+        let Some(session) = self.sessions.remove(id) else {
+            return;
+        };
+        if !session.stage.is_served() {
+            self.handshakes -= 1;
+        }
+        self.leave(session.host);
+        session.end(ctx, outcome);
+        // What the network cut off says nothing of the next one.
+        if let Outcome::Relayed(End::Finished | End::Local | End::Idle) = outcome {
+            let bytes = session.moved.most();
+            self.intake.learn(ctx.now, &session.flow, bytes);
+        }
+        *outcome.counter(&mut self.counters) += 1;
+        self.log_end(ctx.now, &session, outcome);
+        if !matches!(outcome, Outcome::Relayed(End::Finished)) {
+            return;
+        }
+        let Some(lease) = session.into_lease() else {
+            return;
+        };
+        let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &lease.channel);
+        let ends = !channel.is_silent(stack) || channel.read_finished(stack);
+        if !ends && self.upstream.keeps(now, lease.server, &lease.past) {
+            let counters = &mut self.counters;
+            let cx = &mut uplink::Context {
+                now,
+                stack,
+                counters,
+            };
+            self.upstream.give_back(cx, lease);
+        } else {
+            // Neither end has anything to say.
+            channel.abort(now, stack);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! One user's connection, from its acceptance to its end.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use braid_engine::app::Ctx;
+use braid_engine::{PathId, Stack};
+use braid_secure::auth::SignIn;
+use braid_secure::channel::{Broken, Channel};
+use braid_wire::Instant;
+
+use super::intake::Flow;
+use crate::admin::report::BoxCounters;
+use crate::protocol::hints::FlowHints;
+use crate::protocol::socks::{self, ClientError, ClientHandshake, Reply};
+use crate::relay::{End, Moved, Relay};
+use crate::uplink::{Lease, Past, Trouble};
+
+use super::guests;
+
+/// One user's connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// The connection to the server.
+    pub(super) channel: Channel,
+    pub(super) relay: Relay,
+    pub(super) stage: Stage,
+    pub(super) server: usize,
+    /// Path of the initial subflow.
+    pub(super) path: PathId,
+    pub(super) past: Past,
+    pub(super) host: IpAddr,
+    /// It asked by SOCKS, and waits for the answer.
+    pub(super) guest: bool,
+    pub(super) flow: Flow,
+    pub(super) hints: FlowHints,
+    /// Its first bytes were looked at.
+    pub(super) looked: bool,
+    /// What the server was not told with the request, nor in its foreword.
+    pub(super) news: FlowHints,
+    /// What of the foreword the connection has not taken yet; empty, and so without memory, for
+    /// nearly all.
+    pub(super) unsaid: Vec<u8>,
+    pub(super) moved: Moved,
+    pub(super) started: Instant,
+    /// Where the request begins in what a warm connection carries.
+    pub(super) requested_at: u64,
+    /// Attempts that failed; empty, and so without memory, for nearly all.
+    pub(super) tried: Vec<(usize, PathId)>,
+}
+
+impl Session {
+    /// Whether its warm connection can be replaced: the server has answered nothing since, nor
+    /// acknowledged the request, so it has most likely not acted on it.
+    pub(super) fn may_fall_back(&self, stack: &Stack) -> bool {
+        let Stage::Negotiating(answers) = &self.stage else {
+            return false;
+        };
+        let stats = stack.conn_stats(self.channel.conn);
+        let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
+        self.relay.kept().is_some() && answers.is_signed_in() && unheard
+    }
+
+    /// Returns whether the server has proved that it is the one. Before, something else may have answered.
+    pub(super) fn is_vouched_for(&self) -> bool {
+        match &self.stage {
+            Stage::Connecting(_) => false,
+            Stage::Negotiating(answers) if !self.channel.is_protected() => answers.is_signed_in(),
+            Stage::Negotiating(_) => self.channel.peer().is_some(),
+            Stage::Relaying | Stage::Leaving(_) | Stage::Unreached => true,
+        }
+    }
+
+    /// Returns whether bytes of the user, or their end, have left: the server may have passed them on, so they
+    /// must not be sent twice.
+    pub(super) fn was_asked(&self) -> bool {
+        self.moved.to_conn > 0 || self.relay.has_ended_up()
+    }
+
+    /// Returns whether another server may be asked the same after this one has ended the attempt by `outcome`.
+    /// A server that refuses the box, or the destination's address family, has acted on nothing that the user
+    /// said. Only a server that has proved
+    /// its key is believed that: somebody on the way could hand early data on to the server, and refuse the
+    /// box in the server's place to have the same said twice.
+    pub(super) fn may_repeat(&self, outcome: Outcome) -> bool {
+        let refuses = outcome.is_refusal() || outcome.is_of_family();
+        let refused = refuses && self.is_vouched_for();
+        !self.was_asked() || refused && self.relay.kept().is_some()
+    }
+
+    /// How long an attempt may take. Each takes longer than the one before: the links may just be slow.
+    pub(super) fn patience(&self, attempt: Duration) -> Duration {
+        attempt * (1 << self.tried.len().min(8))
+    }
+
+    /// More is known; what was is not taken back.
+    pub(super) fn refine(&mut self, ctx: &mut Ctx<'_>, hints: FlowHints) {
+        let before = core::mem::take(&mut self.hints);
+        let news = FlowHints {
+            strategy: hints
+                .strategy
+                .filter(|s| before.strategy.as_ref() != Some(s)),
+            ..hints
+        };
+        news.apply(ctx.now, self.channel.conn, ctx.stack);
+        self.hints = FlowHints {
+            size: before.size.or_better(news.size),
+            urgency: news.urgency.or(before.urgency),
+            deadline: news.deadline.or(before.deadline),
+            strategy: news.strategy.clone().or(before.strategy),
+        };
+        self.news = news;
+    }
+
+    /// Tells the server what was learnt since the request, once the user's first bytes were looked
+    /// at: these wait until then, and until the connection has memory for it. False where the
+    /// connection is over.
+    pub(super) fn foreword(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        self.relay.hold(true);
+        if !self.looked {
+            return true;
+        }
+        if self.unsaid.is_empty() {
+            self.unsaid = socks::foreword(&core::mem::take(&mut self.news).encode());
+        }
+        while !self.unsaid.is_empty() {
+            match self.channel.write(ctx.now, ctx.stack, &self.unsaid) {
+                // `Writable` will follow.
+                Ok(0) => return true,
+                Ok(n) => drop(self.unsaid.drain(..n)),
+                Err(_) => return false,
+            }
+        }
+        self.unsaid = Vec::new();
+        self.relay.hold(false);
+        true
+    }
+
+    /// Its connection, for another user, where the server is ready for one.
+    pub(super) fn into_lease(self) -> Option<Lease> {
+        let Stage::Leaving(answers) = self.stage else {
+            return None;
+        };
+        answers.is_signed_in().then_some(Lease {
+            channel: self.channel,
+            server: self.server,
+            path: self.path,
+            sign_in: None,
+            answers: Some(answers),
+            past: self.past,
+        })
+    }
+
+    /// Ends both streams.
+    pub(super) fn end(&self, ctx: &mut Ctx<'_>, outcome: Outcome) {
+        if self.guest && !self.stage.is_served() {
+            self.channel.abort(ctx.now, ctx.stack);
+            return guests::part(ctx, self.relay.local, &outcome.reply().encode());
+        }
+        let end = match outcome {
+            Outcome::Relayed(end) => end,
+            // A user without the box would see RST, or nothing for minutes; RST it is.
+            _ => End::Conn,
+        };
+        self.relay.end(ctx, &self.channel, end);
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Towards a server. Nothing of the user's bytes was taken, or it is kept, so another attempt can
+    /// be made.
+    Connecting(Option<SignIn>),
+    /// Towards the destination: the server's answer is awaited, while the user's bytes follow the
+    /// request.
+    Negotiating(Box<ClientHandshake>),
+    /// There.
+    Relaying,
+    /// No server reaches destinations of the address family. The user hears of it with the next turn: by then
+    /// the driver refuses further connections, so that only one fails before.
+    Unreached,
+    /// The user is gone; that the server is ready for another one is awaited.
+    Leaving(Box<ClientHandshake>),
+}
+
+impl Stage {
+    /// Whether the destination was connected to.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self, Stage::Relaying | Stage::Leaving(_))
+    }
+}
+
+/// How a session ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Outcome {
+    /// After there was a destination, or because the user went.
+    Relayed(End),
+    Refused(ClientError),
+    /// The server is not the one it should be, or something on the way is in between.
+    Unprotected(Broken),
+    ServerFailed,
+    NoServer,
+    NoAnswer,
+}
+
+impl Outcome {
+    /// What a program is told that asked by SOCKS.
+    pub(super) fn reply(self) -> Reply {
+        match self {
+            Outcome::Refused(ClientError::Refused(reply)) => reply,
+            Outcome::NoServer => Reply::NetworkUnreachable,
+            Outcome::NoAnswer => Reply::TtlExpired,
+            _ => Reply::GeneralFailure,
+        }
+    }
+
+    /// Returns whether the server reaches no destination of the address family that the user wants.
+    pub(super) fn is_of_family(self) -> bool {
+        let reply = Reply::AddressTypeNotSupported;
+        matches!(self, Outcome::Refused(ClientError::Refused(r)) if r == reply)
+    }
+
+    /// Returns whether the server does not know the box's key.
+    fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Outcome::Refused(ClientError::MethodRefused) | Outcome::Unprotected(Broken::Refused)
+        )
+    }
+
+    /// What it tells of server and link, where the server has not proved its key; `plain` where the
+    /// connection is regular TCP.
+    pub(super) fn trouble(self, plain: bool) -> Option<Trouble> {
+        match self {
+            Outcome::Unprotected(why) => Trouble::of_broken(why, plain),
+            Outcome::Refused(error) => Trouble::of_answer(error, plain),
+            // A server that has just started, or is busy, is silent too.
+            Outcome::ServerFailed if plain => Some(Trouble::Portal),
+            _ => None,
+        }
+    }
+
+    /// What counts it.
+    pub(super) fn counter(self, c: &mut BoxCounters) -> &mut u64 {
+        match self {
+            Outcome::Relayed(End::Finished) => &mut c.finished,
+            Outcome::Relayed(End::Local) => &mut c.reset_by_user,
+            Outcome::Relayed(End::Conn) => &mut c.reset_by_server,
+            Outcome::Relayed(End::Broken(_)) => &mut c.unprotected,
+            Outcome::Relayed(End::Idle) => &mut c.idle_timeout,
+            Outcome::NoServer => &mut c.no_server,
+            Outcome::NoAnswer => &mut c.destination_timeout,
+            Outcome::ServerFailed => &mut c.server_failed,
+            Outcome::Unprotected(Broken::Refused) => &mut c.auth_refused,
+            Outcome::Unprotected(_) => &mut c.unprotected,
+            Outcome::Refused(error) => match error {
+                ClientError::AuthRefused | ClientError::MethodRefused => &mut c.auth_refused,
+                ClientError::Garbage => &mut c.server_failed,
+                ClientError::Refused(reply) => match reply {
+                    Reply::ConnectionRefused => &mut c.destination_refused,
+                    Reply::NetworkUnreachable
+                    | Reply::HostUnreachable
+                    | Reply::AddressTypeNotSupported => &mut c.destination_unreachable,
+                    Reply::TtlExpired => &mut c.destination_timeout,
+                    Reply::NotAllowed => &mut c.destination_forbidden,
+                    _ => &mut c.server_failed,
+                },
+            },
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What a box shows of itself, and its switches.
+
+use braid_engine::{ConnId, PathId, Stack};
+use braid_wire::Instant;
+
+use super::BoxCore;
+use super::session::Stage;
+use crate::admin::control::{Answer, Controlled, Request, STOPPING};
+use crate::admin::judge;
+use crate::admin::status::{self, Role, Session, Status};
+use crate::admin::verdict::{NEWS, Reason};
+
+impl BoxCore {
+    /// Says what is not in order on this host; the log has a line for what is new.
+    pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
+        for fault in faults.iter().filter(|fault| !self.machine.contains(fault)) {
+            tracing::warn!(target: NEWS, "{fault}");
+        }
+        self.machine = faults;
+    }
+
+    /// The name of the link that `path` stands for; empty where it was taken out of the configuration.
+    pub fn link_name(&self, path: PathId) -> &str {
+        self.upstream.link_name(path).unwrap_or_default()
+    }
+
+    /// What there is at `now`.
+    pub fn status(&self, now: Instant, stack: &Stack) -> Status {
+        let paths = self.upstream.link_status(stack);
+        let name = |path: PathId| match self.upstream.link_name(path) {
+            Some(name) => name.to_owned(),
+            // The last packets of a link that is no more.
+            None => "(removed)".to_owned(),
+        };
+        let mut status = Status {
+            proxy: Some(self.upstream.proxy_status()),
+            servers: self.upstream.server_status(),
+            select: Some(self.upstream.select_status()),
+            warm: Some(self.upstream.warm_status()),
+            connections_total: self.sessions.len(),
+            connections: status::connections(stack, |conn| self.shown(now, conn), name),
+            counters: status::counters(self.counters.iter(), stack.stats()),
+            paths,
+            ..self.about.status(Role::Box)
+        };
+        status.verdict = judge::verdict(&status, &self.machine);
+        status
+    }
+
+    fn shown(&self, now: Instant, conn: ConnId) -> Option<Session> {
+        let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
+        Some(Session {
+            user: Some(session.host.to_string()),
+            destination: Some(session.flow.destination.to_string()),
+            host: session.flow.host().map(str::to_owned),
+            state: match session.stage {
+                Stage::Connecting(_) => "connecting",
+                Stage::Negotiating(_) => "handshake",
+                Stage::Relaying => "open",
+                Stage::Leaving(_) | Stage::Unreached => "closing",
+            },
+            age: now.saturating_since(session.started),
+            sends_up: true,
+        })
+    }
+}
+
+impl Controlled for BoxCore {
+    fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
+        if self.is_stopping() && request != Request::Status {
+            return Answer::Wrong(STOPPING.to_owned());
+        }
+        match request {
+            Request::Status => Answer::Status(Box::new(self.status(now, stack))),
+            Request::Proxy { on } => {
+                self.upstream.switch_proxy(on);
+                Answer::Done
+            }
+            Request::Link { name, on } => done(self.upstream.switch_link(now, &name, on, stack)),
+            Request::Backup { name, on } => done(self.upstream.set_backup(now, &name, on, stack)),
+            Request::Measure => {
+                self.upstream.measure_all();
+                Answer::Done
+            }
+            Request::Server { name } => done(self.upstream.switch_server(now, &name, stack)),
+            Request::Reload => {
+                let why = "this box was started without a file to read again; restart it";
+                Answer::Wrong(why.to_owned())
+            }
+        }
+    }
+}
+
+fn done(order: Result<(), String>) -> Answer {
+    match order {
+        Ok(()) => Answer::Done,
+        Err(why) => Answer::Wrong(why),
+    }
+}

@@ -1,0 +1,567 @@
+//! Probes: how a box measures the way from a server, and hears of the way beyond it.
+//!
+//! On a connection on which it signed in, a box asks for a train of packets in place of a
+//! destination. The server answers what it knows of the way to destinations and sends the train;
+//! each of its records says when it left, so that the box sees what the way did to the distance
+//! between them. `docs/protocol.md` gives each field.
+//!
+//! A train that leaves at once comes out at the rate of the bottleneck, C. One that leaves at a rate
+//! of about C and comes out at R met traffic of C · (C / R - 1), so the rest is free (Strauss et
+//! al., "A Measurement Study of Available Bandwidth Estimation Tools", IMC 2003).
+
+use core::time::Duration;
+
+use braid_secure::channel::OVERHEAD;
+use braid_wire::Instant;
+
+use super::quality::Quality;
+use super::socks::ServerHandshake;
+
+/// Most records of a train: with what goes before them, less than an initial window of ten
+/// segments, which no pacing holds back.
+pub(crate) const MAX_RECORDS: u8 = 10;
+/// So many of them are not held back by pacing on a way of which the engine knows nothing.
+pub(crate) const UNPACED: u8 = 4;
+/// Bytes of a record: one packet, whatever options it has, and a size of which protection makes a record
+/// without padding.
+pub(crate) const RECORD: usize = 1400 - OVERHEAD;
+/// Bytes of that packet's headers, and what protection adds to a record.
+const HEADERS: usize = 52 + OVERHEAD;
+/// Longest pause between records: a train takes no longer than nine of them.
+pub(crate) const MAX_GAP: Duration = Duration::from_millis(50);
+/// Bytes of two trains and of the connections that carry them, one way, handshakes included.
+pub(crate) const COST: u64 = 2 * (MAX_RECORDS as u64 * (RECORD + HEADERS) as u64 + 2_000);
+/// The fastest that a train tells, bit/s. A provider that shapes by a token bucket lets a burst pass at
+/// the rate of the wire, Fast Ethernet or more, and its bucket (16 kB and more) outlasts a train.
+pub(crate) const FASTEST: f64 = 90e6;
+/// The least of the gaps between records that a rate is taken from behind a bucket that ran dry.
+const LEAST_GAPS: usize = 4;
+
+/// First byte of an answer, version 1.
+const ANSWER: u8 = 0xb3;
+/// Before the fields of an answer: its first byte and their length.
+const ANSWER_HEAD: usize = 3;
+/// Most bytes of fields of an answer.
+const MAX_FIELDS: usize = 256;
+/// What comes before an answer in clear: method and status of the sign-in.
+const SIGNED_IN: [u8; 4] = [
+    5,
+    2,
+    ServerHandshake::ACCEPTED[0],
+    ServerHandshake::ACCEPTED[1],
+];
+/// What comes before a protected one: the key has said who asks.
+const WELCOME: [u8; 2] = [5, 0];
+
+const TRAIN: u8 = 1;
+const BANDWIDTH: u8 = 2;
+const DELAY: u8 = 3;
+
+/// A train of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Train {
+    /// How many.
+    pub(crate) records: u8,
+    /// From one to the next; zero sends them at once.
+    pub(crate) gap: Duration,
+}
+
+impl Train {
+    /// As fast as can be.
+    pub(crate) const BURST: Train = Train {
+        records: MAX_RECORDS,
+        gap: Duration::ZERO,
+    };
+
+    /// At `rate` bit/s.
+    pub(crate) fn paced(rate: f64) -> Train {
+        let seconds = ((RECORD + HEADERS) * 8) as f64 / rate;
+        let gap = Duration::try_from_secs_f64(seconds).unwrap_or(MAX_GAP);
+        Train {
+            records: MAX_RECORDS,
+            gap: gap.min(MAX_GAP),
+        }
+    }
+
+    /// The fields of a request.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let gap = u32::try_from(self.gap.as_micros()).unwrap_or(u32::MAX);
+        let mut out = vec![TRAIN, 5, self.records];
+        out.extend(gap.to_be_bytes());
+        out
+    }
+
+    /// Reads the fields of a request, as far as a server goes along with them. None asks for no
+    /// train.
+    pub(crate) fn decode(fields: &[u8]) -> Train {
+        let mut train = Train::default();
+        each_field(fields, |kind, value| {
+            if let (TRAIN, [records, gap @ ..]) = (kind, value)
+                && let Ok(gap) = <[u8; 4]>::try_from(gap)
+            {
+                train = Train {
+                    records: (*records).min(MAX_RECORDS),
+                    gap: Duration::from_micros(u32::from_be_bytes(gap).into()).min(MAX_GAP),
+                };
+            }
+        });
+        train
+    }
+}
+
+/// What a burst shows of the narrowest place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Capacity {
+    /// What it lets pass, bit/s.
+    Rate(f64),
+    /// It is no narrower than [`FASTEST`], or lets bursts pass that are longer than a train.
+    TooFast,
+    /// A part of the burst passed at once, and the rest came unevenly: at this rate in all, bit/s.
+    Uneven(f64),
+}
+
+/// What goes before a train of so many records, of which the first `unpaced` leave when they are to.
+pub(crate) fn answer(records: u8, unpaced: u8, beyond: Quality) -> Vec<u8> {
+    let mut fields = vec![TRAIN, 2, records, unpaced];
+    if let Some(bits) = beyond.bandwidth {
+        fields.extend([BANDWIDTH, 8]);
+        fields.extend((bits as u64).to_be_bytes());
+    }
+    if let Some(ms) = beyond.delay_ms {
+        fields.extend([DELAY, 4]);
+        fields.extend(((ms * 1e3) as u32).to_be_bytes());
+    }
+    let length = u16::try_from(fields.len()).unwrap_or(u16::MAX);
+    let mut out = vec![ANSWER];
+    out.extend(length.to_be_bytes());
+    out.extend(fields);
+    out
+}
+
+/// A record that leaves so long after the answer.
+pub(crate) fn record(after: Duration) -> [u8; RECORD] {
+    let after = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
+    // Nothing that a link could compress.
+    let mut noise = after | 1;
+    let mut record = [0; RECORD];
+    for byte in &mut record {
+        noise ^= noise << 13;
+        noise ^= noise >> 17;
+        noise ^= noise << 5;
+        *byte = noise as u8;
+    }
+    record[..4].copy_from_slice(&after.to_be_bytes());
+    record
+}
+
+/// Calls `take` with kind and value of each field that is whole.
+fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
+    while let [kind, len, rest @ ..] = fields {
+        let Some((value, rest)) = rest.split_at_checked(usize::from(*len)) else {
+            return;
+        };
+        take(*kind, value);
+        fields = rest;
+    }
+}
+
+/// What comes back, as the box reads it.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    /// What comes before the answer.
+    before: &'static [u8],
+    /// What came before the first record.
+    head: Vec<u8>,
+    /// How many records there are, once the answer is here.
+    records: Option<u8>,
+    /// So many of them were not held back.
+    unpaced: u8,
+    beyond: Quality,
+    /// The part of a record that is here.
+    partial: usize,
+    stamp: [u8; 4],
+    /// When each record left, and when it was here.
+    seen: Vec<(Duration, Instant)>,
+}
+
+/// The server does not answer as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Garbled;
+
+impl Arrivals {
+    /// Of a train that comes over a connection that is protected, or not.
+    pub(crate) fn new(protected: bool) -> Self {
+        Arrivals {
+            before: match protected {
+                true => &WELCOME,
+                false => &SIGNED_IN,
+            },
+            ..Arrivals::default()
+        }
+    }
+
+    /// Takes bytes that came at `now`; says whether all are here.
+    pub(crate) fn input(&mut self, now: Instant, mut bytes: &[u8]) -> Result<bool, Garbled> {
+        while let Some((first, rest)) = bytes.split_first().filter(|_| self.records.is_none()) {
+            bytes = rest;
+            self.head.push(*first);
+            self.read_head()?;
+        }
+        let Some(records) = self.records else {
+            return Ok(false);
+        };
+        while !bytes.is_empty() && self.seen.len() < usize::from(records) {
+            let (now_here, rest) = bytes.split_at(bytes.len().min(RECORD - self.partial));
+            let stamp = self.stamp.iter_mut().skip(self.partial);
+            stamp.zip(now_here).for_each(|(to, from)| *to = *from);
+            self.partial += now_here.len();
+            bytes = rest;
+            if self.partial == RECORD {
+                let left = u32::from_be_bytes(self.stamp);
+                self.seen.push((Duration::from_micros(left.into()), now));
+                self.partial = 0;
+            }
+        }
+        Ok(self.seen.len() >= usize::from(records))
+    }
+
+    fn read_head(&mut self) -> Result<(), Garbled> {
+        let (signed_in, answer) = self.head.split_at(self.head.len().min(self.before.len()));
+        if !self.before.starts_with(signed_in) || answer.first().is_some_and(|a| *a != ANSWER) {
+            return Err(Garbled);
+        }
+        let [_, a, b, fields @ ..] = answer else {
+            return Ok(());
+        };
+        let length = usize::from(u16::from_be_bytes([*a, *b]));
+        if length > MAX_FIELDS {
+            return Err(Garbled);
+        }
+        if fields.len() < length {
+            return Ok(());
+        }
+        let (mut train, mut beyond) = ((0, 0), Quality::default());
+        each_field(fields, |kind, value| match (kind, value) {
+            (TRAIN, [records, unpaced]) => train = (*records, *unpaced),
+            (BANDWIDTH, value) => {
+                let bits = value.try_into().map(u64::from_be_bytes);
+                beyond.bandwidth = bits.ok().map(|bits| bits as f64);
+            }
+            (DELAY, value) => {
+                let us = value.try_into().map(u32::from_be_bytes);
+                beyond.delay_ms = us.ok().map(|us| f64::from(us) / 1e3);
+            }
+            _ => {}
+        });
+        let (records, unpaced) = train;
+        if records > MAX_RECORDS {
+            return Err(Garbled);
+        }
+        (self.records, self.unpaced, self.beyond) = (Some(records), unpaced, beyond);
+        debug_assert!(self.head.len() <= SIGNED_IN.len() + ANSWER_HEAD + MAX_FIELDS);
+        Ok(())
+    }
+
+    /// What the server says of the way beyond it.
+    pub(crate) fn beyond(&self) -> Quality {
+        self.beyond
+    }
+
+    /// The rates at which the first `records` left and came, bit/s, each [`FASTEST`] at most. `None`
+    /// where there are too few.
+    fn rates(&self, records: u8) -> Option<(f64, f64)> {
+        let seen = &self.seen[..self.seen.len().min(records.into())];
+        let ((left, came), (left_last, came_last)) = (*seen.first()?, *seen.last()?);
+        let bits = (seen.len() - 1) as f64 * ((RECORD + HEADERS) * 8) as f64;
+        let rate = |time: Duration| (bits / time.as_secs_f64()).min(FASTEST);
+        let out = rate(left_last.saturating_sub(left));
+        (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
+    }
+
+    /// Returns the times between arrivals of the first `records`.
+    fn gaps(&self, records: u8) -> Vec<Duration> {
+        let seen = &self.seen[..self.seen.len().min(records.into())];
+        let pairs = seen.windows(2);
+        let gap = |pair: &[(_, Instant)]| pair[1].1.saturating_since(pair[0].1);
+        pairs.map(gap).collect()
+    }
+
+    /// Of a [burst](Train::BURST): what the narrowest place lets pass. A queue that was too short for all
+    /// of it took the first few at least. `None` where there are too few records.
+    pub(crate) fn capacity(&self) -> Option<Capacity> {
+        // Packets of a burst are full, so that the last is a short one with the rest of the last record.
+        let whole = self.unpaced.min(self.records?.saturating_sub(1));
+        let heads = UNPACED.min(whole)..=whole;
+        let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
+        let rate = rates.reduce(f64::max)?;
+        let gaps = self.gaps(whole);
+        let at_once = |gap: &Duration| rate_of(*gap) >= FASTEST;
+        let tokens = gaps.iter().take_while(|gap| at_once(gap)).count();
+        let (_, rest) = gaps.split_at(tokens);
+        if tokens == 0 || rest.is_empty() {
+            return Some(match rate < FASTEST {
+                true => Capacity::Rate(rate),
+                false => Capacity::TooFast,
+            });
+        }
+        let mean = self.rates(whole)?.1;
+        // What goes on at once after a pause is of a host that was busy, or collects.
+        if at_once(&median(rest)) {
+            return Some(match mean < FASTEST {
+                true => Capacity::Uneven(mean),
+                false => Capacity::TooFast,
+            });
+        }
+        Some(after_bucket(rest).map_or(Capacity::Uneven(mean), Capacity::Rate))
+    }
+
+    /// Of a train that is not all here after `time`: what came of it, bit/s. `None` before the answer.
+    pub(crate) fn trickle(&self, time: Duration) -> Option<f64> {
+        self.records?;
+        let bits = (self.seen.len() * RECORD * 8) as f64;
+        Some(bits / time.as_secs_f64().max(1e-3))
+    }
+
+    /// Of a train at about `capacity`: what of it nobody uses, bit/s. `None` where there are too few
+    /// records, or its first half came as it left and the rest much later: a token bucket ran dry.
+    pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
+        let gaps = self.gaps(self.unpaced);
+        let (early, late) = gaps.split_at(gaps.len() / 2);
+        if early.len() >= LEAST_GAPS {
+            let (early, late) = (rate_of(median(early)), rate_of(median(late)));
+            let (sent, _) = self.rates(self.unpaced)?;
+            if early >= sent * 0.8 && late <= sent / 2.0 {
+                return None;
+            }
+        }
+        let (sent, received) = self.rates(self.unpaced)?;
+        let others = sent * (capacity / received - 1.0);
+        Some((capacity - others).clamp(0.0, capacity))
+    }
+}
+
+/// Returns the rate of records so far apart, bit/s.
+fn rate_of(gap: Duration) -> f64 {
+    ((RECORD + HEADERS) * 8) as f64 / gap.as_secs_f64()
+}
+
+/// Returns the lower median of gaps: it leaves out the one gap in which a lost packet was sent again.
+fn median(gaps: &[Duration]) -> Duration {
+    let mut gaps = gaps.to_vec();
+    gaps.sort_unstable();
+    let at = gaps.len().saturating_sub(1) / 2;
+    gaps.get(at).copied().unwrap_or_default()
+}
+
+/// Returns the rate of even gaps from that on in which a token bucket ran dry, bit/s.
+fn after_bucket(gaps: &[Duration]) -> Option<f64> {
+    // A part of the first passed by tokens.
+    let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= LEAST_GAPS)?;
+    let (least, most) = (gaps.iter().min()?, gaps.iter().max()?);
+    let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len()).ok()?;
+    (*most <= *least * 2).then(|| rate_of(mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MBIT: f64 = 1e6;
+
+    /// What arrives of a train whose records left and came so many µs apart.
+    fn arrivals(left: u64, came: u64) -> Arrivals {
+        let mut arrivals = Arrivals::new(false);
+        let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * came);
+        let head = [
+            &SIGNED_IN[..],
+            &answer(MAX_RECORDS, MAX_RECORDS, Quality::default()),
+        ]
+        .concat();
+        assert_eq!(arrivals.input(at(0), &head), Ok(false));
+        for n in 0..u64::from(MAX_RECORDS) {
+            let record = record(Duration::from_micros(n * left));
+            let last = n + 1 == u64::from(MAX_RECORDS);
+            assert_eq!(arrivals.input(at(n), &record), Ok(last));
+        }
+        arrivals
+    }
+
+    fn rate(arrivals: &Arrivals) -> f64 {
+        match arrivals.capacity() {
+            Some(Capacity::Rate(rate)) => rate,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_uneven(arrivals: &Arrivals) -> bool {
+        matches!(arrivals.capacity(), Some(Capacity::Uneven(_)))
+    }
+
+    /// What arrives of a burst whose records come after these times, µs.
+    fn arrived(came: &[u64]) -> Arrivals {
+        let mut arrivals = Arrivals::new(false);
+        let records = came.len() as u8;
+        let head = [
+            &SIGNED_IN[..],
+            &answer(records, records, Quality::default()),
+        ]
+        .concat();
+        let start = Instant::from_millis(500);
+        assert_eq!(arrivals.input(start, &head), Ok(false));
+        for came in came {
+            let _ = arrivals.input(
+                start + Duration::from_micros(*came),
+                &record(Duration::ZERO),
+            );
+        }
+        arrivals
+    }
+
+    #[test]
+    fn a_burst_shows_the_bottleneck_and_a_paced_train_what_is_free() {
+        // 1452 bytes in 580.8 µs are 20 Mbit/s.
+        let capacity = rate(&arrivals(0, 581));
+        assert!((capacity / (20.0 * MBIT) - 1.0).abs() < 0.01, "{capacity}");
+        let paced = Train::paced(capacity);
+        assert_eq!(paced.gap.as_micros(), 581);
+        for (came, free) in [
+            (581, 20.0),
+            (871, 10.0),
+            (1162, 0.0),
+            (5000, 0.0),
+            (300, 20.0),
+        ] {
+            let available = arrivals(581, came).available(capacity).unwrap() / MBIT;
+            assert!((available - free).abs() < 0.1, "{came}: {available}");
+        }
+        // A train that left more slowly tells of no more than it needed itself.
+        let available = arrivals(1162, 1162).available(capacity).unwrap() / MBIT;
+        assert!((available - 10.0).abs() < 0.1, "{available}");
+    }
+
+    /// Whatever the pacer of a server does that knows nothing of the way.
+    #[test]
+    fn records_that_were_held_back_tell_nothing() {
+        let head = answer(MAX_RECORDS, UNPACED, Quality::default());
+        let mut arrivals = Arrivals::new(false);
+        let head = [&SIGNED_IN[..], &head].concat();
+        assert_eq!(arrivals.input(Instant::ZERO, &head), Ok(false));
+        for (n, came) in [0, 581, 1162, 1743, 9_000, 12_000].into_iter().enumerate() {
+            let record = record(Duration::from_micros(n as u64 * 581));
+            let _ = arrivals.input(Instant::ZERO + Duration::from_micros(came), &record);
+        }
+        for rate in [rate(&arrivals), arrivals.available(20.0 * MBIT).unwrap()] {
+            assert!((rate / MBIT - 20.0).abs() < 0.1, "{rate:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_at_once_tells_no_rate() {
+        assert_eq!(arrivals(0, 0).capacity(), Some(Capacity::TooFast));
+        assert_eq!(arrivals(0, 100).capacity(), Some(Capacity::TooFast));
+        assert_eq!(arrived(&[0, 0, 0, 0]).capacity(), Some(Capacity::TooFast));
+        // 77 Mbit/s can be told.
+        assert!((rate(&arrivals(0, 150)) / MBIT - 77.4).abs() < 0.1);
+        assert_eq!(Train::paced(1.0).gap, MAX_GAP);
+        assert_eq!(Train::paced(0.0).gap, MAX_GAP);
+    }
+
+    /// The first records pass by the tokens that there are, the others as tokens come.
+    #[test]
+    fn behind_a_bucket_that_ran_dry_the_rest_tells_the_rate() {
+        // The gap in which it ran dry is of both, and the last packet is a short one.
+        let dry = arrived(&[0, 12, 24, 36, 388, 969, 1550, 2131, 2712, 2742]);
+        assert!((rate(&dry) / MBIT - 20.0).abs() < 0.1);
+        let late = arrived(&[0, 12, 24, 36, 48, 60, 72, 390, 971, 1_001]);
+        assert!(is_uneven(&late));
+        // Others came in between, or there are too few.
+        let others = arrived(&[0, 0, 0, 0, 0, 581, 3_000, 3_581, 6_000, 6_581]);
+        assert!(is_uneven(&others));
+        assert!(is_uneven(&arrived(&[0, 0, 581, 1162])));
+        // A host that collects packets by twos hands on the second of each at once.
+        let pairs = [0, 0, 464, 464, 928, 928, 1392, 1392, 1856, 1856];
+        assert!(is_uneven(&arrived(&pairs)));
+        let paused = arrived(&[0, 12, 24, 36, 448, 460, 472, 484, 496, 508]);
+        assert_eq!(paused.capacity(), Some(Capacity::TooFast));
+        // One packet that was lost, and those behind it at once: that is no bucket.
+        let lost = arrived(&[
+            0, 581, 1162, 1743, 2323, 90_000, 90_000, 90_000, 90_000, 90_000,
+        ]);
+        assert!((rate(&lost) / MBIT - 20.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_paced_train_that_begins_on_tokens_tells_nothing() {
+        // At 60 Mbit/s, of which a bucket lets half a train pass.
+        let mut came = vec![0, 194, 388, 582, 776];
+        came.extend((1..=5).map(|n| 776 + n * 581));
+        let mut train = arrived(&came);
+        for (n, (left, _)) in train.seen.iter_mut().enumerate() {
+            *left = Duration::from_micros(n as u64 * 194);
+        }
+        assert_eq!(train.available(60.0 * MBIT), None);
+    }
+
+    #[test]
+    fn requests_and_answers_are_read_back_however_they_come() {
+        let train = Train::paced(20.0 * MBIT);
+        assert_eq!(
+            Train::decode(&train.encode()),
+            Train {
+                gap: Duration::from_micros(580),
+                ..train
+            }
+        );
+        let beyond = Quality {
+            bandwidth: Some(98.4e6),
+            delay_ms: Some(36.05),
+        };
+        let head = [&SIGNED_IN[..], &answer(0, 0, beyond)].concat();
+        for cut in 0..head.len() {
+            let mut arrivals = Arrivals::new(false);
+            assert_eq!(
+                arrivals.input(Instant::ZERO, &head[..cut]),
+                Ok(false),
+                "{cut}"
+            );
+            assert_eq!(
+                arrivals.input(Instant::ZERO, &head[cut..]),
+                Ok(true),
+                "{cut}"
+            );
+            assert_eq!(arrivals.beyond(), beyond);
+            assert_eq!(arrivals.capacity(), None);
+        }
+    }
+
+    #[test]
+    fn nothing_more_than_is_bounded_is_sent_or_taken() {
+        let greedy = [TRAIN, 5, 255, 255, 255, 255, 255];
+        let most = Train {
+            records: MAX_RECORDS,
+            gap: MAX_GAP,
+        };
+        assert_eq!(Train::decode(&greedy), most);
+        for fields in [
+            &[][..],
+            &[9, 1, 1],
+            &[TRAIN, 2, 1, 1],
+            &[TRAIN, 5, 1],
+            &[TRAIN],
+        ] {
+            assert_eq!(Train::decode(fields), Train::default(), "{fields:?}");
+        }
+        let garbage: [&[u8]; 6] = [
+            &[5, 0xff],
+            &[5, 2, 1, 1],
+            &[5, 2, 1, 0, 5],
+            &[5, 2, 1, 0, ANSWER, 1, 1],
+            &[5, 2, 1, 0, ANSWER, 0xff, 0xff],
+            &[5, 2, 1, 0, ANSWER, 0, 4, TRAIN, 2, MAX_RECORDS + 1, 4],
+        ];
+        for bytes in garbage {
+            let taken = Arrivals::new(false).input(Instant::ZERO, bytes);
+            assert_eq!(taken, Err(Garbled), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! What the messages of both ends are made of.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::str::FromStr;
+
+use braid_engine::app::ConnectFailure;
+use braid_secure::auth::Coded;
+use braid_secure::keys::SIGNATURE_LEN;
+
+pub(super) const VERSION: u8 = 5;
+pub(super) const AUTH_VERSION: u8 = 1;
+pub(super) const METHOD_NONE: u8 = 0;
+pub(super) const METHOD_PASSWORD: u8 = 2;
+pub(super) const NO_METHOD: u8 = 0xff;
+pub(super) const CMD_CONNECT: u8 = 1;
+pub(super) const ATYP_V4: u8 = 1;
+pub(super) const ATYP_NAME: u8 = 3;
+pub(super) const ATYP_V6: u8 = 4;
+
+/// First byte of a [`Note`], version 3; a request begins with [`VERSION`].
+pub(super) const NOTE: u8 = 0xb5;
+/// First byte of a note that asks for a probe in place of a destination, version 2.
+pub(super) const PROBE: u8 = 0xb7;
+/// Before code and hints of a note: its first byte and their length.
+pub(super) const NOTE_HEAD: usize = 3;
+
+/// What a box says of its request, right before it: no client of RFC 1928 does.
+///
+/// | bytes | content |
+/// | --- | --- |
+/// | 1 | 0xb5: a note, version 3 |
+/// | 2 | length of what follows, big endian, at most 1024, or 64 to 1088 in clear |
+/// | 0, or 64 in clear | code of the request, where the password is bound to no destination |
+/// | 0 to 1024 | hints |
+///
+/// With 0xb7 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its
+/// fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Proof of destination and hints: a signature. None where the connection is proof of all that it
+    /// carries.
+    pub code: Option<[u8; SIGNATURE_LEN]>,
+    /// What is known of the connection; judged by whoever applies it.
+    pub hints: Vec<u8>,
+}
+
+impl<'a> From<&'a Note> for Coded<'a> {
+    fn from(note: &'a Note) -> Self {
+        Coded {
+            code: note.code.as_ref(),
+            bytes: &note.hints,
+        }
+    }
+}
+
+impl Note {
+    /// Most bytes of hints.
+    pub const MAX_HINTS: usize = 1024;
+
+    pub(super) fn encode(&self, kind: u8, out: &mut Vec<u8>) {
+        let hints = &self.hints[..self.hints.len().min(Self::MAX_HINTS)];
+        out.push(kind);
+        let code = self.code.as_ref().map_or(&[][..], |code| code);
+        let len = u16::try_from(code.len() + hints.len()).unwrap_or(u16::MAX);
+        out.extend_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(code);
+        out.extend_from_slice(hints);
+    }
+
+    /// Bytes that follow a head, with a code if it is `coded`; `None` where that is no note's.
+    pub(super) fn length(head: [u8; 2], coded: bool) -> Option<usize> {
+        let len = usize::from(u16::from_be_bytes(head));
+        let code = if coded { SIGNATURE_LEN } else { 0 };
+        (code..=code + Self::MAX_HINTS)
+            .contains(&len)
+            .then_some(len)
+    }
+
+    /// Reads what follows the head, with a code if it is `coded`.
+    pub(super) fn decode(body: &[u8], coded: bool) -> Option<Self> {
+        let (code, hints) = match coded {
+            true => body
+                .split_first_chunk()
+                .map(|(code, rest)| (Some(*code), rest))?,
+            false => (None, body),
+        };
+        let hints = hints.to_vec();
+        Some(Note { code, hints })
+    }
+}
+
+/// Where a CONNECT request wants to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// An address.
+    Address(SocketAddr),
+    /// A name to be looked up at the server, 1 to 253 bytes of letters, digits, `-`, `_`, `.`.
+    Name(String, u16),
+}
+
+impl Destination {
+    /// ATYP, DST.ADDR and DST.PORT of a request (RFC 1928 section 4).
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let port = match self {
+            Destination::Address(addr) => {
+                match addr.ip() {
+                    IpAddr::V4(a) => {
+                        out.push(ATYP_V4);
+                        out.extend_from_slice(&a.octets());
+                    }
+                    IpAddr::V6(a) => {
+                        out.push(ATYP_V6);
+                        out.extend_from_slice(&a.octets());
+                    }
+                }
+                addr.port()
+            }
+            Destination::Name(name, port) => {
+                out.push(ATYP_NAME);
+                // Names are at most 253 bytes long by construction.
+                out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+                out.extend_from_slice(name.as_bytes());
+                *port
+            }
+        };
+        out.extend_from_slice(&port.to_be_bytes());
+    }
+
+    /// Returns what [`encode`](Self::encode) writes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        bytes
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; `None` where it is malformed.
+    pub(super) fn decode(atyp: u8, body: &[u8]) -> Option<Self> {
+        let (addr, port) = body.split_at_checked(body.len().checked_sub(2)?)?;
+        let port = u16::from_be_bytes(port.try_into().ok()?);
+        match atyp {
+            ATYP_V4 => {
+                let octets: [u8; 4] = addr.try_into().ok()?;
+                Some(Destination::Address((Ipv4Addr::from(octets), port).into()))
+            }
+            ATYP_V6 => {
+                let octets: [u8; 16] = addr.try_into().ok()?;
+                Some(Destination::Address((Ipv6Addr::from(octets), port).into()))
+            }
+            ATYP_NAME => {
+                let name = core::str::from_utf8(addr.get(1..)?).ok()?;
+                is_host_name(name).then(|| Destination::Name(name.to_owned(), port))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether `name` may be that of a [`Destination::Name`].
+pub(crate) fn is_host_name(name: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    (1..=253).contains(&name.len()) && name.bytes().all(known)
+}
+
+/// Reads what [`Display`](fmt::Display) writes; the error says what is expected.
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = text.rsplit_once(':').and_then(|(name, port)| {
+            // Numbers may have a sign elsewhere.
+            let digits = port.bytes().all(|b| b.is_ascii_digit());
+            let port = port.parse().ok().filter(|port| digits && *port > 0)?;
+            match text.parse::<SocketAddr>() {
+                Ok(address) => Some(Destination::Address(address)),
+                Err(_) => is_host_name(name).then(|| Destination::Name(name.to_owned(), port)),
+            }
+        });
+        known.ok_or_else(|| {
+            format!("{text:?} is no destination; expected is one such as \"example.com:443\"")
+        })
+    }
+}
+
+impl Destination {
+    /// The address, where it is one and no name.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Destination::Address(addr) => Some(addr.ip()),
+            Destination::Name(..) => None,
+        }
+    }
+}
+
+impl From<SocketAddr> for Destination {
+    fn from(addr: SocketAddr) -> Self {
+        Destination::Address(addr)
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Destination::Address(addr) => write!(f, "{addr}"),
+            Destination::Name(name, port) => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
+/// Reply codes (RFC 1928 section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply {
+    /// 0
+    Succeeded,
+    /// 1
+    GeneralFailure,
+    /// 2
+    NotAllowed,
+    /// 3
+    NetworkUnreachable,
+    /// 4
+    HostUnreachable,
+    /// 5
+    ConnectionRefused,
+    /// 6; stands for a timeout here.
+    TtlExpired,
+    /// 7
+    CommandNotSupported,
+    /// 8; a server says so of a family in which it reaches no destination.
+    AddressTypeNotSupported,
+    /// Codes RFC 1928 does not assign.
+    Unassigned(u8),
+}
+
+impl Reply {
+    /// The code on the wire.
+    pub fn code(self) -> u8 {
+        match self {
+            Reply::Succeeded => 0,
+            Reply::GeneralFailure => 1,
+            Reply::NotAllowed => 2,
+            Reply::NetworkUnreachable => 3,
+            Reply::HostUnreachable => 4,
+            Reply::ConnectionRefused => 5,
+            Reply::TtlExpired => 6,
+            Reply::CommandNotSupported => 7,
+            Reply::AddressTypeNotSupported => 8,
+            Reply::Unassigned(code) => code,
+        }
+    }
+
+    /// The meaning of `code`.
+    pub fn from_code(code: u8) -> Self {
+        match code {
+            0 => Reply::Succeeded,
+            1 => Reply::GeneralFailure,
+            2 => Reply::NotAllowed,
+            3 => Reply::NetworkUnreachable,
+            4 => Reply::HostUnreachable,
+            5 => Reply::ConnectionRefused,
+            6 => Reply::TtlExpired,
+            7 => Reply::CommandNotSupported,
+            8 => Reply::AddressTypeNotSupported,
+            code => Reply::Unassigned(code),
+        }
+    }
+
+    /// The whole reply. BND.ADDR is always 0.0.0.0:0: which address the server uses towards the
+    /// destination is nobody's business here.
+    pub fn encode(self) -> [u8; 10] {
+        [VERSION, self.code(), 0, ATYP_V4, 0, 0, 0, 0, 0, 0]
+    }
+}
+
+impl From<ConnectFailure> for Reply {
+    fn from(failure: ConnectFailure) -> Self {
+        match failure {
+            ConnectFailure::Refused => Reply::ConnectionRefused,
+            ConnectFailure::HostUnreachable | ConnectFailure::NameNotResolved => {
+                Reply::HostUnreachable
+            }
+            ConnectFailure::NetworkUnreachable => Reply::NetworkUnreachable,
+            ConnectFailure::FamilyUnreachable => Reply::AddressTypeNotSupported,
+            ConnectFailure::TimedOut => Reply::TtlExpired,
+            ConnectFailure::NoResources => Reply::GeneralFailure,
+        }
+    }
+}
+
+/// Collects one message of a length that its own first bytes tell.
+#[derive(Debug, Default)]
+pub(super) struct Gather {
+    buf: Vec<u8>,
+}
+
+impl Gather {
+    /// Takes from `input` what is missing of the message, at most; says how much was taken, and
+    /// whether the message is complete. `length` says how long the message is at least, given its
+    /// first bytes; it must grow until it is exact.
+    pub(super) fn take(&mut self, input: &[u8], length: impl Fn(&[u8]) -> usize) -> (usize, bool) {
+        let mut taken = 0;
+        loop {
+            let want = length(&self.buf);
+            if self.buf.len() >= want {
+                return (taken, true);
+            }
+            let n = (want - self.buf.len()).min(input.len() - taken);
+            if n == 0 {
+                return (taken, false);
+            }
+            self.buf.extend_from_slice(&input[taken..taken + n]);
+            taken += n;
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.buf.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) -> Vec<u8> {
+        core::mem::take(&mut self.buf)
+    }
+}
+
+/// Length of the part after ATYP, as far as `body`'s first byte tells; `None` for an address type
+/// nobody knows.
+pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
+    match atyp {
+        ATYP_V4 => Some(6),
+        ATYP_V6 => Some(18),
+        ATYP_NAME => Some(body.first().map_or(1, |n| usize::from(*n) + 3)),
+        _ => None,
+    }
+}

@@ -1,0 +1,151 @@
+//! Where to have servers: T-MPTCP's placement, from measurements by the boxes that would use them.
+
+use serde::{Deserialize, Serialize};
+
+use super::selection::{Measured, Need};
+
+/// What stands for the round trip of a box that reaches no server, ms.
+const UNREACHED_MS: f64 = 1_000.0;
+
+/// A server, or a place where one could be rented, as a box measured it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Site {
+    /// Its name, which is the same in the measurements of all boxes.
+    pub name: String,
+    /// What was measured.
+    pub measured: Measured,
+}
+
+/// A site in the order in which to rent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    /// Its name.
+    pub name: String,
+    /// The mean over all boxes of what they have through it alone, bit/s.
+    pub bandwidth: f64,
+    /// The mean of the shortest round trips through it, ms; a second where there is none.
+    pub delay_ms: f64,
+    /// What they have, bit/s or ms, where each uses the best for it of this site and those before.
+    pub together: f64,
+}
+
+/// The sites of all `boxes`, each in its turn the one that helps them most beside those before it.
+pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
+    let mut left: Vec<&str> = Vec::new();
+    for site in boxes.iter().flatten() {
+        if !left.contains(&site.name.as_str()) {
+            left.push(&site.name);
+        }
+    }
+    let mut chosen: Vec<&str> = Vec::new();
+    let mut steps = Vec::new();
+    while !left.is_empty() {
+        let with = |name: &&str| {
+            let mut sites = chosen.clone();
+            sites.push(name);
+            benefit(need, boxes, &sites)
+        };
+        // The first of equals.
+        let worth: Vec<f64> = left.iter().map(with).collect();
+        let best = (0..left.len())
+            .rev()
+            .max_by(|a, b| worth[*a].total_cmp(&worth[*b]));
+        let name = left.remove(best.unwrap_or(0));
+        chosen.push(name);
+        steps.push(Step {
+            name: name.to_owned(),
+            bandwidth: benefit(Need::Throughput, boxes, &[name]),
+            delay_ms: -benefit(Need::Latency, boxes, &[name]),
+            together: benefit(need, boxes, &chosen).abs(),
+        });
+    }
+    steps
+}
+
+/// What boxes have on average if each uses the best of these sites; the more, the better.
+fn benefit(need: Need, boxes: &[Vec<Site>], sites: &[&str]) -> f64 {
+    let of_box = |measured: &Vec<Site>| {
+        let usable = measured.iter().filter(|s| sites.contains(&s.name.as_str()));
+        let values = usable.filter_map(|site| match need {
+            Need::Throughput => site.measured.bandwidth(),
+            Need::Latency => {
+                let beyond = site.measured.beyond.delay_ms.is_some();
+                site.measured.delay_ms(beyond).map(|ms| -ms)
+            }
+        });
+        let none = match need {
+            Need::Throughput => 0.0,
+            Need::Latency => -UNREACHED_MS,
+        };
+        values.reduce(f64::max).unwrap_or(none)
+    };
+    boxes.iter().map(of_box).sum::<f64>() / boxes.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::select::selection::Quality;
+
+    fn site(name: &str, mbit: f64, ms: f64) -> Site {
+        let path = Quality {
+            bandwidth: Some(mbit * 1e6),
+            delay_ms: Some(ms),
+        };
+        let measured = Measured {
+            paths: vec![path],
+            beyond: Quality::default(),
+        };
+        Site {
+            name: name.to_owned(),
+            measured,
+        }
+    }
+
+    fn order(need: Need, boxes: &[Vec<Site>]) -> Vec<(String, f64)> {
+        let steps = plan(need, boxes).into_iter();
+        steps.map(|s| (s.name, s.together)).collect()
+    }
+
+    #[test]
+    fn the_second_server_is_for_those_whom_the_first_does_not_serve_well() {
+        // Two boxes in the north, one in the south.
+        let north = || {
+            vec![
+                site("oslo", 40.0, 10.0),
+                site("bern", 38.0, 20.0),
+                site("rome", 5.0, 50.0),
+            ]
+        };
+        let south = vec![
+            site("oslo", 5.0, 60.0),
+            site("bern", 20.0, 30.0),
+            site("rome", 40.0, 10.0),
+        ];
+        let boxes = [north(), north(), south];
+        let named = |all: &[(&str, f64)]| {
+            let all = all.iter().map(|(name, value)| ((*name).to_owned(), *value));
+            all.collect::<Vec<_>>()
+        };
+        let expected = named(&[("bern", 32e6), ("rome", 116e6 / 3.0), ("oslo", 40e6)]);
+        assert_eq!(order(Need::Throughput, &boxes), expected);
+        let expected = named(&[("bern", 70.0 / 3.0), ("oslo", 50.0 / 3.0), ("rome", 10.0)]);
+        assert_eq!(order(Need::Latency, &boxes), expected);
+    }
+
+    #[test]
+    fn what_a_box_does_not_reach_is_of_no_use_to_it() {
+        let boxes = [
+            vec![site("oslo", 40.0, 10.0)],
+            vec![site("rome", 30.0, 10.0)],
+            Vec::new(),
+        ];
+        let steps = plan(Need::Throughput, &boxes);
+        assert_eq!(
+            (steps[0].name.as_str(), steps[0].together),
+            ("oslo", 40e6 / 3.0)
+        );
+        assert_eq!(steps[0].delay_ms, 2_010.0 / 3.0);
+        assert!(plan(Need::Latency, &[]).is_empty());
+    }
+}

@@ -1,0 +1,312 @@
+//! Connections whose request is not complete: how many there may be, of all and of one source.
+//!
+//! Who they are of is not known yet, so what is bounded is what costs the server something: those that
+//! are under way, and those that fail. One that succeeds is a user's from then on, and the limits of
+//! users hold for it: a box has a connection for each that its users have at a time, and boxes behind one
+//! address as many as they need.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use braid_wire::Instant;
+
+use crate::admin::report::source_of;
+use crate::config::ServerLimits;
+
+use super::session::Handshake;
+
+/// Handshakes of one source that may have failed at once, in seconds of the rate.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// Most sources that are remembered for nothing but what failed.
+const MAX_FAILED: usize = 16_384;
+
+/// Counts sessions whose request is not complete.
+#[derive(Debug)]
+pub(super) struct Handshakes {
+    /// Those that are under way, of whoever.
+    under_way: usize,
+    /// Those that wait, of each user.
+    pub(super) waiting: Vec<usize>,
+    /// Those that have some under way or have failed lately. The former are as many as there are
+    /// handshakes at most, the latter [`MAX_FAILED`].
+    sources: BTreeMap<IpAddr, Source>,
+    /// The latter alone, by when their failures are made up for. Who has the fewest gives way, and is
+    /// served as one who had none: that the table is full is no reason to refuse anybody.
+    failed: BTreeSet<(Instant, IpAddr)>,
+    /// Sources that had to give way.
+    pub(super) forgotten: u64,
+}
+
+/// A host: an IPv4 address, or a /64 of IPv6.
+#[derive(Debug, Default)]
+struct Source {
+    under_way: usize,
+    /// When its failures are made up for.
+    clear_at: Instant,
+}
+
+/// Why there may be no further handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// There are as many as there may be.
+    All,
+    /// Its source has as many as are left for others.
+    Source,
+    /// Too many of its source have failed.
+    Failed,
+}
+
+impl Handshakes {
+    pub(super) fn new(users: usize) -> Self {
+        Handshakes {
+            under_way: 0,
+            waiting: vec![0; users],
+            sources: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            forgotten: 0,
+        }
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.iter().sum()
+    }
+
+    /// One more begins, if there may be one.
+    ///
+    /// A source has no more than are left (dynamic thresholds, Choudhury and Hahne 1998): half of all
+    /// where it is alone, and less where others come. So it takes a dozen of them to have all.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        remote: IpAddr,
+        limits: &ServerLimits,
+    ) -> Result<(), Over> {
+        self.forgive(now);
+        let left = limits.handshakes.saturating_sub(self.under_way);
+        let (own, clear_at) = match self.sources.get(&source_of(remote)) {
+            Some(source) => (source.under_way, source.clear_at),
+            None => (0, now),
+        };
+        match () {
+            () if left == 0 => Err(Over::All),
+            () if own >= left => Err(Over::Source),
+            () if clear_at > now + AT_ONCE => Err(Over::Failed),
+            () => {
+                self.enter(remote);
+                Ok(())
+            }
+        }
+    }
+
+    /// One of `remote`, which is under way, has failed; `most` may do so in a second, on average.
+    pub(super) fn fail(&mut self, now: Instant, remote: IpAddr, most: usize) {
+        let source = self.sources.get_mut(&source_of(remote));
+        debug_assert!(source.is_some(), "nothing of {remote} is under way");
+        if let Some(source) = source {
+            let each = Duration::from_secs_f64(1.0 / most as f64);
+            source.clear_at = source.clear_at.max(now) + each;
+        }
+    }
+
+    /// Lets a session wait, if it signed in, says no more for now, and not `most` of its user wait
+    /// already; returns whether it began to.
+    pub(super) fn let_wait(
+        &mut self,
+        now: Instant,
+        remote: IpAddr,
+        handshake: &mut Handshake,
+        most: usize,
+    ) -> bool {
+        let grant = handshake.grant.as_ref().filter(|g| g.is_sign_in());
+        let may = handshake.socks.awaits_request() && !handshake.waits;
+        let waiting = grant.and_then(|g| self.waiting.get_mut(g.user));
+        let Some(waiting) = waiting.filter(|n| may && **n < most) else {
+            return false;
+        };
+        *waiting += 1;
+        handshake.waits = true;
+        self.leave(now, remote);
+        true
+    }
+
+    /// A session goes on; returns whether it had waited.
+    pub(super) fn resume(&mut self, remote: IpAddr, handshake: &mut Handshake) -> bool {
+        let waited = core::mem::take(&mut handshake.waits);
+        if waited {
+            let user = handshake.grant.as_ref().map(|g| g.user);
+            if let Some(n) = user.and_then(|u| self.waiting.get_mut(u)) {
+                *n -= 1;
+            }
+            self.enter(remote);
+        }
+        waited
+    }
+
+    /// The handshake of a session is over.
+    pub(super) fn end(&mut self, now: Instant, remote: IpAddr, handshake: &mut Handshake) {
+        self.resume(remote, handshake);
+        self.leave(now, remote);
+    }
+
+    /// One more of `remote` is under way.
+    fn enter(&mut self, remote: IpAddr) {
+        let key = source_of(remote);
+        let source = self.sources.entry(key).or_default();
+        if source.under_way == 0 {
+            self.failed.remove(&(source.clear_at, key));
+        }
+        source.under_way += 1;
+        self.under_way += 1;
+    }
+
+    /// One of `remote` is not under way any more.
+    pub(super) fn leave(&mut self, now: Instant, remote: IpAddr) {
+        let key = source_of(remote);
+        self.under_way -= 1;
+        let Some(source) = self.sources.get_mut(&key) else {
+            debug_assert!(false, "nothing of {remote} is under way");
+            return;
+        };
+        source.under_way -= 1;
+        if source.under_way > 0 {
+            return;
+        }
+        self.failed.insert((source.clear_at, key));
+        self.forgive(now);
+        if self.failed.len() > MAX_FAILED
+            && let Some((_, least)) = self.failed.pop_first()
+        {
+            self.sources.remove(&least);
+            self.forgotten += 1;
+        }
+    }
+
+    /// Forgets sources whose failures are made up for.
+    fn forgive(&mut self, now: Instant) {
+        while let Some((at, source)) = self.failed.first().copied()
+            && at <= now
+        {
+            self.failed.pop_first();
+            self.sources.remove(&source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    const NOW: Instant = Instant::from_millis(5_000);
+
+    fn limits(handshakes: usize) -> ServerLimits {
+        ServerLimits {
+            handshakes,
+            failures: 2,
+            ..ServerLimits::default()
+        }
+    }
+
+    fn v4(n: u32) -> IpAddr {
+        Ipv4Addr::from_bits(0xc000_0200 + n).into()
+    }
+
+    fn v6(net: u64, host: u64) -> IpAddr {
+        let net = u128::from(0x2001_0db8_0000_0000 + net);
+        Ipv6Addr::from_bits(net << 64 | u128::from(host)).into()
+    }
+
+    /// How many of `remotes` are let in, one after the other.
+    fn begun(handshakes: &mut Handshakes, most: usize, remotes: &[IpAddr]) -> usize {
+        let begun = remotes
+            .iter()
+            .filter(|remote| handshakes.begin(NOW, **remote, &limits(most)).is_ok());
+        begun.count()
+    }
+
+    /// One fails that begins and ends at once; false where it may not begin.
+    fn fails(handshakes: &mut Handshakes, now: Instant, remote: IpAddr) -> bool {
+        let begun = handshakes.begin(now, remote, &limits(8)).is_ok();
+        if begun {
+            handshakes.fail(now, remote, 2);
+            handshakes.leave(now, remote);
+        }
+        begun
+    }
+
+    #[test]
+    fn greedy_sources_leave_room_for_others() {
+        let mut handshakes = Handshakes::new(1);
+        for (n, expected) in [(0, 32), (1, 16), (2, 8), (3, 4)] {
+            assert_eq!(begun(&mut handshakes, 64, &[v4(n); 64]), expected);
+        }
+        let refused = handshakes.begin(NOW, v4(0), &limits(64));
+        assert_eq!(refused, Err(Over::Source));
+        for _ in 0..31 {
+            handshakes.leave(NOW, v4(0));
+        }
+        assert_eq!(begun(&mut handshakes, 64, &[v4(4); 64]), 18);
+        assert_eq!(handshakes.begin(NOW, v4(5), &limits(47)), Err(Over::All));
+    }
+
+    #[test]
+    fn a_host_is_one_source_whatever_its_addresses() {
+        let mut handshakes = Handshakes::new(1);
+        let of_one: Vec<IpAddr> = (0..64).map(|host| v6(0, host)).collect();
+        assert_eq!(begun(&mut handshakes, 64, &of_one), 32);
+        assert_eq!(begun(&mut handshakes, 64, &[v6(1, 0); 64]), 16);
+        let mapped = "::ffff:192.0.2.1".parse().unwrap();
+        assert_eq!(begun(&mut handshakes, 64, &[v4(1), mapped].repeat(32)), 8);
+    }
+
+    #[test]
+    fn who_fails_too_often_has_to_wait_and_nobody_else() {
+        let mut handshakes = Handshakes::new(1);
+        let count = |handshakes: &mut Handshakes, ms: u64| {
+            let now = Instant::from_millis(ms);
+            (0..100).filter(|_| fails(handshakes, now, v4(1))).count()
+        };
+        assert_eq!(count(&mut handshakes, 0), 21);
+        assert_eq!(count(&mut handshakes, 499), 0);
+        assert_eq!(count(&mut handshakes, 1_000), 2);
+        let now = Instant::from_millis(1_000);
+        let refused = handshakes.begin(now, v4(1), &limits(8));
+        assert_eq!(refused, Err(Over::Failed));
+        assert!(fails(&mut handshakes, now, v4(2)));
+        assert_eq!(count(&mut handshakes, 60_000), 21);
+    }
+
+    #[test]
+    fn whose_handshakes_succeed_may_have_any_number() {
+        let mut handshakes = Handshakes::new(1);
+        for _ in 0..100_000 {
+            assert_eq!(handshakes.begin(NOW, v4(1), &limits(8)), Ok(()));
+            handshakes.leave(NOW, v4(1));
+        }
+        assert!(handshakes.sources.is_empty() && handshakes.failed.is_empty());
+    }
+
+    #[test]
+    fn failures_of_any_number_of_sources_are_remembered_within_a_bound() {
+        let mut handshakes = Handshakes::new(1);
+        // One who is refused for what it did, and is the last to be forgotten.
+        while fails(&mut handshakes, NOW, v4(0)) {}
+        for n in 1..100_000 {
+            assert!(fails(&mut handshakes, NOW, v6(n, 0)), "the table is full");
+        }
+        assert_eq!(handshakes.sources.len(), MAX_FAILED);
+        assert_eq!(handshakes.failed.len(), MAX_FAILED);
+        assert_eq!(handshakes.forgotten, 100_000 - MAX_FAILED as u64);
+        assert!(!fails(&mut handshakes, NOW, v4(0)));
+        // All is forgiven in time, and nothing is left of it.
+        let later = NOW + Duration::from_secs(60);
+        assert!(handshakes.begin(later, v4(0), &limits(8)).is_ok());
+        assert_eq!((handshakes.sources.len(), handshakes.failed.len()), (1, 0));
+    }
+}

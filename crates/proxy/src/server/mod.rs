@@ -1,0 +1,853 @@
+//! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
+//!
+//! The room has who may connect, where to, and how much one user gets. Nothing of a box is here.
+
+mod beyond;
+mod drain;
+mod handshakes;
+mod lookups;
+mod next;
+mod probes;
+mod reload;
+mod room;
+mod session;
+mod sign_in;
+mod status;
+mod train;
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
+use braid_engine::strategy::FlowSize;
+use braid_engine::{CloseReason, ConnId, Event};
+use braid_secure::Families;
+use braid_secure::auth::{Coded, Grant, Verifier, WallClock};
+use braid_secure::channel::{self, Channel};
+use braid_wire::Instant;
+use ipnet::IpNet;
+
+use crate::admin::report::{FORGED_JOIN, LogLimiter, ServerCounters};
+use crate::admin::status::{About, RulesStatus};
+use crate::admin::verdict::NEWS;
+use crate::config::policy::DestinationPolicy;
+use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
+use crate::protocol::hints::FlowHints;
+use crate::protocol::socks::{Destination, Foreword, ForewordStep, Reply, Request};
+use crate::relay::sniff::{self, Length};
+use crate::relay::table::{Due, SessionId, Table};
+use crate::relay::{self, End, Relay, StepError};
+
+use beyond::{Beyond, Pace};
+use handshakes::{Handshakes, Over};
+use lookups::Lookups;
+use session::{Refusal, Session, Stage};
+use train::Allowance;
+
+/// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
+/// accepted connection is served.
+///
+/// # How to drive it
+///
+/// 1. [`set_wall_clock`](Self::set_wall_clock) once at the start (passwords made before that
+///    moment are refused, for a server that was restarted cannot know whether they were used),
+///    then whenever the system's clock was set, at least once a minute.
+/// 2. [`set_own_addresses`](Self::set_own_addresses) at the start and when they change.
+/// 3. Events as [`Core`] describes.
+#[derive(Debug)]
+pub struct ServerCore {
+    about: About,
+    /// Where connections come in, by path.
+    listen: Vec<IpAddr>,
+    timeouts: ServerTimeouts,
+    limits: ServerLimits,
+    /// Most connections to destinations that the process can open.
+    most_streams: usize,
+    window: Duration,
+    /// Ranges of this machine that the configuration tells.
+    configured: Vec<IpNet>,
+    destinations: DestinationPolicy,
+    verifier: Verifier,
+    tls: channel::Server,
+    /// The families of which there are routes, and none to the Internet.
+    isolated: Families,
+    /// Of these, those of destinations that were connected to since their routes changed.
+    connected: Families,
+    /// Connections that are not protected are served too.
+    clear: bool,
+    user_names: Vec<String>,
+    sessions: Table<Session>,
+    /// Sessions of each user.
+    per_user: Vec<usize>,
+    handshakes: Handshakes,
+    lookups: Lookups,
+    /// Probes of each user.
+    allowances: Vec<Allowance>,
+    beyond: Beyond,
+    clock: Option<WallClock>,
+    counters: ServerCounters,
+    limiter: LogLimiter,
+    /// It is about to end: connections serve no further user.
+    ending: bool,
+}
+
+/// The routes of a server to destinations of one address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routes {
+    /// There are none.
+    Nowhere,
+    /// Some networks may be reached, and not the Internet.
+    Networks,
+    /// To the Internet.
+    Internet,
+}
+
+/// Most timers that are served and sessions that get another turn before packets are sent.
+const BATCH: usize = 32;
+
+/// Most addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 8;
+/// How long one address is tried while there are others.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a peer has to close after it was told of a failure.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
+impl ServerCore {
+    /// A core without connections.
+    pub fn new(config: &ServerConfig) -> Self {
+        let listen = config.listen.iter().copied().map(IpNet::from);
+        let configured: Vec<IpNet> = listen
+            .chain([config.tun.v4.into(), config.tun.v6.into()])
+            .collect();
+        let mut destinations = DestinationPolicy::new(config.destination_rules());
+        destinations.set_own(configured.clone());
+        let keys = config.users.iter().map(|u| u.key);
+        ServerCore {
+            tls: channel::Server::new(&config.key, keys),
+            clear: config.unprotected,
+            isolated: Families::NONE,
+            connected: Families::NONE,
+            about: About {
+                name: config.name.clone(),
+                strategy: config.strategy.clone(),
+                congestion: config.congestion.name(),
+                rules: RulesStatus::default(),
+            },
+            listen: config.listen.clone(),
+            timeouts: config.timeouts.clone(),
+            limits: config.limits.clone(),
+            most_streams: usize::MAX,
+            window: config.time_window,
+            configured,
+            destinations,
+            verifier: Verifier::new(
+                config.key.public(),
+                config.users.iter().map(|user| user.key),
+                config.time_window,
+                config.limits.replay,
+            ),
+            user_names: config.users.iter().map(|u| u.name.clone()).collect(),
+            sessions: Table::default(),
+            per_user: vec![0; config.users.len()],
+            handshakes: Handshakes::new(config.users.len()),
+            lookups: Lookups::new(config.users.len()),
+            allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
+            beyond: Beyond::new(&config.targets),
+            clock: None,
+            counters: ServerCounters::default(),
+            limiter: LogLimiter::default(),
+            ending: false,
+        }
+    }
+
+    /// Says what became of the rules of the kernel, for whoever asks.
+    pub fn set_rules(&mut self, rules: RulesStatus) {
+        self.about.rules = rules;
+    }
+
+    /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
+    pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
+        let before = self.clock.map(|c| c.unix_ms(now));
+        let clock = self.clock.insert(WallClock::default());
+        clock.set(now, since_epoch);
+        self.tls.set_clock(now, clock);
+        let after = clock.unix_ms(now);
+        match before {
+            None => self.verifier.forget_before(after),
+            Some(before) if after < before => {
+                let window = u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX);
+                self.verifier
+                    .clock_set_back(before.saturating_sub(window), after);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The addresses of this machine, which are refused as destinations unless allowed by the
+    /// configuration. Those listened on are among them without being named.
+    pub fn set_own_addresses(&mut self, addresses: Vec<IpAddr>) {
+        let mut own = self.configured.clone();
+        own.extend(addresses.into_iter().map(IpNet::from));
+        self.destinations.set_own(own);
+    }
+
+    /// Sets how many connections to destinations the process can have at a time, where that is less
+    /// than [`ServerLimits::connections`].
+    pub fn set_most_streams(&mut self, streams: usize) {
+        self.most_streams = streams;
+    }
+
+    /// Says that the routes to destinations of IPv6 (`v6`) or IPv4 have changed, and where they lead; boxes are
+    /// told which families are reached. Before the first call they lead to the Internet.
+    pub fn set_routes(&mut self, v6: bool, routes: Routes) {
+        self.connected.set(v6, false);
+        self.isolated.set(v6, routes == Routes::Networks);
+        self.set_reached(v6, routes != Routes::Nowhere);
+    }
+
+    fn set_reached(&mut self, v6: bool, reached: bool) {
+        let before = self.tls.reached;
+        self.tls.reached.set(v6, reached);
+        if self.tls.reached == before {
+            return;
+        }
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        match reached {
+            true => tracing::info!(target: NEWS, "{family} destinations are reached again"),
+            false => tracing::warn!(
+                target: NEWS,
+                "this server has no route to {family} destinations: boxes refuse their users' connections to \
+                 these, so that programs use the other family; give this server {family}, or leave it so"
+            ),
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &ServerCounters {
+        &self.counters
+    }
+
+    /// Connections now, but those that wait for a request.
+    pub fn connections(&self) -> usize {
+        self.sessions.len() - self.waiting()
+    }
+
+    /// Connections of boxes that signed in and wait for a request.
+    pub fn waiting(&self) -> usize {
+        self.handshakes.waiting()
+    }
+}
+
+impl Core for ServerCore {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        if let Event::Accepted { conn, remote, .. } = event {
+            return self.on_accepted(ctx, conn, remote.ip());
+        }
+        let Some(id) = self.sessions.by_conn(event.conn()) else {
+            return;
+        };
+        match event {
+            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::FlowDelivered { .. } => {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.channel.on_delivered();
+                }
+                self.advance(ctx, id);
+            }
+            Event::JoinForged { remote, .. } => self.log_forged_join(ctx.now, id, remote),
+            Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
+            // A server opens nothing; which subflows there are is the engine's business.
+            _ => {}
+        }
+    }
+
+    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+        if self.beyond.on_event(ctx, &event) {
+            return;
+        }
+        let local = event.id();
+        if let LocalEvent::Resolved { .. } = event {
+            self.on_looked_up(ctx, local);
+        }
+        let Some(id) = self.sessions.by_local(local) else {
+            if let LocalEvent::Accepted { .. } = event {
+                // A server takes nothing in on its local side.
+                ctx.local.reset(local);
+            }
+            return;
+        };
+        match event {
+            LocalEvent::Connected { .. } => self.on_connected(ctx, id, local),
+            LocalEvent::ConnectFailed { failure, .. } => self.on_connect_failed(ctx, id, failure),
+            LocalEvent::Resolved { addresses, .. } => self.on_resolved(ctx, id, addresses),
+            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
+            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
+            LocalEvent::Broken { .. } => self.on_broken(ctx, id, local),
+            LocalEvent::Accepted { .. } => {}
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let times = [self.sessions.next_timeout(), self.beyond.next_timeout()];
+        times.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        self.beyond.handle_timeout(ctx);
+        for _ in 0..BATCH {
+            match self.sessions.pop_due(ctx.now) {
+                Some((id, Due::Timer)) => self.on_timer(ctx, id),
+                Some((id, Due::Turn)) => self.advance(ctx, id),
+                None => break,
+            }
+        }
+    }
+}
+
+impl ServerCore {
+    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+        let session = self.sessions.get_mut(id);
+        if let Some(relay) = session.and_then(Session::relay_mut) {
+            mark(relay);
+        }
+        self.advance(ctx, id);
+    }
+
+    fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
+        self.counters.accepted += 1;
+        if let Err(over) = self.admit(ctx, remote) {
+            let counter = match over {
+                Over::All => &mut self.counters.over_limit,
+                Over::Source => &mut self.counters.over_source,
+                Over::Failed => &mut self.counters.over_failures,
+            };
+            *counter += 1;
+            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
+                let open = self.sessions.len();
+                let handshakes = self.handshakes.under_way();
+                tracing::warn!(%remote, open, handshakes, left_out, ?over, "too many connections");
+            }
+            return ctx.stack.abort(ctx.now, conn);
+        }
+        let deadline = ctx.now + self.timeouts.handshake;
+        let id = self.sessions.insert(Session {
+            channel: Channel::incoming(ctx.now, conn, ctx.stack),
+            remote: remote.to_canonical(),
+            user: None,
+            destination: None,
+            foreword: None,
+            started: ctx.now,
+            stage: Stage::Handshake(Box::default()),
+            time: deadline,
+        });
+        self.sessions.bind_conn(conn, id);
+        self.sessions.arm(id, deadline);
+        self.advance(ctx, id);
+    }
+
+    /// The engine counts them all; one line a minute tells of those against one box.
+    fn log_forged_join(&mut self, now: Instant, id: SessionId, from: SocketAddr) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let remote = session.remote;
+        if let Some(left_out) = self.limiter.allow(now, "forged subflow", remote) {
+            let user = session.user.and_then(|user| self.user_names.get(user));
+            tracing::warn!(%remote, user, %from, left_out, "{FORGED_JOIN}");
+        }
+    }
+
+    /// Does what a session can do now.
+    fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            Stage::Handshake(_) => self.handshake(ctx, id),
+            Stage::Relaying(..) => self.relay(ctx, id),
+            // The destination, the train, or the peer is awaited.
+            Stage::Resolving
+            | Stage::Connecting { .. }
+            | Stage::Departing(_)
+            | Stage::Closing
+            | Stage::Refused => {}
+        }
+        let session = self.sessions.get_mut(id);
+        if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
+            // What was said may still have to leave. What is wrong is seen by the relay.
+            let _ = session.channel.drive::<StepError>(ctx.now, ctx.stack);
+        }
+    }
+
+    fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, request: Request) {
+        let most_of_user = self.most_of_user();
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Handshake(handshake) = &mut session.stage else {
+            return;
+        };
+        let Request { destination, note } = request;
+        let (to, coded) = (destination.to_bytes(), note.as_ref().map(Coded::from));
+        let right = |g: &Grant| self.verifier.check_request(g, &to, coded);
+        if !handshake.grant.as_ref().is_some_and(right) {
+            return self.refuse(ctx, id, Refusal::WrongDestination);
+        }
+        let user = session.user;
+        let most = self.limits.per_user;
+        if user.is_some_and(|u| self.per_user.get(u).is_some_and(|n| *n >= most)) {
+            self.reclaim(ctx, user);
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Handshake(handshake) = &mut session.stage else {
+            return;
+        };
+        let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
+        let Some(of_user) = of_user.filter(|n| **n < most_of_user) else {
+            return self.refuse(ctx, id, Refusal::OverLimit);
+        };
+        *of_user += 1;
+        self.handshakes.end(ctx.now, session.remote, handshake);
+        session.channel.begin_reading();
+        session.started = ctx.now;
+        session.stage = Stage::Closing;
+        let deadline = ctx.now + self.timeouts.connect;
+        session.time = deadline;
+        let name = session.user.and_then(|u| self.user_names.get(u));
+        let conn = session.channel.conn;
+        tracing::debug!(remote = %session.remote, user = name, %destination, "request");
+        session.foreword = note.is_some().then(Foreword::default);
+        let hints = note.map_or(FlowHints::default(), |note| self.hints(conn, &note.hints));
+        hints.begin(ctx.now, conn, ctx.stack);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.destination = Some(Box::new(destination.clone()));
+        if let Some(user) = session.user {
+            join_group(ctx, conn, user);
+        }
+        match destination {
+            Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
+            Destination::Name(..) => self.look_up(ctx, id),
+        }
+    }
+
+    /// What a box says of a connection; what is none of it is counted.
+    fn hints(&mut self, conn: ConnId, hints: &[u8]) -> FlowHints {
+        let (hints, bad) = FlowHints::decode(hints);
+        let unknown = hints.strategy.is_some() && hints.strategy().is_none();
+        self.counters.bad_hints += bad + u64::from(unknown);
+        tracing::debug!(?conn, ?hints, "hints");
+        hints
+    }
+
+    /// Reads what comes before the user's first byte; false where the session is over.
+    fn read_foreword(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let Session {
+            channel,
+            foreword: Some(foreword),
+            remote,
+            ..
+        } = session
+        else {
+            return true;
+        };
+        let (conn, remote) = (channel.conn, *remote);
+        let input = |buf: &[u8]| foreword.input(buf);
+        match relay::read_step(ctx.now, channel, ctx.stack, ForewordStep::More, input) {
+            Ok(ForewordStep::More) => true,
+            Ok(ForewordStep::Hints(hints)) => {
+                session.foreword = None;
+                let hints = self.hints(conn, &hints);
+                hints.apply(ctx.now, conn, ctx.stack);
+                true
+            }
+            Ok(ForewordStep::Garbage) => {
+                self.counters.garbage += 1;
+                if let Some(left_out) = self.limiter.allow(ctx.now, "foreword", remote) {
+                    tracing::warn!(%remote, left_out, "malformed hints before the first byte");
+                }
+                self.end_relay(ctx, id, End::Conn);
+                false
+            }
+            // Its `Closed` follows.
+            Err(StepError::Gone) => false,
+            Err(StepError::Broken(why)) => {
+                self.end_relay(ctx, id, End::Broken(why));
+                false
+            }
+        }
+    }
+
+    /// The destination's addresses are known: those that the rules permit are tried in turn, first those of
+    /// families that are reached.
+    fn on_resolved(&mut self, ctx: &mut Ctx<'_>, id: SessionId, addresses: Vec<SocketAddr>) {
+        let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
+        let permitted = addresses
+            .iter()
+            .copied()
+            .map(canonical)
+            .filter(|a| self.destinations.permits(*a));
+        let mut others: Vec<SocketAddr> = permitted.collect();
+        others.sort_by_key(|a| !self.tls.reached.has(a.ip()));
+        others.truncate(MAX_ADDRESSES);
+        others.reverse();
+        if others.is_empty() {
+            let refusal = match addresses.first() {
+                Some(addr) => Refusal::Forbidden(*addr),
+                None => Refusal::Failure(ConnectFailure::NameNotResolved),
+            };
+            return self.refuse(ctx, id, refusal);
+        }
+        self.connect_next(ctx, id, others, ConnectFailure::HostUnreachable);
+    }
+
+    /// Connects to the last of `others`, or reports `failure` where there is none left.
+    fn connect_next(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: SessionId,
+        mut others: Vec<SocketAddr>,
+        failure: ConnectFailure,
+    ) {
+        let mut refusal = Refusal::Failure(failure);
+        while let Some(addr) = others.pop() {
+            // The rules may have changed while another one was tried.
+            if !self.destinations.permits(addr) {
+                refusal = Refusal::Forbidden(addr);
+                continue;
+            }
+            match ctx.local.connect(addr) {
+                Ok(stream) => {
+                    self.sessions.bind_local(stream, id);
+                    let Some(session) = self.sessions.get_mut(id) else {
+                        return;
+                    };
+                    let deadline = match others.is_empty() {
+                        true => session.time,
+                        false => session.time.min(ctx.now + ADDRESS_PATIENCE),
+                    };
+                    session.stage = Stage::Connecting {
+                        local: stream,
+                        others,
+                        addr: addr.ip(),
+                        since: ctx.now,
+                    };
+                    return self.sessions.arm(id, deadline);
+                }
+                // In a network of its own there are ways to other destinations.
+                Err(ConnectFailure::FamilyUnreachable) if self.connected.has(addr.ip()) => {
+                    refusal = Refusal::Failure(ConnectFailure::NetworkUnreachable);
+                }
+                Err(e) => {
+                    if e == ConnectFailure::FamilyUnreachable {
+                        self.set_reached(addr.is_ipv6(), false);
+                    }
+                    refusal = Refusal::Failure(e);
+                }
+            }
+        }
+        self.refuse(ctx, id, refusal);
+    }
+
+    fn on_connect_failed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, failure: ConnectFailure) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if let Stage::Connecting { others, .. } = &mut session.stage {
+            let others = core::mem::take(others);
+            session.stage = Stage::Closing;
+            self.connect_next(ctx, id, others, failure);
+        }
+    }
+
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let addr = match session.stage {
+            Stage::Connecting {
+                local, addr, since, ..
+            } if local == stream => {
+                let took = ctx.now.saturating_since(since);
+                self.beyond.on_connected(ctx.now, addr, took);
+                addr
+            }
+            _ => return,
+        };
+        if !send_all(ctx, &mut session.channel, &Reply::Succeeded.encode()) {
+            self.counters.over_limit += 1;
+            return self.drop_session(ctx, id);
+        }
+        session.channel.begin_writing();
+        let mut relay = Relay::new(ctx.now, stream, self.timeouts.patience());
+        relay.keep(sniff::MOST);
+        let due = relay.due();
+        session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
+        self.counters.connected += 1;
+        self.counters.joined_by_keys += u64::from(session.channel.is_joined_by_keys());
+        self.sessions.arm(id, due);
+        self.connected.set(addr.is_ipv6(), self.isolated.has(addr));
+        self.set_reached(addr.is_ipv6(), true);
+        self.advance(ctx, id);
+    }
+
+    fn on_broken(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            Stage::Relaying(..) => self.end_relay(ctx, id, End::Local),
+            Stage::Connecting { .. } => {
+                ctx.local.close(stream);
+                self.on_connect_failed(ctx, id, ConnectFailure::Refused);
+            }
+            _ => {}
+        }
+    }
+
+    fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        if !self.read_foreword(ctx, id) {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Session {
+            channel,
+            stage: Stage::Relaying(relay, pace),
+            ..
+        } = session
+        else {
+            return;
+        };
+        if pace.wants_look(ctx.now) {
+            let stats = ctx.stack.conn_stats(channel.conn);
+            let unsent: u64 = stats.map_or(0, |s| s.unsent.iter().sum());
+            pace.look(ctx.now, unsent == 0);
+        }
+        let turn = relay.turn(ctx, channel);
+        if turn.moved.to_conn > 0 {
+            look(ctx, channel.conn, relay);
+        }
+        if let Some(rate) = pace.on_moved(ctx.now, turn.moved.to_conn) {
+            self.beyond.on_rate(ctx.now, pace.addr, rate);
+        }
+        let due = relay.due();
+        self.counters.bytes_up += turn.moved.to_local;
+        self.counters.bytes_down += turn.moved.to_conn;
+        if let Some(end) = self.sessions.follow(id, &turn, due)
+            && !(end == End::Finished && self.goes_on(ctx, id))
+        {
+            self.end_relay(ctx, id, end);
+        }
+    }
+
+    fn on_timer(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match &mut session.stage {
+            Stage::Handshake(h) if h.waits => {
+                if !self.end_in_order(ctx, id) {
+                    self.counters.waited_in_vain += 1;
+                    self.drop_session(ctx, id);
+                }
+            }
+            Stage::Handshake(_) => {
+                let remote = session.remote;
+                self.counters.handshake_timeout += 1;
+                self.count_failed(ctx.now, id);
+                if let Some(left_out) = self.limiter.allow(ctx.now, "slow handshake", remote) {
+                    tracing::warn!(%remote, left_out, "the handshake was not complete in time");
+                }
+                self.drop_session(ctx, id);
+            }
+            Stage::Resolving => {
+                self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NameNotResolved));
+            }
+            Stage::Connecting { local, .. } => {
+                ctx.local.reset(*local);
+                self.on_connect_failed(ctx, id, ConnectFailure::TimedOut);
+            }
+            Stage::Relaying(relay, _) => {
+                if relay.is_overdue(ctx, &session.channel) {
+                    return self.end_relay(ctx, id, End::Idle);
+                }
+                let due = relay.due();
+                self.sessions.arm(id, due);
+            }
+            Stage::Departing(_) => self.depart(ctx, id),
+            Stage::Closing | Stage::Refused => self.drop_session(ctx, id),
+        }
+    }
+
+    fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match &session.stage {
+            Stage::Relaying(relay, _) => {
+                let end = relay.on_closed(&session.channel, reason);
+                return self.end_relay(ctx, id, end);
+            }
+            Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
+            // A box that has no more to ask for.
+            Stage::Handshake(_) if reason == CloseReason::Finished => {}
+            Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
+            Stage::Handshake(_) => {
+                self.counters.handshake_aborted += 1;
+                self.count_failed(ctx.now, id);
+            }
+            Stage::Resolving | Stage::Connecting { .. } => self.counters.reset_by_box += 1,
+            Stage::Departing(_) | Stage::Closing | Stage::Refused => {}
+        }
+        self.drop_session(ctx, id);
+    }
+
+    /// Ends a session that has a destination.
+    fn end_relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId, end: End) {
+        let Some(Session {
+            channel,
+            remote,
+            stage: Stage::Relaying(relay, _),
+            ..
+        }) = self.forget(ctx.now, id)
+        else {
+            debug_assert!(false, "no relay to end");
+            return;
+        };
+        relay.end(ctx, &channel, end);
+        let counter = match end {
+            End::Finished => &mut self.counters.finished,
+            End::Local => &mut self.counters.reset_by_destination,
+            End::Conn => &mut self.counters.reset_by_box,
+            End::Broken(why) => {
+                let (counter, kind) = session::kind_of(why, &mut self.counters);
+                if let Some(left_out) = self.limiter.allow(ctx.now, kind, remote) {
+                    tracing::warn!(%remote, left_out, ?why, "{kind}");
+                }
+                counter
+            }
+            End::Idle => &mut self.counters.idle_timeout,
+        };
+        *counter += 1;
+    }
+
+    /// Ends a session that has no destination.
+    fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        if let Some(session) = self.forget(ctx.now, id) {
+            if let Stage::Connecting { local, .. } = session.stage {
+                ctx.local.reset(local);
+            }
+            session.channel.abort(ctx.now, ctx.stack);
+        }
+    }
+
+    fn forget(&mut self, now: Instant, id: SessionId) -> Option<Session> {
+        let mut session = self.sessions.remove(id)?;
+        match &mut session.stage {
+            Stage::Handshake(handshake) => self.handshakes.end(now, session.remote, handshake),
+            Stage::Refused => self.handshakes.leave(now, session.remote),
+            _ => self.leave(session.user, id),
+        }
+        self.counters.sources_forgotten = self.handshakes.forgotten;
+        Some(session)
+    }
+
+    /// Tells the peer, and waits a little for it to close.
+    fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, refusal: Refusal) {
+        self.count_failed(ctx.now, id);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.stage = match &mut session.stage {
+            Stage::Handshake(handshake) => {
+                // Not counted among the user's connections yet.
+                self.handshakes.resume(session.remote, handshake);
+                session.user = None;
+                Stage::Refused
+            }
+            _ => {
+                self.lookups.forget(session.user, id);
+                Stage::Closing
+            }
+        };
+        let remote = session.remote;
+        let reply = refusal.reply();
+        // Of what was wrong with its protection a peer is told there.
+        let told = match &refusal {
+            Refusal::Unprotected(_) => ctx.stack.shutdown(ctx.now, session.channel.conn).is_ok(),
+            _ => {
+                !reply.is_empty()
+                    && send_all(ctx, &mut session.channel, &reply)
+                    && session.channel.shutdown(ctx.now, ctx.stack).is_ok()
+            }
+        };
+        self.sessions.unbind_local(id);
+        self.count_refusal(ctx.now, &refusal, remote);
+        if told {
+            self.sessions.arm(id, ctx.now + CLOSE_PATIENCE);
+        } else {
+            self.drop_session(ctx, id);
+        }
+    }
+
+    fn count_refusal(&mut self, now: Instant, refusal: &Refusal, remote: IpAddr) {
+        let (counter, kind) = refusal.kind(&mut self.counters);
+        *counter += 1;
+        if let Some(kind) = kind
+            && let Some(left_out) = self.limiter.allow(now, kind, remote)
+        {
+            match refusal {
+                Refusal::Auth(e) => tracing::warn!(%remote, left_out, "{kind}: {e}"),
+                Refusal::Unprotected(why) => tracing::warn!(%remote, left_out, ?why, "{kind}"),
+                Refusal::Forbidden(addr) => tracing::warn!(%remote, %addr, left_out, "{kind}"),
+                _ => tracing::warn!(%remote, left_out, "{kind}"),
+            }
+        }
+    }
+}
+
+/// The engine's group of what is a user's.
+fn group(user: usize) -> u32 {
+    // There are fewer users than that.
+    u32::try_from(user).unwrap_or(u32::MAX)
+}
+
+/// Has the engine hold what all connections of a user buffer to the user's part.
+fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
+    // A connection that is gone says so by its `Closed`.
+    let _ = ctx.stack.set_group(ctx.now, conn, group(user));
+}
+
+/// Looks at the first bytes of a destination, which may tell how many there will be. Nothing waits
+/// for that.
+fn look(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
+    let Some((first, full)) = relay.kept() else {
+        return;
+    };
+    match sniff::response(first) {
+        Length::Open if !full => return,
+        Length::Open | Length::Untold => {}
+        Length::Bytes(bytes) => {
+            let size = FlowSize::Read(bytes);
+            // A connection that is gone says so by its `Closed`.
+            let _ = ctx.stack.set_flow_size(ctx.now, conn, size);
+        }
+    }
+    relay.forget_kept();
+}
+
+/// Sends a message of the handshake, whole or not at all: there is no room only where memory has
+/// run out.
+fn send_all(ctx: &mut Ctx<'_>, channel: &mut Channel, bytes: &[u8]) -> bool {
+    channel.write_all(ctx.now, ctx.stack, bytes).is_ok()
+}

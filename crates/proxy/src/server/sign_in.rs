@@ -1,0 +1,156 @@
+//! What a box says before its request, and whether it may make one.
+
+use braid_engine::app::Ctx;
+use braid_secure::auth::Grant;
+use braid_secure::channel::Channel;
+use braid_wire::Instant;
+
+use super::session::{Refusal, Session, Stage};
+use super::{ServerCore, send_all};
+use crate::protocol::socks::{ServerHandshake, ServerStep};
+use crate::relay::table::SessionId;
+use crate::relay::{self, StepError};
+
+impl ServerCore {
+    /// Reads and answers what a box says, until it has said all.
+    pub(super) fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let mut goes_on = false;
+        // A handshake has four messages; each turn of the loop ends one.
+        for _ in 0..8 {
+            let Some(session) = self.sessions.get_mut(id) else {
+                return;
+            };
+            let Stage::Handshake(handshake) = &mut session.stage else {
+                return;
+            };
+            let remote = session.remote;
+            let silent = session.channel.is_silent(ctx.stack);
+            goes_on |= !silent && self.handshakes.resume(remote, handshake);
+            let step = match self.hear(ctx, id) {
+                Ok(Some(step)) => step,
+                Ok(None) => return,
+                Err(refusal) => return self.refuse(ctx, id, refusal),
+            };
+            let Some(session) = self.sessions.get_mut(id) else {
+                return;
+            };
+            let Stage::Handshake(handshake) = &mut session.stage else {
+                return;
+            };
+            let channel = &mut session.channel;
+            // It comes too late.
+            if channel.is_ending() && step != ServerStep::More {
+                return self.drop_session(ctx, id);
+            }
+            match step {
+                ServerStep::More => return self.await_more(ctx, id, goes_on),
+                ServerStep::Send(bytes) => {
+                    if !send_all(ctx, channel, &bytes) {
+                        return self.drop_session(ctx, id);
+                    }
+                }
+                ServerStep::Credentials { user, password } => {
+                    let time = self.clock.unwrap_or_default().unix_ms(ctx.now);
+                    match self.verifier.check(&user, &password, time) {
+                        Ok(grant) => {
+                            session.user = Some(grant.user);
+                            handshake.grant = Some(grant);
+                            handshake.socks.accepted();
+                            if !send_all(ctx, channel, &ServerHandshake::ACCEPTED) {
+                                return self.drop_session(ctx, id);
+                            }
+                        }
+                        Err(e) => return self.refuse(ctx, id, Refusal::Auth(e)),
+                    }
+                }
+                ServerStep::Request(request) => return self.on_request(ctx, id, request),
+                ServerStep::Probe(note) => return self.on_probe(ctx, id, &note),
+                ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
+            }
+        }
+    }
+
+    /// A box has said nothing more yet: it may wait with its request for long, if there is room for that.
+    /// `goes_on` where it said something after it had waited.
+    fn await_more(&mut self, ctx: &mut Ctx<'_>, id: SessionId, goes_on: bool) {
+        let Some(Session {
+            channel,
+            remote,
+            stage: Stage::Handshake(handshake),
+            ..
+        }) = self.sessions.get_mut(id)
+        else {
+            return;
+        };
+        let conn = channel.conn;
+        let over = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
+        let known = handshake.grant.is_some();
+        // One that signed in may have asked before, and is told in order.
+        if over && !(known && channel.close(ctx.now, ctx.stack).is_ok()) {
+            ctx.stack.abort(ctx.now, conn);
+        }
+        let most = self.limits.waiting;
+        if self.handshakes.let_wait(ctx.now, *remote, handshake, most) {
+            let until = handshake.waits_until;
+            let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
+            handshake.waits_until = Some(until);
+            self.sessions.arm(id, until);
+        } else if goes_on {
+            self.sessions.arm(id, ctx.now + self.timeouts.handshake);
+        }
+    }
+
+    /// Reads the next message of a handshake; none where there is nothing to read it from any more.
+    fn hear(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Result<Option<ServerStep>, Refusal> {
+        let Some(Session {
+            channel,
+            user,
+            stage: Stage::Handshake(handshake),
+            ..
+        }) = self.sessions.get_mut(id)
+        else {
+            return Ok(None);
+        };
+        if !handshake.met
+            && let Some(met) = Channel::accept(ctx.now, channel.conn, &self.tls, ctx.stack)
+        {
+            (handshake.met, handshake.spoken) = (true, true);
+            match (met.is_protected(), self.clear) {
+                (true, _) => handshake.socks = ServerHandshake::proven(),
+                (false, true) => {}
+                (false, false) => return Err(Refusal::Clear),
+            }
+            *channel = met;
+        }
+        let input = |buf: &[u8]| handshake.socks.input(buf);
+        let step = relay::read_step(ctx.now, channel, ctx.stack, ServerStep::More, input);
+        self.counters.unknown_tickets = self.tls.unknown_tickets();
+        let step = match step {
+            Ok(step) => step,
+            // Its `Closed` follows.
+            Err(StepError::Gone) => return Ok(None),
+            Err(StepError::Broken(why)) => return Err(Refusal::Unprotected(why)),
+        };
+        if step != ServerStep::More && channel.is_protected() && handshake.grant.is_none() {
+            // What can be read was said by whoever has the key.
+            let known = channel.peer().and_then(|key| self.verifier.user(key));
+            let known = known.ok_or(Refusal::UnknownKey)?;
+            *user = Some(known);
+            handshake.grant = Some(Grant::proven(known));
+        }
+        Ok(Some(step))
+    }
+
+    /// Counts a handshake of nobody who is known against its source.
+    pub(super) fn count_failed(&mut self, now: Instant, id: SessionId) {
+        if let Some(Session {
+            remote,
+            stage: Stage::Handshake(handshake),
+            ..
+        }) = self.sessions.get(id)
+            && handshake.grant.is_none()
+        {
+            self.handshakes.fail(now, *remote, self.limits.failures);
+        }
+    }
+}

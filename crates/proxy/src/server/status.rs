@@ -1,0 +1,64 @@
+//! What a server shows of itself.
+
+use braid_engine::{ConnId, PathId, Stack};
+use braid_wire::Instant;
+
+use super::ServerCore;
+use super::session::Stage;
+use crate::admin::control::{Answer, Controlled, Request};
+use crate::admin::judge;
+use crate::admin::status::{self, PathStatus, Role, Session, Status};
+
+impl ServerCore {
+    /// What there is at `now`.
+    pub fn status(&self, now: Instant, stack: &Stack) -> Status {
+        let totals = stack.path_totals();
+        let paths = self.listen.iter().zip(&totals);
+        let name = |path: PathId| match self.listen.get(usize::from(path.0)) {
+            Some(address) => address.to_string(),
+            None => path.0.to_string(),
+        };
+        let mut status = Status {
+            paths: paths
+                .map(|(address, totals)| PathStatus::new(address.to_string(), totals))
+                .collect(),
+            connections_total: self.sessions.len(),
+            connections: status::connections(stack, |conn| self.shown(now, conn), name),
+            counters: status::counters(self.counters.iter(), stack.stats()),
+            ..self.about.status(Role::Server)
+        };
+        status.verdict = judge::verdict(&status, &[]);
+        status
+    }
+
+    fn shown(&self, now: Instant, conn: ConnId) -> Option<Session> {
+        let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
+        let user = session.user.and_then(|u| self.user_names.get(u));
+        Some(Session {
+            user: user.cloned(),
+            destination: session.destination.as_ref().map(ToString::to_string),
+            host: None,
+            state: match &session.stage {
+                Stage::Handshake(h) if h.waits => "waiting",
+                Stage::Handshake(_) => "handshake",
+                Stage::Resolving => "resolving",
+                Stage::Connecting { .. } => "connecting",
+                Stage::Relaying(..) => "open",
+                Stage::Departing(_) => "probe",
+                Stage::Closing | Stage::Refused => "closing",
+            },
+            age: now.saturating_since(session.started),
+            sends_up: false,
+        })
+    }
+}
+
+impl Controlled for ServerCore {
+    fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
+        match request {
+            Request::Status => Answer::Status(Box::new(self.status(now, stack))),
+            Request::Reload => Answer::Error("nobody here reads files".to_owned()),
+            _ => Answer::Wrong("this is a server; only a box has switches".to_owned()),
+        }
+    }
+}

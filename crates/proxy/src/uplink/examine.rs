@@ -1,0 +1,273 @@
+//! Examinations: a whole handshake with a server over one link, as a user's connection makes it. A TCP
+//! handshake alone is answered by a captive portal too, and by a server that refuses this box.
+
+use core::time::Duration;
+
+use braid_engine::{CloseReason, ConnectOptions, Event, FallbackCause, PathId, Stack};
+use braid_secure::Families;
+use braid_strategy::Pinned;
+use braid_wire::Instant;
+
+use super::health::Cell;
+use super::lease::Lease;
+use super::trouble::{Finding, Trouble};
+use super::{Context, Upstream};
+use crate::protocol::socks::{ClientHandshake, ClientStep};
+use crate::relay::{StepError, read_step};
+
+/// A handshake takes as many round trips as two probes.
+const PROBES: u32 = 2;
+
+/// A handshake under way, to find out whether users can be served there.
+#[derive(Debug)]
+pub(super) struct Examination {
+    lease: Lease,
+    answers: ClientHandshake,
+    deadline: Instant,
+    /// Round trip of the TCP handshake, once it was answered.
+    answered: Option<Duration>,
+    /// The connection is regular TCP, for this cause.
+    fallback: Option<FallbackCause>,
+}
+
+impl Examination {
+    /// Reads what came in, and returns what that tells.
+    fn read(&mut self, now: Instant, stack: &mut Stack) -> Option<Finding> {
+        let plain = self.fallback.is_some();
+        let input = |bytes: &[u8]| self.answers.input(bytes);
+        let step = read_step(now, &mut self.lease.channel, stack, ClientStep::More, input);
+        match step {
+            Ok(ClientStep::More) if self.answers.is_signed_in() => Some(Finding::SignedIn {
+                rtt: self.answered.unwrap_or_default(),
+                plain: self.fallback.and_then(Trouble::of_fallback),
+            }),
+            Ok(ClientStep::More) if self.lease.channel.read_finished(stack) => Some(self.silence()),
+            Ok(ClientStep::More) => None,
+            // Nothing was asked that could be answered so.
+            Ok(ClientStep::Connected) => Some(Finding::Trouble(Trouble::NotAServer)),
+            Ok(ClientStep::Failed(error)) => Some(found(Trouble::of_answer(error, plain))),
+            Err(StepError::Broken(why)) => Some(found(Trouble::of_broken(why, plain))),
+            Err(StepError::Gone) => Some(self.silence()),
+        }
+    }
+
+    /// What it tells that nothing comes any more.
+    fn silence(&self) -> Finding {
+        match self.answered {
+            Some(_) => Finding::Trouble(Trouble::of_silence(self.fallback.is_some())),
+            None => Finding::NoAnswer,
+        }
+    }
+}
+
+fn found(trouble: Option<Trouble>) -> Finding {
+    trouble.map_or(Finding::Nothing, Finding::Trouble)
+}
+
+impl Upstream {
+    /// Begins the examinations that are due, and ends those that take too long.
+    pub(super) fn examine(&mut self, cx: &mut Context<'_>) {
+        while let Some(at) = self.examinations.iter().position(|e| e.deadline <= cx.now) {
+            let finding = self.examinations[at].silence();
+            self.on_finding(cx, at, finding);
+        }
+        for link in 0..self.links.all.len() {
+            for server in 0..self.servers.entries.len() {
+                let (path, open) = (self.links.all[link].path, self.links.all[link].open);
+                let under_way = self.is_examined(path, server);
+                let cell = &mut self.links.all[link].cells[server];
+                let due = cell.examine_at.is_some_and(|at| at <= cx.now);
+                if !due || under_way || !open {
+                    continue;
+                }
+                cell.examine_at = None;
+                cell.examined_at = Some(cx.now);
+                cx.counters.examinations += 1;
+                if let Some(examination) = self.begin_examination(cx.now, (server, path), cx.stack)
+                {
+                    self.examinations.push(examination);
+                } else {
+                    self.links.all[link].cells[server].on_finding(cx.now, Finding::Nothing);
+                }
+            }
+        }
+    }
+
+    fn begin_examination(
+        &mut self,
+        now: Instant,
+        (server, path): (usize, PathId),
+        stack: &mut Stack,
+    ) -> Option<Examination> {
+        let strategy = Box::new(Pinned::default());
+        let options = self.options(server, path, strategy).ok()?;
+        let options = ConnectOptions {
+            insist: true,
+            ..options
+        };
+        let lease = self
+            .sign_in_over(now, (server, path), options, stack)
+            .ok()?;
+        Some(Examination {
+            answers: ClientHandshake::new(lease.channel.is_protected()),
+            lease,
+            deadline: now + self.probing.timeout * PROBES,
+            answered: None,
+            fallback: None,
+        })
+    }
+
+    /// Returns whether one is under way.
+    fn is_examined(&self, path: PathId, server: usize) -> bool {
+        let there = |e: &Examination| (e.lease.path, e.lease.server) == (path, server);
+        self.examinations.iter().any(there)
+    }
+
+    /// When there is something to do.
+    pub(super) fn examination_timeout(&self) -> Option<Instant> {
+        let links = self.links.all.iter().filter(|l| l.open);
+        let due = links.flat_map(|link| {
+            let cells = link.cells.iter().enumerate();
+            cells.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
+        });
+        let due = due.filter(|(path, server, _)| !self.is_examined(*path, *server));
+        let ends = self.examinations.iter().map(|e| e.deadline);
+        due.map(|(.., at)| at).chain(ends).min()
+    }
+
+    /// Ends examinations that would tell nothing any more: over one link, or all.
+    pub(super) fn stop_examining(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
+        self.examinations.retain(|examination| {
+            let goes_on = path.is_some_and(|path| path != examination.lease.path);
+            if !goes_on {
+                examination.lease.channel.abort(now, stack);
+            }
+            goes_on
+        });
+    }
+
+    /// Returns whether an event is of an examination; if so it is dealt with here.
+    pub(super) fn on_examination_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
+        let conn = event.conn();
+        let mut all = self.examinations.iter();
+        let Some(at) = all.position(|e| e.lease.channel.conn == conn) else {
+            return false;
+        };
+        let examination = &mut self.examinations[at];
+        let finding = match *event {
+            Event::SubflowEstablished { path, rtt, .. } if path == examination.lease.path => {
+                examination.answered = Some(rtt);
+                None
+            }
+            // The engine went elsewhere by itself.
+            Event::SubflowEstablished { .. } => Some(Finding::NoAnswer),
+            Event::FellBack { cause, .. } => {
+                examination.fallback = Some(cause);
+                None
+            }
+            Event::Readable { .. } | Event::Writable { .. } | Event::Connected { .. } => {
+                examination.read(cx.now, cx.stack)
+            }
+            Event::Closed { reason, .. } => Some(match reason {
+                CloseReason::NoResources => Finding::Nothing,
+                _ => examination.silence(),
+            }),
+            _ => None,
+        };
+        if let Some(finding) = finding {
+            self.on_finding(cx, at, finding);
+        }
+        true
+    }
+
+    fn on_finding(&mut self, cx: &mut Context<'_>, at: usize, finding: Finding) {
+        let Lease {
+            mut channel,
+            server,
+            path,
+            ..
+        } = self.examinations.remove(at).lease;
+        channel.abort(cx.now, cx.stack);
+        let signed_in = matches!(finding, Finding::SignedIn { .. });
+        // One that is not protected says nothing of families, so the next user finds out.
+        let anew = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
+        self.hear_families(cx.now, server, channel.take_families().or(anew));
+        cx.counters.examinations_failed += u64::from(!signed_in);
+        if let Some(cell) = self.links.cell(server, path) {
+            cell.on_finding(cx.now, finding);
+            if cell.is_suspect {
+                // The engine would not ask for Multipath TCP the next time.
+                cx.stack.forget_middleboxes(path);
+            }
+        }
+        match finding {
+            Finding::Trouble(trouble) if trouble.is_of_server() => {
+                self.examine_everywhere(cx.now, server, |cell| cell.trouble.is_none());
+            }
+            Finding::SignedIn { .. } => {
+                self.examine_everywhere(cx.now, server, Cell::is_refused_by_server)
+            }
+            _ => {}
+        }
+        self.schedule(cx.now, server, path);
+        self.update(cx.now, cx.stack);
+    }
+
+    /// Examines a server over all links of which `doubts` says so: what a server does to one it does to all.
+    fn examine_everywhere(&mut self, now: Instant, server: usize, doubts: fn(&Cell) -> bool) {
+        for link in &mut self.links.all {
+            let cell = &mut link.cells[server];
+            if link.open && doubts(cell) {
+                cell.want_examination(now);
+            }
+        }
+    }
+
+    /// A user's connection was in trouble there: others go elsewhere until an examination finds nothing.
+    pub(crate) fn on_trouble(
+        &mut self,
+        now: Instant,
+        (server, path): (usize, PathId),
+        trouble: Trouble,
+        stack: &mut Stack,
+    ) {
+        if let Some(cell) = self.links.cell(server, path)
+            && cell.trouble != Some(trouble)
+        {
+            cell.on_finding(now, Finding::Trouble(trouble));
+            // Not a user's word alone.
+            cell.want_examination(now);
+            if trouble.is_of_server() {
+                self.examine_everywhere(now, server, |cell| cell.trouble.is_none());
+            }
+            self.update(now, stack);
+        }
+    }
+
+    /// A user's connection that was opened there has become regular TCP.
+    pub(crate) fn on_fell_back(
+        &mut self,
+        now: Instant,
+        (server, path): (usize, PathId),
+        cause: FallbackCause,
+        stack: &mut Stack,
+    ) {
+        match Trouble::of_fallback(cause) {
+            // A link that was dark for a moment looks the same.
+            Some(Trouble::Blocked) => {
+                if let Some(cell) = self.links.cell(server, path) {
+                    cell.want_examination(now);
+                }
+            }
+            Some(trouble)
+                if self
+                    .links
+                    .cell(server, path)
+                    .is_some_and(|c| c.trouble.is_none()) =>
+            {
+                self.on_trouble(now, (server, path), trouble, stack);
+            }
+            _ => {}
+        }
+    }
+}

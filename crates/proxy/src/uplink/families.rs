@@ -1,0 +1,196 @@
+//! Which address families each server reaches, by its own word, and what follows for users' connections.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use braid_secure::Families;
+use braid_wire::Instant;
+
+use super::Upstream;
+use super::health::Reach;
+use super::news;
+
+/// A server that reaches one family alone is asked again after so long: it may reach the other one by now,
+/// whose connections are refused meanwhile. The pause doubles up to [`LONGEST_PAUSE`]. A question costs about
+/// 5 kB and a TLS handshake.
+const FIRST_PAUSE: Duration = Duration::from_secs(15);
+/// Users wait at most this long for a family that is reached again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Where servers change their minds, connections are refused for so long at least: each change loads the packet
+/// filter rules anew.
+const MIN_REFUSAL: Duration = Duration::from_secs(5);
+
+/// The families of all servers.
+#[derive(Debug)]
+pub(super) struct Reached {
+    words: Vec<Word>,
+    /// The families that users' connections may have: some server in use reaches them.
+    pub(super) offered: Families,
+    /// When one was taken out last.
+    refused_at: Option<Instant>,
+    /// When one may be put back that had to wait.
+    offer_at: Option<Instant>,
+    /// Families that the driver was told of last.
+    told: Families,
+}
+
+/// The last word of a server.
+#[derive(Debug, Clone, Copy, Default)]
+struct Word {
+    families: Families,
+    /// Questions since its word changed.
+    asked: u32,
+    /// When it is to be asked again.
+    ask_at: Option<Instant>,
+}
+
+impl Word {
+    fn plan(&mut self, now: Instant) {
+        let pause = FIRST_PAUSE * (1 << self.asked.min(2));
+        let limited = self.families != Families::BOTH;
+        self.ask_at = limited.then(|| now + pause.min(LONGEST_PAUSE));
+    }
+}
+
+impl Reached {
+    pub(super) fn new(servers: usize) -> Self {
+        Reached {
+            words: vec![Word::default(); servers],
+            offered: Families::BOTH,
+            refused_at: None,
+            offer_at: None,
+            told: Families::BOTH,
+        }
+    }
+
+    /// The families of `server`.
+    pub(super) fn of(&self, server: usize) -> Families {
+        let word = self.words.get(server);
+        word.map_or(Families::BOTH, |word| word.families)
+    }
+
+    /// The server has said, or shown, that it reaches `families`.
+    fn hear(&mut self, now: Instant, server: usize, families: Families) {
+        if let Some(word) = self.words.get_mut(server) {
+            if word.families != families {
+                *word = Word {
+                    families,
+                    ..Word::default()
+                };
+            }
+            word.plan(now);
+        }
+    }
+
+    /// Goes on with servers in other places, each given by its place before.
+    pub(super) fn reload(&mut self, before: impl Iterator<Item = Option<usize>>) {
+        let word = |old: Option<usize>| old.and_then(|old| self.words.get(old).copied());
+        self.words = before.map(|old| word(old).unwrap_or_default()).collect();
+    }
+
+    /// When there is something to do.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let asks = self.words.iter().map(|word| word.ask_at);
+        asks.chain([self.offer_at]).flatten().min()
+    }
+
+    /// Offers `families`, a further one not sooner than [`MIN_REFUSAL`] allows.
+    fn offer(&mut self, now: Instant, families: Families) {
+        if families == self.offered {
+            self.offer_at = None;
+            return;
+        }
+        if families.or(self.offered) != families {
+            self.refused_at = Some(now);
+        }
+        let earliest = self.refused_at.map(|at| at + MIN_REFUSAL);
+        self.offer_at = earliest.filter(|at| now < *at && self.refused_at != Some(now));
+        if self.offer_at.is_none() {
+            self.offered = families;
+        }
+    }
+}
+
+impl Upstream {
+    /// Takes in what a server says of the families it reaches, if it does; the newest word counts.
+    pub(crate) fn hear_families(&mut self, now: Instant, server: usize, said: Option<Families>) {
+        if let Some(families) = said {
+            self.servers.reached.hear(now, server, families);
+            self.offer_families(now);
+        }
+    }
+
+    /// The server has refused a connection because it reaches no destination of the family of `ip`.
+    pub(crate) fn on_family_refused(&mut self, now: Instant, server: usize, ip: IpAddr) {
+        let mut families = self.servers.reached.of(server);
+        families.set(ip.to_canonical().is_ipv6(), false);
+        self.servers.reached.hear(now, server, families);
+        self.offer_families(now);
+    }
+
+    /// Returns whether a server that answers reaches the family of `ip`.
+    pub(crate) fn is_family_reached(&self, ip: IpAddr) -> bool {
+        let mut servers = 0..self.servers.entries.len();
+        servers.any(|s| self.is_usable(s) && self.servers.reached.of(s).has(ip))
+    }
+
+    /// Offers the families that some server reaches that answers. One whose answer is merely late counts still.
+    /// Where none answers users are forwarded, whatever is offered.
+    pub(super) fn offer_families(&mut self, now: Instant) {
+        let answers = |s: &usize| self.open_cells(*s).any(|cell| cell.reach != Reach::Down);
+        let servers = (0..self.servers.entries.len()).filter(answers);
+        let families = servers
+            .map(|s| self.servers.reached.of(s))
+            .reduce(Families::or);
+        if let Some(families) = families {
+            self.servers.reached.offer(now, families);
+        }
+    }
+
+    /// The families that the driver is to be told of, where that is news.
+    pub(super) fn families_news(&mut self) -> Option<Families> {
+        let families = self.servers.reached.offered;
+        let before = core::mem::replace(&mut self.servers.reached.told, families);
+        if before == families {
+            return None;
+        }
+        let names: Vec<&str> = self
+            .servers
+            .entries
+            .iter()
+            .map(|s| s.name.as_str())
+            .collect();
+        for v6 in [false, true] {
+            let had = |families: Families| if v6 { families.v6 } else { families.v4 };
+            if had(before) != had(families) && !self.ending {
+                news::log_family(v6, had(families), &names.join(", "));
+            }
+        }
+        Some(families)
+    }
+
+    /// Has servers examined that are to be asked again, over the link that is best.
+    pub(super) fn ask_families(&mut self, now: Instant) {
+        for server in 0..self.servers.entries.len() {
+            let word = &mut self.servers.reached.words[server];
+            if word.ask_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            word.asked += 1;
+            word.plan(now);
+            let entry = &self.servers.entries[server];
+            let links = self
+                .links
+                .all
+                .iter_mut()
+                .filter(|l| l.open && l.reaches(entry));
+            let rank = |link: &&mut super::Link| {
+                let cell = &link.cells[server];
+                (cell.reach, cell.is_unsound(), link.backup, cell.rank_rtt())
+            };
+            if let Some(link) = links.min_by_key(rank) {
+                link.cells[server].want_examination(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What was learnt of paths and servers, from and to the form in which it is kept.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use braid_engine::{PathRecord, Stack};
+use braid_wire::Instant;
+
+use super::Upstream;
+use crate::admin::records::{KeptMeasurement, KeptRecord, LONGEST, LONGEST_MEASURED};
+use crate::config::{Select, ServerEntry};
+use crate::select::selection::Quality;
+
+/// What was kept may be so far ahead of a clock that was set back; of what is further it is not known
+/// how old it is.
+const AHEAD: Duration = Duration::from_secs(300);
+
+impl Upstream {
+    /// What transfers told of paths.
+    pub(crate) fn kept_records(&self, now: Instant, stack: &Stack) -> Vec<KeptRecord> {
+        let kept = stack.records().filter_map(|(server, path, record)| {
+            Some(KeptRecord {
+                server,
+                link: self.links.all.iter().find(|l| l.path == path)?.name.clone(),
+                unix_ms: self.servers.clock.unix_ms(record.at),
+                record: PathRecord {
+                    at: Instant::ZERO,
+                    ..record
+                },
+            })
+            .filter(|_| now.saturating_since(record.at) <= LONGEST)
+        });
+        kept.collect()
+    }
+
+    /// Hands the engine what was kept.
+    pub(crate) fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
+        for kept in kept.iter().filter(|kept| kept.is_plausible()) {
+            if let Some(link) = self.links.all.iter().find(|l| l.name == kept.link)
+                && let Some(age) = self.age(now, kept.unix_ms)
+                && age <= LONGEST
+            {
+                let record = PathRecord {
+                    at: now - age,
+                    ..kept.record
+                };
+                stack.load_record(kept.server, link.path, record);
+            }
+        }
+    }
+}
+
+impl Upstream {
+    /// What was measured of servers.
+    pub(crate) fn kept_measurements(&self, now: Instant) -> Vec<KeptMeasurement> {
+        let keep = |server, link, (at, quality): (Instant, Quality)| {
+            let kept = KeptMeasurement {
+                server: address(&self.servers.entries[server])?,
+                link,
+                unix_ms: self.servers.clock.unix_ms(at),
+                quality,
+            };
+            Some(kept).filter(|_| now.saturating_since(at) <= LONGEST_MEASURED)
+        };
+        let links = self.links.all.iter().flat_map(|link| {
+            let cells = link.cells.iter().enumerate();
+            cells.filter_map(|(server, cell)| {
+                let known = (cell.gauge.known_at?, cell.quality());
+                keep(server, Some(link.name.clone()), known)
+            })
+        });
+        let beyond = self.meter.beyond.iter().enumerate();
+        let beyond = beyond.filter_map(|(server, told)| keep(server, None, (*told)?));
+        links.chain(beyond).collect()
+    }
+
+    /// Takes what was kept for known, until it is measured again.
+    pub(crate) fn load_measurements(&mut self, now: Instant, kept: &[KeptMeasurement]) {
+        for kept in kept.iter().filter(|kept| kept.is_plausible()) {
+            let age = self.age(now, kept.unix_ms);
+            let Some(age) = age.filter(|age| *age <= LONGEST_MEASURED) else {
+                continue;
+            };
+            let same = |entry: &ServerEntry| {
+                let addresses = [entry.endpoint_v4(), entry.endpoint_v6()];
+                addresses.contains(&Some(kept.server))
+            };
+            let Some(server) = self.servers.entries.iter().position(same) else {
+                continue;
+            };
+            let Some(name) = &kept.link else {
+                self.meter.beyond[server] = Some((now - age, kept.quality));
+                continue;
+            };
+            if let Some(link) = self.links.all.iter_mut().find(|l| l.name == *name)
+                && let Some(rate) = kept.quality.bandwidth
+            {
+                let cell = &mut link.cells[server];
+                cell.gauge.restore(now - age, rate);
+                let delay = kept.quality.delay_ms;
+                cell.rtt = delay.map(|ms| Duration::from_secs_f64(ms / 1e3));
+                // There is something to choose by.
+                self.servers.choice.settled |= self.servers.choice.select != Select::Order;
+            }
+        }
+    }
+
+    /// How long ago that was; `None` where it is too far in the future.
+    fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
+        let now = Duration::from_millis(self.servers.clock.unix_ms(now));
+        let at = Duration::from_millis(unix_ms);
+        (at <= now + AHEAD).then(|| now.saturating_sub(at))
+    }
+}
+
+/// By which a server is known again.
+fn address(entry: &ServerEntry) -> Option<SocketAddr> {
+    entry.endpoint_v4().or(entry.endpoint_v6())
+}

@@ -1,0 +1,114 @@
+//! The servers of a box: who they are, what protects connections to them, which one is chosen, and which address
+//! families they reach.
+
+use core::time::Duration;
+
+use braid_engine::{ApiError, ConnectOptions, Stack};
+use braid_secure::Families;
+use braid_secure::auth::{SignIn, WallClock};
+use braid_secure::channel::{Channel, Client};
+use braid_secure::keys::PrivateKey;
+use braid_wire::{Instant, Rng};
+
+use super::families::Reached;
+use super::news::Said;
+use crate::config::{BoxConfig, Protection, Select, ServerEntry};
+use crate::select::choice::Choice;
+use crate::select::selection::Need;
+
+/// All servers, in the order of the configuration.
+pub(super) struct Servers {
+    /// The box's.
+    pub(super) key: PrivateKey,
+    pub(super) entries: Vec<ServerEntry>,
+    /// What protects the connections to each; nothing where it is not to.
+    pub(super) clients: Vec<Option<Client>>,
+    pub(super) choice: Choice,
+    pub(super) said: Vec<Said>,
+    /// The address families that each server reaches.
+    pub(super) reached: Reached,
+    pub(super) clock: WallClock,
+    /// For nonces.
+    rng: Rng,
+}
+
+impl Servers {
+    pub(super) fn new(config: &BoxConfig, rng: Rng) -> Self {
+        let client = |server: &ServerEntry| match server.protection {
+            Protection::Tls => Some(Client::new(&config.key, server.key)),
+            Protection::None => None,
+        };
+        Servers {
+            key: config.key.clone(),
+            entries: config.servers.clone(),
+            clients: config.servers.iter().map(client).collect(),
+            choice: Choice::new(config.select, config.measuring.gain),
+            said: vec![Said::default(); config.servers.len()],
+            reached: Reached::new(config.servers.len()),
+            clock: WallClock::default(),
+            rng,
+        }
+    }
+
+    pub(super) fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
+        self.clock.set(now, since_epoch);
+        for client in self.clients.iter().flatten() {
+            client.set_clock(now, &self.clock);
+        }
+    }
+
+    /// Opens a connection, and says how a box signs in on it where that is not done by its key.
+    pub(super) fn channel(
+        &mut self,
+        (now, server): (Instant, usize),
+        options: ConnectOptions,
+        stack: &mut Stack,
+    ) -> Result<(Channel, Option<SignIn>), ApiError> {
+        let conn = stack.connect(now, options)?;
+        let Some(client) = &self.clients[server] else {
+            let mut nonce = [0; 16];
+            self.rng.fill(&mut nonce);
+            let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
+            return Ok((Channel::clear(conn), Some(sign_in)));
+        };
+        let channel = Channel::open(now, conn, client, stack);
+        if channel.is_err() {
+            stack.abort(now, conn);
+        }
+        channel.map(|channel| (channel, None))
+    }
+
+    /// The server for `need`.
+    pub(super) fn current(&self, need: Need) -> usize {
+        self.choice.server(need)
+    }
+
+    /// New connections go there.
+    pub(super) fn is_current(&self, server: usize) -> bool {
+        self.needs().any(|need| self.current(need) == server)
+    }
+
+    /// What connections may want, most often first.
+    pub(super) fn needs(&self) -> impl Iterator<Item = Need> + use<> {
+        let usual = self.choice.usual();
+        let other = (self.choice.select == Select::Auto).then_some(Need::Latency);
+        core::iter::once(usual).chain(other)
+    }
+
+    /// The families that a server reaches, by its newest word.
+    pub(super) fn families_of(&self, server: usize) -> Families {
+        self.reached.of(server)
+    }
+
+    /// The name of the server that was asked for.
+    pub(super) fn wanted(&self) -> Option<&str> {
+        let wanted = self.choice.wanted?;
+        Some(&self.entries[wanted].name)
+    }
+
+    /// When the choice settles, or a server is to be asked again which families it reaches.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let timeouts = [self.choice.next_timeout(), self.reached.next_timeout()];
+        timeouts.into_iter().flatten().min()
+    }
+}

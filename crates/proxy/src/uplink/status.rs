@@ -1,0 +1,229 @@
+//! What the upstream shows of itself, and its switches.
+
+use braid_engine::{PathId, Stack};
+use braid_wire::Instant;
+
+use super::health::{Cell, Reach};
+use super::{Link, Trouble, Upstream};
+use crate::admin::status::{
+    PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
+};
+use crate::admin::verdict::Condition;
+use crate::config::Protection;
+use crate::select::selection::Need;
+
+impl Upstream {
+    /// Whether new connections are to be taken in where a server is reached.
+    pub(crate) fn switch_proxy(&mut self, on: bool) {
+        self.proxy_on = on;
+    }
+
+    /// Switches the link called `name`.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub(crate) fn switch_link(
+        &mut self,
+        now: Instant,
+        name: &str,
+        on: bool,
+        stack: &mut Stack,
+    ) -> Result<(), String> {
+        self.links.called(name)?.off = !on;
+        self.update(now, stack);
+        Ok(())
+    }
+
+    /// Says whether the link called `name` is a backup, for connections that are there and new ones.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub(crate) fn set_backup(
+        &mut self,
+        now: Instant,
+        name: &str,
+        backup: bool,
+        stack: &mut Stack,
+    ) -> Result<(), String> {
+        let link = self.links.called(name)?;
+        link.backup = backup;
+        stack.set_path_backup(now, link.path, backup);
+        self.update(now, stack);
+        Ok(())
+    }
+
+    /// The link is switched off, or was taken out of the configuration.
+    pub(crate) fn is_off(&self, path: PathId) -> bool {
+        self.links.is_off(path)
+    }
+
+    /// The name of the link that a path stands for, while it is in the configuration.
+    pub(crate) fn link_name(&self, path: PathId) -> Option<&str> {
+        self.links.name(path)
+    }
+
+    pub(crate) fn proxy_status(&self) -> ProxyStatus {
+        ProxyStatus {
+            on: self.proxy_on,
+            taking_in: self.intake_wanted(),
+        }
+    }
+
+    pub(crate) fn server_status(&self) -> Vec<ServerStatus> {
+        let servers = self.servers.entries.iter().enumerate();
+        let status = servers.map(|(i, server)| ServerStatus {
+            name: server.name.clone(),
+            measured: self.measured(i),
+            condition: self.server_condition(i),
+            over_links: self
+                .links
+                .all
+                .iter()
+                .map(|l| self.condition_over(l, i))
+                .collect(),
+            by_bandwidth: self.servers.current(Need::Throughput) == i,
+            by_delay: self.servers.current(Need::Latency) == i,
+            addresses: [server.endpoint_v4(), server.endpoint_v6()]
+                .into_iter()
+                .flatten()
+                .collect(),
+            reached: !self.server_down(i),
+            families: self.servers.families_of(i),
+            current: self.servers.is_current(i),
+            protected: server.protection != Protection::None,
+        });
+        status.collect()
+    }
+
+    pub(crate) fn select_status(&self) -> SelectStatus {
+        SelectStatus {
+            by: self.servers.choice.select.name().to_owned(),
+            wanted: self.servers.wanted().map(str::to_owned),
+            measuring: self.is_measuring(),
+        }
+    }
+
+    /// The links.
+    pub(crate) fn link_status(&self, stack: &Stack) -> Vec<PathStatus> {
+        let totals = stack.path_totals();
+        let links = self.links.all.iter();
+        let links = links.filter_map(|l| Some((l, totals.get(usize::from(l.path.0))?)));
+        let status = links.map(|(link, totals)| {
+            let condition = self.link_condition(link);
+            let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
+            let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
+            let handshakes = link.cells.iter().filter_map(|c| c.rtt).min();
+            let mut status = PathStatus::new(link.name.clone(), totals);
+            status.fill_in(newest.as_ref());
+            status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
+            status.condition = Some(condition);
+            status.backup = link.backup;
+            status.default = self.links.best == Some(link.path);
+            status.state = match link.carriage() {
+                _ if link.off => PathState::Off,
+                _ if !link.up => PathState::Down,
+                _ if !link.open => PathState::Spared,
+                Reach::Down => PathState::Dark,
+                Reach::Up | Reach::Unknown => PathState::Up,
+            };
+            status
+        });
+        let mut all: Vec<PathStatus> = status.collect();
+        score(&mut all);
+        all
+    }
+
+    /// The state of a link: the best that is known of it with any server. A server that refuses users says
+    /// nothing against the link.
+    pub(super) fn link_condition(&self, link: &Link) -> Condition {
+        match () {
+            () if link.off => return Condition::Off,
+            () if !link.up => return Condition::Down,
+            () if !link.open => return Condition::Spared,
+            () => {}
+        }
+        let fits = |s: &usize| link.reaches(&self.servers.entries[*s]);
+        let states = (0..self.servers.entries.len())
+            .filter(fits)
+            .map(|s| &link.cells[s]);
+        let states = states.map(|cell| match condition(cell) {
+            Condition::KeyRefused
+            | Condition::WrongKey
+            | Condition::OtherVersion
+            | Condition::NotAServer => Condition::Working,
+            other => other,
+        });
+        best(states).unwrap_or(Condition::NoAnswers)
+    }
+
+    /// The state of a server: the best that is known of it over any link that is in use.
+    pub(super) fn server_condition(&self, server: usize) -> Condition {
+        best(self.open_cells(server).map(condition)).unwrap_or(Condition::NoAnswers)
+    }
+
+    fn condition_over(&self, link: &Link, server: usize) -> Condition {
+        match link.open && link.reaches(&self.servers.entries[server]) {
+            true => condition(&link.cells[server]),
+            false => self.link_condition(link),
+        }
+    }
+
+    pub(crate) fn warm_status(&self) -> WarmStatus {
+        self.pools.status()
+    }
+}
+
+/// The state of a server over one link.
+fn condition(cell: &Cell) -> Condition {
+    match (cell.trouble, cell.reach) {
+        (Some(Trouble::Stripped | Trouble::Blocked), Reach::Down) => Condition::NoAnswers,
+        (Some(Trouble::Stripped), _) => Condition::MptcpStripped,
+        (Some(Trouble::Blocked), _) => Condition::MptcpBlocked,
+        (Some(Trouble::Portal), _) => Condition::CaptivePortal,
+        (Some(Trouble::Unanswered), _) => Condition::HandshakeUnanswered,
+        (Some(Trouble::KeyRefused), _) => Condition::KeyRefused,
+        (Some(Trouble::WrongKey), _) => Condition::WrongKey,
+        (Some(Trouble::OtherVersion), _) => Condition::OtherVersion,
+        (Some(Trouble::NotAServer), _) => Condition::NotAServer,
+        // A probe alone tells only that something answers.
+        (None, Reach::Up) if cell.sound_at.is_some() => Condition::Working,
+        (None, Reach::Up | Reach::Unknown) => Condition::Untried,
+        (None, Reach::Down) => Condition::NoAnswers,
+    }
+}
+
+/// The best of several states; of those in which no user is served, the one that says most.
+fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
+    states.min_by_key(|state| match state {
+        Condition::Working => 0,
+        Condition::MptcpStripped => 1,
+        Condition::MptcpBlocked => 2,
+        Condition::Untried => 3,
+        Condition::KeyRefused => 4,
+        Condition::WrongKey => 5,
+        Condition::OtherVersion => 6,
+        Condition::NotAServer => 7,
+        Condition::CaptivePortal => 8,
+        Condition::HandshakeUnanswered => 9,
+        _ => 10,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_strips_and_goes_dark_has_no_answers() {
+        let mut cell = Cell {
+            trouble: Some(Trouble::Stripped),
+            reach: Reach::Up,
+            ..Cell::default()
+        };
+        assert_eq!(condition(&cell), Condition::MptcpStripped);
+        cell.failed(Instant::ZERO);
+        assert_eq!(condition(&cell), Condition::MptcpStripped, "once is chance");
+        cell.failed(Instant::ZERO);
+        assert_eq!(condition(&cell), Condition::NoAnswers);
+    }
+}

@@ -1,0 +1,311 @@
+//! A trial: one connection to a server over one link, as a box opens it, to see how far it gets.
+//!
+//! The packets are the caller's to carry. So a trial needs no device and no listener, and runs beside a
+//! box that has the same link and server.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::io::IoSlice;
+
+use braid_engine::{
+    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, FallbackCause, PathConfig,
+    RxMeta, Stack,
+};
+use braid_secure::auth::{SignIn, WallClock};
+use braid_secure::channel::{Channel, Client};
+use braid_secure::keys::PrivateKey;
+use braid_wire::{Instant, Rng};
+
+use crate::config::{Protection, ServerEntry};
+use crate::protocol::socks::{self, ClientError, ClientHandshake, ClientStep};
+use crate::relay::{StepError, read_step};
+
+/// Bytes of payload that a trial may hold; it says next to nothing.
+const MEMORY: usize = 8 << 20;
+/// First bytes of an answer, which tell a web page.
+const FIRST_BYTES: usize = 5;
+
+/// The ends of a trial, and who takes part.
+#[derive(Debug)]
+pub struct TrialSetup<'a> {
+    /// Address of the link, and a port that nobody else uses.
+    pub local: SocketAddr,
+    /// The server's address of the same family.
+    pub remote: SocketAddr,
+    /// Largest packet of the link, bytes.
+    pub mtu: u16,
+    /// The box's key.
+    pub key: &'a PrivateKey,
+    /// The server.
+    pub server: &'a ServerEntry,
+    /// Randomness of this trial alone.
+    pub seed: [u8; 32],
+    /// Time since 1970-01-01 UTC.
+    pub since_epoch: Duration,
+}
+
+/// The fate of Multipath TCP on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Multipath {
+    /// Multipath TCP works.
+    Intact,
+    /// The way, or the server, answers without its options.
+    Stripped,
+    /// Only a SYN without its options is answered.
+    Blocked,
+    /// Multipath TCP is agreed on, and lost with the data that follows.
+    Lost(FallbackCause),
+}
+
+/// The end of a trial, or its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrialEnd {
+    /// Nothing has come back: no answer to the SYN, or none to what was said then.
+    Pending,
+    /// The server knows the box and waits for its requests.
+    SignedIn,
+    /// A web server answers in the place of a Braid server, as a captive portal does.
+    WebPage,
+    /// Something answers that is no Braid server.
+    NoServer,
+    /// The connection was opened, and ended without a word when the box had said something.
+    CutOff,
+    /// Nothing listens at the port.
+    Refused,
+    /// The network says that there is no way.
+    Unreachable,
+    /// The protected handshake failed: the kind, and what that means.
+    Broken(&'static str, &'static str),
+    /// The server does not take the box's password, which stands in for a key without protection.
+    PasswordRefused,
+}
+
+/// The findings of a trial so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialReport {
+    /// From the SYN to its answer; `None` without one.
+    pub opened: Option<Duration>,
+    /// The fate of Multipath TCP; `None` before anything is known.
+    pub multipath: Option<Multipath>,
+    /// The end.
+    pub end: TrialEnd,
+}
+
+/// A trial under way.
+#[derive(Debug)]
+pub struct Trial {
+    stack: Stack,
+    channel: Channel,
+    answers: ClientHandshake,
+    began: Instant,
+    looked: bool,
+    report: TrialReport,
+}
+
+impl Trial {
+    /// Begins: the SYN is ready to be sent.
+    ///
+    /// # Errors
+    /// The addresses are of different families, or cryptography fails.
+    pub fn begin(now: Instant, setup: &TrialSetup<'_>) -> Result<Trial, ApiError> {
+        let config = Config {
+            max_transmit: usize::from(setup.mtu),
+            checksum_offload: false,
+            memory: MEMORY,
+            max_connections: 4,
+            ..Config::default()
+        };
+        let mut rng = Rng::from_seed(setup.seed);
+        let mut nonce = [0; 16];
+        rng.fill(&mut nonce);
+        let strategy = || -> Box<dyn braid_engine::strategy::Strategy> {
+            Box::new(braid_strategy::Waiting::default())
+        };
+        let mut stack = Stack::new(config, rng, Box::new(strategy));
+        let (v4, v6) = match setup.local.ip() {
+            IpAddr::V4(a) => (Some(a), None),
+            IpAddr::V6(a) => (None, Some(a)),
+        };
+        let path = stack.add_path(PathConfig {
+            v4,
+            v6,
+            mtu: setup.mtu,
+            backup: false,
+        })?;
+        stack.set_path_up(now, path, true);
+        let options = ConnectOptions {
+            local: Some(setup.local),
+            path: Some(path),
+            ..ConnectOptions::new(setup.remote, strategy())
+        };
+        let conn = stack.connect(now, options)?;
+        let mut wall = WallClock::default();
+        wall.set(now, setup.since_epoch);
+        let (mut channel, words) = open(now, conn, setup, &wall, nonce, &mut stack)?;
+        channel.write_all(now, &mut stack, &words)?;
+        let answers = ClientHandshake::new(channel.is_protected());
+        Ok(Trial {
+            stack,
+            channel,
+            answers,
+            began: now,
+            looked: false,
+            report: TrialReport {
+                opened: None,
+                multipath: None,
+                end: TrialEnd::Pending,
+            },
+        })
+    }
+
+    /// Takes a packet that came over the link. One that is none of this trial changes nothing.
+    pub fn receive(&mut self, now: Instant, packet: &[u8]) {
+        // The kernel has looked at its checksum, or the packet never left this machine.
+        let meta = RxMeta {
+            checksum_ok: true,
+            gso_size: 0,
+        };
+        self.stack.receive(now, packet, meta);
+        self.follow(now);
+    }
+
+    /// The next packet to send.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let transmit = self.stack.poll_transmit(now)?;
+        Some([transmit.header, &transmit.payload.concat()].concat())
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.stack.next_timeout()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.stack.handle_timeout(now);
+        self.follow(now);
+    }
+
+    /// Returns whether the end is known.
+    pub fn is_over(&self) -> bool {
+        self.report.end != TrialEnd::Pending
+    }
+
+    /// Ends the connection; what says so to the server is ready to be sent.
+    pub fn give_up(&mut self, now: Instant) {
+        self.channel.abort(now, &mut self.stack);
+    }
+
+    /// Returns the findings.
+    pub fn report(&self) -> TrialReport {
+        self.report
+    }
+
+    fn follow(&mut self, now: Instant) {
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Connected { .. } => {
+                    self.report
+                        .opened
+                        .get_or_insert(now.saturating_since(self.began));
+                    self.report.multipath.get_or_insert(Multipath::Intact);
+                }
+                Event::FellBack { cause, .. } => self.report.multipath = Some(after(cause)),
+                Event::Readable { .. } | Event::Writable { .. } => self.read(now),
+                Event::Closed { reason, .. } => self.closed(reason),
+                _ => {}
+            }
+        }
+    }
+
+    fn read(&mut self, now: Instant) {
+        if self.is_over() || !self.is_first_answer_ours(now) {
+            return;
+        }
+        let answers = &mut self.answers;
+        let input = |bytes: &[u8]| answers.input(bytes);
+        let step = read_step(
+            now,
+            &mut self.channel,
+            &mut self.stack,
+            ClientStep::More,
+            input,
+        );
+        self.report.end = match step {
+            Ok(ClientStep::More) if self.answers.is_signed_in() => TrialEnd::SignedIn,
+            Ok(ClientStep::More) if self.channel.read_finished(&self.stack) => TrialEnd::CutOff,
+            Ok(ClientStep::More) | Err(StepError::Gone) => return,
+            Ok(ClientStep::Failed(ClientError::AuthRefused | ClientError::MethodRefused)) => {
+                TrialEnd::PasswordRefused
+            }
+            Ok(ClientStep::Failed(_) | ClientStep::Connected) => TrialEnd::NoServer,
+            Err(StepError::Broken(broken)) => {
+                let (kind, meaning) = broken.at_box();
+                TrialEnd::Broken(kind, meaning)
+            }
+        };
+    }
+
+    /// Looks at the first bytes before anybody takes them for what they should be.
+    fn is_first_answer_ours(&mut self, now: Instant) -> bool {
+        if self.looked {
+            return true;
+        }
+        let mut first = Vec::new();
+        let look = |bufs: &[IoSlice<'_>]| {
+            let bytes = bufs.iter().flat_map(|buf| buf.iter());
+            first = bytes.take(FIRST_BYTES).copied().collect();
+            Ok::<_, ApiError>(0)
+        };
+        let _ = self.stack.read_with(now, self.channel.conn, look);
+        self.looked = !first.is_empty();
+        let is_page = first.starts_with(b"HTTP/") || first.starts_with(b"<");
+        if is_page {
+            self.report.end = TrialEnd::WebPage;
+        }
+        !is_page
+    }
+
+    fn closed(&mut self, reason: CloseReason) {
+        if self.is_over() {
+            return;
+        }
+        self.report.end = match reason {
+            CloseReason::Refused => TrialEnd::Refused,
+            CloseReason::Unreachable => TrialEnd::Unreachable,
+            CloseReason::TimedOut | CloseReason::Aborted => return,
+            _ if self.report.opened.is_none() => TrialEnd::Refused,
+            _ => TrialEnd::CutOff,
+        };
+    }
+}
+
+/// A channel on a new connection, and the box's first words.
+fn open(
+    now: Instant,
+    conn: ConnId,
+    setup: &TrialSetup<'_>,
+    wall: &WallClock,
+    nonce: [u8; 16],
+    stack: &mut Stack,
+) -> Result<(Channel, Vec<u8>), ApiError> {
+    let TrialSetup { key, server, .. } = setup;
+    if server.protection == Protection::None {
+        let sign_in = SignIn::new(wall.unix_ms(now), nonce);
+        let user = key.public().to_string();
+        let words = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
+        return Ok((Channel::clear(conn), words));
+    }
+    let client = Client::new(key, server.key);
+    client.set_clock(now, wall);
+    let channel = Channel::open(now, conn, &client, stack)?;
+    Ok((channel, socks::GREETING.to_vec()))
+}
+
+fn after(cause: FallbackCause) -> Multipath {
+    match cause {
+        FallbackCause::PeerSynAckPlain => Multipath::Stripped,
+        FallbackCause::SynsDropped => Multipath::Blocked,
+        cause => Multipath::Lost(cause),
+    }
+}

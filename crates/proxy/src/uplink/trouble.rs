@@ -1,0 +1,144 @@
+//! What keeps users from a server although the network answers, and how that is found out.
+
+use core::time::Duration;
+
+use braid_engine::FallbackCause;
+use braid_secure::channel::Broken;
+
+use crate::protocol::socks::ClientError;
+
+/// What keeps users from a server over one link, or from Multipath TCP, although the link carries packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The network takes the options of Multipath TCP out: connections there are regular TCP.
+    Stripped,
+    /// The network drops SYNs with the options of Multipath TCP: connections there are regular TCP.
+    Blocked,
+    /// Something else answers in the server's place.
+    Portal,
+    /// The TCP handshake is answered, and the protected one is not.
+    Unanswered,
+    /// The server does not know this box's key, or refuses its clock.
+    KeyRefused,
+    /// The server has another key than the configuration says.
+    WrongKey,
+    /// The server speaks another version of Braid.
+    OtherVersion,
+    /// The server speaks another protocol.
+    NotAServer,
+}
+
+/// Outcome of an examination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// The server signed this box in.
+    SignedIn {
+        /// Round trip of the TCP handshake; zero where a repeated SYN left it unknown.
+        rtt: Duration,
+        /// The connection is regular TCP.
+        plain: Option<Trouble>,
+    },
+    /// The server did not.
+    Trouble(Trouble),
+    /// Nothing answers.
+    NoAnswer,
+    /// Nothing: the box could not ask.
+    Nothing,
+}
+
+/// The pause before the second examination of something that is in trouble; twice as long each time, up to
+/// [`LONGEST_PAUSE`]. An examination costs about 5 kB and a TLS handshake.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Users wait at most this long for a link that is in order again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+impl Trouble {
+    /// Returns whether no user can be served.
+    pub(crate) fn is_fatal(self) -> bool {
+        !matches!(self, Trouble::Stripped | Trouble::Blocked)
+    }
+
+    /// Returns whether it is the server's doing, whatever link leads there.
+    pub(crate) fn is_of_server(self) -> bool {
+        matches!(
+            self,
+            Trouble::KeyRefused | Trouble::WrongKey | Trouble::OtherVersion | Trouble::NotAServer
+        )
+    }
+
+    /// The trouble of a connection that has become regular TCP.
+    pub(crate) fn of_fallback(cause: FallbackCause) -> Option<Trouble> {
+        match cause {
+            FallbackCause::SynsDropped => Some(Trouble::Blocked),
+            FallbackCause::PeerSynAckPlain
+            | FallbackCause::ThirdAckPlain
+            | FallbackCause::DataPlain
+            | FallbackCause::PeerFellBack => Some(Trouble::Stripped),
+            // Payload is changed, which says nothing of options.
+            FallbackCause::BadChecksum | FallbackCause::PeerBadChecksum => None,
+            FallbackCause::NotRequested | FallbackCause::PeerSynPlain => None,
+        }
+    }
+
+    /// The trouble of a connection that is `broken` before the server has proved its key. A portal answers
+    /// itself: it knows nothing of Multipath TCP (`plain`).
+    pub(crate) fn of_broken(broken: Broken, plain: bool) -> Option<Trouble> {
+        match broken {
+            Broken::Refused => Some(Trouble::KeyRefused),
+            Broken::Failed => None,
+            _ if plain => Some(Trouble::Portal),
+            Broken::WrongKey => Some(Trouble::WrongKey),
+            Broken::Incompatible => Some(Trouble::OtherVersion),
+            Broken::Damaged => Some(Trouble::NotAServer),
+            Broken::Alert(_) | Broken::Truncated => Some(Trouble::Unanswered),
+        }
+    }
+
+    /// The trouble of a connection on which the server's answers are not those of a server.
+    pub(crate) fn of_answer(error: ClientError, plain: bool) -> Option<Trouble> {
+        match error {
+            ClientError::MethodRefused | ClientError::AuthRefused => Some(Trouble::KeyRefused),
+            ClientError::Garbage if plain => Some(Trouble::Portal),
+            ClientError::Garbage => Some(Trouble::NotAServer),
+            ClientError::Refused(_) => None,
+        }
+    }
+
+    /// The trouble of a connection that ended, or on which nothing came, before the server had proved its
+    /// key.
+    pub(crate) fn of_silence(plain: bool) -> Trouble {
+        match plain {
+            true => Trouble::Portal,
+            false => Trouble::Unanswered,
+        }
+    }
+}
+
+/// How long to wait after the `found`th examination in a row that found trouble, counted from 1.
+pub(super) fn pause(found: u32) -> Duration {
+    let doubled = FIRST_PAUSE * (1 << found.saturating_sub(1).min(5));
+    doubled.min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_bound() {
+        let pauses: Vec<u64> = [1, 2, 3, 4, 5, 6, 7, u32::MAX]
+            .map(|found| pause(found).as_secs())
+            .to_vec();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
+    }
+
+    #[test]
+    fn a_portal_knows_nothing_of_multipath_tcp() {
+        let damaged = |plain| Trouble::of_broken(Broken::Damaged, plain);
+        assert_eq!(damaged(true), Some(Trouble::Portal));
+        assert_eq!(damaged(false), Some(Trouble::NotAServer));
+        // A server behind a network that strips options refuses in its own words.
+        let refused = Trouble::of_broken(Broken::Refused, true);
+        assert_eq!(refused, Some(Trouble::KeyRefused));
+    }
+}

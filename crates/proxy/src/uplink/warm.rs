@@ -1,0 +1,205 @@
+//! How the pool of warm connections is kept.
+
+use core::net::IpAddr;
+
+use braid_engine::{CloseReason, Event, Stack};
+use braid_wire::Instant;
+
+use super::lease::{Lease, Past};
+use super::pool::Warm;
+use super::{Context, Upstream};
+use crate::protocol::socks::ClientStep;
+use crate::relay::StepError;
+use crate::select::selection::Need;
+
+impl Upstream {
+    /// A server took a box for one of its users, and asked its destination: warm connections to it
+    /// are worth having.
+    pub(crate) fn on_served(&mut self, cx: &mut Context<'_>, server: usize) {
+        // It may have been taken out of the configuration since.
+        if server < self.servers.entries.len() {
+            self.pools.on_served(server);
+        }
+        self.warm_up(cx);
+    }
+
+    /// A warm connection to `server` failed its user: so may the others, which are given up. The links that it
+    /// was joined on are doubted.
+    pub(crate) fn on_warm_failed(
+        &mut self,
+        now: Instant,
+        (server, past): (usize, &Past),
+        stack: &mut Stack,
+    ) {
+        self.pools.give_up(now, server, stack);
+        self.pools.back_off(now);
+        for path in past.joined() {
+            self.on_doubt(now, server, *path);
+        }
+    }
+
+    /// This machine stood still: links and subflows are validated, and nobody is given a connection that
+    /// was opened before.
+    pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
+        for server in 0..self.servers.entries.len() {
+            self.pools.give_up(now, server, stack);
+            self.on_doubt_everywhere(now, server);
+        }
+        for link in self.links.all.iter().filter(|link| link.open) {
+            stack.doubt_path(now, link.path);
+        }
+    }
+
+    /// Whether a connection to `server` that has served a user is to serve others.
+    pub(crate) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
+        self.pool_to(server)
+            .is_some_and(|pool| self.pools.all[pool].keeps(now, server, past))
+    }
+
+    /// Such a connection is there for others.
+    pub(crate) fn give_back(&mut self, cx: &mut Context<'_>, mut lease: Lease) {
+        let pool = self.pool_to(lease.server);
+        let Some((pool, answers)) = pool.zip(lease.answers.take()) else {
+            debug_assert!(false, "no pool keeps it");
+            return lease.channel.abort(cx.now, cx.stack);
+        };
+        cx.counters.warm_kept += 1;
+        // A connection that is gone says so by its `Closed`.
+        let waiting = Box::new(braid_strategy::Waiting::default());
+        let _ = cx.stack.set_strategy(cx.now, lease.channel.conn, waiting);
+        self.pools.all[pool].give_back(Warm::again(cx.now, lease, answers));
+    }
+
+    /// The pool whose connections lead to `server`.
+    fn pool_to(&self, server: usize) -> Option<usize> {
+        let servers = self.warm_servers();
+        servers
+            .iter()
+            .position(|to| to.is_some_and(|(_, to)| to == server))
+    }
+
+    /// The pool for `need`.
+    fn pool(&self, need: Need) -> usize {
+        let usual = self.servers.choice.usual();
+        usize::from(self.servers.current(need) != self.servers.current(usual))
+    }
+
+    /// A warm connection to `server` for `need`, or to another one that answers and reaches the address family
+    /// of `to`.
+    pub(super) fn take_warm(
+        &mut self,
+        now: Instant,
+        (need, server): (Need, usize),
+        to: Option<IpAddr>,
+        stack: &Stack,
+    ) -> Option<Lease> {
+        let usable = self.usable_servers();
+        let reaches = |s: usize| to.is_none_or(|ip| self.servers.reached.of(s).has(ip));
+        let suits: Vec<bool> = (0..usable.len()).map(|s| usable[s] && reaches(s)).collect();
+        let pool = self.pool(need);
+        self.pools.all[pool].take((now, stack), server, |s| suits[s])
+    }
+
+    fn usable_servers(&self) -> Vec<bool> {
+        let servers = 0..self.servers.entries.len();
+        servers.map(|s| self.is_usable(s)).collect()
+    }
+
+    /// The servers that the warm connections of each pool are to lead to, if there are to be any.
+    fn warm_servers(&self) -> [Option<(Need, usize)>; 2] {
+        let metered = || self.links.all.iter().any(|l| l.open && l.metered);
+        let wanted = self.intake_wanted() && (self.pools.all[0].settings().metered || !metered());
+        let mut servers = [None; 2];
+        for need in self.servers.needs().filter(|_| wanted) {
+            let pool = self.pool(need);
+            servers[pool] = servers[pool].or(Some((need, self.servers.current(need))));
+        }
+        servers
+    }
+
+    /// Closes warm connections that are of no use any more.
+    pub(super) fn cool_down(&mut self, now: Instant, stack: &mut Stack) {
+        let usable = self.usable_servers();
+        for (pool, server) in self.warm_servers().into_iter().enumerate() {
+            let server = server.map(|(_, server)| server);
+            while let Some(warm) = self.pools.all[pool].pop_useless(now, server, |s| usable[s]) {
+                stack.abort(now, warm.lease.channel.conn);
+            }
+        }
+    }
+
+    /// Opens warm connections that are wanted and closes those that are not.
+    pub(super) fn warm_up(&mut self, cx: &mut Context<'_>) {
+        self.cool_down(cx.now, cx.stack);
+        for (pool, wanted) in self.warm_servers().into_iter().enumerate() {
+            while self.pools.all[pool].lacks(cx.now, wanted.map(|(_, server)| server)) {
+                let best = wanted.and_then(|(need, server)| {
+                    let all = self.candidates(need, &[], None).into_iter();
+                    let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;
+                    (best == server).then_some((best, path))
+                });
+                match best.map(|at| self.open(cx.now, at, None, cx.stack)) {
+                    Some(Ok(lease)) => {
+                        cx.counters.warm_opened += 1;
+                        self.pools.all[pool].push(Warm::new(cx.now, lease));
+                    }
+                    _ => self.pools.all[pool].back_off(cx.now),
+                }
+            }
+        }
+    }
+
+    /// Whether an event is of a warm connection; if so it is dealt with here.
+    pub(super) fn on_warm_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
+        let conn = event.conn();
+        let Some((pool, warm)) = self.pools.find(conn) else {
+            return false;
+        };
+        let (server, opened_on) = (warm.lease.server, warm.lease.path);
+        warm.lease.past.on_event(event);
+        match *event {
+            Event::SubflowEstablished { path, rtt, .. } => {
+                self.on_subflow(cx.now, server, path, rtt, cx.stack);
+            }
+            Event::SubflowClosed { path, reason, .. } => {
+                self.on_subflow_closed(cx.now, server, path, reason);
+            }
+            Event::Readable { .. } | Event::Writable { .. } => {
+                let step = warm.read(cx.now, cx.stack);
+                let families = warm.lease.channel.take_families();
+                let over = warm.lease.channel.read_finished(cx.stack);
+                self.hear_families(cx.now, server, families);
+                if step == Ok(ClientStep::More) && !over {
+                    return true;
+                }
+                if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
+                    // Whether it takes this box a user's connection finds out, and reports.
+                    self.pools.all[pool].on_refused(server);
+                    self.on_doubt(cx.now, server, opened_on);
+                }
+                self.pools.all[pool].on_lost(cx.now, conn);
+                cx.counters.warm_lost += 1;
+                cx.stack.abort(cx.now, conn);
+            }
+            Event::FellBack { cause, .. } => {
+                self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
+                // No user had better get it while another link has Multipath TCP.
+                if self.open_cells(server).any(|cell| !cell.is_unsound()) {
+                    self.pools.all[pool].on_lost(cx.now, conn);
+                    cx.stack.abort(cx.now, conn);
+                }
+            }
+            Event::Closed { reason, .. } => {
+                self.pools.all[pool].on_lost(cx.now, conn);
+                cx.counters.warm_lost += 1;
+                if reason == CloseReason::Reset {
+                    // A server that is being stopped ends what waits first: the next user is not to wait
+                    // for it.
+                    self.on_doubt_everywhere(cx.now, server);
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+}

@@ -1,0 +1,480 @@
+//! The password of the SOCKS handshake in clear: proof of a private key, good for one connection by one
+//! server to one destination at one time.
+//!
+//! The user field (RFC 1929) is the user's public key in text. The password field is
+//!
+//! | bytes | content |
+//! | --- | --- |
+//! | 1 | version: 4, or 3 without the last signature |
+//! | 8 | milliseconds since 1970-01-01 UTC, big endian |
+//! | 16 | nonce |
+//! | 64 | signature (Ed25519) over the keys of user and server, version, time and nonce |
+//! | 64 | version 4: signature over the same and the destination |
+//!
+//! Two signatures, because a client may wait for the answer to its password before it sends the
+//! request: the first is checked by then, the second with the request. So the password serves no
+//! other time, no other destination and no other server.
+//!
+//! A box signs in by version 3, before it knows the destination, and sends the second signature (over
+//! destination and hints) in a [note](Coded) with the request. That is bound to the
+//! password by its nonce, and the password was good for one connection: the same holds.
+//!
+//! A program that takes nothing but text for a password has version 4 in base64.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use braid_wire::Instant;
+
+use crate::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
+
+/// Bytes of a password that is bound to no destination.
+pub const SIGN_IN_LEN: usize = HEAD_LEN + SIGNATURE_LEN;
+/// Bytes of a password for one destination.
+pub const PASSWORD_LEN: usize = SIGN_IN_LEN + SIGNATURE_LEN;
+
+/// Characters of such a password as text; RFC 1929 has room for 255.
+const TEXT_LEN: usize = PASSWORD_LEN / 3 * 4;
+
+/// Version, time and nonce.
+const HEAD_LEN: usize = 1 + 8 + 16;
+const VERSION_SIGN_IN: u8 = 3;
+const VERSION_PASSWORD: u8 = 4;
+const LABEL_USER: &[u8] = b"braid socks user 2";
+const LABEL_DESTINATION: &[u8] = b"braid socks destination 2";
+const LABEL_REQUEST: &[u8] = b"braid socks request 2";
+const LABEL_PROBE: &[u8] = b"braid socks probe 2";
+
+/// The system's clock is read a little after the instant that it is said to be of.
+const STEADY: Duration = Duration::from_millis(100);
+
+/// Wall time, handed in by the driver and carried on by [`Instant`]s.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WallClock {
+    at: Instant,
+    since_epoch: Duration,
+}
+
+impl WallClock {
+    /// One that differs by less than [`STEADY`] changes nothing, so that the same instant has the
+    /// same time whenever it is asked for.
+    pub fn set(&mut self, now: Instant, since_epoch: Duration) {
+        if self.since_epoch(now).abs_diff(since_epoch) >= STEADY {
+            *self = WallClock {
+                at: now,
+                since_epoch,
+            };
+        }
+    }
+
+    /// Milliseconds since 1970-01-01 UTC at `at`, which may be long ago.
+    pub fn unix_ms(&self, at: Instant) -> u64 {
+        u64::try_from(self.since_epoch(at).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn since_epoch(&self, at: Instant) -> Duration {
+        let later = at.saturating_since(self.at);
+        let earlier = self.at.saturating_since(at);
+        self.since_epoch
+            .saturating_add(later)
+            .saturating_sub(earlier)
+    }
+}
+
+/// Makes the password of the user whose key is `key` at the server whose key is `server`, for
+/// `destination` at `unix_ms`. A destination is given as a SOCKS5 request writes it (RFC 1928 section 4: ATYP,
+/// DST.ADDR and DST.PORT), which tells its own end. A `nonce` must never be used twice by one user.
+pub fn password(
+    key: &PrivateKey,
+    server: PublicKey,
+    destination: &[u8],
+    unix_ms: u64,
+    nonce: [u8; 16],
+) -> [u8; PASSWORD_LEN] {
+    let head = head(VERSION_PASSWORD, unix_ms, nonce);
+    let ends = Ends::new(key, server);
+    let of_user = key.sign(&ends.user_message(&head));
+    let of_destination = key.sign(&ends.destination_message(&head, destination));
+    let mut bytes = head.into_iter().chain(of_user).chain(of_destination);
+    core::array::from_fn(|_| bytes.next().unwrap_or(0))
+}
+
+/// A password for programs that take nothing but text: 204 characters.
+pub fn to_text(password: &[u8; PASSWORD_LEN]) -> String {
+    STANDARD.encode(password)
+}
+
+/// Reads what [`to_text`] wrote; `None` where it is none.
+fn from_text(text: &[u8]) -> Option<[u8; PASSWORD_LEN]> {
+    let mut password = [0; PASSWORD_LEN];
+    let decoded = STANDARD.decode_slice(Some(text).filter(|t| t.len() == TEXT_LEN)?, &mut password);
+    (decoded == Ok(PASSWORD_LEN)).then_some(password)
+}
+
+/// A password that is bound to no destination, of which the request's code is part.
+#[derive(Debug, Clone, Copy)]
+pub struct SignIn {
+    head: [u8; HEAD_LEN],
+}
+
+impl SignIn {
+    /// For one connection at `unix_ms`. A `nonce` must never be used twice by one user.
+    pub fn new(unix_ms: u64, nonce: [u8; 16]) -> Self {
+        let head = head(VERSION_SIGN_IN, unix_ms, nonce);
+        SignIn { head }
+    }
+
+    /// The password of the user whose key is `key` at `server`.
+    pub fn password(&self, key: &PrivateKey, server: PublicKey) -> [u8; SIGN_IN_LEN] {
+        let signature = key.sign(&Ends::new(key, server).user_message(&self.head));
+        let mut bytes = self.head.into_iter().chain(signature);
+        core::array::from_fn(|_| bytes.next().unwrap_or(0))
+    }
+
+    /// The code of the one request that may follow it, with what its note says in `hints`.
+    pub fn request(
+        &self,
+        key: &PrivateKey,
+        server: PublicKey,
+        destination: &[u8],
+        hints: &[u8],
+    ) -> [u8; SIGNATURE_LEN] {
+        key.sign(&Ends::new(key, server).request_message(&self.head, destination, hints))
+    }
+
+    /// The code of the one probe that may follow it in place of a request, with these fields.
+    pub fn probe(&self, key: &PrivateKey, server: PublicKey, fields: &[u8]) -> [u8; SIGNATURE_LEN] {
+        key.sign(&Ends::new(key, server).probe_message(&self.head, fields))
+    }
+}
+
+fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
+    let mut head = [version; HEAD_LEN];
+    head[1..9].copy_from_slice(&unix_ms.to_be_bytes());
+    head[9..].copy_from_slice(&nonce);
+    head
+}
+
+/// Between whom a password counts, and what is signed of it. Every field but the last is of fixed
+/// length or tells its own end, and no label is the beginning of another, so no two messages look
+/// alike.
+#[derive(Clone, Copy)]
+struct Ends {
+    user: PublicKey,
+    server: PublicKey,
+}
+
+impl Ends {
+    fn new(key: &PrivateKey, server: PublicKey) -> Self {
+        let user = key.public();
+        Ends { user, server }
+    }
+
+    fn user_message(self, head: &[u8; HEAD_LEN]) -> Vec<u8> {
+        self.message(LABEL_USER, head)
+    }
+
+    fn destination_message(self, head: &[u8; HEAD_LEN], destination: &[u8]) -> Vec<u8> {
+        let mut message = self.message(LABEL_DESTINATION, head);
+        message.extend_from_slice(destination);
+        message
+    }
+
+    fn request_message(self, head: &[u8; HEAD_LEN], destination: &[u8], hints: &[u8]) -> Vec<u8> {
+        let mut message = self.message(LABEL_REQUEST, head);
+        message.extend_from_slice(destination);
+        message.extend_from_slice(hints);
+        message
+    }
+
+    fn probe_message(self, head: &[u8; HEAD_LEN], fields: &[u8]) -> Vec<u8> {
+        let mut message = self.message(LABEL_PROBE, head);
+        message.extend_from_slice(fields);
+        message
+    }
+
+    fn message(self, label: &[u8], head: &[u8; HEAD_LEN]) -> Vec<u8> {
+        [label, self.user.as_bytes(), self.server.as_bytes(), head].concat()
+    }
+}
+
+/// Why a password is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthError {
+    /// Not of this form: another kind of client, or another version.
+    Malformed,
+    /// No user has this key.
+    UnknownUser,
+    /// Not signed by the user's private key, or for another server.
+    WrongSignature,
+    /// The signature is right, the time is not: the box's clock is ahead by this many milliseconds
+    /// (behind where negative).
+    ClockSkew(i64),
+    /// Made before this server started, which therefore cannot know whether it was used.
+    BeforeStart,
+    /// Used before.
+    Replayed,
+    /// So many passwords were used lately that another cannot be remembered.
+    ReplayCacheFull,
+}
+
+impl fmt::Display for AuthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AuthError::Malformed => f.write_str("the password is not of Braid's form"),
+            AuthError::UnknownUser => f.write_str("no user has this key"),
+            AuthError::WrongSignature => {
+                f.write_str("the password is not signed by this key, or for another server")
+            }
+            AuthError::ClockSkew(ms) => {
+                let side = if *ms < 0 { "behind" } else { "ahead of" };
+                let s = ms.unsigned_abs() as f64 / 1e3;
+                write!(
+                    f,
+                    "the box's clock is {s:.1} s {side} this server's; set it right"
+                )
+            }
+            AuthError::BeforeStart => f.write_str("the password is older than this server's start"),
+            AuthError::Replayed => f.write_str("the password was used before"),
+            AuthError::ReplayCacheFull => f.write_str("too many passwords in the time window"),
+        }
+    }
+}
+
+impl std::error::Error for AuthError {}
+
+/// A note of a request or a probe, as far as a code is over it.
+#[derive(Debug, Clone, Copy)]
+pub struct Coded<'a> {
+    /// The code; none where the connection is proof of all that it carries.
+    pub code: Option<&'a [u8; SIGNATURE_LEN]>,
+    /// The hints of a request, or the fields of a probe.
+    pub bytes: &'a [u8],
+}
+
+/// A user who has proved to be one, whose destination is not known yet.
+#[derive(Debug)]
+pub struct Grant {
+    /// Position of the user in the configuration.
+    pub user: usize,
+    /// Of a password; none where the connection itself is proof.
+    head: Option<[u8; HEAD_LEN]>,
+    /// Of a password that is bound to one.
+    of_destination: Option<[u8; SIGNATURE_LEN]>,
+}
+
+impl Grant {
+    /// For a connection on which nobody but `user` can say anything.
+    pub fn proven(user: usize) -> Self {
+        Grant {
+            user,
+            head: None,
+            of_destination: None,
+        }
+    }
+
+    /// Whether the request comes with a code of its own, whenever it does.
+    pub fn is_sign_in(&self) -> bool {
+        self.of_destination.is_none()
+    }
+}
+
+/// Checks passwords.
+#[derive(Debug)]
+pub struct Verifier {
+    server: PublicKey,
+    users: Vec<PublicKey>,
+    by_key: BTreeMap<PublicKey, usize>,
+    window_ms: u64,
+    /// Passwords made before this are refused, milliseconds since 1970.
+    oldest_ms: Option<u64>,
+    replay: ReplayCache,
+}
+
+impl Verifier {
+    /// Checks passwords for `server` of the users with the keys `users`, whose clocks may be off by `window`
+    /// either way, and remembers at most `capacity` of them.
+    pub fn new(
+        server: PublicKey,
+        users: impl IntoIterator<Item = PublicKey>,
+        window: Duration,
+        capacity: usize,
+    ) -> Self {
+        let mut verifier = Verifier {
+            server,
+            by_key: BTreeMap::new(),
+            users: Vec::new(),
+            window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
+            oldest_ms: None,
+            replay: ReplayCache::new(capacity),
+        };
+        verifier.set_users(users);
+        verifier
+    }
+
+    /// Checks passwords of the users with these keys from now on. What was used stays used.
+    pub fn set_users(&mut self, users: impl IntoIterator<Item = PublicKey>) {
+        self.users = users.into_iter().collect();
+        self.by_key = self.users.iter().copied().zip(0..).collect();
+    }
+
+    /// Position of the user with this key.
+    pub fn user(&self, key: PublicKey) -> Option<usize> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// The keys of all, by position.
+    pub fn users(&self) -> &[PublicKey] {
+        &self.users
+    }
+
+    /// Refuses passwords made before `unix_ms`: at the start.
+    pub fn forget_before(&mut self, unix_ms: u64) {
+        self.oldest_ms = Some(unix_ms);
+    }
+
+    /// The clock was set back to `now_ms`. Passwords made before `forgotten_ms` had expired by
+    /// the time that was wrong and are not remembered: they are refused from now on. So that a
+    /// leap of a day does not shut everybody out for a day, `now_ms` is the latest limit.
+    pub fn clock_set_back(&mut self, forgotten_ms: u64, now_ms: u64) {
+        let oldest = self.oldest_ms.unwrap_or(0).max(forgotten_ms);
+        self.oldest_ms = Some(oldest.min(now_ms));
+    }
+
+    /// Checks a password at `now_ms` (milliseconds since 1970) and remembers it. The time is
+    /// judged only after the signature, so that only a box that has the key causes a report on its
+    /// clock.
+    pub fn check(&mut self, user: &[u8], password: &[u8], now_ms: u64) -> Result<Grant, AuthError> {
+        let binary = from_text(password);
+        let (head, signatures) = binary
+            .as_ref()
+            .map_or(password, |binary| &binary[..])
+            .split_first_chunk::<HEAD_LEN>()
+            .ok_or(AuthError::Malformed)?;
+        let (of_user, rest) = signatures
+            .split_first_chunk::<SIGNATURE_LEN>()
+            .ok_or(AuthError::Malformed)?;
+        let of_destination = match (head[0], rest) {
+            (VERSION_SIGN_IN, []) => None,
+            (VERSION_PASSWORD, rest) => Some(rest.try_into().map_err(|_| AuthError::Malformed)?),
+            _ => return Err(AuthError::Malformed),
+        };
+        let key = core::str::from_utf8(user).ok().and_then(|u| u.parse().ok());
+        let known = key.and_then(|key: PublicKey| self.by_key.get(&key));
+        let index = *known.ok_or(AuthError::UnknownUser)?;
+        let ends = self.ends(index).ok_or(AuthError::UnknownUser)?;
+        if !ends.user.verify(&ends.user_message(head), of_user) {
+            return Err(AuthError::WrongSignature);
+        }
+        let time = u64::from_be_bytes(core::array::from_fn(|i| head[1 + i]));
+        if time.abs_diff(now_ms) > self.window_ms {
+            let skew = i64::try_from(time.abs_diff(now_ms)).unwrap_or(i64::MAX);
+            return Err(AuthError::ClockSkew(if time < now_ms {
+                -skew
+            } else {
+                skew
+            }));
+        }
+        if self.oldest_ms.is_some_and(|oldest| time < oldest) {
+            return Err(AuthError::BeforeStart);
+        }
+        let nonce = core::array::from_fn(|i| head[9 + i]);
+        let expires = time.saturating_add(self.window_ms);
+        self.replay.insert(expires, nonce, now_ms)?;
+        Ok(Grant {
+            user: index,
+            head: Some(*head),
+            of_destination,
+        })
+    }
+
+    /// Whether whoever was given `grant` asks for `destination`: by the password, or, where that is
+    /// bound to no destination, by the code of the request's `note`, which vouches for its hints too.
+    pub fn check_request(
+        &self,
+        grant: &Grant,
+        destination: &[u8],
+        note: Option<Coded<'_>>,
+    ) -> bool {
+        let Some(head) = &grant.head else {
+            return note.is_some();
+        };
+        let Some(ends) = self.ends(grant.user) else {
+            return false;
+        };
+        let (message, signature) = match (&grant.of_destination, note) {
+            (Some(signature), None) => {
+                let message = ends.destination_message(head, destination);
+                (message, Some(signature))
+            }
+            (None, Some(note)) => {
+                let message = ends.request_message(head, destination, note.bytes);
+                (message, note.code)
+            }
+            _ => return false,
+        };
+        signature.is_some_and(|signature| ends.user.verify(&message, signature))
+    }
+
+    /// Whether whoever was given `grant` asks for the probe of `note`.
+    pub fn check_probe(&self, grant: &Grant, note: Coded<'_>) -> bool {
+        let Some(head) = &grant.head else {
+            return true;
+        };
+        let ends = self.ends(grant.user).filter(|_| grant.is_sign_in());
+        ends.zip(note.code).is_some_and(|(ends, code)| {
+            let message = ends.probe_message(head, note.bytes);
+            ends.user.verify(&message, code)
+        })
+    }
+
+    fn ends(&self, user: usize) -> Option<Ends> {
+        let (server, user) = (self.server, *self.users.get(user)?);
+        Some(Ends { user, server })
+    }
+
+    /// Passwords remembered now.
+    pub fn remembered(&self) -> usize {
+        self.replay.len()
+    }
+}
+
+/// Nonces that were used and could still be accepted, in order of expiry. Bounded: when it is
+/// full, the newcomer is refused; forgetting another instead would let that one be used again.
+#[derive(Debug)]
+struct ReplayCache {
+    used: BTreeSet<(u64, [u8; 16])>,
+    capacity: usize,
+}
+
+impl ReplayCache {
+    fn new(capacity: usize) -> Self {
+        ReplayCache {
+            used: BTreeSet::new(),
+            capacity,
+        }
+    }
+
+    /// Remembers `nonce` until `expires_ms`. The time of a password is signed, so a
+    /// second use comes with the same expiry.
+    fn insert(&mut self, expires_ms: u64, nonce: [u8; 16], now_ms: u64) -> Result<(), AuthError> {
+        while self.used.first().is_some_and(|(e, _)| *e < now_ms) {
+            self.used.pop_first();
+        }
+        if self.used.contains(&(expires_ms, nonce)) {
+            return Err(AuthError::Replayed);
+        }
+        if self.used.len() >= self.capacity {
+            return Err(AuthError::ReplayCacheFull);
+        }
+        self.used.insert((expires_ms, nonce));
+        Ok(())
+    }
+
+    fn len(&self) -> usize {
+        self.used.len()
+    }
+}

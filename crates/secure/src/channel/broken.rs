@@ -1,0 +1,86 @@
+//! What goes wrong with a protected connection, and what its operator is told.
+
+use rustls::AlertDescription;
+
+/// What ends a protected connection but its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// The other end does not know our key.
+    Refused,
+    /// The other end has not the key it should have, or none that is known.
+    WrongKey,
+    /// The other end speaks TLS, but another version of Braid, or for something else.
+    Incompatible,
+    /// The other end says that something is wrong with what came to it.
+    Alert(AlertDescription),
+    /// A record is not as its sender made it, or this is another protocol.
+    Damaged,
+    /// The connection ended, and the other end has not said that it would.
+    Truncated,
+    /// The cryptographic library failed.
+    Failed,
+}
+
+impl Broken {
+    /// What the operator of a box is told, and of what kind that is.
+    pub fn at_box(self) -> (&'static str, &'static str) {
+        match self {
+            Broken::Refused => (
+                "key refused",
+                "the server does not know this box: its configuration has to have this box's key",
+            ),
+            Broken::WrongKey => (
+                "wrong key",
+                "the server has not the key that the configuration says: a mistake, or somebody else \
+                 in its place",
+            ),
+            Broken::Incompatible => (
+                "incompatible",
+                "the server speaks another version of Braid, or is none",
+            ),
+            Broken::Alert(_) => (
+                "alert",
+                "the server broke off: what came to it was changed on the way",
+            ),
+            Broken::Damaged => (
+                "damaged",
+                "what came from the server was changed on the way",
+            ),
+            Broken::Truncated => ("truncated", "the connection was cut off on the way"),
+            Broken::Failed => ("TLS", "the cryptographic library failed"),
+        }
+    }
+
+    /// What the other end is told, where the library does not say so itself.
+    pub(super) fn alert(self) -> Option<AlertDescription> {
+        match self {
+            Broken::Damaged => Some(AlertDescription::BadRecordMac),
+            Broken::Failed => Some(AlertDescription::InternalError),
+            _ => None,
+        }
+    }
+}
+
+impl From<rustls::Error> for Broken {
+    fn from(error: rustls::Error) -> Self {
+        use rustls::Error;
+        match error {
+            Error::AlertReceived(alert) => match alert {
+                AlertDescription::AccessDenied => Broken::Refused,
+                AlertDescription::HandshakeFailure
+                | AlertDescription::MissingExtension
+                | AlertDescription::NoApplicationProtocol
+                | AlertDescription::ProtocolVersion
+                | AlertDescription::UnsupportedCertificate => Broken::Incompatible,
+                alert => Broken::Alert(alert),
+            },
+            Error::InvalidCertificate(_) | Error::NoCertificatesPresented => Broken::WrongKey,
+            Error::NoApplicationProtocol | Error::PeerIncompatible(_) => Broken::Incompatible,
+            Error::EncryptError
+            | Error::FailedToGetCurrentTime
+            | Error::FailedToGetRandomBytes
+            | Error::General(_) => Broken::Failed,
+            _ => Broken::Damaged,
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! TLS 1.3 (RFC 8446) with raw public keys (RFC 7250): who may speak to whom is said by one key each,
+//! and there are no certificates to manage.
+//!
+//! Tickets are good for one connection each: the server forgets a ticket when it is used, so a first
+//! flight that is sent again finds none and has to prove who it is by a handshake.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use braid_wire::Instant;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{
+    AlwaysResolvesClientRawPublicKeys, ClientSessionStore, Resumption, Tls12ClientSessionValue,
+    Tls13ClientSessionValue,
+};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, StoresServerSessions};
+use rustls::sign::CertifiedKey;
+use rustls::time_provider::TimeProvider;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, NamedGroup,
+    ServerConfig, SignatureScheme, quic, version,
+};
+use zeroize::Zeroizing;
+
+use super::Broken;
+use super::joins::{self, JoinSecret};
+use super::record::OVERHEAD;
+use super::scratch::Scratch;
+use crate::Families;
+use crate::auth::WallClock;
+use crate::keys::{PrivateKey, PublicKey};
+
+/// What both ends say they speak (ALPN), so that another version is told apart.
+const PROTOCOL: &[u8] = b"braid/4";
+
+/// Most bytes that a box sends before the server's answer, with padding: what an initial window has room
+/// for.
+pub(super) const MOST_EARLY: usize = 14 << 10;
+/// In so many records at most.
+pub(super) const MOST_EARLY_RECORDS: usize = 64;
+/// What the server takes of them, or skips where it does not know the ticket.
+pub(super) const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * OVERHEAD;
+
+/// Tickets that a server gives on each connection: one to replace the one that was used, and one more
+/// for users who ask for more connections than before.
+const TICKETS: usize = 2;
+/// Tickets a box keeps of each server; the one it got last is used first.
+const KEPT_TICKETS: usize = 64;
+/// How long either end remembers a ticket that is not used.
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Tickets a server remembers, of all users; the oldest give way.
+const REMEMBERED_TICKETS: usize = 16 << 10;
+
+/// The time, for the age of tickets: that of the wall clock, carried on by what goes on.
+#[derive(Debug, Default)]
+pub(super) struct TicketClock {
+    /// What the wall clock showed at [`Instant::ZERO`], milliseconds since 1970-01-01 UTC.
+    zero_ms: AtomicU64,
+    /// When something went on last, milliseconds.
+    now_ms: AtomicU64,
+}
+
+impl TicketClock {
+    fn set(&self, now: Instant, wall: &WallClock) {
+        let zero_ms = wall.unix_ms(Instant::ZERO);
+        self.zero_ms.store(zero_ms, Ordering::Relaxed);
+        self.pass(now);
+    }
+
+    /// It is `now`.
+    pub(super) fn pass(&self, now: Instant) {
+        self.now_ms.store(now.as_millis(), Ordering::Relaxed);
+    }
+
+    /// What the wall clock has no part in.
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
+    }
+}
+
+impl TimeProvider for TicketClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let zero = Duration::from_millis(self.zero_ms.load(Ordering::Relaxed));
+        Some(UnixTime::since_unix_epoch(zero + self.now()))
+    }
+}
+
+/// Why there is a version to speak.
+const SUITES: &str = "the suites are of TLS 1.3";
+
+/// One way of doing it, so that there is nothing to negotiate but whether a machine has instructions for
+/// AES.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        cipher_suites: vec![
+            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups: vec![ring::kx_group::X25519],
+        ..ring::default_provider()
+    })
+}
+
+/// The key as TLS wants it, with the public key in place of a certificate.
+fn certified(key: &PrivateKey) -> Arc<CertifiedKey> {
+    let pkcs8 = key.to_pkcs8();
+    let signing = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))
+        .expect("32 bytes are an Ed25519 key");
+    let public = CertificateDer::from(key.public().to_spki());
+    Arc::new(CertifiedKey::new(vec![public], signing))
+}
+
+/// The key that stands in place of a certificate.
+pub(super) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
+    PublicKey::from_spki(certificate)
+}
+
+/// A box towards one server.
+pub struct Client {
+    config: Arc<ClientConfig>,
+    tickets: Arc<Tickets>,
+    pub(super) clock: Arc<TicketClock>,
+    pub(super) scratch: Arc<Scratch>,
+}
+
+impl Client {
+    /// A box with `key` that speaks to the server with the key `server` alone.
+    pub fn new(key: &PrivateKey, server: PublicKey) -> Self {
+        let provider = provider();
+        let signatures = provider.signature_verification_algorithms;
+        let clock = Arc::new(TicketClock::default());
+        let mut config = ClientConfig::builder_with_details(provider, Arc::clone(&clock) as _)
+            .with_protocol_versions(&[&version::TLS13])
+            .expect(SUITES)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned { server, signatures }))
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
+                certified(key),
+            )));
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.enable_sni = false;
+        config.enable_early_data = true;
+        let tickets = Arc::new(Tickets::new(&clock));
+        config.resumption = Resumption::store(Arc::clone(&tickets) as _);
+        Client {
+            config: Arc::new(config),
+            tickets,
+            clock,
+            scratch: Arc::default(),
+        }
+    }
+
+    /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
+    pub fn set_clock(&self, now: Instant, wall: &WallClock) {
+        self.clock.set(now, wall);
+        drop(self.tickets.all());
+    }
+
+    /// A connection, whose first words are ready.
+    ///
+    /// # Errors
+    /// The cryptographic library refuses.
+    pub(super) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
+        self.clock.pass(now);
+        // Each server has tickets of its own; the name is not sent.
+        let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
+        quic::ClientConnection::new(
+            Arc::clone(&self.config),
+            quic::Version::V1,
+            name,
+            joins::offer(),
+        )
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Client(..)")
+    }
+}
+
+/// A server towards its users.
+pub struct Server {
+    config: Arc<ServerConfig>,
+    /// The families in which destinations are reached, which boxes are told.
+    pub reached: Families,
+    known: Arc<Known>,
+    pub(super) tickets: Arc<Remembered>,
+    pub(super) clock: Arc<TicketClock>,
+    pub(super) scratch: Arc<Scratch>,
+}
+
+impl Server {
+    /// A server with `key` that speaks to those with one of the keys `users` alone.
+    pub fn new(key: &PrivateKey, users: impl IntoIterator<Item = PublicKey>) -> Self {
+        let provider = provider();
+        let clock = Arc::new(TicketClock::default());
+        let known = Arc::new(Known {
+            users: RwLock::new(users.into_iter().collect()),
+            signatures: provider.signature_verification_algorithms,
+        });
+        let mut config = ServerConfig::builder_with_details(provider, Arc::clone(&clock) as _)
+            .with_protocol_versions(&[&version::TLS13])
+            .expect(SUITES)
+            .with_client_cert_verifier(Arc::clone(&known) as _)
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
+                key,
+            ))));
+        let tickets = Arc::new(Remembered::new(&clock));
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.session_storage = Arc::clone(&tickets) as _;
+        config.send_tls13_tickets = TICKETS;
+        // All or none, as QUIC has it; how much is taken is bounded where it is read. The answer to a first
+        // flight leaves at once. A ticket is good once, so nobody gets it by sending the flight again.
+        config.max_early_data_size = u32::MAX;
+        Server {
+            config: Arc::new(config),
+            reached: Families::BOTH,
+            known,
+            tickets,
+            clock,
+            scratch: Arc::default(),
+        }
+    }
+
+    /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
+    pub fn set_clock(&self, now: Instant, wall: &WallClock) {
+        self.clock.set(now, wall);
+        drop(self.tickets.all());
+    }
+
+    /// Speaks to those with one of the keys `users` alone from now on. A ticket of anybody else still
+    /// proves whose it is, so who shows one has to be looked up as well.
+    pub fn set_users(&self, users: impl IntoIterator<Item = PublicKey>) {
+        let known = self.known.users.write();
+        *known.unwrap_or_else(PoisonError::into_inner) = users.into_iter().collect();
+    }
+
+    /// A connection that waits for its first words, and the secret by which its subflows prove themselves.
+    ///
+    /// # Errors
+    /// The cryptographic library refuses.
+    pub(super) fn accept(&self) -> Result<(quic::ServerConnection, JoinSecret), Error> {
+        let mut secret = JoinSecret::default();
+        let random = self.config.crypto_provider().secure_random;
+        random.fill(&mut secret[..])?;
+        let config = Arc::clone(&self.config);
+        let told = joins::answer(&secret, self.reached);
+        let session = quic::ServerConnection::new(config, quic::Version::V1, told)?;
+        Ok((session, secret))
+    }
+
+    /// Tickets that were shown and are not known: used before, or too old.
+    pub fn unknown_tickets(&self) -> u64 {
+        self.tickets.unknown.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Server(..)")
+    }
+}
+
+/// Tickets of one server and when they were given, the newest last.
+#[derive(Debug)]
+struct Tickets {
+    clock: Arc<TicketClock>,
+    tickets: Mutex<VecDeque<(Duration, Tls13ClientSessionValue)>>,
+}
+
+impl Tickets {
+    fn new(clock: &Arc<TicketClock>) -> Self {
+        Tickets {
+            clock: Arc::clone(clock),
+            tickets: Mutex::default(),
+        }
+    }
+
+    /// All that are not too old.
+    fn all(&self) -> MutexGuard<'_, VecDeque<(Duration, Tls13ClientSessionValue)>> {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        while tickets
+            .front()
+            .is_some_and(|(given, _)| *given + LIFETIME <= now)
+        {
+            tickets.pop_front();
+        }
+        tickets
+    }
+}
+
+impl ClientSessionStore for Tickets {
+    fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        let mut tickets = self.all();
+        if tickets.len() == KEPT_TICKETS {
+            tickets.pop_front();
+        }
+        tickets.push_back((self.clock.now(), value));
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.all().pop_back().map(|(_, ticket)| ticket)
+    }
+}
+
+/// Tickets that a server gave. The library asks for one by what a client shows, before it checks that the
+/// client knows the secret of the ticket; only then is the ticket used up. Else anybody who saw a
+/// ClientHello could use up the ticket in it.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    clock: Arc<TicketClock>,
+    tickets: Mutex<ByAge>,
+    unknown: AtomicU64,
+}
+
+/// Tickets by number, the oldest first. The hash table is looked up in, never walked.
+#[derive(Debug, Default)]
+struct ByAge {
+    numbers: HashMap<Vec<u8>, u64>,
+    tickets: BTreeMap<u64, Ticket>,
+    next: u64,
+    /// The ticket that a client showed last, known or not.
+    shown: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    given: Duration,
+    key: Vec<u8>,
+    /// Has the secret that early data is protected by.
+    value: Zeroizing<Vec<u8>>,
+}
+
+impl ByAge {
+    fn put(&mut self, ticket: Ticket) {
+        if self.tickets.len() == REMEMBERED_TICKETS {
+            self.forget_first();
+        }
+        self.numbers.insert(ticket.key.clone(), self.next);
+        self.tickets.insert(self.next, ticket);
+        self.next += 1;
+    }
+
+    fn get(&self, key: &[u8]) -> Option<&Ticket> {
+        self.tickets.get(self.numbers.get(key)?)
+    }
+
+    fn take(&mut self, key: &[u8]) -> Option<Ticket> {
+        let number = self.numbers.remove(key)?;
+        self.tickets.remove(&number)
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((_, ticket)) = self.tickets.pop_first() {
+            self.numbers.remove(&ticket.key);
+        }
+    }
+
+    fn forget_older(&mut self, than: Duration) {
+        let first = |all: &Self| all.tickets.first_key_value().map(|(_, t)| t.given);
+        while first(self).is_some_and(|given| given <= than) {
+            self.forget_first();
+        }
+    }
+}
+
+impl Remembered {
+    fn new(clock: &Arc<TicketClock>) -> Self {
+        Remembered {
+            clock: Arc::clone(clock),
+            tickets: Mutex::default(),
+            unknown: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes that a ClientHello is read next.
+    pub(super) fn begin(&self) {
+        self.all().shown = None;
+    }
+
+    /// Notes that a ClientHello was read, and whether its client has proved to know the secret of the
+    /// ticket that it showed last: then no other one can use the ticket. Returns whether it showed any.
+    ///
+    /// # Errors
+    /// The ticket was used meanwhile.
+    pub(super) fn settle(&self, proved: bool) -> Result<bool, Broken> {
+        let mut all = self.all();
+        let Some(shown) = all.shown.take() else {
+            return Ok(false);
+        };
+        match proved && all.take(&shown).is_none() {
+            true => Err(Broken::Damaged),
+            false => Ok(true),
+        }
+    }
+
+    /// All that are not too old.
+    fn all(&self) -> MutexGuard<'_, ByAge> {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(than) = self.clock.now().checked_sub(LIFETIME) {
+            tickets.forget_older(than);
+        }
+        tickets
+    }
+}
+
+impl StoresServerSessions for Remembered {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let given = self.clock.now();
+        let value = Zeroizing::new(value);
+        self.all().put(Ticket { given, key, value });
+        true
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.take(key)
+    }
+
+    /// Shows the library a ticket, which [`settle`](Remembered::settle) takes out.
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut all = self.all();
+        all.shown = Some(key.to_vec());
+        let value = all.get(key).map(|ticket| ticket.value.to_vec());
+        if value.is_none() {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
+        }
+        value
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+/// What both ends say of keys in place of certificates.
+macro_rules! raw_keys {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
+/// Takes the one server whose key is known.
+#[derive(Debug)]
+struct Pinned {
+    server: PublicKey,
+    signatures: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match key_of(end_entity) == Some(self.server) {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        signed_by(message, key, signature, &self.signatures)
+    }
+
+    raw_keys!();
+}
+
+/// Takes users whose keys are in the configuration.
+#[derive(Debug)]
+struct Known {
+    users: RwLock<BTreeSet<PublicKey>>,
+    signatures: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for Known {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    /// Takes any key that is one: who it belongs to is looked up once its owner has proved to have it.
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match key_of(end_entity) {
+            Some(_) => Ok(ClientCertVerified::assertion()),
+            None => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    /// Checks the signature first, whoever's key this is, and gives one answer to all that are refused. So
+    /// somebody without a private key learns neither from the answer nor from its time whether a public
+    /// key that they guessed is a user's.
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let signed = signed_by(message, key, signature, &self.signatures);
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        let known = key_of(key).is_some_and(|key| users.contains(&key));
+        signed
+            .ok()
+            .filter(|_| known)
+            .ok_or(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    raw_keys!();
+}
+
+/// Whether `key` made the `signature` of a handshake.
+fn signed_by(
+    message: &[u8],
+    key: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+    signatures: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+    rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, signature, signatures)
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_engine::JoinAuth;
+
+    use super::*;
+
+    /// Runs a handshake, and returns how subflows prove themselves at the box and at the server.
+    fn shaken(
+        client: quic::ClientConnection,
+        (server, secret): (quic::ServerConnection, Option<JoinSecret>),
+    ) -> [JoinAuth; 2] {
+        let mut ends: [quic::Connection; 2] = [client.into(), server.into()];
+        for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
+            // What stands under different keys is handed on apart.
+            let mut goes_on = true;
+            while goes_on {
+                let mut messages = Vec::new();
+                goes_on = ends[from].write_hs(&mut messages).is_some();
+                ends[to].read_hs(&messages).unwrap();
+            }
+        }
+        assert!(ends.iter().all(|end| !end.is_handshaking()));
+        let told = |end: usize| ends[end].quic_transport_parameters().unwrap();
+        let at_box = joins::agreed(None, told(0));
+        [at_box, joins::agreed(secret.as_ref(), told(1))]
+    }
+
+    #[test]
+    fn subflows_prove_themselves_where_both_ends_can() {
+        let [key, user] = [1, 2].map(|seed| PrivateKey::from_seed([seed; 32]));
+        let server = Server::new(&key, [user.public()]);
+        let client = Client::new(&user, key.public());
+        let accept = || server.accept().map(|(end, secret)| (end, Some(secret)));
+        let connect = || client.connect(Instant::ZERO).unwrap();
+        let mut secrets = Vec::new();
+        for _ in 0..3 {
+            let (end, secret) = accept().unwrap();
+            let expected = JoinAuth::Secret(**secret.as_ref().unwrap());
+            // From the second time on with a ticket.
+            assert_eq!(shaken(connect(), (end, secret)), [expected; 2]);
+            assert!(!secrets.contains(&expected), "each connection has its own");
+            secrets.push(expected);
+        }
+        // Ends of an older release say nothing of it.
+        let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
+        let (boxed, version) = (Arc::clone(&client.config), quic::Version::V1);
+        let older = quic::ClientConnection::new(boxed, version, name, Vec::new()).unwrap();
+        let both = shaken(older, accept().unwrap());
+        assert_eq!(both[1], JoinAuth::Keys);
+        let config = Arc::clone(&server.config);
+        let older = quic::ServerConnection::new(config, version, Vec::new()).unwrap();
+        let both = shaken(connect(), (older, None));
+        assert_eq!(both[0], JoinAuth::Keys);
+    }
+
+    #[test]
+    fn a_ticket_is_good_once_and_for_a_day_and_not_kept_longer() {
+        let key = PrivateKey::from_seed([1; 32]);
+        let server = Server::new(&key, [key.public()]);
+        let give = |ticket: u8| assert!(server.tickets.put(vec![ticket], vec![ticket, 0]));
+        let at = |hours: u64| Instant::ZERO + Duration::from_secs(hours * 3600);
+        server.clock.pass(at(1));
+        give(1);
+        give(2);
+        // Who shows one and cannot prove to know its secret has not used it up.
+        let show = |ticket: u8, proves: bool| {
+            server.tickets.begin();
+            let value = server.tickets.take(&[ticket]);
+            (value, server.tickets.settle(proves))
+        };
+        assert_eq!(show(1, false), (Some(vec![1, 0]), Ok(true)));
+        assert_eq!(show(1, true), (Some(vec![1, 0]), Ok(true)));
+        assert_eq!(show(1, false), (None, Ok(true)));
+        assert_eq!(server.unknown_tickets(), 1);
+        server.tickets.begin();
+        assert_eq!(server.tickets.settle(true), Ok(false));
+        server.clock.pass(at(20));
+        give(3);
+        server.set_clock(at(25), &WallClock::default());
+        let left = |all: &ByAge| (all.numbers.len(), all.tickets.len());
+        assert_eq!(left(&server.tickets.tickets.lock().unwrap()), (1, 1));
+        assert_eq!(server.tickets.take(&[2]), None);
+        assert_eq!(server.tickets.take(&[3]), Some(vec![3, 0]));
+        for n in 0..=REMEMBERED_TICKETS as u32 {
+            server.tickets.put(n.to_be_bytes().to_vec(), Vec::new());
+        }
+        assert_eq!(left(&server.tickets.all()).1, REMEMBERED_TICKETS);
+        assert_eq!(server.tickets.take(&0u32.to_be_bytes()), None);
+    }
+}
