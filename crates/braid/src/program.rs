@@ -11,7 +11,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::Failure;
 
@@ -51,21 +53,29 @@ fn refuse_usage(name: &str, error: &clap::Error) -> ExitCode {
 
 /// Logs to standard error: what `usual` selects, more for each `-v` (`verbose`), anything with `RUST_LOG`.
 pub fn start_log(usual: &str, verbose: u8) {
+    let filter = filter(env::var("RUST_LOG").ok().as_deref(), usual, verbose);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        // A line that cannot be written (disk full, reader gone) is lost. It would be reported by
+        // `eprintln!`, which panics for the same reason.
+        .log_internal_errors(false);
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(filter)
+        .init();
+}
+
+/// Returns what is logged: as `asked`, if that can be read.
+fn filter(asked: Option<&str>, usual: &str, verbose: u8) -> Targets {
     let level = match verbose {
         0 => usual,
         1 => "info",
         2 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        // A line that cannot be written (disk full, reader gone) is lost. It would be reported by
-        // `eprintln!`, which panics for the same reason.
-        .log_internal_errors(false)
-        .init();
+    let asked = asked.and_then(|text| text.parse().ok());
+    asked.or_else(|| level.parse().ok()).unwrap_or_default()
 }
 
 /// Tells of a failure of the program `name`, and returns the exit code of the process.
@@ -122,7 +132,39 @@ fn is_executable(file: &Path) -> bool {
 mod tests {
     use std::fs::{self, Permissions};
 
+    use tracing::Level;
+
     use super::*;
+
+    #[test]
+    fn more_is_logged_where_it_is_asked_for() {
+        let usual = "error,braid_lab=warn,braid::news=info,braid_proxy=off";
+        let logs = |asked, verbose, target, level| {
+            filter(asked, usual, verbose).would_enable(target, &level)
+        };
+        assert!(logs(None, 0, "braid::news", Level::INFO));
+        assert!(!logs(None, 0, "braid_linux", Level::WARN));
+        assert!(!logs(None, 0, "braid_proxy::relay", Level::ERROR));
+        assert!(logs(None, 1, "braid_proxy::relay", Level::INFO));
+        assert!(logs(
+            Some("braid_linux=debug"),
+            0,
+            "braid_linux::run",
+            Level::DEBUG
+        ));
+        assert!(!logs(
+            Some("braid_linux=debug"),
+            3,
+            "braid_proxy",
+            Level::ERROR
+        ));
+        assert!(logs(
+            Some("braid_linux=loud"),
+            2,
+            "braid_proxy",
+            Level::DEBUG
+        ));
+    }
 
     #[test]
     fn a_program_is_found_beside_this_one_first_and_then_in_path() {
