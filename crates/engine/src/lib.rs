@@ -3,7 +3,6 @@
 //! The engine owns no socket, no thread and no clock. [`Stack`] documents how to drive it.
 #![forbid(unsafe_code)]
 
-pub mod app;
 pub mod buffer;
 pub mod cc;
 mod class;

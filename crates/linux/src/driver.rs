@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use braid_engine::Stack;
-use braid_engine::app::{self, Core, Ctx};
+use braid_proxy::app::{self, Core, Ctx};
 use braid_wire::Instant;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;

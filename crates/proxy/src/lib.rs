@@ -1,10 +1,11 @@
 //! Aggregation box and aggregation server as sans-IO cores.
 //!
 //! One side of a core is the engine's [`Stack`](braid_engine::Stack), the other
-//! [`LocalStreams`](braid_engine::app::LocalStreams): kernel sockets on Linux, the engine's plain
+//! [`LocalStreams`](app::LocalStreams): kernel sockets on Linux, the engine's plain
 //! TCP in the simulator.
 
 mod admin;
+pub mod app;
 pub mod config;
 mod gateway;
 mod protocol;

@@ -4,9 +4,9 @@ mod world;
 
 use core::time::Duration;
 
-use braid_engine::app::LocalId;
 use braid_engine::strategy::FlowSize;
 use braid_engine::{PathId, Urgency};
+use braid_proxy::app::LocalId;
 use braid_proxy::config::{BoxConfig, LinkConfig, ServerEntry};
 use braid_proxy::{ConfigError, Notice};
 use braid_secure::keys::PrivateKey;

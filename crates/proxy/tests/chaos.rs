@@ -4,7 +4,7 @@ mod world;
 
 use core::time::Duration;
 
-use braid_engine::app::LocalId;
+use braid_proxy::app::LocalId;
 use braid_wire::Rng;
 use world::local::Content;
 use world::{Setup, World};

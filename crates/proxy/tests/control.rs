@@ -6,8 +6,8 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use braid_engine::ConnId;
-use braid_engine::app::LocalId;
 use braid_proxy::Notice;
+use braid_proxy::app::LocalId;
 use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::status::{Class, PathState, ProxyStatus, SizeFrom, Status, SubflowState};
 use world::local::Content;

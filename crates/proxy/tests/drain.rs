@@ -4,7 +4,7 @@ mod world;
 
 use core::time::Duration;
 
-use braid_engine::app::LocalId;
+use braid_proxy::app::LocalId;
 use braid_proxy::control::{Answer, Controlled as _, Request, STOPPING};
 use braid_proxy::{Drain as _, Notice};
 use world::local::Content;

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use braid_engine::CloseReason;
 use braid_engine::Event;
-use braid_engine::app::LocalId;
+use braid_proxy::app::LocalId;
 use rustls::CertificateError;
 use tls::{GREETING, Program};
 use world::local::{Content, SOCKET_ROOM};

@@ -5,7 +5,7 @@ mod world;
 
 use core::time::Duration;
 
-use braid_engine::app::LocalId;
+use braid_proxy::app::LocalId;
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::verdict::Health;
 use braid_proxy::{Notice, Routes};

@@ -4,8 +4,8 @@ mod world;
 
 use core::time::Duration;
 
-use braid_engine::app::{ConnectFailure, LocalId};
 use braid_engine::strategy::FlowSize;
+use braid_proxy::app::{ConnectFailure, LocalId};
 use braid_proxy::socks::{Destination, Reply, request};
 use world::local::Content;
 use world::{CONTENT, Setup, World};

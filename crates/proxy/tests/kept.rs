@@ -8,8 +8,8 @@ mod tls;
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, Event};
+use braid_proxy::app::LocalId;
 use tls::{GREETING, HANDSHAKE, Program, REQUEST};
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, box_key};

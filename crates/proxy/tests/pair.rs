@@ -4,8 +4,8 @@ mod world;
 
 use core::time::Duration;
 
-use braid_engine::app::ConnectFailure;
 use braid_proxy::Notice;
+use braid_proxy::app::ConnectFailure;
 use braid_wire::Instant;
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, Side, World};

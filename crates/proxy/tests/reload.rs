@@ -7,8 +7,8 @@ mod tls;
 
 use core::time::Duration;
 
-use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, ConnId, Event};
+use braid_proxy::app::LocalId;
 use braid_proxy::config::{Changes, ServerConfig};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::status::Status;

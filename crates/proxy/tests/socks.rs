@@ -1,6 +1,6 @@
 //! SOCKS5 handshakes: RFC 1928, RFC 1929, in one flight and one by one, in any fragmentation.
 
-use braid_engine::app::ConnectFailure;
+use braid_proxy::app::ConnectFailure;
 use braid_proxy::socks::{
     ClientError, ClientHandshake, ClientStep, Destination, Note, Reply, Request, ServerError,
     ServerHandshake, ServerStep, probe, request, sign_in,

@@ -4,8 +4,8 @@ mod world;
 
 use core::time::Duration;
 
-use braid_engine::app::LocalId;
 use braid_proxy::Notice;
+use braid_proxy::app::LocalId;
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
 use braid_secure::keys::{PrivateKey, PublicKey};

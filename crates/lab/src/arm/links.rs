@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use braid_engine::app::{Core, Ctx};
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, Stack};
 use braid_linux::driver::{Clock, Context, Driver, Host};
 use braid_linux::sockets::Limits;
 use braid_linux::sys::become_realtime;
 use braid_linux::tun::{PacketIo, Tun};
+use braid_proxy::app::{Core, Ctx};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::{self, REMOTE, client_addr, external_addr};

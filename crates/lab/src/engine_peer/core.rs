@@ -5,10 +5,10 @@ use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use braid_engine::app::{Core, Ctx};
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathId, Stack, SubflowId,
 };
+use braid_proxy::app::{Core, Ctx};
 use braid_testbed::Pattern;
 use braid_wire::Instant;
 use sha2::{Digest, Sha256};

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 
-use braid_engine::app::{Core, Ctx};
 use braid_engine::buffer::{PacketBuffer, RangeSet};
 use braid_engine::{
     ConnId, Event, PathConfig, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo,
@@ -16,6 +15,7 @@ use braid_linux::driver::{Clock, Driver, Host};
 use braid_linux::sockets::Limits;
 use braid_linux::sys::become_realtime;
 use braid_linux::tun::{PacketIo, Tun};
+use braid_proxy::app::{Core, Ctx};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{Direction, REMOTE, SERVER, TransferConfig, client_addr};

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use braid_engine::app::Core;
 use braid_engine::{Config, PathConfig, PathId, Stack};
+use braid_proxy::app::Core;
 use braid_proxy::config::{LinkConfig, MptcpHosts, Quic, TunConfig};
 use braid_wire::Instant;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use braid_engine::app::Ctx;
 use braid_proxy::BoxCore;
+use braid_proxy::app::Ctx;
 use braid_proxy::config::BoxConfig;
 use braid_proxy::control::{Answer, STOPPING};
 

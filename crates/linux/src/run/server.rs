@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use braid_engine::app::Ctx;
+use braid_proxy::app::Ctx;
 use braid_proxy::config::ServerConfig;
 use braid_proxy::{Routes, ServerCore};
 use braid_wire::Instant;

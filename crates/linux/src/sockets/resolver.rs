@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 
-use braid_engine::app::LocalId;
+use braid_proxy::app::LocalId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 

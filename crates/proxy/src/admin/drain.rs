@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use braid_engine::app::{Core, Ctx};
+use crate::app::{Core, Ctx};
 
 /// A core that can be stopped.
 ///

@@ -6,11 +6,11 @@
 use core::net::{IpAddr, SocketAddr};
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::app::{Ctx, LocalError, LocalEvent, LocalId};
 use braid_units::value::ValueError;
 use braid_wire::Instant;
 
 use super::intake::Flow;
+use crate::app::{Ctx, LocalError, LocalEvent, LocalId};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{Destination, Reply, ServerHandshake, ServerStep};
 use crate::relay::table::{Due, SessionId, Table};

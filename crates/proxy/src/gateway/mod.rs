@@ -14,7 +14,6 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::app::{Arrival, Core, Ctx, LocalError, LocalEvent, LocalId};
 use braid_engine::{
     ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
 };
@@ -25,6 +24,7 @@ use crate::admin::records::Kept;
 use crate::admin::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::admin::status::{About, RulesStatus};
 use crate::admin::verdict::Reason;
+use crate::app::{Arrival, Core, Ctx, LocalError, LocalEvent, LocalId};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};

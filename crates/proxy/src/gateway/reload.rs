@@ -2,13 +2,13 @@
 
 use core::time::Duration;
 
-use braid_engine::app::Ctx;
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
 use super::BoxCore;
 use super::session::Stage;
 use crate::admin::drain::Drain;
+use crate::app::Ctx;
 use crate::config::BoxConfig;
 use crate::relay::table::SessionId;
 

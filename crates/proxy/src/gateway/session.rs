@@ -3,7 +3,6 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_engine::app::Ctx;
 use braid_engine::{PathId, Stack};
 use braid_secure::auth::SignIn;
 use braid_secure::channel::{Broken, Channel};
@@ -11,6 +10,7 @@ use braid_wire::Instant;
 
 use super::intake::Flow;
 use crate::admin::report::BoxCounters;
+use crate::app::Ctx;
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{self, ClientError, ClientHandshake, Reply};
 use crate::relay::{End, Moved, Relay};

@@ -15,10 +15,11 @@ pub(crate) mod table;
 use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::app::{Ctx, LocalError, LocalId};
 use braid_engine::{ApiError, CloseReason, Stack};
 use braid_secure::channel::{Broken, Channel};
 use braid_wire::Instant;
+
+use crate::app::{Ctx, LocalError, LocalId};
 
 /// Most bytes a relay moves in one direction before others have their turn.
 const TURN_BYTES: usize = 256 << 10;

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use braid_engine::ConnId;
-use braid_engine::app::LocalId;
 use braid_wire::Instant;
 
 use super::{End, Turn};
+use crate::app::LocalId;
 
 /// A session of a [`Table`]; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,11 +5,11 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::app::{ConnectFailure, Ctx, LocalEvent, LocalId};
 use braid_wire::Instant;
 use ipnet::IpNet;
 
 use crate::admin::status::milliseconds;
+use crate::app::{ConnectFailure, Ctx, LocalEvent, LocalId};
 use crate::select::selection::Quality;
 
 /// Most destination prefixes that are remembered.

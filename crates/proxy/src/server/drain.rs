@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use braid_engine::app::Ctx;
+use crate::app::Ctx;
 
 use super::ServerCore;
 use super::session::Stage;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_engine::app::{ConnectFailure, Ctx, LocalId};
+use crate::app::{ConnectFailure, Ctx, LocalId};
 
 use super::ServerCore;
 use super::reload::move_all;

@@ -18,7 +18,6 @@ mod train;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_secure::Families;
@@ -30,6 +29,7 @@ use ipnet::IpNet;
 use crate::admin::report::{FORGED_JOIN, LogLimiter, ServerCounters};
 use crate::admin::status::{About, RulesStatus};
 use crate::admin::verdict::NEWS;
+use crate::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
 use crate::config::policy::DestinationPolicy;
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::protocol::hints::FlowHints;

@@ -1,6 +1,6 @@
 //! From one user's connection to the next, on the same connection of a box.
 
-use braid_engine::app::Ctx;
+use crate::app::Ctx;
 
 use super::session::{Handshake, Stage};
 use super::{ServerCore, send_all};

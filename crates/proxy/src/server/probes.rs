@@ -2,13 +2,13 @@
 
 use core::time::Duration;
 
-use braid_engine::app::Ctx;
 use braid_engine::{ConnId, Stack};
 use braid_secure::channel::OVERHEAD;
 
 use super::session::{Refusal, Session, Stage};
 use super::train::Departures;
 use super::{CLOSE_PATIENCE, ServerCore, send_all};
+use crate::app::Ctx;
 use crate::protocol::probe::{self, Train};
 use crate::protocol::socks::Note;
 use crate::relay::table::SessionId;

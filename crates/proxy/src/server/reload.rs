@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_engine::app::Ctx;
+use crate::app::Ctx;
 
 use super::session::{Session, Stage};
 use super::train::Allowance;

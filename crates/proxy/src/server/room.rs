@@ -3,10 +3,10 @@
 use core::net::IpAddr;
 
 use braid_engine::CloseReason;
-use braid_engine::app::Ctx;
 
 use super::handshakes::Over;
 use super::{ServerCore, group};
+use crate::app::Ctx;
 use crate::relay::table::SessionId;
 
 impl ServerCore {

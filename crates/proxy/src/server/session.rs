@@ -2,12 +2,12 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use braid_engine::app::{ConnectFailure, LocalId};
 use braid_secure::auth::{AuthError, Grant};
 use braid_secure::channel::{Broken, Channel};
 use braid_wire::Instant;
 
 use crate::admin::report::ServerCounters;
+use crate::app::{ConnectFailure, LocalId};
 use crate::protocol::socks::{Destination, Foreword, Reply, ServerError, ServerHandshake};
 use crate::relay::Relay;
 

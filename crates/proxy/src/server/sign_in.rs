@@ -1,12 +1,12 @@
 //! What a box says before its request, and whether it may make one.
 
-use braid_engine::app::Ctx;
 use braid_secure::auth::Grant;
 use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
 use super::session::{Refusal, Session, Stage};
 use super::{ServerCore, send_all};
+use crate::app::Ctx;
 use crate::protocol::socks::{ServerHandshake, ServerStep};
 use crate::relay::table::SessionId;
 use crate::relay::{self, StepError};

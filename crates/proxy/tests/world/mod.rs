@@ -12,12 +12,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
-use braid_engine::app::{self, Arrival, Core, Ctx, LocalId};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
 use braid_links::middlebox::{
     Direction, Edit, Middlebox, OptionEdit, Output, Packet, Scope, Target,
 };
+use braid_proxy::app::{self, Arrival, Core, Ctx, LocalId};
 use braid_proxy::config::{BoxConfig, Changes, ServerConfig, UserConfig};
 use braid_proxy::status::Status;
 use braid_proxy::trial::Trial;

@@ -5,12 +5,12 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
     RxMeta, Stack, Transmit,
 };
+use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_wire::{Instant, Rng};
 
 use crate::host::default_strategy;

@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-use braid_engine::app::{self, Core, Ctx};
 use braid_engine::{PathId, RxMeta, Stack, Transmit};
+use braid_proxy::app::{self, Core, Ctx};
 use braid_wire::Instant;
 
 use super::LocalTcp;

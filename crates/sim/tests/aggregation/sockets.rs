@@ -4,8 +4,8 @@ use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_engine::{PathConfig, RxMeta};
+use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_sim::gateway::{LocalConfig, LocalTcp};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
 

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use braid_engine::app::{Core, Ctx};
 use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::run::{AppConfig, Role, run_app};
+use braid_proxy::app::{Core, Ctx};
 use braid_proxy::config::{Gateway, LinkConfig, TunConfig};
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};

@@ -8,13 +8,13 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use braid_engine::app::{Arrival, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_linux::net::link::{LinkSpec, NextHop};
 use braid_linux::net::links::Links;
 use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
 use braid_linux::sockets::{Limits, Sockets};
+use braid_proxy::app::{Arrival, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
 use braid_secure::Families;
 use braid_testbed::netns;

@@ -4,9 +4,10 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
-use braid_engine::app::ConnectFailure;
 use braid_secure::auth::Coded;
 use braid_secure::keys::SIGNATURE_LEN;
+
+use crate::app::ConnectFailure;
 
 pub(super) const VERSION: u8 = 5;
 pub(super) const AUTH_VERSION: u8 = 1;

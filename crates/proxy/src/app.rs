@@ -1,13 +1,13 @@
-//! What runs on a [`Stack`]: the traits between an application and the driver that has the clock,
-//! the packets and the sockets.
+//! The traits between an application on a [`Stack`] and the driver that has the clock, the packets and the sockets.
+//!
+//! What an application does, and how a driver does its part, is never here.
 
 use core::net::SocketAddr;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_wire::Instant;
 
-use crate::event::Event;
-use crate::stack::Stack;
+use braid_engine::{Event, Stack};
 
 /// What a call into a [`Core`] works with.
 pub struct Ctx<'a> {
