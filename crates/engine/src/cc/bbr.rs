@@ -108,7 +108,7 @@ struct Slope {
     per_segment: u64,
 }
 
-/// What the last probe for bandwidth showed.
+/// The last probes for bandwidth.
 #[derive(Debug, Clone, Copy, Default)]
 struct Probe {
     is_sample: bool,

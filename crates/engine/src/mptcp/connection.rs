@@ -22,6 +22,8 @@ use crate::{ApiError, Class, Config, ConnId, Event, Urgency};
 /// Bytes that may always be kept for subflows to repeat: a single segment takes a block or two.
 const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
 
+/// A connection as its user has it: the protocol machine, the strategy that decides what it does, the path
+/// manager, and the flow that is under way.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub transport: Transport,

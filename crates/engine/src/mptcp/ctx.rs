@@ -1,4 +1,4 @@
-//! What a connection borrows from its stack.
+//! The context of a call: all that a connection borrows from its stack.
 
 use std::collections::VecDeque;
 

@@ -62,7 +62,7 @@ impl DataClosing {
         self.due = false;
     }
 
-    /// What was sent of it may be lost, or says nothing any more: it is to be sent again.
+    /// Sends the DATA_FIN once more: the last one may be lost, or says nothing after a fallback.
     pub fn repeat(&mut self) {
         self.at = None;
         self.due |= !self.is_open() && !self.is_acked();
@@ -109,7 +109,7 @@ impl DataClosing {
         self.due
     }
 
-    /// How often our DATA_FIN was sent.
+    /// Returns how often our DATA_FIN was sent.
     pub fn tries(&self) -> u32 {
         self.tries
     }

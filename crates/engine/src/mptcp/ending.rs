@@ -23,11 +23,11 @@ pub(crate) struct Repeats {
     pub times: u32,
 }
 
-/// How a subflow ends.
+/// The end of a subflow: why it comes, and the RST that may tell of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ending {
     pub reason: SubflowCloseReason,
-    /// What the RST says.
+    /// The reason that the RST gives.
     pub reset: Option<ResetKind>,
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,

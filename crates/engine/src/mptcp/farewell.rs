@@ -1,4 +1,5 @@
-//! What a peer is told after a fallback: that the rest of the stream follows in order (RFC 8684 section 3.7).
+//! The farewell to Multipath TCP after a fallback: the peer is told that the rest of the stream follows in order
+//! (RFC 8684 section 3.7).
 
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{Dss, DssMapping, MptcpOption};
@@ -22,7 +23,7 @@ struct Told {
     fail: Option<(Dsn64, u32)>,
 }
 
-/// What the peer is told after a fallback, if anything.
+/// The news of a fallback, as long as the peer is to be told.
 #[derive(Debug, Default)]
 pub(crate) struct Farewell(Option<Told>);
 

@@ -1,8 +1,9 @@
-//! How a connection stands among others: its urgency, and the congestion control that follows from it.
+//! The standing of a connection among others: its urgency, and the congestion control that follows from it.
 
 use crate::cc::Algorithm;
 use crate::{Class, Config, Urgency};
 
+/// Urgency and congestion control of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Manner {
     /// Of writes that name none.

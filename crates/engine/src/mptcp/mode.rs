@@ -134,7 +134,7 @@ impl Mptcp {
         }
     }
 
-    /// Whether a segment acknowledges more than `una` at the data level. It may have been sent for that
+    /// Returns whether a segment acknowledges more than `una` at the data level. It may have been sent for that
     /// alone, and is no duplicate.
     pub fn moves_data_ack(&self, tcp: &tcp::Repr, una: u64) -> bool {
         let newer = |option: &MptcpOption| match option {

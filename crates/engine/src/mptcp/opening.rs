@@ -23,10 +23,10 @@ pub(crate) struct Offer {
     pub urgency: Urgency,
 }
 
-/// What the SYN of a join has to do with the secret that authenticates joins.
+/// The part that the secret which authenticates joins has in the SYN of a join.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum JoinProof {
-    /// Nothing: the keys of Multipath TCP alone.
+    /// None: the keys of Multipath TCP alone count.
     #[default]
     Keys,
     /// Of a join opened here: its SYN may leave before the secret is known.

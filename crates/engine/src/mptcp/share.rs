@@ -2,14 +2,14 @@
 
 use crate::buffer::Pool;
 
-/// What a connection holds of the pool's memory, and what it waits for.
+/// A connection's share of the pool's memory, and its places among those that wait for some.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     /// In the stack's queue of connections that wait for memory.
     pub starved: bool,
-    /// What the connection belongs to.
+    /// The group that the connection belongs to.
     pub group: Option<u32>,
-    /// How many blocks were charged to the group.
+    /// The number of blocks that were charged to the group.
     charged: usize,
     /// Its place among those who wait for their group to have less.
     pub crowded: Option<u64>,
@@ -33,12 +33,12 @@ impl Share {
         self.charge(pool, held);
     }
 
-    /// Whether the group has more than its part.
+    /// Returns whether the group has more than its part.
     pub fn is_over(&self, pool: &Pool) -> bool {
         pool.is_over(self.group)
     }
 
-    /// Whether memory is used up to the reserve, or the group's part of it, and this connection holds its
+    /// Returns whether memory is used up to the reserve, or the group's part of it, and this connection holds its
     /// share already, with `readable` bytes: what is left is for readers that take what comes.
     pub fn is_used_up(&self, pool: &Pool, readable: usize) -> bool {
         // What waits behind a hole does not count: the reserve is there to fill the hole.
@@ -46,7 +46,7 @@ impl Share {
         scarce && readable >= crate::buffer::BLOCK_SIZE || pool.is_out(self.group)
     }
 
-    /// Whether a write finds no memory where `blocks` hold what was written before.
+    /// Returns whether a write finds no memory where `blocks` hold what was written before.
     pub fn is_lacking(&self, pool: &Pool, blocks: usize) -> bool {
         pool.allowance(blocks) == 0 || self.is_over(pool)
     }

@@ -110,7 +110,7 @@ impl SendSide {
         }
     }
 
-    /// What is known of the writer; `is_done` says that it writes no more, at least of the flow.
+    /// Returns what is known of the writer; `is_done` says that it writes no more, at least of the flow.
     pub fn writer(&self, is_done: bool) -> Writer {
         match self.blocked {
             _ if is_done => Writer::Done,
@@ -119,7 +119,7 @@ impl SendSide {
         }
     }
 
-    /// Whether the peer's window is all that data waits for.
+    /// Returns whether the peer's window is all that data waits for.
     pub fn is_shut_out(&self) -> bool {
         self.unsent() > 0 && self.peer_window() == 0
     }
@@ -220,7 +220,7 @@ impl RecvSide {
         self.fin == Some(self.buf.rcv_nxt())
     }
 
-    /// Whether everything was read as well.
+    /// Returns whether everything was read as well.
     pub fn is_read(&self) -> bool {
         self.complete() && self.buf.readable() == 0
     }

@@ -82,7 +82,7 @@ struct Remembered {
     next: Instant,
 }
 
-/// Whether a subflow is a backup (RFC 8684 section 3.3.8).
+/// The priority of a subflow: a backup or none (RFC 8684 section 3.3.8).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Priority {
     /// By our own wish.
@@ -352,7 +352,7 @@ impl Subflow {
         }
     }
 
-    /// Whether a segment with these options was sent before another one that is here (PAWS, RFC 7323 section 5).
+    /// Returns whether a segment with these options was sent before another one that is here (PAWS, RFC 7323 section 5).
     pub(super) fn is_old(&self, options: &Options) -> bool {
         let timestamps = options.timestamps.filter(|_| self.agreed.timestamps);
         timestamps.is_some_and(|ts| Seq32(ts.value).before(Seq32(self.rcv.ts_recent)))

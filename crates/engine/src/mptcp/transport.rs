@@ -1,4 +1,4 @@
-//! What both ends of a connection share: keys, both directions of the stream, and the subflows.
+//! The protocol machine of a connection: keys, both directions of the stream, and the subflows.
 
 use core::ops::Range;
 
@@ -62,7 +62,8 @@ pub(crate) struct Liveness {
     pub told_blocked: bool,
 }
 
-/// The protocol machine of a connection: it speaks to the peer, and knows neither strategy nor path manager.
+/// All of a connection that speaks to the peer. It knows neither strategy nor path manager, which are the
+/// [`Connection`](super::connection::Connection)'s.
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub id: ConnId,

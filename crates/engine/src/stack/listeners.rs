@@ -1,10 +1,10 @@
-//! Who accepts connections.
+//! The listeners of a stack.
 
 use core::net::SocketAddr;
 
 use crate::{ApiError, ListenerId, PathId};
 
-/// What a listener accepts.
+/// The connections that a listener accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Listener {
     At(SocketAddr),
@@ -37,7 +37,7 @@ impl Listeners {
         })
     }
 
-    /// Who accepts connections to `addr`.
+    /// Returns the listener that accepts connections to `addr`.
     pub fn find(&self, addr: SocketAddr) -> Option<ListenerId> {
         let exact = self.0.iter().position(|l| *l == Listener::At(addr));
         let any = |l: &Listener| matches!(l, Listener::Any(_));

@@ -1,4 +1,4 @@
-//! How much payload a segment takes: by the path, by the peer, and by the options it carries.
+//! The payload that a segment takes: by the path, by the peer, and by the options it carries.
 
 use super::FourTuple;
 use super::path_mtu::PathMtu;
@@ -12,13 +12,13 @@ const MIN_PMTU_V6: u32 = 1280;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: u32 = 20;
 
-/// What the size of a subflow's segments follows from.
+/// The size of a subflow's segments, and all that it follows from.
 #[derive(Debug)]
 pub(crate) struct SegmentSize {
     pub mtu: PathMtu,
     /// Bytes of headers without options.
     headers: u32,
-    /// What the peer takes if it does not say it.
+    /// The MSS of a peer that does not say it.
     usual_mss: u32,
     peer_mss: u32,
     /// Bytes of options of a data segment.

@@ -138,7 +138,7 @@ impl Timers {
     }
 }
 
-/// What is seen of a round trip until it ends.
+/// One round trip, until it ends.
 #[derive(Debug, Clone, Copy, Default)]
 struct Round {
     cwnd_limited: bool,
@@ -168,7 +168,7 @@ struct Reductions {
     unproved: u64,
 }
 
-/// What was lost, episode by episode.
+/// Losses, episode by episode.
 #[derive(Debug, Clone, Copy, Default)]
 struct Losses {
     /// Bytes delivered since the last loss, and between the two before it.
@@ -202,7 +202,7 @@ struct Pauses {
     passed_at: Instant,
 }
 
-/// What the settings say of windows and of the peer.
+/// Settings of windows, and of the peer's delay.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     initial_window: u32,
