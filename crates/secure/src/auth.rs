@@ -59,7 +59,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// One that differs by less than [`STEADY`] changes nothing, so that the same instant has the
+    /// Sets the time of `now`. A difference of less than 100 ms changes nothing, so that the same instant has the
     /// same time whenever it is asked for.
     pub fn set(&mut self, now: Instant, since_epoch: Duration) {
         if self.since_epoch(now).abs_diff(since_epoch) >= STEADY {
@@ -276,7 +276,7 @@ impl Grant {
         }
     }
 
-    /// Whether the request comes with a code of its own, whenever it does.
+    /// Returns whether the request comes with a code of its own, whenever it does.
     pub fn is_sign_in(&self) -> bool {
         self.of_destination.is_none()
     }
@@ -391,7 +391,7 @@ impl Verifier {
         })
     }
 
-    /// Whether whoever was given `grant` asks for `destination`: by the password, or, where that is
+    /// Returns whether whoever was given `grant` asks for `destination`: by the password, or, where that is
     /// bound to no destination, by the code of the request's `note`, which vouches for its hints too.
     pub fn check_request(
         &self,
@@ -419,7 +419,7 @@ impl Verifier {
         signature.is_some_and(|signature| ends.user.verify(&message, signature))
     }
 
-    /// Whether whoever was given `grant` asks for the probe of `note`.
+    /// Returns whether whoever was given `grant` asks for the probe of `note`.
     pub fn check_probe(&self, grant: &Grant, note: Coded<'_>) -> bool {
         let Some(head) = &grant.head else {
             return true;

@@ -186,7 +186,7 @@ impl PublicKey {
         &self.0
     }
 
-    /// Whether `signature` is that of `message` by the private key.
+    /// Returns whether `signature` is that of `message` by the private key.
     pub fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         let key = UnparsedPublicKey::new(&ED25519, &self.0);
         key.verify(message, signature).is_ok()

@@ -243,11 +243,7 @@ impl Core for BoxCore {
             }
             return;
         }
-        let cx = &mut uplink::Context {
-            now: ctx.now,
-            stack: ctx.stack,
-            counters: &mut self.counters,
-        };
+        let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         if self.upstream.on_event(cx, &event) {
             return;
         }
@@ -297,11 +293,7 @@ impl Core for BoxCore {
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         if self.upstream.next_timeout().is_some_and(|at| at <= ctx.now) {
-            let cx = &mut uplink::Context {
-                now: ctx.now,
-                stack: ctx.stack,
-                counters: &mut self.counters,
-            };
+            let cx = &mut uplink::Context::new(ctx, &mut self.counters);
             self.upstream.handle_timeout(cx);
         }
         for _ in 0..BATCH {
@@ -495,11 +487,7 @@ impl BoxCore {
             cold: false,
             to: flow.destination.ip(),
         };
-        let cx = &mut uplink::Context {
-            now: ctx.now,
-            stack: ctx.stack,
-            counters: &mut self.counters,
-        };
+        let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let lease = self.upstream.acquire(cx, &wish);
         let lease = match lease {
             Ok(lease) => lease,
@@ -588,11 +576,7 @@ impl BoxCore {
             cold: true,
             to: session.flow.destination.ip(),
         };
-        let cx = &mut uplink::Context {
-            now: ctx.now,
-            stack: ctx.stack,
-            counters: &mut self.counters,
-        };
+        let cx = &mut uplink::Context::new(ctx, &mut self.counters);
         let lease = self.upstream.acquire(cx, &wish);
         let Ok(lease) = lease else {
             return false;
@@ -760,11 +744,7 @@ impl BoxCore {
                 self.counters.joined_by_keys += u64::from(by_keys);
                 self.handshakes -= 1;
                 self.sessions.arm(id, due);
-                let cx = &mut uplink::Context {
-                    now: ctx.now,
-                    stack: ctx.stack,
-                    counters: &mut self.counters,
-                };
+                let cx = &mut uplink::Context::new(ctx, &mut self.counters);
                 self.upstream.on_served(cx, server);
                 if !told {
                     self.end(ctx, id, Outcome::Relayed(End::Local));
@@ -939,12 +919,7 @@ impl BoxCore {
         let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &lease.channel);
         let ends = !channel.is_silent(stack) || channel.read_finished(stack);
         if !ends && self.upstream.keeps(now, lease.server, &lease.past) {
-            let counters = &mut self.counters;
-            let cx = &mut uplink::Context {
-                now,
-                stack,
-                counters,
-            };
+            let cx = &mut uplink::Context::new(ctx, &mut self.counters);
             self.upstream.give_back(cx, lease);
         } else {
             // Neither end has anything to say.

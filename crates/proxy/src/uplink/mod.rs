@@ -37,6 +37,7 @@ use braid_secure::channel::Channel;
 use braid_wire::{Instant, Rng};
 
 use crate::admin::report::BoxCounters;
+use crate::app::Ctx;
 use crate::config::{BoxConfig, Probing, ServerEntry};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
@@ -88,6 +89,16 @@ pub(crate) struct Context<'a> {
     /// The engine.
     pub(crate) stack: &'a mut Stack,
     pub(crate) counters: &'a mut BoxCounters,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(ctx: &'a mut Ctx<'_>, counters: &'a mut BoxCounters) -> Self {
+        Context {
+            now: ctx.now,
+            stack: ctx.stack,
+            counters,
+        }
+    }
 }
 
 /// What is wished of a connection.

@@ -17,7 +17,7 @@ pub(super) enum Outgoing {
 }
 
 impl Outgoing {
-    /// Whether nothing more is said.
+    /// Returns whether nothing more is said.
     pub(super) fn is_over(self) -> bool {
         !matches!(self, Outgoing::Messages | Outgoing::Flow)
     }

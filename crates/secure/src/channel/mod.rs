@@ -108,7 +108,7 @@ impl Channel {
         Some(Channel { conn, tls })
     }
 
-    /// Whether it is protected.
+    /// Returns whether it is protected.
     pub fn is_protected(&self) -> bool {
         self.tls.is_some()
     }
@@ -183,12 +183,12 @@ impl Channel {
         }
     }
 
-    /// Whether a user's bytes have ended both ways, whatever becomes of the connection.
+    /// Returns whether a user's bytes have ended both ways, whatever becomes of the connection.
     pub fn has_parted(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_parted())
     }
 
-    /// Whether they have, and the connection has not.
+    /// Returns whether they have, and the connection has not.
     pub fn is_free(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_free())
     }
@@ -202,13 +202,13 @@ impl Channel {
         }
     }
 
-    /// Whether it has.
+    /// Returns whether it has.
     pub fn is_delivered(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.outgoing == Outgoing::Delivered)
     }
 
-    /// Whether there is nothing to read.
+    /// Returns whether there is nothing to read.
     pub fn is_silent(&self, stack: &Stack) -> bool {
         let silent = self.tls.as_ref().is_none_or(|tls| tls.is_silent());
         silent && stack.readable(self.conn) == 0
@@ -221,7 +221,7 @@ impl Channel {
         }
     }
 
-    /// Whether all was said both ways, where the stack says that both directions ended in order.
+    /// Returns whether all was said both ways, where the stack says that both directions ended in order.
     pub fn is_whole(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.has_parted())
     }
@@ -276,7 +276,7 @@ impl Channel {
         }
     }
 
-    /// Whether [`Self::close`] was called on one that is protected: the other end is told, or will be.
+    /// Returns whether [`Self::close`] was called on one that is protected: the other end is told, or will be.
     pub fn is_ending(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_ending())
     }

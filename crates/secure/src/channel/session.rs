@@ -201,18 +201,18 @@ impl Tls {
         said && self.incoming == Incoming::Ended
     }
 
-    /// Whether this end is done with the connection.
+    /// Returns whether this end is done with the connection.
     pub(super) fn is_ending(&self) -> bool {
         self.ending != Ending::No
     }
 
-    /// Whether users' bytes have parted, and the connection goes on.
+    /// Returns whether users' bytes have parted, and the connection goes on.
     pub(super) fn is_free(&self) -> bool {
         let goes_on = !self.is_ending() && !self.peer_ended && self.broken.is_none();
         self.has_parted() && goes_on
     }
 
-    /// Whether nothing was taken in that is not read.
+    /// Returns whether nothing was taken in that is not read.
     pub(super) fn is_silent(&self) -> bool {
         self.said.is_empty() && self.opened.is_none() && self.partial.is_empty()
     }

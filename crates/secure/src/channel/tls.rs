@@ -558,7 +558,7 @@ impl ClientCertVerifier for Known {
     raw_keys!();
 }
 
-/// Whether `key` made the `signature` of a handshake.
+/// Returns whether `key` made the `signature` of a handshake.
 fn signed_by(
     message: &[u8],
     key: &CertificateDer<'_>,
