@@ -10,7 +10,7 @@ use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport};
 use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::tcp::closing::Closing;
+use crate::tcp::closing::FinState;
 
 /// How long a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
@@ -164,7 +164,7 @@ impl Transport {
                 && subflow.closing.is_over()
                 // In TIME-WAIT a peer that missed our last ACK sends its FIN again. With MPTCP the
                 // end was agreed on at the data level, and a RST does no harm.
-                && (!tcp || (over && subflow.closing == Closing::Closed))
+                && (!tcp || (over && subflow.closing == FinState::Closed))
             {
                 // The last ACK is still to be sent where it is due.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {

@@ -14,7 +14,7 @@ use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
-use crate::tcp::closing::Closing;
+use crate::tcp::closing::FinState;
 use crate::tcp::ecn::Marks;
 use crate::tcp::path_mtu::Report;
 use crate::tcp::receive::{AckDue, Receiver};
@@ -137,7 +137,7 @@ pub(crate) struct Subflow {
     /// Signs of life of the peer.
     pub signs: SignsOfLife,
     pub owed: Owed,
-    pub closing: Closing,
+    pub closing: FinState,
     pub ending: Ending,
     /// Its place in the connection's flight, and how far it has looked there for something to carry too.
     pub place: Place,
@@ -196,7 +196,7 @@ impl Subflow {
             dss_seen: false,
             signs: SignsOfLife::default(),
             owed: Owed::default(),
-            closing: Closing::default(),
+            closing: FinState::default(),
             ending: Ending::default(),
             place: Place::default(),
             penalised_until: Instant::ZERO,

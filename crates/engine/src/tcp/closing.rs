@@ -2,7 +2,7 @@
 
 /// Where the closing of a subflow stands. The handshake before it has states of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Closing {
+pub(crate) enum FinState {
     /// Both directions are open. `close` says that a CLOSE is queued until everything is sent.
     Established { close: bool },
     /// Our FIN was sent; neither its acknowledgement nor the peer's FIN came.
@@ -21,18 +21,18 @@ pub(crate) enum Closing {
     Closed,
 }
 
-impl Default for Closing {
+impl Default for FinState {
     fn default() -> Self {
-        Closing::Established { close: false }
+        FinState::Established { close: false }
     }
 }
 
-impl Closing {
+impl FinState {
     /// Queues a FIN behind what is still to be sent.
     pub fn close(&mut self) {
         *self = match *self {
-            Closing::Established { .. } => Closing::Established { close: true },
-            Closing::CloseWait { .. } => Closing::CloseWait { close: true },
+            FinState::Established { .. } => FinState::Established { close: true },
+            FinState::CloseWait { .. } => FinState::CloseWait { close: true },
             closing => closing,
         };
     }
@@ -40,8 +40,8 @@ impl Closing {
     /// Our FIN leaves for the first time.
     pub fn on_fin_sent(&mut self) {
         *self = match *self {
-            Closing::Established { .. } => Closing::FinWait1,
-            Closing::CloseWait { .. } => Closing::LastAck,
+            FinState::Established { .. } => FinState::FinWait1,
+            FinState::CloseWait { .. } => FinState::LastAck,
             closing => closing,
         };
     }
@@ -49,9 +49,9 @@ impl Closing {
     /// The peer has our FIN.
     pub fn on_fin_acked(&mut self) {
         *self = match *self {
-            Closing::FinWait1 => Closing::FinWait2,
-            Closing::Closing => Closing::TimeWait,
-            Closing::LastAck => Closing::Closed,
+            FinState::FinWait1 => FinState::FinWait2,
+            FinState::Closing => FinState::TimeWait,
+            FinState::LastAck => FinState::Closed,
             closing => closing,
         };
     }
@@ -59,9 +59,9 @@ impl Closing {
     /// The peer's FIN is here, and everything before it.
     pub fn on_peer_fin(&mut self) {
         *self = match *self {
-            Closing::Established { close } => Closing::CloseWait { close },
-            Closing::FinWait1 => Closing::Closing,
-            Closing::FinWait2 => Closing::TimeWait,
+            FinState::Established { close } => FinState::CloseWait { close },
+            FinState::FinWait1 => FinState::Closing,
+            FinState::FinWait2 => FinState::TimeWait,
             closing => closing,
         };
     }
@@ -75,45 +75,45 @@ impl Closing {
     pub fn owes_fin(self) -> bool {
         matches!(
             self,
-            Closing::Established { close: true } | Closing::CloseWait { close: true }
+            FinState::Established { close: true } | FinState::CloseWait { close: true }
         )
     }
 
     pub fn is_fin_sent(self) -> bool {
         !matches!(
             self,
-            Closing::Established { .. } | Closing::CloseWait { .. }
+            FinState::Established { .. } | FinState::CloseWait { .. }
         )
     }
 
     pub fn is_fin_acked(self) -> bool {
-        self == Closing::FinWait2 || self.is_over()
+        self == FinState::FinWait2 || self.is_over()
     }
 
     /// Returns whether both FINs were sent and acknowledged.
     pub fn is_over(self) -> bool {
-        matches!(self, Closing::TimeWait | Closing::Closed)
+        matches!(self, FinState::TimeWait | FinState::Closed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Closing;
+    use super::FinState;
 
-    const STATES: [Closing; 10] = [
-        Closing::Established { close: false },
-        Closing::Established { close: true },
-        Closing::FinWait1,
-        Closing::FinWait2,
-        Closing::Closing,
-        Closing::TimeWait,
-        Closing::CloseWait { close: false },
-        Closing::CloseWait { close: true },
-        Closing::LastAck,
-        Closing::Closed,
+    const STATES: [FinState; 10] = [
+        FinState::Established { close: false },
+        FinState::Established { close: true },
+        FinState::FinWait1,
+        FinState::FinWait2,
+        FinState::Closing,
+        FinState::TimeWait,
+        FinState::CloseWait { close: false },
+        FinState::CloseWait { close: true },
+        FinState::LastAck,
+        FinState::Closed,
     ];
 
-    fn after(state: Closing, event: fn(&mut Closing)) -> String {
+    fn after(state: FinState, event: fn(&mut FinState)) -> String {
         let mut next = state;
         event(&mut next);
         match next == state {
@@ -122,12 +122,12 @@ mod tests {
         }
     }
 
-    fn name(state: Closing) -> String {
+    fn name(state: FinState) -> String {
         match state {
-            Closing::Established { close: true } => "Established, queued".to_owned(),
-            Closing::CloseWait { close: true } => "CloseWait, queued".to_owned(),
-            Closing::Established { .. } => "Established".to_owned(),
-            Closing::CloseWait { .. } => "CloseWait".to_owned(),
+            FinState::Established { close: true } => "Established, queued".to_owned(),
+            FinState::CloseWait { close: true } => "CloseWait, queued".to_owned(),
+            FinState::Established { .. } => "Established".to_owned(),
+            FinState::CloseWait { .. } => "CloseWait".to_owned(),
             state => format!("{state:?}"),
         }
     }
@@ -138,10 +138,10 @@ mod tests {
         let mut table = String::new();
         for state in STATES {
             let cells = [
-                after(state, Closing::close),
-                after(state, Closing::on_fin_sent),
-                after(state, Closing::on_fin_acked),
-                after(state, Closing::on_peer_fin),
+                after(state, FinState::close),
+                after(state, FinState::on_fin_sent),
+                after(state, FinState::on_fin_acked),
+                after(state, FinState::on_peer_fin),
             ];
             table += &format!("{}: {}\n", name(state), cells.join(" | "));
         }
@@ -163,15 +163,15 @@ Closed: - | - | - | -
 
     #[test]
     fn what_a_state_says_of_either_fin() {
-        let names = |says: fn(Closing) -> bool| {
+        let names = |says: fn(FinState) -> bool| {
             let states = STATES.into_iter().filter(|state| says(*state));
             states.map(name).collect::<Vec<_>>().join(" ")
         };
         let queued = "Established, queued CloseWait, queued";
-        assert_eq!(names(Closing::owes_fin), queued);
+        assert_eq!(names(FinState::owes_fin), queued);
         let sent = "FinWait1 FinWait2 Closing TimeWait LastAck Closed";
-        assert_eq!(names(Closing::is_fin_sent), sent);
-        assert_eq!(names(Closing::is_fin_acked), "FinWait2 TimeWait Closed");
-        assert_eq!(names(Closing::is_over), "TimeWait Closed");
+        assert_eq!(names(FinState::is_fin_sent), sent);
+        assert_eq!(names(FinState::is_fin_acked), "FinWait2 TimeWait Closed");
+        assert_eq!(names(FinState::is_over), "TimeWait Closed");
     }
 }
