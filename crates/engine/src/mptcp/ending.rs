@@ -29,6 +29,8 @@ pub(crate) struct Ending {
     pub reason: SubflowCloseReason,
     /// The reason that the RST gives.
     pub reset: Option<ResetKind>,
+    /// The RST that came in is one of Multipath TCP.
+    pub by_mptcp: bool,
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,
     /// Its MP_FASTCLOSE is repeated until the peer answers.
@@ -41,6 +43,7 @@ impl Default for Ending {
         Ending {
             reason: SubflowCloseReason::Finished,
             reset: None,
+            by_mptcp: false,
             reset_at: None,
             insists: false,
             repeats: Repeats::default(),

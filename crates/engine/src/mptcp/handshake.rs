@@ -184,7 +184,7 @@ impl Connection {
             return;
         }
         if tcp.flags.contains(Flags::RST) {
-            self.on_refused(ctx, i);
+            self.on_refused(ctx, i, tcp);
             return;
         }
         if !tcp.flags.contains(Flags::SYN) {
@@ -211,8 +211,11 @@ impl Connection {
 
     /// RST in answer to a SYN.
     // Conforms: 9293-3.10.7.3-2
-    fn on_refused(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        self.transport.subflows[i].close(SubflowCloseReason::Reset);
+    fn on_refused(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
+        let subflow = &mut self.transport.subflows[i];
+        let mut options = tcp.options.mptcp.iter();
+        subflow.ending.by_mptcp = options.any(|o| matches!(o, MptcpOption::Reset { .. }));
+        subflow.close(SubflowCloseReason::Reset);
         let others = self.transport.subflows.iter().any(|s| s.is_alive());
         match self.transport.subflows[i].opens {
             Opens::Connection if others => {}

@@ -196,6 +196,7 @@ impl Connection {
                 _ if worked => {
                     Failure::Broke(ctx.now.saturating_since(subflow.handshake.opened_at))
                 }
+                SubflowCloseReason::Reset if !subflow.ending.by_mptcp => Failure::Reset,
                 SubflowCloseReason::Reset | SubflowCloseReason::PeerMisbehaved => Failure::Refused,
                 _ => Failure::Unanswered,
             };

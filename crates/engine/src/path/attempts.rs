@@ -13,6 +13,9 @@ const MIN_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Who refuses will most likely refuse again.
 const MAX_DELAY_REFUSED: Duration = Duration::from_secs(60);
+/// RSTs that say nothing of Multipath TCP, before they count as refusals: they may come from a middlebox, or from the
+/// peer's host while the rules that lead to the peer are gone. Those are back within 2 s.
+const MAX_RESETS: u8 = 5;
 /// A subflow refused so often in a row, which takes a good minute, is not tried again until its path
 /// changes.
 const MAX_REFUSALS: u8 = 8;
@@ -25,8 +28,10 @@ pub(crate) type Target = (PathId, SocketAddr);
 /// How a subflow ended though it was wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// By RST, or by an answer that is no valid one, before it was established.
+    /// By a RST of Multipath TCP, or by an answer that is no valid one, before it was established.
     Refused,
+    /// By a RST of whoever knows nothing of Multipath TCP, before it was established.
+    Reset,
     /// Nobody answered.
     Unanswered,
     /// After it had been established for so long.
@@ -41,6 +46,8 @@ struct Attempt {
     delay: Duration,
     /// In a row.
     refusals: u8,
+    /// In a row, before the first refusal.
+    resets: u8,
 }
 
 /// Targets with failures: of the peer's addresses, which are few, so they need no bound of their own.
@@ -67,7 +74,7 @@ impl Attempts {
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
         let lived = match failure {
             Failure::Broke(lived) => lived,
-            Failure::Refused | Failure::Unanswered => Duration::ZERO,
+            Failure::Refused | Failure::Reset | Failure::Unanswered => Duration::ZERO,
         };
         let at = self.0.iter().position(|a| a.target == target);
         let attempt = match at {
@@ -78,19 +85,25 @@ impl Attempts {
                     not_before: now,
                     delay: Duration::ZERO,
                     refusals: 0,
+                    resets: 0,
                 });
                 let last = self.0.len() - 1;
                 &mut self.0[last]
             }
         };
-        if failure == Failure::Refused {
-            attempt.refusals = attempt.refusals.saturating_add(1);
-        } else {
-            attempt.refusals = 0;
-        }
         let most = match failure {
-            Failure::Refused => MAX_DELAY_REFUSED,
-            Failure::Unanswered | Failure::Broke(_) => MAX_DELAY,
+            Failure::Reset if attempt.resets < MAX_RESETS => {
+                attempt.resets += 1;
+                MIN_DELAY
+            }
+            Failure::Refused | Failure::Reset => {
+                attempt.refusals = attempt.refusals.saturating_add(1);
+                MAX_DELAY_REFUSED
+            }
+            Failure::Unanswered | Failure::Broke(_) => {
+                (attempt.refusals, attempt.resets) = (0, 0);
+                MAX_DELAY
+            }
         };
         attempt.delay = match lived >= GOOD_LIFE && at.is_some() {
             true => MIN_DELAY,
@@ -163,5 +176,21 @@ mod tests {
         assert_eq!(pauses, [0, 500, 1000, 2000, 4000, 8000, 16_000, 32_000]);
         attempts.forget_remote(target().1);
         assert_eq!(attempts.not_before(target()), Some(Instant::ZERO));
+    }
+
+    /// Rules that lead to the peer may be gone for 2 s.
+    #[test]
+    fn a_reset_of_somebody_else_is_a_refusal_after_a_while() {
+        let mut attempts = Attempts::default();
+        let mut at = START;
+        while !attempts.is_refused(target()) {
+            at = at.max(attempts.not_before(target()).unwrap());
+            attempts.on_failure(at, target(), Failure::Reset);
+        }
+        assert_eq!(at.saturating_since(START), MIN_DELAY * 5);
+        attempts.on_failure(at, target(), Failure::Unanswered);
+        assert!(!attempts.is_refused(target()));
+        attempts.on_failure(at, target(), Failure::Refused);
+        assert!(attempts.is_refused(target()), "by the peer itself");
     }
 }

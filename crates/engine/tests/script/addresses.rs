@@ -13,6 +13,7 @@ use sha2::Sha256;
 use crate::capable::fell_back;
 use crate::harness::{At, PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
 use crate::join::{join_syn_ack, joined, third_ack};
+use crate::midst::unknown;
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
@@ -783,7 +784,7 @@ fn refused_joins_are_tried_ever_more_seldom_and_given_up() {
         while let Some((at, seg)) = s.take() {
             if seg.flags == Flags::SYN {
                 times.push(at.as_millis());
-                send!(s, s.now, rst_ack(0, 1).on(seg.flow));
+                send!(s, s.now, unknown().on(seg.flow));
             } else if seg.flow == 0 {
                 send!(s, s.now, ack(1, 1).win(512).dss(dack(0)));
             }

@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 
 use braid_engine::{CloseReason, Event, PathId, Protocol};
 use braid_wire::Instant;
-use braid_wire::mptcp::MptcpOption;
+use braid_wire::mptcp::{MptcpOption, ResetReason};
 use braid_wire::tcp::Flags;
 
 use crate::addresses::{add, announced, removed};
@@ -267,13 +267,21 @@ fn bereft() -> Script {
     s
 }
 
-/// Takes the SYN of a join that leaves at `at` ms on flow `flow`, which the peer refuses.
-fn refused(s: &mut Script, at: i32, flow: usize) {
+/// Answers the SYN of a join that a peer does not know.
+pub fn unknown() -> Seg {
+    rst_ack(0, 1).opt(MptcpOption::Reset {
+        transient: false,
+        reason: ResetReason::MptcpSpecific,
+    })
+}
+
+/// Takes the SYN of a join that leaves at `at` ms on flow `flow`, which is answered so.
+fn refused(s: &mut Script, at: i32, flow: usize, answer: Seg) {
     s.advance(Instant::from_millis(at as u64));
     let (left, got) = s.take().expect("no join");
     assert_eq!((left.as_millis(), got.flow), (at as u64, flow));
     Script::join_syn(&got.mptcp[0]);
-    send!(s, at + 1, rst_ack(0, 1).on(flow));
+    send!(s, at + 1, answer.on(flow));
 }
 
 /// Without a subflow the connection would hang until it times out.
@@ -293,8 +301,31 @@ fn a_connection_without_a_subflow_gets_one_whatever_the_strategy_says() {
 #[test]
 fn a_connection_ends_when_every_path_is_refused() {
     let mut s = bereft();
-    refused(&mut s, 100, 1);
+    refused(&mut s, 100, 1, unknown());
     assert_eq!(closed(&s), None);
-    refused(&mut s, 101, 2);
+    refused(&mut s, 101, 2, unknown());
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+}
+
+/// The rules that lead to the server are gone for 2 s, and its kernel answers in its place.
+#[test]
+fn resets_that_know_nothing_of_the_connection_are_outlived() {
+    let mut s = bereft();
+    let (mut joins, mut due) = (0, Vec::new());
+    while closed(&s).is_none() {
+        let next = s.stack.next_timeout().expect("another join");
+        s.advance(next.max(s.now));
+        due.extend(core::iter::from_fn(|| s.take()));
+        while let Some((_, syn)) = due.pop() {
+            assert_eq!(syn.flags, Flags::SYN);
+            joins += 1;
+            send!(s, s.now, rst_ack(0, 1).on(syn.flow));
+            due.extend(core::iter::from_fn(|| s.take()));
+        }
+    }
+    // Six or so on each of two paths.
+    assert!((12..=14).contains(&joins), "{joins}");
+    let now = s.now.as_millis();
+    assert!((2_300..3_000).contains(&now), "{now} ms");
     assert_eq!(closed(&s), Some(CloseReason::Reset));
 }
