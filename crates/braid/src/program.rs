@@ -53,7 +53,15 @@ fn refuse_usage(name: &str, error: &clap::Error) -> ExitCode {
 
 /// Logs to standard error: what `usual` selects, more for each `-v` (`verbose`), anything with `RUST_LOG`.
 pub fn start_log(usual: &str, verbose: u8) {
-    let filter = filter(env::var("RUST_LOG").ok().as_deref(), usual, verbose);
+    let asked = env::var("RUST_LOG").unwrap_or_default();
+    let asked = targets(&asked).unwrap_or_else(|part| {
+        complain(
+            "RUST_LOG",
+            format!("`{part}` is passed over; expected a level (info), or a target and its level (braid_proxy=debug)"),
+        );
+        None
+    });
+    let filter = filter(asked, usual, verbose);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
@@ -66,15 +74,32 @@ pub fn start_log(usual: &str, verbose: u8) {
         .init();
 }
 
-/// Returns what is logged: as `asked`, if that can be read.
-fn filter(asked: Option<&str>, usual: &str, verbose: u8) -> Targets {
+/// Reads levels and targets with levels, between commas; `None` where there are none.
+///
+/// # Errors
+/// The part that cannot be read.
+fn targets(text: &str) -> Result<Option<Targets>, &str> {
+    let parts = text.split(',').map(str::trim);
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    for part in &parts {
+        // A target is the path of a module.
+        let readable = !part.contains(|c: char| c == '[' || c.is_whitespace());
+        if !readable || part.parse::<Targets>().is_err() {
+            return Err(part);
+        }
+    }
+    let all = (!parts.is_empty()).then(|| parts.join(","));
+    Ok(all.and_then(|all| all.parse().ok()))
+}
+
+/// Returns what is logged: as `asked`, if anything is.
+fn filter(asked: Option<Targets>, usual: &str, verbose: u8) -> Targets {
     let level = match verbose {
         0 => usual,
         1 => "info",
         2 => "debug",
         _ => "trace",
     };
-    let asked = asked.and_then(|text| text.parse().ok());
     asked.or_else(|| level.parse().ok()).unwrap_or_default()
 }
 
@@ -140,30 +165,35 @@ mod tests {
     fn more_is_logged_where_it_is_asked_for() {
         let usual = "error,braid_lab=warn,braid::news=info,braid_proxy=off";
         let logs = |asked, verbose, target, level| {
+            let asked = targets(asked).expect("it can be read");
             filter(asked, usual, verbose).would_enable(target, &level)
         };
-        assert!(logs(None, 0, "braid::news", Level::INFO));
-        assert!(!logs(None, 0, "braid_linux", Level::WARN));
-        assert!(!logs(None, 0, "braid_proxy::relay", Level::ERROR));
-        assert!(logs(None, 1, "braid_proxy::relay", Level::INFO));
-        assert!(logs(
-            Some("braid_linux=debug"),
-            0,
-            "braid_linux::run",
-            Level::DEBUG
-        ));
-        assert!(!logs(
-            Some("braid_linux=debug"),
-            3,
-            "braid_proxy",
-            Level::ERROR
-        ));
-        assert!(logs(
-            Some("braid_linux=loud"),
-            2,
-            "braid_proxy",
-            Level::DEBUG
-        ));
+        assert!(logs("", 0, "braid::news", Level::INFO));
+        assert!(!logs("", 0, "braid_linux", Level::WARN));
+        assert!(!logs("", 0, "braid_proxy::relay", Level::ERROR));
+        assert!(logs("", 1, "braid_proxy::relay", Level::INFO));
+        let linux = "braid_linux=debug";
+        assert!(logs(linux, 0, "braid_linux::run", Level::DEBUG));
+        assert!(!logs(linux, 3, "braid_proxy", Level::ERROR));
+        // Nothing between commas, and blanks, say nothing.
+        assert!(logs("info,", 0, "braid_proxy", Level::INFO));
+        let both = "warn, braid_linux=debug";
+        assert!(logs(both, 0, "braid_linux", Level::DEBUG));
+        assert!(!logs(both, 0, "braid_proxy", Level::INFO));
+    }
+
+    #[test]
+    fn what_cannot_be_read_of_a_log_filter_is_told() {
+        let all = [
+            "braid_linux=loud",
+            "braid_proxy[span]=debug",
+            "two words=info",
+        ];
+        for part in all {
+            let text = format!("info,{part}");
+            assert_eq!(targets(&text).expect_err("it is told"), part);
+        }
+        assert!(targets(" , ").is_ok_and(|found| found.is_none()));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The end of a subflow: why, and the RST that says so.
 
 use braid_wire::Instant;
-use braid_wire::mptcp::ResetReason;
+use braid_wire::mptcp::{MptcpOption, ResetReason};
+use braid_wire::tcp;
 
 use crate::event::SubflowCloseReason;
 
@@ -52,6 +53,12 @@ impl Default for Ending {
 }
 
 impl Ending {
+    /// A RST has come in.
+    pub fn note_reset(&mut self, rst: &tcp::Repr) {
+        let mut options = rst.options.mptcp.iter();
+        self.by_mptcp = options.any(|option| matches!(option, MptcpOption::Reset { .. }));
+    }
+
     /// The peer has answered: nothing is repeated any more.
     pub fn settle(&mut self) {
         self.insists = false;

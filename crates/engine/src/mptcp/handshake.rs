@@ -213,8 +213,7 @@ impl Connection {
     // Conforms: 9293-3.10.7.3-2
     fn on_refused(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         let subflow = &mut self.transport.subflows[i];
-        let mut options = tcp.options.mptcp.iter();
-        subflow.ending.by_mptcp = options.any(|o| matches!(o, MptcpOption::Reset { .. }));
+        subflow.ending.note_reset(tcp);
         subflow.close(SubflowCloseReason::Reset);
         let others = self.transport.subflows.iter().any(|s| s.is_alive());
         match self.transport.subflows[i].opens {

@@ -164,6 +164,7 @@ impl Connection {
             self.fail(ctx, CloseReason::Reset);
             return;
         }
+        subflow.ending.note_reset(tcp);
         let mut options = tcp.options.mptcp.iter();
         let failed = options.find_map(|option| match option {
             MptcpOption::Fail { dsn } => Some(*dsn),

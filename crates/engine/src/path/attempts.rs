@@ -14,8 +14,10 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Who refuses will most likely refuse again.
 const MAX_DELAY_REFUSED: Duration = Duration::from_secs(60);
 /// RSTs that say nothing of Multipath TCP, before they count as refusals: they may come from a middlebox, or from the
-/// peer's host while the rules that lead to the peer are gone. Those are back within 2 s.
-const MAX_RESETS: u8 = 5;
+/// peer's host while the rules that lead to the peer are gone. The first repairs of these take 2 s at most.
+const MAX_RESETS: u8 = 3;
+/// The delay after such a RST, where none before was longer.
+const MAX_DELAY_RESET: Duration = Duration::from_millis(750);
 /// A subflow refused so often in a row, which takes a good minute, is not tried again until its path
 /// changes.
 const MAX_REFUSALS: u8 = 8;
@@ -94,14 +96,17 @@ impl Attempts {
         let most = match failure {
             Failure::Reset if attempt.resets < MAX_RESETS => {
                 attempt.resets += 1;
-                MIN_DELAY
+                attempt.delay.max(MAX_DELAY_RESET)
             }
             Failure::Refused | Failure::Reset => {
                 attempt.refusals = attempt.refusals.saturating_add(1);
                 MAX_DELAY_REFUSED
             }
             Failure::Unanswered | Failure::Broke(_) => {
-                (attempt.refusals, attempt.resets) = (0, 0);
+                attempt.refusals = 0;
+                if lived >= GOOD_LIFE {
+                    attempt.resets = 0;
+                }
                 MAX_DELAY
             }
         };
@@ -187,10 +192,26 @@ mod tests {
             at = at.max(attempts.not_before(target()).unwrap());
             attempts.on_failure(at, target(), Failure::Reset);
         }
-        assert_eq!(at.saturating_since(START), MIN_DELAY * 5);
-        attempts.on_failure(at, target(), Failure::Unanswered);
+        assert_eq!(
+            at.saturating_since(START),
+            MIN_DELAY * 4,
+            "0, 0.5, 1.25, 2 s"
+        );
+        attempts.on_failure(at, target(), Failure::Broke(GOOD_LIFE));
         assert!(!attempts.is_refused(target()));
         attempts.on_failure(at, target(), Failure::Refused);
         assert!(attempts.is_refused(target()), "by the peer itself");
+    }
+
+    /// A middlebox that lets a join through now and then and resets the next is not asked ever faster.
+    #[test]
+    fn a_reset_does_not_shorten_a_long_delay() {
+        let mut attempts = Attempts::default();
+        for _ in 0..8 {
+            attempts.on_failure(START, target(), Failure::Unanswered);
+        }
+        assert_eq!(attempts.not_before(target()), Some(START + MAX_DELAY));
+        attempts.on_failure(START, target(), Failure::Reset);
+        assert_eq!(attempts.not_before(target()), Some(START + MAX_DELAY));
     }
 }

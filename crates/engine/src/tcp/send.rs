@@ -81,8 +81,9 @@ struct Rack {
 struct TailProbe {
     start: u64,
     end: u64,
-    /// Next offset when it was sent (`TLP.end_seq`).
-    high: u64,
+    /// Next offset when it was sent (`TLP.end_seq`); `None` once a loss was found otherwise, since then only the
+    /// duplicate that it may have made is of interest.
+    high: Option<u64>,
     /// When the original was sent, and among what.
     original: (Instant, PacketState),
 }
@@ -584,7 +585,7 @@ impl Sender {
         self.rack.probed = Some(TailProbe {
             start: sent.start,
             end: sent.end,
-            high: self.nxt,
+            high: Some(self.nxt),
             original,
         });
         self.on_sent(now, sent.len());

@@ -1,6 +1,7 @@
 //! Instances that run already: the one of this configuration, and others in its way.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ const SOCKETS: &str = "/run/braid";
 /// Longest that the instance of a configuration is waited for, and all others together: what stands still must
 /// not hold up the rest.
 const PATIENCE: Duration = Duration::from_millis(2_500);
+/// The part of that which one of the others may take.
+const PATIENCE_FOR_ONE: Duration = Duration::from_millis(500);
 
 /// The marks by which the instance of a configuration is known.
 #[derive(Debug)]
@@ -103,7 +106,7 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
     {
         Ok(Answer::Status(status)) => (Some(status), None),
         Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
-        Err(AskError::System(path, error)) => (None, Some(format!("{}: {error}", path.display()))),
+        Err(AskError::System(path, error)) => (None, Some((path, error))),
     };
     let end_it = format!(
         "end it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
@@ -139,11 +142,17 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
             }
         }
         (None, true) => match unknown {
-            Some(error) if !starts => Finding::new(
+            Some((path, error)) if !starts => Finding::new(
                 braid_proxy::config::Verdict::CouldNotCheck,
                 at(),
-                format!("the device is there, and whoever has it cannot be asked ({error})"),
-                "run the check as the user that Braid runs as, usually root",
+                format!(
+                    "the device is there, and whoever has it cannot be asked ({}: {error})",
+                    path.display()
+                ),
+                match error.kind() {
+                    ErrorKind::TimedOut => "see in its log what keeps it busy, or restart it",
+                    _ => "run the check as the user that Braid runs as, usually root",
+                },
             ),
             _ => {
                 let message = format!(
@@ -213,6 +222,7 @@ fn by_sockets(sought: &Sought<'_>) -> Vec<Finding> {
     let until = Instant::now() + PATIENCE;
     for socket in others.take(16) {
         let left = until.saturating_duration_since(Instant::now());
+        let left = left.min(PATIENCE_FOR_ONE);
         if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
             && status.role == sought.role
             && sought.role == Role::Server

@@ -287,7 +287,11 @@ impl Netlink {
             .push(LinkAttribute::IfName(name.to_owned()));
         match self.get(RouteNetlinkMessage::GetLink(message)) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            found => Ok(found?.as_ref().and_then(interface)),
+            // The kernel knows alternative names too.
+            found => Ok(found?
+                .as_ref()
+                .and_then(interface)
+                .filter(|i| i.name == name)),
         }
     }
 

@@ -27,7 +27,7 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 const KEPT: usize = 4;
 /// A connection that was not heard for this long is given to nobody: a NAT may have forgotten it. The engine
 /// asks for a sign of life after 53 s at the latest, so a connection that is sound has had its answer.
-const FRESH: Duration = Duration::from_secs(55);
+const FRESH: Duration = Duration::from_secs(57);
 /// A connection that lasted this long makes good for those that were lost.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 

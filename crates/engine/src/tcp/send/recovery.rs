@@ -6,7 +6,7 @@ use braid_wire::Instant;
 
 use super::sizes::Sizes;
 use super::undo::Proof;
-use super::{Expired, MAX_BACKOFF, Recovery, Reduction, Sender};
+use super::{Expired, MAX_BACKOFF, Recovery, Reduction, Sender, TailProbe};
 use crate::cc::Loss;
 use crate::tcp::dup_acks;
 use crate::tcp::prr::Prr;
@@ -81,7 +81,8 @@ impl Sender {
     // Conforms: 8985-7.4.2-1
     pub(super) fn judge_probe(&mut self, now: Instant) {
         let una = self.una;
-        let Some(probe) = self.rack.probed.take_if(|probe| una > probe.high) else {
+        let passed = |probe: &mut TailProbe| probe.high.is_some_and(|high| una > high);
+        let Some(probe) = self.rack.probed.take_if(passed) else {
             return;
         };
         if self.recovery != Recovery::Open {
@@ -108,7 +109,7 @@ impl Sender {
     /// the first one is lost (RFC 5681 section 3.2). Returns whether anything was marked lost.
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
-        self.rack.probed.take_if(|probe| una == probe.high);
+        self.rack.probed.take_if(|probe| probe.high == Some(una));
         self.on_nothing_told();
         self.note_full(now);
         let (flight, mss) = (self.behind_hole(), u64::from(self.mss));
@@ -375,7 +376,9 @@ impl Sender {
             at: self.nxt,
             untold: true,
         };
-        self.rack.probed = None;
+        if let Some(probe) = &mut self.rack.probed {
+            probe.high = None;
+        }
         self.losses.begin_episode(self.rtt.is_queue_short());
     }
 

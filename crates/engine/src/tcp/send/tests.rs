@@ -398,6 +398,33 @@ fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
     assert_eq!((sender.board.lost(), sender.traffic.rtos), (4_000, 0));
 }
 
+/// The probe leaves while its original is on its way; what both show lost is lost, though the peer then says that
+/// it got the probe twice.
+// Conforms: 8985-7.4.2-2
+#[test]
+fn a_needless_probe_undoes_no_loss() {
+    let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
+    sender.established(START, Some(RTT * 10), 1 << 20, 0);
+    send(&mut sender, START, 2);
+    let mut now = START;
+    while sender.on_timeout(now, None) != Some(Expired::Probe) {
+        now = sender.next_timeout().expect("a probe is due");
+    }
+    sender.probe(now).expect("in flight");
+    now += RTT;
+    sender.on_ack(now, 1, Some(1_001..2_001).as_slice(), None, &[]);
+    while sender.board.lost() == 0 {
+        now = sender.next_timeout().expect("its loss is found");
+        sender.on_timeout(now, None);
+    }
+    let reduced = sender.cwnd();
+    sender.retransmit(now, 1_000).expect("lost");
+    sender.on_duplicate(now + RTT, 1_001..2_001);
+    assert_eq!(sender.cwnd(), reduced);
+    assert_ne!(sender.recovery, Recovery::Open);
+    assert!(!sender.rack.reordering_seen);
+}
+
 /// RFC 6582 section 3.2, step 3.
 // Conforms: 6582-3.2-3
 #[test]
