@@ -182,7 +182,7 @@ impl Mode {
         self.mptcp().is_some_and(|m| m.checksum)
     }
 
-    /// Whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
+    /// Returns whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
     /// nothing but DATA_FIN, whether that is right too.
     // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
@@ -193,7 +193,7 @@ impl Mode {
         }
     }
 
-    /// Whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
+    /// Returns whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
     pub(super) fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
         let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
         let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));

@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// Whether new data may go out at all. The packets of the opener's first mapping repeat the keys,
+    /// Returns whether new data may go out at all. The packets of the opener's first mapping repeat the keys,
     /// and it stays alone until a DATA_ACK shows that the peer has them: a plain DSS that overtakes them
     /// would make a Linux listener fall back (RFC 8684 section 3.1).
     // Conforms: 8684-3.1-15
@@ -141,7 +141,7 @@ impl Transport {
 }
 
 impl Transport {
-    /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
+    /// Returns whether new data waits for the peer's window. A rest that takes no segment is left alone while
     /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
     // Conforms: 9293-3.8.6.2.1-1
     pub(super) fn is_window_used_up(&self) -> bool {
@@ -152,7 +152,7 @@ impl Transport {
         window == 0 || sliver
     }
 
-    /// Whether there may be something to copy: only a lone subflow has nothing but what was lost.
+    /// Returns whether there may be something to copy: only a lone subflow has nothing but what was lost.
     pub(super) fn may_copy(&self) -> bool {
         let flight = &self.snd.flight;
         (self.subflows.len() > 1 || flight.lost() > 0)
@@ -206,14 +206,14 @@ impl Transport {
 }
 
 impl Mode {
-    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
+    /// Returns whether the peer may still lack our key: an opener that has seen no DATA_ACK.
     pub(super) fn keys_may_lack(&self) -> bool {
         self.mptcp().is_some_and(|m| !m.confirmed)
     }
 }
 
 impl Subflows {
-    /// Whether the views would show a subflow as ready; cheaper than to make them.
+    /// Returns whether the views would show a subflow as ready; cheaper than to make them.
     pub(super) fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
         let carriers = self.iter().filter(|s| s.can_carry());
         carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)

@@ -123,7 +123,7 @@ impl Transport {
         }
     }
 
-    /// Whether both streams are those of subflow `i`, byte by byte, as far as this side knows, so that
+    /// Returns whether both streams are those of subflow `i`, byte by byte, as far as this side knows, so that
     /// regular TCP can take over: it carried all there is, in order, and does not end before the
     /// stream.
     pub(super) fn is_contiguous(&self, i: usize) -> bool {
@@ -154,12 +154,12 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Ends self `i`, which changes what it carries, by RST with MP_FAIL (section 3.7).
+    /// Ends it by RST with MP_FAIL (section 3.7): something on its path changes what it carries.
     pub(super) fn fail(&mut self, dsn: Dsn64) {
         self.begin_reset(ResetKind::Fail(dsn), SubflowCloseReason::BadChecksum);
     }
 
-    /// Whether `len` bytes that are next on subflow `i` have no mapping.
+    /// Returns whether `len` bytes that are next on subflow `i` have no mapping.
     pub(super) fn has_no_place(&self, seq: u64, len: usize) -> bool {
         let rcv = &self.rcv;
         let next = len > 0 && seq == rcv.nxt && !rcv.finished();

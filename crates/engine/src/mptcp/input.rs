@@ -660,7 +660,7 @@ impl Subflow {
 }
 
 impl Mode {
-    /// Whether it ends the connection: it names our key (RFC 8684 section 3.5).
+    /// Returns whether it ends the connection: it names our key (RFC 8684 section 3.5).
     pub(super) fn is_fast_close(&self, tcp: &tcp::Repr) -> bool {
         let ours = self.mptcp().map(|mptcp| mptcp.local.key);
         tcp.options.mptcp.iter().any(|option| {
@@ -683,7 +683,7 @@ impl Subflows {
     }
 }
 
-/// Whether nothing in a segment without payload but its acknowledgement and window counts. What MPTCP
+/// Returns whether nothing in a segment without payload but its acknowledgement and window counts. What MPTCP
 /// signals otherwise must not be taken for congestion (RFC 8684 section 3).
 // Conforms: 8684-3-1
 fn says_nothing(tcp: &tcp::Repr) -> bool {
@@ -719,7 +719,7 @@ fn take_blocks(
     sacks
 }
 
-/// Whether a DATA_FIN by itself, which Linux puts on every acknowledgement until it is answered, leaves
+/// Returns whether a DATA_FIN by itself, which Linux puts on every acknowledgement until it is answered, leaves
 /// no room for a block of SACK: two of kind and length, eight of edges.
 fn may_lack_sack(tcp: &tcp::Repr) -> bool {
     let data_fin = |option: &MptcpOption| {

@@ -118,7 +118,7 @@ enum Due {
 }
 
 impl Liveness {
-    /// How long nothing but signs of life had come when the peer was heard last.
+    /// Returns the time from the last payload to when the peer was heard last.
     fn quiet(&self) -> Duration {
         self.last_heard.saturating_since(self.last_payload)
     }
@@ -255,7 +255,7 @@ impl Transport {
 }
 
 impl Subflow {
-    /// A question on self `i` was not answered in time. After two the strategy leaves it alone.
+    /// Notes that a question was not answered in time. After two the strategy leaves the subflow alone.
     pub(super) fn on_unanswered(&mut self) {
         self.signs.silent = self.signs.silent.saturating_add(1);
         self.signs.stale |= self.signs.silent >= 2;

@@ -584,7 +584,7 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Whether what self `i` repeats next is data, not its FIN.
+    /// Returns whether it repeats data next, not its FIN.
     pub(super) fn repeats_data(&self) -> bool {
         let mut sent = self.snd.board.iter();
         let next = match self.owed.probe {

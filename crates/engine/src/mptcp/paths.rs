@@ -23,7 +23,7 @@ use crate::{ApiError, CloseReason, Event, PathId, Protocol};
 /// Segment size before the peer has told its own: Ethernet's, less headers and options.
 const USUAL_MSS: u32 = 1428;
 
-/// Whether the link of `path` is down, or left.
+/// Returns whether the link of `path` is down, or left.
 fn is_down(ctx: &Ctx<'_>, path: PathId) -> bool {
     let path = ctx.paths.get(usize::from(path.0));
     path.is_none_or(|path| !path.up)
@@ -392,7 +392,7 @@ impl Connection {
 }
 
 impl Transport {
-    /// Whether further subflows can be opened at all.
+    /// Returns whether further subflows can be opened at all.
     pub(super) fn can_join(&self, ctx: &Ctx<'_>) -> bool {
         // The third ACK goes first.
         let owed = |s: &Subflow| s.rcv.due == AckDue::Now;

@@ -215,7 +215,7 @@ impl RecvSide {
         self.buf.rcv_nxt() + u64::from(self.complete())
     }
 
-    /// Whether everything the peer will ever send is here.
+    /// Returns whether everything the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())
     }

@@ -192,7 +192,7 @@ impl Transport {
 }
 
 impl Transport {
-    /// Whether the peer can be told anything.
+    /// Returns whether the peer can be told anything.
     fn may_signal(&self) -> bool {
         self.is_open() && self.mode.mptcp().is_some_and(|m| m.confirmed)
     }
@@ -203,7 +203,7 @@ impl Transport {
         next.filter(|_| self.may_signal())
     }
 
-    /// Whether there is anybody to say it to. In the dark nothing would be heard, and not be said when
+    /// Returns whether there is anybody to say it to. In the dark nothing would be heard, and not be said when
     /// it is over; no timer runs for it, as whatever ends the dark is an event of its own.
     fn is_sayable(&self, signal: &Signal) -> bool {
         let works = |s: &Subflow| s.can_carry() && !s.signs.stale;

@@ -107,7 +107,7 @@ impl Transport {
         self.life == Life::Open
     }
 
-    /// Whether the handshake of an accepted connection is under way.
+    /// Returns whether the handshake of an accepted connection is under way.
     pub fn is_half_open(&self) -> bool {
         let opens = |s: &Subflow| s.opens == Opens::Connection && s.phase == Phase::SynReceived;
         !self.is_ended() && self.subflows.iter().any(opens)

@@ -32,7 +32,7 @@ pub(crate) type Target = (PathId, SocketAddr);
 pub(crate) enum Failure {
     /// By a RST of Multipath TCP, or by an answer that is no valid one, before it was established.
     Refused,
-    /// By a RST of whoever knows nothing of Multipath TCP, before it was established.
+    /// By a RST without MP_TCPRST, before it was established.
     Reset,
     /// Nobody answered.
     Unanswered,

@@ -188,13 +188,13 @@ impl BoxCore {
         self.upstream.best_path()
     }
 
-    /// Whether new connections are to be taken in ([`Notice::Intake`]); `false` until a server
+    /// Returns whether new connections are to be taken in ([`Notice::Intake`]); `false` until a server
     /// answered for the first time.
     pub fn intake_wanted(&self) -> bool {
         self.upstream.intake_wanted()
     }
 
-    /// Whether the link of `path` is switched off ([`Request::Link`](crate::admin::control::Request)).
+    /// Returns whether the link of `path` is switched off ([`Request::Link`](crate::admin::control::Request)).
     pub fn is_off(&self, path: PathId) -> bool {
         self.upstream.is_off(path)
     }
@@ -418,7 +418,7 @@ impl BoxCore {
         }
     }
 
-    /// Whether there is room for one more connection of `host`, which is counted then.
+    /// Returns whether there is room for one more connection of `host`, which is counted then.
     fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
         if self.connections() >= self.limits.connections
             && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
