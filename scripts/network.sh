@@ -16,3 +16,10 @@ else
     echo "== TESTS WITH mptcp_connect SKIPPED (it is not built: scripts/mptcp-connect.sh)" >&2
     skipped+=(--skip mptcp_connect::)
 fi
+# The same goes for the program of the last release.
+if BRAID_PREVIOUS=$(scripts/previous.sh --built); then
+    export BRAID_PREVIOUS
+else
+    echo "== TESTS WITH THE LAST RELEASE SKIPPED (it is not built: scripts/previous.sh)" >&2
+    skipped+=(--skip compat::)
+fi

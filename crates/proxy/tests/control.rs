@@ -38,11 +38,6 @@ fn box_status(w: &mut World) -> Status {
     }
 }
 
-fn server_status(w: &World) -> Status {
-    let (node, core) = w.server.as_ref().unwrap();
-    core.status(w.now, &node.stack)
-}
-
 /// A download of which half a megabyte has come.
 fn under_way(w: &mut World) -> LocalId {
     w.content(CONTENT, Content::Sends(vec![7; 30_000_000], true));
@@ -127,7 +122,7 @@ fn a_box_shows_its_links_and_connections() {
 fn a_server_shows_whose_connection_it_is_and_what_it_sends_where() {
     let mut w = World::ready(2, Setup::default());
     under_way(&mut w);
-    let status = server_status(&w);
+    let status = w.server_status();
     assert_eq!(status.proxy, None);
     let [path] = &status.paths[..] else {
         panic!("one address")
@@ -275,7 +270,7 @@ fn a_link_is_a_backup_until_it_is_regular_again() {
     let second = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(second).got.len() > 500_000);
     let states = |w: &mut World| {
-        let far = server_status(w);
+        let far = w.server_status();
         let address = IpAddr::V4(world::link_address(0));
         let at_server = far.connections.iter().filter(|c| c.state == "open");
         let at_server = at_server.flat_map(|c| c.paths.iter().filter(|p| p.remote == address));

@@ -11,7 +11,6 @@ use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::app::LocalId;
 use braid_proxy::config::{Changes, ServerConfig};
 use braid_proxy::socks::{Destination, request, sign_in};
-use braid_proxy::status::Status;
 use braid_secure::auth::password;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use tls::{GREETING, Program};
@@ -86,14 +85,9 @@ fn ended(w: &World, conn: ConnId) -> Option<CloseReason> {
     })
 }
 
-fn status_of(w: &World) -> Status {
-    let (node, core) = w.server.as_ref().unwrap();
-    core.status(w.now, &node.stack)
-}
-
 /// Whose connections the server has.
 fn users_of(w: &World) -> Vec<String> {
-    let connections = status_of(w).connections.into_iter();
+    let connections = w.server_status().connections.into_iter();
     connections.filter_map(|c| c.user).collect()
 }
 
@@ -201,7 +195,7 @@ fn a_probe_of_who_is_taken_out_ends_too() {
     // Ten records, 40 ms apart.
     let probe = [0xb7, 0, 7, 1, 5, 10, 0, 0, 0x9c, 0x40];
     program.say(&mut w, &[&GREETING[..], &probe].concat());
-    let probed = status_of(&w).connections;
+    let probed = w.server_status().connections;
     assert!(probed.iter().any(|c| c.state == "probe"), "{probed:?}");
     w.set_users(&[laptop()]);
     assert_eq!(w.server().connections(), 0);

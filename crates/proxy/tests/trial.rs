@@ -8,6 +8,7 @@ use core::time::Duration;
 use braid_engine::{ApiError, Config, ConnId, Event, PathConfig, RxMeta, Stack};
 use braid_proxy::config::ServerEntry;
 use braid_proxy::trial::{Multipath, Trial, TrialEnd, TrialReport, TrialSetup};
+use braid_secure::channel::Broken;
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng, ip, tcp};
 
@@ -138,17 +139,11 @@ fn options_that_are_removed_after_the_handshake_are_noticed() {
 fn keys_that_do_not_fit_are_told_apart() {
     let stranger = PrivateKey::from_seed([8; 32]);
     let (_, report) = tried(Setup::default(), &stranger, |_| {}, None);
-    let TrialEnd::Broken(kind, _) = report.end else {
-        panic!("{report:?}")
-    };
-    assert_eq!(kind, "key refused");
+    assert_eq!(report.end, TrialEnd::Broken(Broken::Refused));
 
     let other = |server: &mut ServerEntry| server.key = stranger.public();
     let (_, report) = tried(Setup::default(), &box_key(), other, None);
-    let TrialEnd::Broken(kind, _) = report.end else {
-        panic!("{report:?}")
-    };
-    assert_eq!(kind, "wrong key");
+    assert_eq!(report.end, TrialEnd::Broken(Broken::WrongKey));
 
     let clear = Setup {
         clear: true,
@@ -221,7 +216,7 @@ fn what_is_no_server_is_told_apart() {
         let _ = stack.shutdown(now, conn);
     };
     let report = of_stranger(true, close);
-    let is_off = |end| matches!(end, TrialEnd::CutOff | TrialEnd::Broken("truncated", _));
+    let is_off = |end| matches!(end, TrialEnd::CutOff | TrialEnd::Broken(Broken::Truncated));
     assert!(is_off(report.end), "{report:?}");
 
     let other = |now, stack: &mut Stack, conn| {

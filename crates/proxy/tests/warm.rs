@@ -16,6 +16,7 @@ const WARM: Setup<'_> = Setup {
     server: "",
     user: None,
     clear: false,
+    versions: None,
     tweak: None,
 };
 

@@ -12,6 +12,7 @@ mod box_reload;
 mod browser;
 mod captures;
 mod check;
+mod compat;
 mod control;
 mod crash;
 mod downloads;

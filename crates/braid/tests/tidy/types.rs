@@ -35,7 +35,6 @@ pub const EXCESSES: &[Excess] = &[
     excess("proxy::Gauge", 0, 0, 4),
     excess("proxy::Relay", 0, 0, 7),
     excess("proxy::Upstream", 118, 0, 4),
-    excess("secure::Tls", 0, 30, 5),
 ];
 
 const fn excess(name: &'static str, methods: usize, fields: usize, flags: usize) -> Excess {

@@ -14,6 +14,7 @@ use braid_engine::stats::{
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, PathId, PathRecord, Stack};
 use braid_secure::Families;
+use braid_secure::channel::Agreed;
 use braid_strategy::parts::flow::{self, FlowClass, Limits};
 use braid_strategy::parts::quality::{self, Attributes, Highest, Weights};
 use braid_wire::Instant;
@@ -159,6 +160,10 @@ pub struct ServerStatus {
     /// The address families in which it reaches destinations, as it says.
     #[serde(default)]
     pub families: Families,
+    /// What box and server agreed to speak last; `None` before their first handshake, without protection, and
+    /// where they have no version in common.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<ProtocolStatus>,
     /// What is said to it is protected ([`crate::config::Protection`]).
     #[serde(default)]
     pub protected: bool,
@@ -177,6 +182,26 @@ pub struct ServerStatus {
     /// It is the one by delay.
     #[serde(default)]
     pub by_delay: bool,
+}
+
+/// What both ends of a connection speak under TLS (`docs/protocol.md`, "Versions").
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtocolStatus {
+    /// The version, from 1.
+    pub version: u16,
+    /// Numbers of the features that both ends have.
+    #[serde(default)]
+    pub features: Vec<u8>,
+}
+
+impl From<Agreed> for ProtocolStatus {
+    fn from(agreed: Agreed) -> Self {
+        let has = |bit: &u8| agreed.features >> bit & 1 != 0;
+        ProtocolStatus {
+            version: agreed.version,
+            features: (0..32).filter(has).collect(),
+        }
+    }
 }
 
 /// A path, now, with all connections together.
@@ -255,6 +280,9 @@ pub struct ConnStatus {
     /// Name of the destination where a box knows it beside the address, from TLS or HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// What both ends speak; `None` until that is known, and without protection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<ProtocolStatus>,
     /// How far it has come: `waiting` for a user, `connecting`, `handshake`, `resolving`, `open`,
     /// `closing`.
     pub state: String,
@@ -556,6 +584,7 @@ pub(crate) struct Session {
     pub(crate) user: Option<String>,
     pub(crate) destination: Option<String>,
     pub(crate) host: Option<String>,
+    pub(crate) agreed: Option<Agreed>,
     pub(crate) state: &'static str,
     pub(crate) age: Duration,
     /// What is sent goes up, as at a box.
@@ -601,6 +630,7 @@ fn connection(
         user: session.user,
         destination: session.destination,
         host: session.host,
+        protocol: session.agreed.map(ProtocolStatus::from),
         state: session.state.to_owned(),
         age_s: session.age.as_secs_f64(),
         mptcp: stack.is_mptcp(conn) == Some(true),

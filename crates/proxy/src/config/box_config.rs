@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use braid_engine::Ecn;
 use braid_engine::cc::{self, Algorithm};
+use braid_secure::channel::Versions;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_units::ConfigError;
 use ipnet::IpNet;
@@ -94,6 +95,8 @@ pub struct BoxConfig {
     pub measuring: Measuring,
     /// Connections to the server that wait for users.
     pub warm: Warm,
+    /// Versions of the protocol that the box speaks to servers: those of its release, which no file changes.
+    pub versions: Versions,
 }
 
 /// One access link.
@@ -389,6 +392,7 @@ impl BoxConfig {
             probing: raw.probing,
             measuring: measuring::check(src, raw.measuring)?,
             warm: raw.warm,
+            versions: Versions::OURS,
         })
     }
 

@@ -80,6 +80,7 @@ impl BoxConfig {
             probing: _,
             measuring: _,
             warm: _,
+            versions: _,
         } = new;
         let BoxLimits {
             connections: _,

@@ -98,6 +98,7 @@ impl ServerConfig {
             tun,
             timeouts: _,
             limits,
+            versions: _,
         } = new;
         let ServerLimits {
             connections,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use braid_engine::Ecn;
 use braid_engine::cc::Algorithm;
+use braid_secure::channel::Versions;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_units::ConfigError;
 use ipnet::IpNet;
@@ -81,6 +82,8 @@ pub struct ServerConfig {
     pub timeouts: ServerTimeouts,
     /// Limits.
     pub limits: ServerLimits,
+    /// Versions of the protocol that the server speaks to boxes: those of its release, which no file changes.
+    pub versions: Versions,
 }
 
 /// Who may use a server.
@@ -279,6 +282,7 @@ impl ServerConfig {
             tun: RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
             timeouts: raw.timeouts,
             limits: raw.limits,
+            versions: Versions::OURS,
         })
     }
 

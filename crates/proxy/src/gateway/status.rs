@@ -53,6 +53,7 @@ impl BoxCore {
             user: Some(session.host.to_string()),
             destination: Some(session.flow.destination.to_string()),
             host: session.flow.host().map(str::to_owned),
+            agreed: session.channel.agreed(),
             state: match session.stage {
                 Stage::Connecting(_) => "connecting",
                 Stage::Negotiating(_) => "handshake",

@@ -123,7 +123,7 @@ impl ServerCore {
         destinations.set_own(configured.clone());
         let keys = config.users.iter().map(|u| u.key);
         ServerCore {
-            tls: channel::Server::new(&config.key, keys),
+            tls: channel::Server::new(&config.key, keys, config.versions),
             clear: config.unprotected,
             isolated: Families::NONE,
             connected: Families::NONE,

@@ -180,6 +180,14 @@ pub(super) fn kind_of(why: Broken, c: &mut ServerCounters) -> (&mut u64, &'stati
         ),
         Broken::WrongKey => (&mut c.auth_wrong, "unknown key"),
         Broken::Incompatible => (&mut c.incompatible, "TLS, but not of this version of Braid"),
+        Broken::OtherVersions { ours, theirs } if theirs.is_older(ours) => (
+            &mut c.incompatible,
+            "a box whose release is too old: update it",
+        ),
+        Broken::OtherVersions { .. } => (
+            &mut c.incompatible,
+            "a box whose release is too new: update this server",
+        ),
         Broken::Alert(_) => (
             &mut c.damaged_at_box,
             "what this server sent was changed on the way, says the box",

@@ -38,6 +38,7 @@ impl ServerCore {
             user: user.cloned(),
             destination: session.destination.as_ref().map(ToString::to_string),
             host: None,
+            agreed: session.channel.agreed(),
             state: match &session.stage {
                 Stage::Handshake(h) if h.waits => "waiting",
                 Stage::Handshake(_) => "handshake",

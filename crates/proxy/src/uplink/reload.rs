@@ -71,7 +71,7 @@ impl Upstream {
             clients.push(match server.protection {
                 Protection::None => None,
                 Protection::Tls => Some(kept.unwrap_or_else(|| {
-                    let client = Client::new(&config.key, server.key);
+                    let client = Client::new(&config.key, server.key, config.versions);
                     client.set_clock(now, &self.servers.clock);
                     client
                 })),

@@ -12,6 +12,7 @@ use braid_wire::{Instant, Rng};
 
 use super::families::Reached;
 use super::news::Said;
+use crate::admin::status::ProtocolStatus;
 use crate::config::{BoxConfig, Protection, Select, ServerEntry};
 use crate::select::choice::Choice;
 use crate::select::selection::Need;
@@ -35,7 +36,7 @@ pub(super) struct Servers {
 impl Servers {
     pub(super) fn new(config: &BoxConfig, rng: Rng) -> Self {
         let client = |server: &ServerEntry| match server.protection {
-            Protection::Tls => Some(Client::new(&config.key, server.key)),
+            Protection::Tls => Some(Client::new(&config.key, server.key, config.versions)),
             Protection::None => None,
         };
         Servers {
@@ -98,6 +99,12 @@ impl Servers {
     /// The families that a server reaches, by its newest word.
     pub(super) fn families_of(&self, server: usize) -> Families {
         self.reached.of(server)
+    }
+
+    /// What this box and a server agreed to speak, once they did; nothing in clear.
+    pub(super) fn agreed_with(&self, server: usize) -> Option<ProtocolStatus> {
+        let client = self.clients.get(server)?.as_ref()?;
+        client.agreed().map(ProtocolStatus::from)
     }
 
     /// The name of the server that was asked for.

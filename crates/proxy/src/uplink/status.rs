@@ -89,6 +89,7 @@ impl Upstream {
                 .collect(),
             reached: !self.server_down(i),
             families: self.servers.families_of(i),
+            protocol: self.servers.agreed_with(i),
             current: self.servers.is_current(i),
             protected: server.protection != Protection::None,
         });

@@ -12,7 +12,7 @@ use braid_engine::{
     RxMeta, Stack,
 };
 use braid_secure::auth::{SignIn, WallClock};
-use braid_secure::channel::{Channel, Client};
+use braid_secure::channel::{Broken, Channel, Client, Versions};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng};
 
@@ -74,8 +74,8 @@ pub enum TrialEnd {
     Refused,
     /// The network says that there is no way.
     Unreachable,
-    /// The protected handshake failed: the kind, and what that means.
-    Broken(&'static str, &'static str),
+    /// The protected handshake failed.
+    Broken(Broken),
     /// The server does not take the box's password, which stands in for a key without protection.
     PasswordRefused,
 }
@@ -239,10 +239,7 @@ impl Trial {
                 TrialEnd::PasswordRefused
             }
             Ok(ClientStep::Failed(_) | ClientStep::Connected) => TrialEnd::NoServer,
-            Err(StepError::Broken(broken)) => {
-                let (kind, meaning) = broken.at_box();
-                TrialEnd::Broken(kind, meaning)
-            }
+            Err(StepError::Broken(broken)) => TrialEnd::Broken(broken),
         };
     }
 
@@ -296,7 +293,7 @@ fn open(
         let words = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
         return Ok((Channel::clear(conn), words));
     }
-    let client = Client::new(key, server.key);
+    let client = Client::new(key, server.key, Versions::OURS);
     client.set_clock(now, wall);
     let channel = Channel::open(now, conn, &client, stack)?;
     Ok((channel, socks::GREETING.to_vec()))

@@ -85,6 +85,7 @@ impl Trouble {
     pub(crate) fn of_broken(broken: Broken, plain: bool) -> Option<Trouble> {
         match broken {
             Broken::Refused => Some(Trouble::KeyRefused),
+            Broken::OtherVersions { .. } => Some(Trouble::OtherVersion),
             Broken::Failed => None,
             _ if plain => Some(Trouble::Portal),
             Broken::WrongKey => Some(Trouble::WrongKey),

@@ -22,6 +22,7 @@ use braid_proxy::config::{BoxConfig, Changes, ServerConfig, UserConfig};
 use braid_proxy::status::Status;
 use braid_proxy::trial::Trial;
 use braid_proxy::{BoxCore, Drain as _, LinkAddresses, Notice, ServerCore};
+use braid_secure::channel::Versions;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_wire::{Instant, Rng, ip, tcp};
 
@@ -154,6 +155,8 @@ pub struct Setup<'a> {
     pub user: Option<PublicKey>,
     /// The box does not protect its connections.
     pub clear: bool,
+    /// The versions of the protocol that the box speaks, and the server's, where they are of other releases.
+    pub versions: Option<[Versions; 2]>,
     /// Stacks' settings.
     pub tweak: Option<fn(&mut Config)>,
 }
@@ -196,7 +199,7 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
         setup.last_link,
         first.unwrap_or_default(),
     );
-    let config = BoxConfig::with_key("box.toml", &text, box_key()).unwrap();
+    let mut config = BoxConfig::with_key("box.toml", &text, box_key()).unwrap();
     let user = setup.user.unwrap_or(box_key().public());
     let insists = setup.server.contains("unprotected");
     let unprotected = if insists { "" } else { "unprotected = true\n" };
@@ -207,6 +210,9 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
     let mut server_config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
     for range in DOCUMENTATION {
         server_config.allow.push(range.parse().unwrap());
+    }
+    if let Some(versions) = setup.versions {
+        [config.versions, server_config.versions] = versions;
     }
     (config, server_config)
 }
@@ -477,6 +483,12 @@ impl World {
     /// What the box shows of itself.
     pub fn box_status(&self) -> Status {
         self.core.status(self.now, &self.boxed.stack)
+    }
+
+    /// What the server shows of itself.
+    pub fn server_status(&self) -> Status {
+        let (node, core) = self.server.as_ref().unwrap();
+        core.status(self.now, &node.stack)
     }
 
     /// The server's process is asked to end; see [`Drain`].

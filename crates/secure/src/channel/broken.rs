@@ -1,6 +1,10 @@
 //! What goes wrong with a protected connection, and what its operator is told.
 
+use std::borrow::Cow;
+
 use rustls::AlertDescription;
+
+use super::versions::Versions;
 
 /// What ends a protected connection but its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +15,13 @@ pub enum Broken {
     WrongKey,
     /// The other end speaks TLS, but another version of Braid, or for something else.
     Incompatible,
+    /// The other end is of a release with which this one has no version of the protocol in common.
+    OtherVersions {
+        /// What this end speaks.
+        ours: Versions,
+        /// What the other end speaks.
+        theirs: Versions,
+    },
     /// The other end says that something is wrong with what came to it.
     Alert(AlertDescription),
     /// A record is not as its sender made it, or this is another protocol.
@@ -23,8 +34,8 @@ pub enum Broken {
 
 impl Broken {
     /// What the operator of a box is told, and of what kind that is.
-    pub fn at_box(self) -> (&'static str, &'static str) {
-        match self {
+    pub fn at_box(self) -> (&'static str, Cow<'static, str>) {
+        let (kind, text) = match self {
             Broken::Refused => (
                 "key refused",
                 "the server does not know this box: its configuration has to have this box's key",
@@ -38,6 +49,17 @@ impl Broken {
                 "incompatible",
                 "the server speaks another version of Braid, or is none",
             ),
+            Broken::OtherVersions { ours, theirs } => {
+                let (age, older) = match theirs.is_older(ours) {
+                    true => ("old", "the server"),
+                    false => ("new", "this box"),
+                };
+                let text = format!(
+                    "the server's release is too {age} for this box: it speaks {theirs} of the protocol, the \
+                     box {ours}; update {older}"
+                );
+                return ("incompatible", text.into());
+            }
             Broken::Alert(_) => (
                 "alert",
                 "the server broke off: what came to it was changed on the way",
@@ -48,12 +70,14 @@ impl Broken {
             ),
             Broken::Truncated => ("truncated", "the connection was cut off on the way"),
             Broken::Failed => ("TLS", "the cryptographic library failed"),
-        }
+        };
+        (kind, text.into())
     }
 
     /// What the other end is told, where the library does not say so itself.
     pub(super) fn alert(self) -> Option<AlertDescription> {
         match self {
+            Broken::OtherVersions { .. } => Some(AlertDescription::ProtocolVersion),
             Broken::Damaged => Some(AlertDescription::BadRecordMac),
             Broken::Failed => Some(AlertDescription::InternalError),
             _ => None,

@@ -11,12 +11,13 @@
 
 mod broken;
 mod flow;
-mod joins;
+mod parameters;
 mod record;
 mod scratch;
 mod session;
 mod slices;
 mod tls;
+mod versions;
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -29,8 +30,9 @@ use crate::keys::PublicKey;
 pub use broken::Broken;
 use flow::Outgoing;
 pub use record::OVERHEAD;
-use session::Tls;
+use session::{ServerSide, Tls};
 pub use tls::{Client, Server};
+pub use versions::{Agreed, Versions};
 
 /// Most bytes that are protected, or shown to a reader, at a time.
 const BATCH: usize = 64 << 10;
@@ -71,8 +73,7 @@ impl Channel {
     ) -> Result<Self, ApiError> {
         let session = client.connect(now).map_err(|_| ApiError::LimitReached)?;
         stack.set_join_auth(now, conn, JoinAuth::Pending)?;
-        let shared = (&client.clock, &client.scratch);
-        let mut tls = Box::new(Tls::new(session.into(), None, shared));
+        let mut tls = Box::new(Tls::new(session.into(), None, &client.end));
         tls.flush(now, conn, stack)?;
         Ok(Channel {
             conn,
@@ -92,9 +93,8 @@ impl Channel {
         let tls = match first? {
             byte @ (record::HELLO | OLDER_HELLO) => {
                 let (session, join_secret) = server.accept().ok()?;
-                let shared = (&server.clock, &server.scratch);
-                let own = Some((join_secret, &server.tickets));
-                let mut tls = Box::new(Tls::new(session.into(), own, shared));
+                let own = ServerSide::new(join_secret, &server.tickets);
+                let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.end));
                 if byte == OLDER_HELLO {
                     tls.meets_older();
                 }
@@ -117,6 +117,12 @@ impl Channel {
     pub fn is_joined_by_keys(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.joins_prove == Some(false))
+    }
+
+    /// Returns the version and the features that both ends speak, once that is known; `None` of a connection
+    /// without protection too.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.tls.as_ref()?.agreed
     }
 
     /// Takes the families in which the server says that it reaches destinations: once, when the handshake has

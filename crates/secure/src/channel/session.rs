@@ -14,14 +14,15 @@ use rustls::quic::{Connection, KeyChange};
 use zeroize::Zeroizing;
 
 use super::flow::{Incoming, Outgoing};
-use super::joins::JoinSecret;
+use super::parameters::JoinSecret;
 use super::record::{
     self, CLOSE_NOTIFY, Content, END_OF_EARLY_DATA, HEADER, Level, MOST_PLAIN, NextKeys, OVERHEAD,
     Way,
 };
-use super::scratch::{Scratch, wipe};
+use super::scratch::wipe;
 use super::slices;
-use super::tls::{self, EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, Remembered, TicketClock};
+use super::tls::{self, EARLY_LIMIT, End, MOST_EARLY, MOST_EARLY_RECORDS, Remembered};
+use super::versions::Agreed;
 use super::{BATCH, Broken};
 use crate::Families;
 use crate::keys::PublicKey;
@@ -39,16 +40,15 @@ const LEAST_WANTED: usize = 256;
 /// The state of protection.
 pub(super) struct Tls {
     session: Connection,
-    clock: Arc<TicketClock>,
-    scratch: Arc<Scratch>,
-    /// Of a server, until both ends have agreed on it.
-    join_secret: Option<JoinSecret>,
-    /// Whether subflows prove themselves by it, once that is known.
+    end: Arc<End>,
+    /// Of a server.
+    server: Option<ServerSide>,
+    /// The version and the features that both ends speak, once the other end has said its own.
+    pub(super) agreed: Option<Agreed>,
+    /// Whether subflows prove themselves by the secret of the server, once that is known.
     pub(super) joins_prove: Option<bool>,
     /// Of a client: the families in which the server says that it reaches destinations, until it is asked.
     pub(super) told_families: Option<Families>,
-    /// Of a server: the tickets it gave.
-    tickets: Option<Arc<Remembered>>,
     outgoing_keys: Way,
     incoming_keys: Way,
     next_keys: Option<NextKeys>,
@@ -56,26 +56,16 @@ pub(super) struct Tls {
     writing: Level,
     /// What is read must be; of a client's first flight some is [`Level::Early`].
     reading: Level,
-    /// Of a server: the client may have sent early data under a key that is not known.
-    skips_early: bool,
     /// Records that the engine has not taken yet.
     pending: Vec<u8>,
     /// The first part of a record of which the rest has not come.
     partial: Vec<u8>,
     /// Of a client: what was written before the server's answer.
-    held: Zeroizing<Vec<u8>>,
-    /// So much of it left with the first flight, in how many records, and with how much padding.
-    early: usize,
-    early_records: usize,
-    early_padding: usize,
-    /// The end of a user's bytes did too.
-    early_end: bool,
+    first: FirstFlight,
     /// What a reader was shown and did not take.
     said: Zeroizing<Vec<u8>>,
     /// A record that was opened, and has to wait for a reader, or for the next user.
     opened: Option<Opened>,
-    /// Of a server: the client's ticket is proof of its key.
-    vouched: bool,
     /// Bytes that came before the handshake ended.
     shaken: usize,
     /// The other end will say no more.
@@ -86,6 +76,56 @@ pub(super) struct Tls {
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
     broken: Option<Broken>,
+}
+
+/// What a server alone has of a connection.
+pub(super) struct ServerSide {
+    /// The secret by which subflows prove themselves, until both ends have agreed on it.
+    join_secret: Option<JoinSecret>,
+    /// The tickets it gave.
+    tickets: Arc<Remembered>,
+    /// The client may have sent early data under a key that is not known.
+    skips_early: bool,
+    /// The client's ticket is proof of its key.
+    vouched: bool,
+}
+
+impl ServerSide {
+    pub(super) fn new(join_secret: JoinSecret, tickets: &Arc<Remembered>) -> Self {
+        ServerSide {
+            join_secret: Some(join_secret),
+            tickets: Arc::clone(tickets),
+            skips_early: false,
+            vouched: false,
+        }
+    }
+}
+
+/// What a client wrote before it had the server's answer.
+#[derive(Default)]
+struct FirstFlight {
+    held: Zeroizing<Vec<u8>>,
+    /// So much of it left as early data, in how many records, and with how much padding.
+    early: usize,
+    records: usize,
+    padding: usize,
+    /// The end of a user's bytes did too.
+    ended: bool,
+}
+
+impl FirstFlight {
+    /// Returns how many bytes may still leave as early data.
+    fn room(&self) -> usize {
+        match self.records < MOST_EARLY_RECORDS {
+            true => MOST_EARLY - self.early - self.padding,
+            false => 0,
+        }
+    }
+
+    /// Returns whether something has to wait for the server's answer.
+    fn is_waiting(&self) -> bool {
+        self.early < self.held.len()
+    }
 }
 
 /// A record of users' bytes, which nobody has read.
@@ -113,11 +153,10 @@ impl fmt::Debug for Tls {
             .field("reading", &self.reading)
             .field("pending", &self.pending.len())
             .field("partial", &self.partial.len())
-            .field("held", &self.held.len())
-            .field("early", &self.early)
+            .field("held", &self.first.held.len())
+            .field("early", &self.first.early)
             .field("said", &self.said.len())
             .field("opened", &self.opened.as_ref().map(|o| o.bytes.len()))
-            .field("vouched", &self.vouched)
             .field("peer_ended", &self.peer_ended)
             .field("flow_ended", &self.flow_ended)
             .field("ending", &self.ending)
@@ -129,40 +168,24 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// A server has a secret that joins are proved by, and the tickets it gave: its `own`.
-    pub(super) fn new(
-        session: Connection,
-        own: Option<(JoinSecret, &Arc<Remembered>)>,
-        (clock, scratch): (&Arc<TicketClock>, &Arc<Scratch>),
-    ) -> Self {
-        let (join_secret, tickets) = match own {
-            Some((secret, tickets)) => (Some(secret), Some(Arc::clone(tickets))),
-            None => (None, None),
-        };
+    pub(super) fn new(session: Connection, server: Option<ServerSide>, end: &Arc<End>) -> Self {
         let mut tls = Tls {
             session,
-            clock: Arc::clone(clock),
-            scratch: Arc::clone(scratch),
-            join_secret,
+            end: Arc::clone(end),
+            server,
+            agreed: None,
             joins_prove: None,
             told_families: None,
-            tickets,
             outgoing_keys: Way::new(),
             incoming_keys: Way::new(),
             next_keys: None,
             writing: Level::Clear,
             reading: Level::Clear,
-            skips_early: false,
             pending: Vec::new(),
             partial: Vec::new(),
-            held: Zeroizing::default(),
-            early: 0,
-            early_records: 0,
-            early_padding: 0,
-            early_end: false,
+            first: FirstFlight::default(),
             said: Zeroizing::default(),
             opened: None,
-            vouched: false,
             shaken: 0,
             peer_ended: false,
             flow_ended: false,
@@ -191,7 +214,8 @@ impl Tls {
     }
 
     pub(super) fn peer(&self) -> Option<PublicKey> {
-        let proved = self.vouched || !self.session.is_handshaking();
+        let vouched = self.server.as_ref().is_some_and(|server| server.vouched);
+        let proved = vouched || !self.session.is_handshaking();
         let certificate = self.session.peer_certificates()?.first()?;
         tls::key_of(certificate).filter(|_| proved)
     }
@@ -269,7 +293,7 @@ impl Tls {
         }
         let room = match self.is_asking() {
             // Only what may leave at once: a user's bytes that wait had better do so in the socket.
-            true if self.early < self.held.len() => 0,
+            true if self.first.is_waiting() => 0,
             true => self.early_room(),
             false if self.writing != Level::Traffic || !self.pending.is_empty() => 0,
             false => return self.write_in_place(now, conn, stack, max, fill),
@@ -289,8 +313,8 @@ impl Tls {
         room: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        let scratch = Arc::clone(&self.scratch);
-        scratch.with(|memory| {
+        let end = Arc::clone(&self.end);
+        end.scratch.with(|memory| {
             let memory = &mut memory[..room];
             let filled = fill(&mut [IoSliceMut::new(memory)]);
             // One that fails may have written anywhere.
@@ -378,7 +402,7 @@ impl Tls {
     ) -> Result<usize, ApiError> {
         self.flush(now, conn, stack)?;
         let takes = match self.is_asking() {
-            true => self.held.len() + bytes.len() <= MOST_HELD,
+            true => self.first.held.len() + bytes.len() <= MOST_HELD,
             false => self.writing == Level::Traffic && self.pending.is_empty(),
         };
         if !takes {
@@ -400,9 +424,9 @@ impl Tls {
             Outgoing::Flow => {
                 self.outgoing = Outgoing::Ending;
                 match self.is_asking() {
-                    true if self.early == self.held.len() && self.early_room() > 0 => {
+                    true if !self.first.is_waiting() && self.early_room() > 0 => {
                         self.say_early(Content::FlowEnd, &[]);
-                        self.early_end = true;
+                        self.first.ended = true;
                     }
                     true => {}
                     false => self.say(Content::FlowEnd, &[]),
@@ -428,8 +452,8 @@ impl Tls {
 
     /// Bytes that may leave with the first flight.
     fn early_room(&self) -> usize {
-        match self.outgoing_keys.has_early() && self.early_records < MOST_EARLY_RECORDS {
-            true => MOST_EARLY - self.early - self.early_padding,
+        match self.outgoing_keys.has_early() {
+            true => self.first.room(),
             false => 0,
         }
     }
@@ -442,20 +466,21 @@ impl Tls {
         if !self.is_asking() {
             return self.say(Content::Data, bytes);
         }
-        self.held.extend_from_slice(bytes);
-        let next = self.held.len() - self.early;
-        let next = next.min(self.early_room());
+        let room = self.early_room();
+        let first = &mut self.first;
+        first.held.extend_from_slice(bytes);
+        let next = (first.held.len() - first.early).min(room);
         if next > 0 {
-            let next = Zeroizing::new(self.held[self.early..self.early + next].to_vec());
-            self.early += next.len();
+            let next = Zeroizing::new(first.held[first.early..first.early + next].to_vec());
+            first.early += next.len();
             self.say_early(Content::Data, &next);
         }
     }
 
     fn say_early(&mut self, content: Content, bytes: &[u8]) {
         let padding = record::padding(bytes.len(), self.is_of_user()).min(self.early_room());
-        self.early_records += 1;
-        self.early_padding += padding;
+        self.first.records += 1;
+        self.first.padding += padding;
         self.add_sealed((Level::Early, content), bytes, padding);
     }
 
@@ -635,9 +660,9 @@ impl Tls {
         let Connection::Client(client) = &self.session else {
             return;
         };
-        let held = core::mem::take(&mut self.held);
+        let held = core::mem::take(&mut self.first.held);
         let (arrived, ended) = match client.is_early_data_accepted() {
-            true => (self.early, self.early_end),
+            true => (self.first.early, self.first.ended),
             false => (0, false),
         };
         if arrived < held.len() {

@@ -31,9 +31,10 @@ use rustls::{
 use zeroize::Zeroizing;
 
 use super::Broken;
-use super::joins::{self, JoinSecret};
+use super::parameters::{self, JoinSecret};
 use super::record::OVERHEAD;
 use super::scratch::Scratch;
+use super::versions::{Agreed, Versions};
 use crate::Families;
 use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
@@ -123,17 +124,42 @@ pub(super) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
     PublicKey::from_spki(certificate)
 }
 
+/// What all connections of a [`Client`] or [`Server`] share.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) clock: Arc<TicketClock>,
+    pub(super) scratch: Scratch,
+    /// What it speaks.
+    pub(super) versions: Versions,
+    /// What it and the other end of a connection agreed on last.
+    agreed: Mutex<Option<Agreed>>,
+}
+
+impl End {
+    pub(super) fn note_agreed(&self, agreed: Option<Agreed>) {
+        *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = agreed;
+    }
+
+    fn new(clock: &Arc<TicketClock>, versions: Versions) -> Arc<Self> {
+        Arc::new(End {
+            clock: Arc::clone(clock),
+            scratch: Scratch::default(),
+            versions,
+            agreed: Mutex::default(),
+        })
+    }
+}
+
 /// A box towards one server.
 pub struct Client {
     config: Arc<ClientConfig>,
     tickets: Arc<Tickets>,
-    pub(super) clock: Arc<TicketClock>,
-    pub(super) scratch: Arc<Scratch>,
+    pub(super) end: Arc<End>,
 }
 
 impl Client {
-    /// A box with `key` that speaks to the server with the key `server` alone.
-    pub fn new(key: &PrivateKey, server: PublicKey) -> Self {
+    /// A box with `key` that speaks `versions` to the server with the key `server` alone.
+    pub fn new(key: &PrivateKey, server: PublicKey, versions: Versions) -> Self {
         let provider = provider();
         let signatures = provider.signature_verification_algorithms;
         let clock = Arc::new(TicketClock::default());
@@ -153,15 +179,24 @@ impl Client {
         Client {
             config: Arc::new(config),
             tickets,
-            clock,
-            scratch: Arc::default(),
+            end: End::new(&clock, versions),
         }
     }
 
     /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
-        self.clock.set(now, wall);
+        self.end.clock.set(now, wall);
         drop(self.tickets.all());
+    }
+
+    /// Returns what box and server agreed on last: `None` before their first handshake, and where they have no
+    /// version in common.
+    pub fn agreed(&self) -> Option<Agreed> {
+        *self
+            .end
+            .agreed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection, whose first words are ready.
@@ -169,14 +204,14 @@ impl Client {
     /// # Errors
     /// The cryptographic library refuses.
     pub(super) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
-        self.clock.pass(now);
+        self.end.clock.pass(now);
         // Each server has tickets of its own; the name is not sent.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
         quic::ClientConnection::new(
             Arc::clone(&self.config),
             quic::Version::V1,
             name,
-            joins::offer(),
+            parameters::offer(self.end.versions),
         )
     }
 }
@@ -194,13 +229,16 @@ pub struct Server {
     pub reached: Families,
     known: Arc<Known>,
     pub(super) tickets: Arc<Remembered>,
-    pub(super) clock: Arc<TicketClock>,
-    pub(super) scratch: Arc<Scratch>,
+    pub(super) end: Arc<End>,
 }
 
 impl Server {
-    /// A server with `key` that speaks to those with one of the keys `users` alone.
-    pub fn new(key: &PrivateKey, users: impl IntoIterator<Item = PublicKey>) -> Self {
+    /// A server with `key` that speaks `versions` to those with one of the keys `users` alone.
+    pub fn new(
+        key: &PrivateKey,
+        users: impl IntoIterator<Item = PublicKey>,
+        versions: Versions,
+    ) -> Self {
         let provider = provider();
         let clock = Arc::new(TicketClock::default());
         let known = Arc::new(Known {
@@ -226,14 +264,13 @@ impl Server {
             reached: Families::BOTH,
             known,
             tickets,
-            clock,
-            scratch: Arc::default(),
+            end: End::new(&clock, versions),
         }
     }
 
     /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
-        self.clock.set(now, wall);
+        self.end.clock.set(now, wall);
         drop(self.tickets.all());
     }
 
@@ -253,7 +290,7 @@ impl Server {
         let random = self.config.crypto_provider().secure_random;
         random.fill(&mut secret[..])?;
         let config = Arc::clone(&self.config);
-        let told = joins::answer(&secret, self.reached);
+        let told = parameters::answer(&secret, self.reached, self.end.versions);
         let session = quic::ServerConnection::new(config, quic::Version::V1, told)?;
         Ok((session, secret))
     }
@@ -592,15 +629,15 @@ mod tests {
         }
         assert!(ends.iter().all(|end| !end.is_handshaking()));
         let told = |end: usize| ends[end].quic_transport_parameters().unwrap();
-        let at_box = joins::agreed(None, told(0));
-        [at_box, joins::agreed(secret.as_ref(), told(1))]
+        let at_box = parameters::agreed(None, told(0));
+        [at_box, parameters::agreed(secret.as_ref(), told(1))]
     }
 
     #[test]
     fn subflows_prove_themselves_where_both_ends_can() {
         let [key, user] = [1, 2].map(|seed| PrivateKey::from_seed([seed; 32]));
-        let server = Server::new(&key, [user.public()]);
-        let client = Client::new(&user, key.public());
+        let server = Server::new(&key, [user.public()], Versions::OURS);
+        let client = Client::new(&user, key.public(), Versions::OURS);
         let accept = || server.accept().map(|(end, secret)| (end, Some(secret)));
         let connect = || client.connect(Instant::ZERO).unwrap();
         let mut secrets = Vec::new();
@@ -627,10 +664,10 @@ mod tests {
     #[test]
     fn a_ticket_is_good_once_and_for_a_day_and_not_kept_longer() {
         let key = PrivateKey::from_seed([1; 32]);
-        let server = Server::new(&key, [key.public()]);
+        let server = Server::new(&key, [key.public()], Versions::OURS);
         let give = |ticket: u8| assert!(server.tickets.put(vec![ticket], vec![ticket, 0]));
         let at = |hours: u64| Instant::ZERO + Duration::from_secs(hours * 3600);
-        server.clock.pass(at(1));
+        server.end.clock.pass(at(1));
         give(1);
         give(2);
         // Who shows one and cannot prove to know its secret has not used it up.
@@ -645,7 +682,7 @@ mod tests {
         assert_eq!(server.unknown_tickets(), 1);
         server.tickets.begin();
         assert_eq!(server.tickets.settle(true), Ok(false));
-        server.clock.pass(at(20));
+        server.end.clock.pass(at(20));
         give(3);
         server.set_clock(at(25), &WallClock::default());
         let left = |all: &ByAge| (all.numbers.len(), all.tickets.len());

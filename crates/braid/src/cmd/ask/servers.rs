@@ -4,6 +4,7 @@
 use braid_proxy::selection::Quality;
 use braid_proxy::status::ServerStatus;
 use braid_secure::Families;
+use braid_secure::channel::Versions;
 
 use super::columns::{Align, Columns};
 use super::units::{self, or_none};
@@ -39,7 +40,8 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-/// The state of a server, whether new connections go there, and which destinations it does not reach.
+/// The state of a server, whether new connections go there, and which destinations it does not reach, and whether it is
+/// to be updated.
 pub fn state(server: &ServerStatus) -> String {
     let in_use = match server.reached && server.current {
         true => ", in use",
@@ -57,7 +59,11 @@ pub fn state(server: &ServerStatus) -> String {
         } => ", reaches no destinations".to_owned(),
         families => format!(", reaches {families} only"),
     };
-    format!("{}{in_use}{one_family}{plaintext}", server.condition)
+    let older = match &server.protocol {
+        Some(protocol) if protocol.version < Versions::OURS.newest() => ", older release",
+        _ => "",
+    };
+    format!("{}{in_use}{one_family}{plaintext}{older}", server.condition)
 }
 
 fn chosen(server: &ServerStatus) -> &'static str {
@@ -72,6 +78,7 @@ fn chosen(server: &ServerStatus) -> &'static str {
 #[cfg(test)]
 mod tests {
     use braid_proxy::selection::Measured;
+    use braid_proxy::status::ProtocolStatus;
     use braid_proxy::verdict::Condition;
 
     use super::*;
@@ -100,6 +107,10 @@ mod tests {
                 v6: name != "bern",
             },
             protected: name != "oslo",
+            protocol: (name == "bern").then(|| ProtocolStatus {
+                version: Versions::OURS.newest() - 1,
+                features: Vec::new(),
+            }),
             measured: Measured {
                 paths: paths.to_vec(),
                 beyond,
@@ -121,10 +132,10 @@ mod tests {
             server("oslo", &[], Quality::default()),
         ];
         let expected = "  \
-server  state                               B_1    D_1          B_2    D_2          B_s    D_s  chosen
-  bern    working, reaches IPv4 only  22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
-  rome    working, in use             27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
-  oslo    no answers, not protected             -      -            -      -            -      -
+server  state                                              B_1    D_1          B_2    D_2          B_s    D_s  chosen
+  bern    working, reaches IPv4 only, older release  22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
+  rome    working, in use                            27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
+  oslo    no answers, not protected                            -      -            -      -            -      -
 ";
         assert_eq!(table(&servers), expected);
     }

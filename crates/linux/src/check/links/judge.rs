@@ -196,7 +196,8 @@ fn of_end(about: &About<'_>, end: TrialEnd) -> Option<Finding> {
              them, or something else than a Braid server has the port",
             "compare address and port in both files; see whether other links reach the server",
         ),
-        TrialEnd::Broken(kind, meaning) => {
+        TrialEnd::Broken(broken) => {
+            let (kind, meaning) = broken.at_box();
             let message = format!("{kind}: {meaning}; no user is served by it");
             warn("link.server", &message, key)
         }
@@ -317,6 +318,7 @@ mod tests {
     use std::time::Duration;
 
     use braid_engine::FallbackCause;
+    use braid_secure::channel::Broken;
     use braid_secure::keys::PrivateKey;
 
     use super::*;
@@ -444,9 +446,9 @@ mod tests {
                 "password",
             ),
             (
-                bad(TrialEnd::Broken("wrong key", "it has another"), None),
+                bad(TrialEnd::Broken(Broken::WrongKey), None),
                 "link.server",
-                "wrong key: it has another",
+                "wrong key: the server has not the key",
             ),
         ] {
             let findings = judged(found(trial), true);

@@ -4,7 +4,7 @@ use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{Connection, KeyChange, Keys, Version};
 
 use super::*;
-use crate::channel::{Client, Server};
+use crate::channel::{Client, Server, Versions};
 use crate::keys::PrivateKey;
 
 const DATA: (Level, Content) = (Level::Traffic, Content::Data);
@@ -40,8 +40,8 @@ impl End {
 /// A box and its server, which know each other.
 fn ends() -> [End; 2] {
     let [key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
-    let client = Client::new(&key, server_key.public());
-    let server = Server::new(&server_key, [key.public()]);
+    let client = Client::new(&key, server_key.public(), Versions::OURS);
+    let server = Server::new(&server_key, [key.public()], Versions::OURS);
     let mut ends: [Connection; 2] = [
         client.connect(Instant::ZERO).unwrap().into(),
         server.accept().unwrap().0.into(),

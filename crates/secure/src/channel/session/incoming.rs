@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::super::Broken;
 use super::super::flow::Incoming;
-use super::super::joins;
+use super::super::parameters;
 use super::super::record::{self, Content, END_OF_EARLY_DATA, HEADER, Header, Level};
 use super::super::scratch::Plain;
 use super::super::slices::Input;
@@ -29,7 +29,7 @@ impl Tls {
         self.flush(now, conn, stack)?;
         self.pass_opened(&mut plain);
         while self.broken.is_none() && stack.readable(conn) > 0 {
-            self.clock.pass(now);
+            self.end.clock.pass(now);
             let taken = stack.read_with(now, conn, |bufs| {
                 let mut input = Input::new(bufs);
                 let all = input.left();
@@ -85,9 +85,10 @@ impl Tls {
         let Some(told) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
-        let auth = joins::agreed(self.join_secret.take().as_ref(), told);
+        let own = self.server.as_mut().and_then(|s| s.join_secret.take());
+        let auth = parameters::agreed(own.as_ref(), told);
         self.joins_prove = Some(auth != JoinAuth::Keys);
-        self.told_families = self.is_client().then(|| joins::families(told));
+        self.told_families = self.is_client().then(|| parameters::families(told));
         stack.set_join_auth(now, conn, auth)
     }
 
@@ -108,8 +109,8 @@ impl Tls {
             self.settle();
             return taken;
         }
-        let scratch = Arc::clone(&self.scratch);
-        scratch.with(|memory| {
+        let end = Arc::clone(&self.end);
+        end.scratch.with(|memory| {
             let mut plain = Plain::new(memory);
             let driven = self.drive(now, conn, stack, Some(&mut plain));
             if plain.is_empty() {
@@ -335,14 +336,16 @@ impl Tls {
                     Level::Handshake => !content.is_flow(),
                     _ => true,
                 };
-                self.skips_early = false;
-                self.vouched |= level == Level::Early;
+                if let Some(server) = &mut self.server {
+                    server.skips_early = false;
+                    server.vouched |= level == Level::Early;
+                }
                 allowed
                     .then_some(Some((content, len)))
                     .ok_or(Broken::Damaged)
             }
             // What was said early is said again (RFC 8446 section 4.2.10).
-            Err(_) if level == Level::Handshake && self.skips_early => Ok(None),
+            Err(_) if level == Level::Handshake && self.skips_early() => Ok(None),
             Err(broken) => Err(broken),
         }
     }
@@ -355,7 +358,9 @@ impl Tls {
             return Err(Broken::Damaged);
         }
         self.read_messages(messages)?;
+        // Where no version is in common the box still learns what the server speaks.
         self.speak();
+        self.agree_on_version()?;
         if self.reading == Level::Handshake && !self.session.is_handshaking() {
             self.reading = Level::Traffic;
             self.outgoing_keys.forget_handshake();
@@ -365,21 +370,42 @@ impl Tls {
         Ok(())
     }
 
+    /// Returns whether early data may come that this end cannot read.
+    fn skips_early(&self) -> bool {
+        self.server.as_ref().is_some_and(|s| s.skips_early)
+    }
+
+    /// Finds the version and the features that both ends speak, once the other end has said its own.
+    fn agree_on_version(&mut self) -> Result<(), Broken> {
+        if self.agreed.is_some() || self.is_asking() {
+            return Ok(());
+        }
+        let Some(told) = self.session.quic_transport_parameters() else {
+            return Ok(());
+        };
+        let (ours, theirs) = (self.end.versions, parameters::versions(told)?);
+        let agreed = ours.agree(theirs);
+        self.end.note_agreed(agreed);
+        self.agreed = agreed;
+        match agreed {
+            Some(_) => Ok(()),
+            None => Err(Broken::OtherVersions { ours, theirs }),
+        }
+    }
+
     /// Has the library read messages. A ticket is used up once its owner has proved to know its secret,
     /// before a byte that it protects is read.
     fn read_messages(&mut self, messages: &[u8]) -> Result<(), Broken> {
-        let tickets = self
-            .tickets
-            .clone()
-            .filter(|_| self.reading == Level::Clear);
-        if let Some(tickets) = &tickets {
-            tickets.begin();
+        let is_hello = self.reading == Level::Clear;
+        let mut server = self.server.as_mut().filter(|_| is_hello);
+        if let Some(server) = &server {
+            server.tickets.begin();
         }
         let read = self.session.read_hs(messages);
-        if let Some(tickets) = &tickets {
+        if let Some(server) = &mut server {
             let resumed = self.session.handshake_kind() == Some(HandshakeKind::Resumed);
-            let shown = tickets.settle(read.is_ok() && resumed)?;
-            self.skips_early = shown && self.session.zero_rtt_keys().is_none();
+            let shown = server.tickets.settle(read.is_ok() && resumed)?;
+            server.skips_early = shown && self.session.zero_rtt_keys().is_none();
         }
         Ok(read?)
     }

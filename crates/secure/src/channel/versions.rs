@@ -1,0 +1,127 @@
+//! Versions and features of the protocol that box and server speak under TLS.
+//!
+//! Each end says the oldest and the newest version that it speaks, and its features. Both then speak the newest
+//! version that both know, with the features that both have, so that releases next to each other work together.
+//! An end that says nothing is of a release before version 2.
+
+use core::fmt;
+
+/// What an end speaks: versions from `oldest` to `newest`, and features beyond them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions {
+    oldest: u16,
+    newest: u16,
+    /// A bit each, as `docs/protocol.md` numbers them.
+    features: u32,
+}
+
+/// What both ends of a connection speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreed {
+    /// The version, from 1.
+    pub version: u16,
+    /// A bit for each feature.
+    pub features: u32,
+}
+
+impl Versions {
+    /// What this release speaks. Version 2 differs from version 1 in that the ends say their versions. No feature
+    /// has a number yet.
+    pub const OURS: Versions = Versions {
+        oldest: 1,
+        newest: 2,
+        features: 0,
+    };
+
+    /// What an end speaks that says nothing of it.
+    pub(super) const UNSAID: Versions = Versions {
+        oldest: 1,
+        newest: 1,
+        features: 0,
+    };
+
+    /// Bytes in which an end says it.
+    const LEN: usize = 8;
+
+    /// An end that speaks the versions from `oldest` to `newest`, and these features: `None` where that is no
+    /// range of versions, which are counted from 1.
+    pub fn new(oldest: u16, newest: u16, features: u32) -> Option<Self> {
+        let versions = Versions {
+            oldest,
+            newest,
+            features,
+        };
+        (0 < oldest && oldest <= newest).then_some(versions)
+    }
+
+    /// Returns the newest version that the end speaks.
+    pub fn newest(self) -> u16 {
+        self.newest
+    }
+
+    /// Returns what both speak; `None` where they have no version in common.
+    pub fn agree(self, other: Versions) -> Option<Agreed> {
+        let version = self.newest.min(other.newest);
+        let agreed = Agreed {
+            version,
+            features: self.features & other.features,
+        };
+        (version >= self.oldest.max(other.oldest)).then_some(agreed)
+    }
+
+    /// Returns whether this end is of an older release than `other`, where they speak no version in common.
+    pub fn is_older(self, other: Versions) -> bool {
+        self.newest < other.newest
+    }
+
+    pub(super) fn encode(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..2].copy_from_slice(&self.newest.to_be_bytes());
+        bytes[2..4].copy_from_slice(&self.oldest.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.features.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what an end says; later versions may say more behind it. `None` where it is malformed.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let [n0, n1, o0, o1, features @ ..] = bytes.first_chunk::<{ Self::LEN }>()?;
+        let (newest, oldest) = ([*n0, *n1], [*o0, *o1]);
+        Versions::new(
+            u16::from_be_bytes(oldest),
+            u16::from_be_bytes(newest),
+            u32::from_be_bytes(*features),
+        )
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.oldest == self.newest {
+            true => write!(f, "version {}", self.newest),
+            false => write!(f, "versions {} to {}", self.oldest, self.newest),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_speak_the_newest_version_that_both_know() {
+        let speaks = |oldest, newest, features| Versions::new(oldest, newest, features).unwrap();
+        let agreed = |version, features| Some(Agreed { version, features });
+        let cases = [
+            (speaks(1, 1, 0), speaks(1, 1, 0), agreed(1, 0)),
+            (speaks(1, 2, 0b011), speaks(1, 1, 0), agreed(1, 0)),
+            (speaks(1, 4, 0b011), speaks(3, 6, 0b110), agreed(4, 0b010)),
+            (speaks(2, 3, 1), speaks(1, 2, 1), agreed(2, 1)),
+            (speaks(1, 2, 1), speaks(3, 4, 1), None),
+        ];
+        for (one, other, expected) in cases {
+            assert_eq!(one.agree(other), expected, "{one} and {other}");
+            assert_eq!(other.agree(one), expected, "{other} and {one}");
+        }
+        assert_eq!(Versions::OURS.agree(Versions::UNSAID), agreed(1, 0));
+    }
+}
