@@ -23,13 +23,13 @@ pub struct Cell {
     pub cc: String,
     /// The path on which the connection opens.
     pub default_path: DefaultPath,
-    /// Whether the transfer starts only once all subflows are established.
+    /// True if the transfer starts only once all subflows are established.
     pub warm_subflows: bool,
     /// The knowledge that both ends have of the paths.
     pub records: Records,
     /// Initial congestion window, segments.
     pub initial_window: u32,
-    /// Whether both ends know the flow's size in advance.
+    /// True if both ends know the flow's size in advance.
     pub declare_size: bool,
     /// Queue of each path that does not set its own, packets.
     pub queue: u32,
@@ -112,7 +112,7 @@ pub struct Dark {
 /// entry for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunResult {
-    /// Whether the whole flow arrived in time; otherwise the two times mean nothing.
+    /// True if the whole flow arrived in time; otherwise the two times mean nothing.
     pub completed: bool,
     /// Time from the client's first SYN, or from the first byte of the transfer on warm subflows, to
     /// the last byte at the receiver.

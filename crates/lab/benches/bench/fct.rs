@@ -32,7 +32,7 @@ const BAR_SHARE: f64 = 0.05;
 /// All downloads of one size.
 #[derive(Debug, Serialize)]
 pub struct Fct {
-    /// Whether connections to the server wait in the pool for users.
+    /// True if connections to the server wait in the pool for users.
     warm: bool,
     bytes: u64,
     /// Time of each run from before the user's SYN to the last byte, ms.

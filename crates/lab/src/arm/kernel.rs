@@ -347,7 +347,7 @@ impl Transfer<'_> {
 struct End<'s> {
     stream: &'s TcpStream,
     sent: u64,
-    /// Whether each arrival is noted.
+    /// True if each arrival is recorded.
     watched: bool,
     deadline: Instant,
 }

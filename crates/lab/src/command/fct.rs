@@ -106,7 +106,7 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
 /// The rows as text.
 struct Table<'a> {
     rows: &'a [Row],
-    /// Whether times start with the transfer instead of the connection.
+    /// True if times start with the transfer instead of the connection.
     warm: bool,
 }
 

@@ -30,7 +30,7 @@ struct Plan {
     sizes: [&'static [&'static str]; 2],
     ccs: &'static [&'static str],
     ways: &'static [Way],
-    /// Whether Linux runs beside the strategies over links.
+    /// True if Linux runs beside the strategies over links.
     linux: bool,
     default_path: DefaultPath,
     records: Records,

@@ -136,7 +136,7 @@ struct Judged {
     candidate: Sample,
     rivals: Vec<Rival>,
     missing: u64,
-    /// Whether the 99th percentile counts.
+    /// True if the 99th percentile counts.
     tail: bool,
 }
 

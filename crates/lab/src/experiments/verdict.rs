@@ -21,7 +21,7 @@ pub struct Verdict {
     pub reported: String,
     /// The measured values, each with a label; `None` where nothing could be measured.
     pub values: Vec<(String, Option<f64>)>,
-    /// Whether there are values and all keep the bound.
+    /// True if there are values and all keep the bound.
     pub holds: bool,
     /// The reason why the claim does not hold, where it is known.
     pub why: String,

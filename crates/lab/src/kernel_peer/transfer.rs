@@ -24,7 +24,7 @@ const SAMPLE_EVERY: u64 = 16;
 pub struct Report {
     /// `listen` or `connect`.
     pub role: &'static str,
-    /// Whether nothing failed and all expected bytes arrived.
+    /// True if nothing failed and all expected bytes arrived.
     pub ok: bool,
     /// The first failure.
     pub error: Option<String>,
@@ -32,7 +32,7 @@ pub struct Report {
     pub peer: Option<SocketAddr>,
     /// Congestion control of the socket at its start.
     pub congestion: String,
-    /// Whether the connection is plain TCP, by request or by fallback.
+    /// True if the connection is plain TCP, by request or by fallback.
     pub fallback: bool,
     /// Most subflows at once.
     pub subflows: u8,

@@ -23,7 +23,7 @@ pub struct Text {
     pub size: f64,
     pub anchor: Anchor,
     pub colour: Colour,
-    /// Whether the text reads from bottom to top.
+    /// True if the text reads from bottom to top.
     pub upright: bool,
 }
 
@@ -39,7 +39,7 @@ pub enum Shape {
     Area {
         corners: Vec<Place>,
         colour: Colour,
-        /// Whether the outline is white, so that overlapping markers stay apart.
+        /// True if the outline is white, so that overlapping markers stay apart.
         rim: bool,
     },
     Disc {

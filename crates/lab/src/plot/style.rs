@@ -54,7 +54,7 @@ pub struct Style {
     pub colour: Colour,
     pub dash: &'static [f64],
     pub marker: Marker,
-    /// Whether bars have lines across, and along.
+    /// Hatching of bars: lines across, and lines along.
     pub hatch: (bool, bool),
 }
 

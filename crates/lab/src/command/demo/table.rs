@@ -42,7 +42,7 @@ pub struct Row {
     pub mbit_s: f64,
     /// `mbit_s` as a share of the sum over the two single links.
     pub share_of_sum: f64,
-    /// Whether the file arrived intact.
+    /// True if the file arrived intact.
     pub sha256_ok: bool,
     /// Bytes that the links carried towards the user, IP headers and retransmissions included.
     pub bytes_by_link: Vec<u64>,

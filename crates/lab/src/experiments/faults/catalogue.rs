@@ -22,7 +22,7 @@ pub struct Fault {
     pub name: &'static str,
     /// The changes, each with its time from the beginning; the last step ends the fault.
     steps: Vec<(Duration, Vec<Act>)>,
-    /// Whether nothing passes during the fault.
+    /// True if no packet passes during the fault.
     pub total: bool,
 }
 

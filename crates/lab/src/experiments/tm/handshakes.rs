@@ -26,9 +26,9 @@ pub struct Flow {
     pub began: Option<f64>,
     /// Time of the opener's first packet after the SYN, the third of the handshake, ms since 1970.
     pub done: Option<f64>,
-    /// Whether the SYN has MP_CAPABLE.
+    /// True if the SYN has MP_CAPABLE.
     pub capable: bool,
-    /// Whether the SYN has MP_JOIN.
+    /// True if the SYN has MP_JOIN.
     pub join: bool,
     /// Payload to the opener, retransmissions included, bytes.
     pub received: usize,
