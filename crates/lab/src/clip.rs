@@ -228,6 +228,7 @@ fn units(stream: &[u8]) -> Vec<Unit> {
         };
         match kind & 31 {
             nal_type @ (SLICE | IDR_SLICE) => {
+                // A slice that begins with another macroblock than 0 belongs to the frame before.
                 let Some((0, kind)) = slice(first, nal_type) else {
                     continue;
                 };

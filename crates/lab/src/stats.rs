@@ -62,6 +62,7 @@ pub fn p_above_zero(sample: &[f64]) -> f64 {
     let (Some(mean), Some(sd)) = (mean(sample), standard_deviation(sample)) else {
         return 1.0;
     };
+    // Without spread t is infinite, or not a number if the mean is 0.
     if sd == 0.0 {
         return if mean > 0.0 { 0.0 } else { 1.0 };
     }
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(half_width(&[3.0, 3.0], 0.95), Some(0.0));
     }
 
-    /// The expected values are those of `numpy.quantile`.
+    /// The expected values come from `numpy.quantile`.
     #[test]
     fn quantiles_interpolate() {
         let sorted = [1.0, 2.0, 3.0, 4.0];

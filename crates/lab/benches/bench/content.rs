@@ -22,7 +22,7 @@ pub fn offer(bed: &Bed) -> Result<SocketAddr, Failure> {
 fn serve(listener: &TcpListener) {
     for stream in listener.incoming().flatten() {
         thread::spawn(move || {
-            // A user who is gone needs no answer.
+            // The user may have closed the connection.
             let _ = answer(stream);
         });
     }

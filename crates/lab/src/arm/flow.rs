@@ -137,8 +137,8 @@ pub(super) fn result(
     result
 }
 
-/// Returns the sender's retransmission timeout for the path that goes dark; zero if there is no such
-/// subflow.
+/// Returns the sender's retransmission timeout for the path that goes dark; zero if no
+/// subflow uses it.
 pub(super) fn dark_rto(cell: &Cell, stack: &Stack, conn: ConnId) -> Duration {
     let subflows = stack.subflows(conn).into_iter();
     let mut here = subflows.filter(|subflow| {

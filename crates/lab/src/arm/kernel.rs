@@ -170,8 +170,8 @@ impl Transfer<'_> {
         })
     }
 
-    /// Judges a transfer of which an end failed. One that took too long is a result that did not
-    /// complete; otherwise the error of the end that failed first is returned.
+    /// Judges a transfer that failed at one end or both. A transfer that took too long is a result that
+    /// did not complete; otherwise the error of the end that failed first is returned.
     fn judge(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
         let of = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
         if of(io::ErrorKind::TimedOut) {

@@ -182,7 +182,7 @@ struct Walk {
     packets: Vec<Packet>,
 }
 
-/// Number of packets of which one is shown in figures.
+/// Figures show every packet whose number is a multiple of this.
 const SHOWN: usize = 40;
 
 impl Walk {

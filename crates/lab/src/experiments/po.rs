@@ -111,7 +111,7 @@ pub(super) const SCHEMES: [Scheme; 3] = [
 const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
 
-/// Returns the losses of figure 4. Over links two are enough: those of figures 6 and 7.
+/// Returns the losses of figure 4. Over links the two of figures 6 and 7 are enough.
 fn reported(arm: Arm) -> &'static [(f64, f64)] {
     match arm.is_virtual() {
         true => &REPORTED,

@@ -104,7 +104,7 @@ pub(super) fn reasons(arms: &[Stored]) -> Vec<(String, String)> {
     reasons
 }
 
-/// Returns the command that makes such a result.
+/// Returns the command that makes this result again.
 pub(super) fn command(outcome: &Outcome) -> String {
     let Outcome {
         id,

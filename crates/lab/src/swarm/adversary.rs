@@ -123,6 +123,7 @@ impl Adversary {
     }
 
     fn reads(&self, payload: &[u8]) -> bool {
+        // `words` covers the pattern at every offset, so samples 16 bytes apart find any run of 23 bytes.
         let mut words = payload.windows(WORD).step_by(2 * WORD);
         words.any(|word| self.words.binary_search_by(|w| w[..].cmp(word)).is_ok())
     }

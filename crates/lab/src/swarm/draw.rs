@@ -13,7 +13,7 @@ use braid_wire::tcp::kind;
 
 /// Stream of the scenario's random numbers, apart from the streams of the world's components.
 const DRAW: u64 = 1 << 41;
-/// Flows are smaller than two to this power, bytes.
+/// Flows have at most two to this power of bytes.
 const SIZE_BITS: u64 = 22;
 /// Time from the start, ms, within which outages and other changes begin. Notices of a link monitor may
 /// come later.
@@ -62,7 +62,7 @@ pub enum Meddling {
     Shift(bool),
     /// Segments are split at so many bytes.
     Split(u16),
-    /// Segments are merged up to so many bytes, for a time, with the options of the first or last.
+    /// Segments are merged up to so many bytes and held so long, with the header of the first or last.
     Merge(usize, Duration, Keep),
     /// MPTCP options are edited: in which segments, how, from when on, and in both directions or one.
     Options(Scope, Edit, Duration, Option<bool>),

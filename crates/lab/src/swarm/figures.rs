@@ -20,7 +20,7 @@ pub struct Figures {
     pub broken: u64,
     /// Connections that losses cut off, in the handshake or by a burst that took every retransmission.
     pub cut_off: u64,
-    /// Connections of which one end missed the other's end, after all data had arrived.
+    /// Connections whose data arrived, but one end missed that the other had closed.
     pub late: u64,
     /// Connections whose SYN carried payload that was accepted.
     pub fast_opened: u64,

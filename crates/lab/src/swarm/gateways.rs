@@ -18,7 +18,7 @@ use super::draw::{Draw, LONGEST_OUTAGE_MS, RESTLESS_MS};
 use super::expect::told;
 use super::figures::Figures;
 
-/// Transfers are smaller than two to this power, bytes.
+/// Transfers have at most two to this power of bytes.
 const SIZE_BITS: u64 = 20;
 /// Longest time until all connections have ended; longer ones count as hanging.
 const LIMIT: Duration = Duration::from_secs(1_800);

@@ -97,6 +97,7 @@ fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
     let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;
+    // A read waits for a tenth of a tick at most, so that ticks are counted on time.
     kernel_tcp::set_stall(&stream, TICK / 10)?;
     kernel_tcp::reset_on_drop(&stream)?;
     let (mut buffer, mut read, mut ticks) = (vec![0; CHUNK], 0, Vec::new());

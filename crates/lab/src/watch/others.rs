@@ -160,6 +160,7 @@ fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io
     while !over.load(Ordering::Relaxed) {
         if let Some(rate) = rate {
             let now = Instant::now();
+            // A token bucket: unused time lets the generator catch up, but by DEPTH bytes at most.
             level = (level + rate * (now - filled).as_secs_f64()).min(DEPTH);
             filled = now;
             if level < CHUNK as f64 {
