@@ -1,4 +1,4 @@
-//! The arms: ways to carry out one run of a [`Cell`].
+//! Backends: the ways to carry out one run of a [`Cell`].
 
 pub(crate) mod bed;
 mod error;
@@ -15,22 +15,22 @@ pub(crate) use self::bed::run_error;
 pub use self::error::Error;
 use crate::cell::{Cell, DefaultPath, Records, RunResult, UnknownName};
 
-/// How a cell is run.
+/// A backend that runs cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
-    /// In the deterministic simulator.
+    /// The deterministic simulator.
     Sim,
-    /// Over emulated links between network namespaces, in wall-clock time.
+    /// The engine over emulated links between network namespaces, in wall-clock time.
     Links,
-    /// The same links with the kernel's Multipath TCP in place of the engine.
+    /// The kernel's Multipath TCP over the same links.
     Kernel,
 }
 
 impl Arm {
-    /// All arms.
+    /// All backends.
     pub const ALL: [Arm; 3] = [Arm::Sim, Arm::Links, Arm::Kernel];
 
-    /// The name a user picks it by.
+    /// Returns the name by which a user picks the backend.
     pub fn name(self) -> &'static str {
         match self {
             Arm::Sim => "sim",
@@ -39,15 +39,15 @@ impl Arm {
         }
     }
 
-    /// Whether it runs in virtual time, so that runs side by side do not disturb each other.
+    /// Returns whether runs take virtual time, so that concurrent runs do not disturb each other.
     pub fn is_virtual(self) -> bool {
         self == Arm::Sim
     }
 
-    /// Whether `cell` can be run here.
+    /// Checks that the backend can run `cell`.
     ///
     /// # Errors
-    /// [`Error::Usage`] with what the cell says and what is expected.
+    /// [`Error::Usage`] with the value in the cell and the values that are expected.
     pub fn check(self, cell: &Cell) -> Result<(), Error> {
         let paths = cell.paths.specs().len();
         if let DefaultPath::Path(path) = cell.default_path
@@ -67,10 +67,10 @@ impl Arm {
         }
     }
 
-    /// Sets up what runs of `cell` need.
+    /// Sets up everything that runs of `cell` need.
     ///
     /// # Errors
-    /// [`Error::Run`] with what the system refused.
+    /// [`Error::Run`] with the reason of the system's refusal.
     pub fn open(self, cell: &Cell) -> Result<Session, Error> {
         Ok(match self {
             Arm::Sim => Session::Sim(sim::Sim::default()),
@@ -80,10 +80,10 @@ impl Arm {
     }
 }
 
-/// An arm that is set up for a cell, until it is dropped.
+/// A backend that is set up for a cell, until it is dropped.
 #[derive(Debug)]
 pub enum Session {
-    /// Nothing to set up; remembers what earlier connections have told.
+    /// The simulator, which remembers the records of earlier connections.
     Sim(sim::Sim),
     /// Namespaces and links, with an engine's device at both ends.
     Links(Box<links::Links>),
@@ -92,10 +92,10 @@ pub enum Session {
 }
 
 impl Session {
-    /// Run `index` of the cell that this was opened for.
+    /// Makes run `index` of the cell that the session was opened for.
     ///
     /// # Errors
-    /// The run could not be made; one that does not complete is no error.
+    /// The run could not be made. A run that does not complete is no error.
     pub fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
         match self {
             Session::Sim(sim) => sim.run(cell, index),
@@ -104,9 +104,9 @@ impl Session {
         }
     }
 
-    /// Keeps each run from now on, however late the emulated links were. Without it such a run is made
-    /// again, and given up with [`Error::Busy`] at last: its times tell nothing. For tests that judge no
-    /// time, which must hold on a busy machine too.
+    /// Keeps every run from now on, however late the emulated links were. Otherwise a late run is
+    /// repeated, and given up with [`Error::Busy`] in the end, because its times mean nothing. Meant
+    /// for tests that judge no times and must pass on a busy machine.
     pub fn keep_late_runs(&mut self) {
         match self {
             Session::Sim(_) => {}
@@ -115,8 +115,8 @@ impl Session {
         }
     }
 
-    /// Runs that were made again because the machine was late: what they measured was thrown
-    /// away.
+    /// Returns the number of runs that were thrown away and repeated because the emulated links were
+    /// late.
     pub fn repeated(&self) -> u64 {
         match self {
             Session::Sim(_) => 0,
@@ -126,8 +126,8 @@ impl Session {
     }
 }
 
-/// Ends runs in wall-clock time soon, with an error: for a handler of signals, so that what they
-/// set up is taken down.
+/// Ends runs in wall-clock time soon, with an error. A signal handler calls it, so that the runs remove
+/// their namespaces and links.
 pub fn interrupt() {
     bed::interrupt();
 }

@@ -1,4 +1,4 @@
-//! What is measured: one transfer, and what one run of it gave.
+//! The unit of measurement: one transfer, and the result of one run of it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,35 +15,35 @@ pub use braid_sim::transfer::Direction;
 pub struct Cell {
     /// The paths between client and server.
     pub paths: Paths,
-    /// Payload of the flow.
+    /// Payload of the flow, bytes.
     pub size: Size,
     /// Name of the strategy at both ends.
     pub strategy: String,
     /// Name of the congestion control at both ends.
     pub cc: String,
-    /// Where the connection opens.
+    /// The path on which the connection opens.
     pub default_path: DefaultPath,
-    /// The transfer starts on a connection whose subflows are all established.
+    /// True if the transfer starts only once all subflows are established.
     pub warm_subflows: bool,
-    /// What both ends know of the paths.
+    /// The knowledge that both ends have of the paths.
     pub records: Records,
     /// Initial congestion window, segments.
     pub initial_window: u32,
-    /// Both ends are told the flow's size in advance.
+    /// True if both ends know the flow's size in advance.
     pub declare_size: bool,
-    /// Packets the queue of a path holds that does not say so itself.
+    /// Queue of each path that does not set its own, packets.
     pub queue: u32,
-    /// Which way the payload goes.
+    /// The direction of the payload.
     pub direction: Direction,
-    /// A path that carries nothing for a while, without a word from its interface. What arrives
-    /// is noted then.
+    /// A path that carries nothing for a while, although its interface stays up. If set, arrivals are
+    /// recorded.
     pub dark: Option<Dark>,
     /// Seed of all runs; see [`run_seed`].
     pub seed: u64,
 }
 
 impl Cell {
-    /// A download as `braid-lab fct` makes it where nothing else is said.
+    /// Returns a download with the defaults of `braid-lab fct`.
     pub fn new(paths: Paths, size: Size) -> Cell {
         Cell {
             paths,
@@ -62,7 +62,7 @@ impl Cell {
         }
     }
 
-    /// The path (from 0) on which run `index` opens its connection.
+    /// Returns the path (from 0) on which run `index` opens its connection.
     pub fn opening_path(&self, index: u64) -> usize {
         match self.default_path {
             DefaultPath::Path(path) => path,
@@ -70,7 +70,8 @@ impl Cell {
         }
     }
 
-    /// The command that makes the first `runs` runs in the simulator, but for a path that goes dark.
+    /// Returns the command that makes the first `runs` runs in the simulator. It cannot express a dark
+    /// path.
     pub fn command(&self, runs: u64) -> String {
         let warm = if self.warm_subflows {
             " --warm-subflows"
@@ -96,60 +97,61 @@ impl Cell {
     }
 }
 
-/// When a path of a [`Cell`] is dark, from the start of the run.
+/// A time during which a path of a [`Cell`] is dark, counted from the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dark {
     /// The path, from 0.
     pub path: usize,
-    /// It carries nothing from here on,
+    /// The moment from which the path carries nothing.
     pub from: Duration,
-    /// and is as before from here on.
+    /// The moment from which the path works again.
     pub until: Duration,
 }
 
-/// What one run of a [`Cell`] gave. Paths are in the order of the cell; a vector by path has one
+/// The result of one run of a [`Cell`]. Paths are in the order of the cell; a vector by path has one
 /// entry for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunResult {
-    /// Whether the whole flow arrived in time; the two times mean nothing otherwise.
+    /// True if the whole flow arrived in time; otherwise the two times mean nothing.
     pub completed: bool,
-    /// From the client's first SYN, or from the first byte of the transfer on warm subflows, to
+    /// Time from the client's first SYN, or from the first byte of the transfer on warm subflows, to
     /// the last byte at the receiver.
     pub fct: Duration,
-    /// From the first byte of the response (of the flow, where the client sends it) at the
-    /// receiver to the last; never more than `fct`.
+    /// Time at the receiver from the first byte of the response, or of an upload's flow, to the last
+    /// byte; at most `fct`.
     pub fct_data: Duration,
-    /// Payload bytes the flow's sender put on each path, copies included, retransmissions not.
+    /// Payload bytes that the flow's sender put on each path, copies included, retransmissions not.
     pub bytes_by_path: Vec<u64>,
-    /// Of these, bytes that were copies of what another path carried.
+    /// The part of `bytes_by_path` that were copies of bytes sent on another path.
     pub copy_bytes_by_path: Vec<u64>,
     /// Data packets sent on each path while unsent data remained, copies included.
     pub packets_by_path: Vec<u64>,
-    /// Of these, copies.
+    /// The part of `packets_by_path` that were copies.
     pub copies_by_path: Vec<u64>,
-    /// SYNs with MP_JOIN the client sent, repeated ones included.
+    /// SYNs with MP_JOIN that the client sent. The engine counts retransmitted ones too, the kernel
+    /// does not.
     pub join_syns: u64,
-    /// Segments the flow's sender sent again.
+    /// Segments that the flow's sender retransmitted.
     pub retransmissions: u64,
-    /// Retransmission timeouts of the flow's sender; with the kernel's sockets not counted, and 0.
+    /// Retransmission timeouts of the flow's sender; always 0 with the kernel's sockets, which do not
+    /// count them.
     pub rtos: u64,
-    /// Where a path goes dark: when bytes arrived in order at the receiver, and how many there were
-    /// by then.
+    /// Bytes in order at the receiver over time; recorded only where a path goes dark.
     pub arrivals: Arrivals,
-    /// The retransmission timeout that the sender's engine had for that path by then; 0 where there
-    /// is none.
+    /// The retransmission timeout of the sender's engine for the dark path when it went dark; 0 where
+    /// none does.
     pub dark_rto: Duration,
 }
 
-/// How the bytes of a flow arrived.
+/// The bytes of a flow at its receiver over time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arrivals(Vec<(Duration, u64)>);
 
 impl Arrivals {
-    /// What arrives within this time is noted as one.
+    /// Time within which arrivals are merged into one.
     const TOGETHER: Duration = Duration::from_millis(1);
 
-    /// Notes that there are `bytes` after `time`.
+    /// Notes that `bytes` bytes have arrived by `time`.
     pub fn note(&mut self, time: Duration, bytes: u64) {
         match self.0.last_mut() {
             Some((_, before)) if *before == bytes => {}
@@ -158,33 +160,34 @@ impl Arrivals {
         }
     }
 
-    /// Bytes there by `time`.
+    /// Returns the bytes that had arrived by `time`.
     pub fn by(&self, time: Duration) -> u64 {
         let count = self.0.partition_point(|(at, _)| *at <= time);
         count.checked_sub(1).map_or(0, |last| self.0[last].1)
     }
 
-    /// When the first comes that is not there by `time`.
+    /// Returns the time of the first arrival after `time`.
     pub fn next_after(&self, time: Duration) -> Option<Duration> {
         let there = self.0.partition_point(|(at, _)| *at <= time);
         self.0.get(there).map(|(at, _)| *at)
     }
 
-    /// Mean rate over `span` from `from` on, Mb/s.
+    /// Returns the mean rate over `span` from `from` on, Mb/s.
     pub fn mbit_s(&self, from: Duration, span: Duration) -> f64 {
         let bytes = self.by(from + span) - self.by(from);
         bytes as f64 * 8.0 / span.as_secs_f64() / 1e6
     }
 
-    /// How long after `from` the second begins that is the first with this rate or more; none within
-    /// 20 s counts.
+    /// Returns the time from `from` to the start of the first second that has at least this rate;
+    /// `None` if no second within 20 s has.
     pub fn comes_to(&self, mbit_s: f64, from: Duration) -> Option<Duration> {
         let second = Duration::from_secs(1);
         let mut times = (0..2_000).map(|n| Duration::from_millis(10) * n);
         times.find(|time| self.mbit_s(from + *time, second) >= mbit_s)
     }
 
-    /// The longest time without any, among those that end after `from` and begin before `until`.
+    /// Returns the longest time between two arrivals, among those that end after `from` and begin
+    /// before `until`.
     pub fn longest_gap(&self, from: Duration, until: Duration) -> Duration {
         let pairs = self.0.windows(2).map(|pair| (pair[0].0, pair[1].0));
         let within = pairs.filter(|(begin, end)| *end > from && *begin < until);
@@ -195,21 +198,21 @@ impl Arrivals {
     }
 }
 
-/// The seed of run `index` of an experiment with `seed`. It depends on nothing else, so that all
-/// strategies see the same runs.
+/// Returns the seed of run `index` of an experiment with `seed`. It depends on nothing else, so that
+/// all strategies see the same runs.
 pub fn run_seed(seed: u64, index: u64) -> u64 {
     Rng::for_component(seed, RUNS + index).u64()
 }
 
-/// Streams of runs count from here, apart from those of a world's components.
+/// Base of the random streams of runs, apart from the streams of a world's components.
 const RUNS: u64 = 1 << 48;
 
-/// The path a connection opens on.
+/// The path on which a connection opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultPath {
-    /// This one, from 0.
+    /// The path of this number, from 0.
     Path(usize),
-    /// Each in turn: run `i` opens on path `i` modulo their number.
+    /// Each path in turn: run `i` opens on path `i` modulo their number.
     Mix,
 }
 
@@ -235,20 +238,20 @@ impl fmt::Display for DefaultPath {
     }
 }
 
-/// What both ends know of the paths between them before a run.
+/// The knowledge that both ends have of the paths before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Records {
-    /// Nothing.
+    /// No records.
     Cold,
-    /// What earlier connections between them, one over each path, have told.
+    /// The records of earlier connections between the ends, one over each path.
     Warm,
 }
 
 impl Records {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Records; 2] = [Records::Cold, Records::Warm];
 
-    /// The name a user picks it by.
+    /// Returns the name by which a user picks the kind.
     pub fn name(self) -> &'static str {
         match self {
             Records::Cold => "cold",
@@ -266,12 +269,12 @@ impl FromStr for Records {
     }
 }
 
-/// A name that is none of those there are.
+/// The error of a name that is not among the known ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName(String);
 
 impl UnknownName {
-    /// `name` was read where one of `known` was to name a `kind`.
+    /// Creates the error for `name`, read where one of `known` should name a `kind`.
     pub fn new(kind: &str, name: &str, known: &[&str]) -> Self {
         UnknownName(format!(
             "unknown {kind} `{name}`; known are: {}",
@@ -288,7 +291,7 @@ impl fmt::Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// A size as it was written: bytes, or with a binary `k` (1024) or `M` (1024 k).
+/// A size as written: bytes, or a number with a binary `k` (1024) or `M` (1024 k).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Size {
     text: String,
@@ -296,10 +299,10 @@ pub struct Size {
 }
 
 impl Size {
-    /// Largest flow, bytes.
+    /// Largest size of a flow, bytes.
     pub const MAX: u64 = 1 << 32;
 
-    /// Bytes, 1 to [`Self::MAX`].
+    /// Returns the size in bytes, 1 to [`Self::MAX`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -319,7 +322,7 @@ impl FromStr for Size {
             .ok()
             .and_then(|n| n.checked_mul(factor));
         match bytes {
-            // `+4` is a number for the standard library.
+            // The standard library parses `+4`, which is no size here.
             Some(bytes) if (1..=Self::MAX).contains(&bytes) && !text.starts_with('+') => Ok(Size {
                 text: text.to_owned(),
                 bytes,
@@ -329,14 +332,14 @@ impl FromStr for Size {
     }
 }
 
-/// As written.
+/// Writes the size as it was read.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.text)
     }
 }
 
-/// A text that is no [`Size`].
+/// The error of a text that is no [`Size`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizeError(String);
 

@@ -1,4 +1,5 @@
-//! The command line of `braid-lab`. This one table makes `--help`, the man pages and the shell completions.
+//! The command line of `braid-lab`. This one table makes `--help`, the man pages and the shell
+//! completions.
 
 pub mod measure;
 
@@ -12,7 +13,7 @@ use self::measure::{FctArgs, ListArgs, ReportArgs, RunArgs, SwarmArgs};
 
 /// The laboratory of Braid: the demo, testbeds of emulated links, measurements and experiments.
 ///
-/// What needs a box or a server runs the program `braid`, which is looked for beside this one and in PATH.
+/// Commands that need a box or a server run the program `braid`, found beside this one or in PATH.
 #[derive(Debug, Parser)]
 #[command(name = "braid-lab", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -30,7 +31,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Fetch a file over two emulated links, four ways, and compare.
+    /// Fetch a file over two emulated links in four ways, and compare.
     ///
     /// Builds a user host, a box, two links (20 Mb/s, 30 ms and 10 Mb/s, 70 ms round trip), a
     /// server and an nginx in network namespaces of their own; downloads over each link alone,
@@ -41,34 +42,34 @@ pub enum Command {
     Testbed(Testbed),
     /// Measure how long flows take over several paths.
     ///
-    /// Transfers flows of the given sizes between two hosts joined by the given paths, many times,
-    /// and prints the flow completion time: from the client's first SYN (with --warm-subflows from
-    /// the first byte of the transfer) to the last byte. Run i of any two strategies sees the same
-    /// random numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
+    /// Transfers flows of the given sizes between two hosts connected by the given paths, many times,
+    /// and prints the flow completion time: from the client's first SYN (with --warm-subflows from the
+    /// first byte of the transfer) to the last byte. Run i of any two strategies sees the same random
+    /// numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
     Fct(FctArgs),
     /// List the experiments.
     List(ListArgs),
-    /// Run experiments, and say of each whether what was expected holds.
+    /// Run experiments and judge whether their claims hold.
     ///
-    /// Puts below --out, for each experiment and backend, one JSON file a cell with every run, the
-    /// figures as SVG, and the outcome, of which `braid-lab report` makes pages. A claim
-    /// that does not hold is a result, not a failure.
+    /// Writes below --out, for each experiment and backend, one JSON file a cell with every run, the
+    /// figures as SVG, and the outcome, from which `braid-lab report` makes pages. A claim that does
+    /// not hold is a result, not a failure.
     Run(RunArgs),
-    /// Make report.html and report.md of the results in a directory.
+    /// Make report.html and report.md from the results in a directory.
     ///
-    /// Both put beside each other what was reported and what was measured, and say what holds, with
-    /// parameters, seeds and commands. The first has every table and figure and needs nothing else,
-    /// the second one figure of each result. The same results give the same bytes.
+    /// Both pages show reported and measured values side by side and the verdicts, with parameters,
+    /// seeds and commands. The first has every table and figure and needs no other file, the second has
+    /// one figure of each result. The same results give the same bytes.
     Report(ReportArgs),
-    /// Run random worlds and look for one in which something does not hold.
+    /// Run random worlds and search for one that violates a rule.
     ///
-    /// Each seed stands for a topology, middleboxes, faults, sizes and settings; all oracles watch.
-    /// A violation is printed with the command that repeats it, and ends with exit code 1. With -v
-    /// what each seed stands for is printed too.
+    /// Each seed defines a topology, middleboxes, faults, sizes and settings; all oracles watch. A
+    /// violation is printed with the command that repeats it, and ends with exit code 1. With -v the
+    /// world of each seed is printed too.
     Swarm(SwarmArgs),
     /// Write the man pages into a directory.
     Man {
-        /// Where to write; it is created.
+        /// Directory to write into; created if missing.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
@@ -123,22 +124,22 @@ pub enum Testbed {
     /// Change a running link, e.g. `set FILE link1 rate=5mbit delay=10ms loss=1% up`.
     ///
     /// Keys are those of a link in the description: rate, trace, delay, jitter, queue, codel, loss,
-    /// reorder, duplicate, corrupt; besides up, down, and restart, which begins the link anew.
+    /// reorder, duplicate, corrupt; also up, down, and restart, which begins the link anew.
     Set {
         /// The description (TOML).
         file: PathBuf,
         /// The link.
         link: String,
-        /// What to change.
+        /// Changes, each KEY=VALUE or a word.
         #[arg(required = true, value_name = "CHANGE")]
         changes: Vec<String>,
     },
-    /// Remove everything the testbed made.
+    /// Remove everything that the testbed made.
     Down {
         /// The description (TOML).
         file: PathBuf,
     },
-    /// Hold a testbed in this process; what `up` starts in the background.
+    /// Hold a testbed in this process, which `up` starts in the background.
     #[command(hide = true)]
     Daemon {
         /// The description (TOML).
@@ -164,7 +165,7 @@ impl From<Transport> for kernel_tcp::Transport {
     }
 }
 
-/// What every role of the kernel peer takes.
+/// Arguments that every role of the kernel peer takes.
 #[derive(Debug, Clone, Args)]
 pub struct PeerArgs {
     /// Transport of the socket.
@@ -176,34 +177,34 @@ pub struct PeerArgs {
     /// Bytes to send.
     #[arg(long, default_value_t = 0)]
     pub send: u64,
-    /// Bytes to expect; anything else is a failure. Without it, whatever comes until the end.
+    /// Bytes to expect; any other number is a failure. Without it, everything until the end is taken.
     #[arg(long)]
     pub expect: Option<u64>,
     /// Seed of the bytes sent.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seed of the bytes expected: the received bytes are compared one by one.
+    /// Seed of the bytes expected; the received bytes are compared one by one.
     #[arg(long)]
     pub verify: Option<u64>,
-    /// Send one block again and again, and only count what comes (for benchmarks).
+    /// Send one block again and again, and only count the received bytes (for benchmarks).
     #[arg(long, conflicts_with = "verify")]
     pub fast: bool,
-    /// Give up when a socket makes no progress for so many seconds.
+    /// Seconds without progress of a socket after which to give up.
     #[arg(long, default_value_t = 60)]
     pub stall: u64,
-    /// Abort the connection once so many bytes have come. For a side with nothing to send.
+    /// Abort the connection once so many bytes have arrived; for a side with nothing to send.
     #[arg(long, requires = "expect")]
     pub abort: Option<u64>,
 }
 
 impl PeerArgs {
-    /// Whether this side has nothing to send but something to wait for. It then ends its direction
-    /// after the peer's: the kernel lets no subflow join once a direction is closed.
+    /// Returns whether this side sends nothing and waits for something. It then closes its direction
+    /// after the peer: the kernel lets no subflow join once a direction is closed.
     pub fn only_receives(&self) -> bool {
         self.send == 0 && self.expect.is_some_and(|expected| expected > 0)
     }
 
-    /// Whether the connection is to be aborted after `received` bytes.
+    /// Returns whether to abort the connection after `received` bytes.
     pub fn aborts_at(&self, received: u64) -> bool {
         self.abort.is_some_and(|abort| received >= abort)
     }
@@ -216,10 +217,10 @@ pub enum KernelPeer {
     Listen {
         /// Address and port; port 0 takes a free one, printed as the first line.
         address: SocketAddr,
-        /// How many connections to serve before ending; 0 is without end.
+        /// Connections to serve before ending; 0 serves without end.
         #[arg(long, default_value_t = 1)]
         connections: u32,
-        /// What is sent and what is expected.
+        /// The data to send and to expect.
         #[command(flatten)]
         peer: PeerArgs,
     },
@@ -230,7 +231,7 @@ pub enum KernelPeer {
         /// Local address to bind.
         #[arg(long)]
         bind: Option<SocketAddr>,
-        /// What is sent and what is expected.
+        /// The data to send and to expect.
         #[command(flatten)]
         peer: PeerArgs,
     },
@@ -238,7 +239,7 @@ pub enum KernelPeer {
     Relay {
         /// Address and port to listen on.
         listen: SocketAddr,
-        /// Where to relay to.
+        /// Address and port to relay to.
         to: SocketAddr,
         /// Transport of the accepted side.
         #[arg(long, value_enum, default_value_t = Transport::Tcp)]
@@ -252,18 +253,18 @@ pub enum KernelPeer {
     },
 }
 
-/// When the engine peer's second path is a backup.
+/// Times at which the engine peer's second path becomes a backup and a regular path again.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Demotion {
-    /// Make the second path a backup once so many bytes have come.
+    /// Make the second path a backup once so many bytes have arrived.
     #[arg(long)]
     pub demote: Option<u64>,
-    /// Make it one no more once so many have come.
+    /// Make it a regular path again once so many bytes have arrived.
     #[arg(long, requires = "demote")]
     pub promote: Option<u64>,
 }
 
-/// The roles of the engine peer. The congestion control is that of the configuration.
+/// The roles of the engine peer. The configuration sets the congestion control.
 #[derive(Debug, Subcommand)]
 pub enum EnginePeer {
     /// Connect over the links of a `box.toml`, send, receive, report.
@@ -273,19 +274,19 @@ pub enum EnginePeer {
         config: PathBuf,
         /// Address and port.
         address: SocketAddr,
-        /// How many connections, side by side.
+        /// Number of connections, side by side.
         #[arg(long, default_value_t = 1)]
         connections: u32,
-        /// One after the other.
+        /// Make the connections one after the other.
         #[arg(long)]
         in_turn: bool,
         /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
         #[arg(long)]
         fast_open: bool,
-        /// What becomes of the second path.
+        /// Changes of the second path.
         #[command(flatten)]
         demotion: Demotion,
-        /// What is sent and what is expected.
+        /// The data to send and to expect.
         #[command(flatten)]
         peer: PeerArgs,
     },
@@ -294,16 +295,16 @@ pub enum EnginePeer {
         /// The addresses (TOML).
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// How many connections to serve before ending.
+        /// Connections to serve before ending.
         #[arg(long, default_value_t = 1)]
         connections: u32,
         /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
         #[arg(long)]
         fast_open: bool,
-        /// What becomes of the second path.
+        /// Changes of the second path.
         #[command(flatten)]
         demotion: Demotion,
-        /// What is sent and what is expected.
+        /// The data to send and to expect.
         #[command(flatten)]
         peer: PeerArgs,
     },

@@ -1,5 +1,5 @@
-//! A clip of H.264 (ITU-T Rec. H.264): `ffmpeg` encodes it and decodes what has come of it; here it
-//! is taken apart into the frames that a sender is handed, by the types of its NAL units.
+//! A video clip in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes it and decodes the frames that arrive;
+//! this module splits the stream into the frames that a sender gets, by the types of their NAL units.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -11,24 +11,26 @@ use braid_sim::traffic::{Frame, Kind, Video};
 
 use crate::arm::Error;
 
-/// The pictures: moving test pattern under noise that stays where it is, all of it drifting across
-/// the screen, so that an I frame is large and the others are not.
+/// The pictures: a moving test pattern with constant noise that drifts across the screen, so that I
+/// frames are large and the others small.
 const PICTURES: &str = "testsrc2=size=352x288:rate=25,noise=alls=40:all_seed=1,\
     scroll=h=.008523:v=.003473,format=yuv420p";
-/// What is seen before the first frame that can be decoded.
+/// The pictures before the first frame that can be decoded: black.
 const NOTHING: &str = "color=black:size=352x288:rate=25";
+/// Width and height of the pictures.
 const SIZE: [u16; 2] = [352, 288];
 /// Bytes of an IVF file before its first frame.
 const IVF_HEADER: usize = 32;
+/// Pictures a second.
 const FPS: u32 = 25;
-/// How it is encoded: closed groups of 12, no B frame is a reference, one slice a frame. Of constant
-/// quality, so that the size of a frame follows its type.
+/// The encoder's options: closed groups of 12, no B frame as a reference, one slice a frame. Quality is
+/// constant, so that the size of a frame follows its type.
 const ENCODER: &str = "-c:v libx264 -threads 1 -preset veryfast -qp 29 -g 12 -keyint_min 12 \
     -sc_threshold 0 -bf 2 -b_strategy 0 -refs 1 -x264-params b-pyramid=none:open-gop=0:cabac=0";
-/// The PSNR of two pictures that are alike, dB; it would be infinite.
+/// The PSNR of two equal pictures, dB, in place of infinity.
 const ALIKE: f64 = 100.0;
 
-/// How a clip is made, in a few words.
+/// A short description of the clip for reports.
 pub const ABOUT: &str = "H.264 by x264, 352x288, 25 frames a second, GOP 12 with two B frames between \
     others, QP 29; a moving test pattern";
 
@@ -40,21 +42,21 @@ pub struct Clip {
     span: Duration,
 }
 
-/// An access unit: what one frame is decoded from.
+/// An access unit: the bytes from which one frame is decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Unit {
-    /// Where in the stream it stands.
+    /// The range of its bytes in the stream.
     bytes: Range<usize>,
     kind: Kind,
-    /// How many frames are shown before it.
+    /// Number of frames that are shown before this one.
     place: u64,
 }
 
 impl Clip {
-    /// Encodes a clip; the same bytes by the same `ffmpeg`.
+    /// Encodes a clip. The same `ffmpeg` gives the same bytes.
     ///
     /// # Errors
-    /// `ffmpeg` is missing or fails; what it makes is not a frame for each fraction of `span`.
+    /// `ffmpeg` is missing or fails; the number of frames does not fit `span`.
     pub fn encode(span: Duration) -> Result<Clip, Error> {
         let pictures = format!("{PICTURES},trim=duration={}", span.as_secs_f64());
         let mut args = vec!["-filter_threads", "1", "-f", "lavfi", "-i", &pictures];
@@ -75,17 +77,17 @@ impl Clip {
         })
     }
 
-    /// Frames.
+    /// Returns the number of frames.
     pub fn len(&self) -> usize {
         self.units.len()
     }
 
-    /// Mean rate, bit/s.
+    /// Returns the mean rate, bit/s.
     pub fn bits_per_second(&self) -> f64 {
         self.stream.len() as f64 * 8.0 / self.span.as_secs_f64()
     }
 
-    /// The frames in the order in which an encoder hands them over, each on the stream and with the
+    /// Returns the frames in the order in which an encoder emits them, each on the stream and with the
     /// priority that `video` gives to its type.
     pub fn frames(&self, video: &Video) -> Vec<Frame> {
         let each = self.units.iter().zip(0..);
@@ -103,10 +105,9 @@ impl Clip {
         each.map(frame).collect()
     }
 
-    /// Decodes the frames that are `here`, in the order of [`Clip::frames`], and compares what is seen
-    /// with the pictures before they were encoded: PSNR, dB, of every frame in the order in which
-    /// they are shown. For a frame that cannot be shown the one before stays, and before the first
-    /// there is black.
+    /// Decodes the frames that are `here` (in the order of [`Clip::frames`]) and compares them with the
+    /// pictures before encoding. Returns the PSNR of every frame in display order, dB. A frame that
+    /// cannot be shown is replaced by the one before it, or by black before the first.
     ///
     /// # Errors
     /// `ffmpeg` is missing or fails.
@@ -114,7 +115,7 @@ impl Clip {
         let span = self.span.as_secs_f64();
         let pictures = format!("{PICTURES},trim=duration={span}");
         let ivf = self.ivf(here);
-        // A file without a frame is none to ffmpeg.
+        // ffmpeg rejects an IVF file without frames, so the black pictures are compared alone.
         let (came, over): (&[_], _) = match ivf.len() > IVF_HEADER {
             true => (
                 &["-f", "ivf", "-threads", "1", "-copyts", "-i", "pipe:0"],
@@ -141,8 +142,8 @@ impl Clip {
         Ok(values)
     }
 
-    /// The frames that are `here` as an IVF file, which says of each when it is to be shown. Those
-    /// before the first I frame cannot be decoded, and are left out.
+    /// Writes the frames that are `here` as an IVF file, in which each has its display time. Frames
+    /// before the first I frame cannot be decoded and are left out.
     fn ivf(&self, here: &[bool]) -> Vec<u8> {
         let mut out = b"DKIF\x00\x00\x20\x00H264".to_vec();
         for side in SIZE {
@@ -162,7 +163,7 @@ impl Clip {
     }
 }
 
-/// What encodes and decodes, as it calls itself.
+/// Returns name and version of `ffmpeg` as it prints them.
 ///
 /// # Errors
 /// `ffmpeg` is missing or fails.
@@ -173,7 +174,7 @@ pub fn version() -> Result<String, Error> {
     Ok(name.to_owned())
 }
 
-/// Runs `ffmpeg` on `input` and gives its output.
+/// Runs `ffmpeg` on `input`. Returns its output.
 fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
     let failed = |e: io::Error| match e.kind() {
         io::ErrorKind::NotFound => {
@@ -195,7 +196,8 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
         stdout,
         stderr,
     } = thread::scope(|scope| {
-        // It ends as soon as the last picture is compared, whether or not it has read everything.
+        // ffmpeg ends once the last picture is compared, perhaps with input unread, so a failed write
+        // is no error.
         scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(input)));
         child.wait_with_output()
     })
@@ -208,16 +210,16 @@ fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
     Err(Error::Run(format!("ffmpeg ended with {status}: {first}")))
 }
 
-/// Types of NAL units (table 7-1): slices of other frames and of those one can begin with, and what
-/// stands before the slices of a frame.
+/// Types of NAL units (table 7-1): slices of frames that are not IDR and that are, and the units that
+/// precede the slices of a frame.
 const SLICE: u8 = 1;
 const IDR_SLICE: u8 = 5;
 const SEI_TO_DELIMITER: std::ops::RangeInclusive<u8> = 6..=9;
 
-/// The access units of a byte stream (annex B), in the order of decoding.
+/// Returns the access units of a byte stream (annex B) in decoding order.
 fn units(stream: &[u8]) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    // Where the unit begins that has no slice yet.
+    // The start of a unit whose first slice has not come yet.
     let mut begins = None;
     for start in starts(stream) {
         let nal = &stream[start + 3..];
@@ -226,6 +228,7 @@ fn units(stream: &[u8]) -> Vec<Unit> {
         };
         match kind & 31 {
             nal_type @ (SLICE | IDR_SLICE) => {
+                // A slice that begins with another macroblock than 0 belongs to the frame before.
                 let Some((0, kind)) = slice(first, nal_type) else {
                     continue;
                 };
@@ -249,19 +252,21 @@ fn units(stream: &[u8]) -> Vec<Unit> {
     units
 }
 
-/// Where the start codes are.
+/// Returns the positions of the start codes.
 fn starts(stream: &[u8]) -> impl Iterator<Item = usize> {
     let triples = stream.windows(3).enumerate();
     triples.filter_map(|(at, three)| (three == [0, 0, 1]).then_some(at))
 }
 
-/// First macroblock of a slice, 0 where it begins a frame, and the frame's type (7.3.3).
+/// Returns the first macroblock of a slice, which is 0 at the beginning of a frame, and the frame's
+/// type (7.3.3).
 fn slice(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
     let bits = header
         .iter()
         .flat_map(|b| (0..8).rev().map(move |n| b >> n & 1));
     let mut bits = bits.take(64);
     let first = exp_golomb(&mut bits)?;
+    // slice_type modulo 5 (table 7-6): 0 is P, 1 is B, 2 is I.
     let kind = match (nal_type, exp_golomb(&mut bits)? % 5) {
         (IDR_SLICE, _) | (_, 2) => Kind::I,
         (_, 1) => Kind::B,
@@ -270,7 +275,7 @@ fn slice(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
     Some((first, kind))
 }
 
-/// Reads a number of so many bits as zeros stand before it, and one more (9.1).
+/// Reads an unsigned Exp-Golomb code (9.1): as many bits follow the first 1 as zeros precede it.
 fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
     let zeros = bits.position(|bit| bit == 1)?;
     let number = (0..zeros).try_fold(1_u32, |n, _| {
@@ -280,8 +285,8 @@ fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
     number.map(|n| n - 1)
 }
 
-/// Says of each unit when it is shown: at once if it is a B frame, else behind the B frames that come
-/// next.
+/// Sets the display place of each unit: B frames are shown at once, other frames after the B frames
+/// that follow them in the stream.
 fn arrange(units: &mut [Unit]) {
     let (mut place, mut waits) = (0, None);
     for n in 0..units.len() {
@@ -338,7 +343,7 @@ mod tests {
         assert_eq!(units(&[0, 0, 1]), []);
         assert_eq!(units(&[0, 0, 1, 0x65]), []);
         assert_eq!(units(&[0; 100]), []);
-        // A number that never ends.
+        // A number of zeros only, which never ends.
         let endless = [&[0, 0, 1, 0x65][..], &[0; 100]].concat();
         assert_eq!(units(&endless), []);
     }
@@ -346,7 +351,7 @@ mod tests {
     mod ffmpeg {
         use super::*;
 
-        /// What is lost costs until the next I frame, and nothing after it.
+        /// A lost frame lowers the quality until the next I frame, and not after it.
         #[test]
         #[ignore = "ffmpeg"]
         fn a_lost_frame_is_seen() {
@@ -366,11 +371,11 @@ mod tests {
             }
         }
 
-        /// Until the first I frame there is black, whatever else has come.
+        /// Frames before the first I frame are not shown; the picture stays black.
         #[test]
         #[ignore = "ffmpeg"]
         fn without_an_i_frame_nothing_is_shown() {
-            // Longer than ffmpeg looks for what it can decode.
+            // Longer than ffmpeg probes its input for a stream.
             let clip = Clip::encode(Duration::from_secs(8)).unwrap();
             let whole = clip.psnr(&[true; 200]).unwrap();
             let black = clip.psnr(&[false; 200]).unwrap();

@@ -1,4 +1,4 @@
-//! Flow completion time: what is measured, and what came out.
+//! Flow completion time: running a cell, and the statistics of its results.
 
 mod row;
 
@@ -10,11 +10,11 @@ pub use crate::cell::{
     Cell, DefaultPath, Direction, Records, RunResult, Size, SizeError, UnknownName, run_seed,
 };
 
-/// Runs `cell` on `arm` `runs` times and gives the results in order of the runs, whatever the
-/// number of `threads` (at least 1) the arm allows. `progress` is told of each finished run.
+/// Runs `cell` on `arm` `runs` times. Returns the results in the order of the runs, whatever the number
+/// of `threads` (at least 1), which only backends in virtual time use. Calls `progress` after each run.
 ///
 /// # Errors
-/// The arm's, of the first run that could not be made.
+/// The backend's error for the first run that could not be made.
 pub fn run(
     cell: &Cell,
     arm: Arm,

@@ -1,5 +1,5 @@
-//! The lab: experiments, each a definition that runs on any [`arm`], in the deterministic simulator
-//! or over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; and the
+//! The lab: experiments, each a definition that runs on an [`arm`], in the deterministic simulator or
+//! over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; and the
 //! program `braid-lab` ([`command`]), with peers for tests and benchmarks.
 #![forbid(unsafe_code)]
 

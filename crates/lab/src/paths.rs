@@ -8,7 +8,7 @@ use braid_links::text::{RateValue, TimeValue};
 use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
 use braid_units::value::{self, ValueError};
 
-/// What a path is written as; stands in every error.
+/// The syntax of a path, shown in every error.
 const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
                     `trace:FILE,40ms,1%,50`";
 /// Most paths between two hosts.
@@ -16,22 +16,21 @@ pub const MAX_PATHS: usize = 8;
 /// Longest queue, packets.
 const MAX_QUEUE: u32 = 1_000_000;
 
-/// A path between two hosts: alike in both directions.
+/// A path between two hosts, the same in both directions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathSpec {
-    /// What either direction carries.
+    /// Rate of either direction.
     pub rate: Rate,
-    /// Round-trip time without queues or serialisation; half of it is each way's delay.
+    /// Round-trip time without queues and serialisation; each direction delays by half of it.
     pub rtt: Duration,
-    /// Probability (0 to 1) with which a packet is lost, each way.
+    /// Probability (0 to 1) with which a packet is lost, in each direction.
     pub loss: f64,
-    /// Packets the queue of either direction holds, where the path says so itself.
+    /// Queue of either direction in packets, if the path sets its own.
     pub queue: Option<u32>,
 }
 
 impl PathSpec {
-    /// The settings of either direction, with a queue of `queue` packets where the path does not
-    /// name one.
+    /// Returns the settings of either direction, with a queue of `queue` packets if the path sets none.
     pub fn settings(&self, queue: u32) -> Settings {
         Settings {
             rate: self.rate.clone(),
@@ -43,8 +42,8 @@ impl PathSpec {
     }
 }
 
-/// Reads `rate,round-trip time,loss[,queue in packets]`. A rate `trace:FILE` is a mahimahi trace,
-/// read here.
+/// Reads `rate,round-trip time,loss[,queue in packets]`. A rate `trace:FILE` is a mahimahi trace, whose
+/// file is read here.
 impl FromStr for PathSpec {
     type Err = PathError;
 
@@ -95,7 +94,7 @@ fn packets(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A path that cannot be understood: what was read and what is expected.
+/// The error of a path that cannot be parsed: the text, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathError {
     read: String,
@@ -111,7 +110,7 @@ impl fmt::Display for PathError {
 
 impl std::error::Error for PathError {}
 
-/// All paths between two hosts, two or more, as they were written.
+/// All paths between two hosts, two or more, with their text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Paths {
     text: String,
@@ -119,7 +118,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The paths, in the order given.
+    /// Returns the paths in the order given.
     pub fn specs(&self) -> &[PathSpec] {
         &self.specs
     }
@@ -150,7 +149,7 @@ impl FromStr for Paths {
     }
 }
 
-/// As written.
+/// Writes the paths as they were read.
 impl fmt::Display for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

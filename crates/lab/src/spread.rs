@@ -6,23 +6,23 @@ use std::thread;
 
 use crate::arm::Error;
 
-/// How many runs to make, and by how many threads.
+/// A number of runs, and the threads that make them.
 #[derive(Clone, Copy)]
 pub struct Spread<'a> {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Threads; at least 1.
+    /// Number of threads, at least 1.
     pub threads: usize,
-    /// Told of each finished run.
+    /// Called after each run.
     pub progress: &'a (dyn Fn() + Sync),
 }
 
 impl Spread<'_> {
-    /// Makes the runs and gives their results in order, whatever the number of threads. `open` sets
-    /// up what a thread needs for its runs, `run` makes the run of a number, `close` takes down.
+    /// Makes the runs and returns their results in order, whatever the number of threads. `open` sets
+    /// up a thread's state, `run` makes the run of a number with it, `close` takes the state down.
     ///
     /// # Errors
-    /// That of the first run that could not be made.
+    /// The error of the first run that could not be made.
     pub fn over<S, T: Send>(
         self,
         open: impl Fn() -> Result<S, Error> + Sync,

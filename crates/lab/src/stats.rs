@@ -2,12 +2,12 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Mean of `sample`; `None` if it is empty.
+/// Returns the mean of `sample`; `None` if it is empty.
 pub fn mean(sample: &[f64]) -> Option<f64> {
     (!sample.is_empty()).then(|| sample.iter().sum::<f64>() / sample.len() as f64)
 }
 
-/// Standard deviation of the population that `sample` is drawn from (divisor n - 1); `None` with
+/// Returns the estimated standard deviation of the population of `sample` (divisor n - 1); `None` with
 /// fewer than two values.
 pub fn standard_deviation(sample: &[f64]) -> Option<f64> {
     let mean = mean(sample).filter(|_| sample.len() > 1)?;
@@ -15,18 +15,18 @@ pub fn standard_deviation(sample: &[f64]) -> Option<f64> {
     Some((squares / (sample.len() - 1) as f64).sqrt())
 }
 
-/// Half the width of the interval around the mean of `sample` that holds the population's mean with
-/// probability `confidence` (above 0, below 1), by Student's t distribution with n - 1 degrees of
-/// freedom; `None` with fewer than two values.
+/// Returns half the width of the confidence interval around the mean of `sample`, by Student's t
+/// distribution with n - 1 degrees of freedom. `confidence` is above 0 and below 1. `None` with fewer
+/// than two values.
 pub fn half_width(sample: &[f64], confidence: f64) -> Option<f64> {
     let sd = standard_deviation(sample)?;
     let t = student_t(sample.len() as u64 - 1, confidence)?;
     Some(t * sd / (sample.len() as f64).sqrt())
 }
 
-/// The t beyond which, on both sides together, a share of 1 - `confidence` of Student's
-/// distribution with `freedom` degrees of freedom lies; `None` without freedom or where
-/// `confidence` is not above 0 and below 1.
+/// Returns the t with a share of 1 - `confidence` of Student's distribution beyond it, on both sides
+/// together, for `freedom` degrees of freedom. `None` without freedom, or where `confidence` is not
+/// above 0 and below 1.
 pub fn student_t(freedom: u64, confidence: f64) -> Option<f64> {
     if confidence <= 0.0 || confidence >= 1.0 {
         return None;
@@ -35,9 +35,9 @@ pub fn student_t(freedom: u64, confidence: f64) -> Option<f64> {
     Some(distribution.inverse_cdf(0.5 + confidence / 2.0))
 }
 
-/// The quantile `q` (0 to 1) of a sample in ascending order, with linear interpolation between the
-/// two order statistics around place `(n - 1) q` (type 7 of Hyndman and Fan, "Sample Quantiles in
-/// Statistical Packages", 1996: the default of R and of NumPy); `None` if it is empty.
+/// Returns the quantile `q` (0 to 1) of a sample in ascending order; `None` if it is empty.
+/// Interpolates linearly between the two order statistics around place `(n - 1) q` (type 7 of Hyndman
+/// and Fan, "Sample Quantiles in Statistical Packages", 1996: the default of R and of NumPy).
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let place = sorted.len().checked_sub(1)? as f64 * q.clamp(0.0, 1.0);
     let below = sorted[place.floor() as usize];
@@ -45,23 +45,24 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     Some(below + (above - below) * place.fract())
 }
 
-/// The differences `a - b` of paired samples, pair by pair; `None` if they differ in length.
+/// Returns the differences `a - b` of paired samples; `None` if they differ in length.
 pub fn differences(a: &[f64], b: &[f64]) -> Option<Vec<f64>> {
     (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| a - b).collect())
 }
 
-/// Geometric mean of `sample`, all of it above 0; `None` if it is empty.
+/// Returns the geometric mean of `sample`, whose values are above 0; `None` if it is empty.
 pub fn geometric_mean(sample: &[f64]) -> Option<f64> {
     let logarithms: Vec<f64> = sample.iter().map(|x| x.ln()).collect();
     mean(&logarithms).map(f64::exp)
 }
 
-/// How probable a mean like that of `sample`, or one further above 0, would be if the population's
-/// were 0 (Student's t test, one-sided). 1 where that cannot be said: with fewer than two values.
+/// Returns the p-value of Student's one-sided t test that the population's mean is above 0. Returns 1
+/// with fewer than two values.
 pub fn p_above_zero(sample: &[f64]) -> f64 {
     let (Some(mean), Some(sd)) = (mean(sample), standard_deviation(sample)) else {
         return 1.0;
     };
+    // Without spread t is infinite, or not a number if the mean is 0.
     if sd == 0.0 {
         return if mean > 0.0 { 0.0 } else { 1.0 };
     }
@@ -70,8 +71,8 @@ pub fn p_above_zero(sample: &[f64]) -> f64 {
         .map_or(1.0, |distribution| distribution.sf(t))
 }
 
-/// Which of the hypotheses with these `p` values are rejected where the probability of rejecting
-/// any true one is to be at most `alpha`: Holm, "A Simple Sequentially Rejective Multiple Test
+/// Returns which of the hypotheses with these `p` values are rejected, so that the probability of
+/// rejecting any true one is at most `alpha`: Holm, "A Simple Sequentially Rejective Multiple Test
 /// Procedure", Scandinavian Journal of Statistics 6 (1979).
 pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
@@ -90,8 +91,8 @@ pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
 mod tests {
     use super::*;
 
-    /// The two-sided 95 % and 99 % columns of any table of Student's t (e.g. NIST/SEMATECH
-    /// e-Handbook of Statistical Methods, 1.3.6.7.2).
+    /// The two-sided 95 % and 99 % columns of any table of Student's t (e.g. NIST/SEMATECH e-Handbook
+    /// of Statistical Methods, 1.3.6.7.2).
     #[test]
     fn t_is_that_of_the_tables() {
         for (freedom, t95, t99) in [
@@ -113,8 +114,8 @@ mod tests {
         assert_eq!(student_t(9, 1.0), None);
     }
 
-    /// The example of NIST/SEMATECH e-Handbook 1.3.5.2 is not needed to check this one by hand:
-    /// deviations -3, -1, -1, -1, 0, 0, 2, 4 from 5 have squares that sum to 32.
+    /// A sample that can be checked by hand: the deviations -3, -1, -1, -1, 0, 0, 2, 4 from 5 have
+    /// squares that sum to 32.
     #[test]
     fn a_sample_by_hand() {
         let sample = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(half_width(&[3.0, 3.0], 0.95), Some(0.0));
     }
 
-    /// What `numpy.quantile` gives.
+    /// The expected values come from `numpy.quantile`.
     #[test]
     fn quantiles_interpolate() {
         let sorted = [1.0, 2.0, 3.0, 4.0];
@@ -165,8 +166,8 @@ mod tests {
         assert_eq!(geometric_mean(&[]), None);
     }
 
-    /// Half of what lies beyond the two-sided quantiles of the tables: with 9 degrees of freedom
-    /// and t = 2.262 that is 2.5 %.
+    /// The share beyond t on one side is half of the two-sided share in the tables: 2.5 % with 9
+    /// degrees of freedom and t = 2.262.
     #[test]
     fn a_mean_above_zero_is_as_probable_as_the_tables_say() {
         let alike: [f64; 10] = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
@@ -179,8 +180,8 @@ mod tests {
         assert_eq!(p_above_zero(&[2.0]), 1.0);
     }
 
-    /// Four hypotheses at 5 %: 0.01 is below 0.05 / 4 and 0.015 below 0.05 / 3, but 0.03 is not
-    /// below 0.05 / 2, and with it 0.04 stays.
+    /// Four hypotheses at 5 %: 0.01 is below 0.05 / 4 and 0.015 below 0.05 / 3. But 0.03 is not below
+    /// 0.05 / 2, so neither it nor 0.04 is rejected.
     #[test]
     fn holm_rejects_in_steps() {
         let rejected = holm(&[0.03, 0.01, 0.04, 0.015], 0.05);

@@ -1,5 +1,4 @@
-//! One long session, watched from its start to its end: what came when, and what became of every
-//! packet.
+//! One long session, observed from start to end: bytes over time, and the fate of every packet.
 
 mod ground;
 mod kernel;
@@ -22,79 +21,79 @@ use braid_wire::{Instant, Rng};
 
 use crate::arm::{Arm, Error};
 
-/// Distance of the looks at both ends.
+/// Interval at which both ends are read.
 pub const TICK: Duration = Duration::from_millis(100);
-/// Stream of the session's own random numbers, apart from those of a world's components.
+/// Stream of the session's own random numbers, apart from the streams of a world's components.
 const SESSION_STREAM: u64 = 1 << 42;
-/// The session opens up to this long after the start, so that runs without loss differ.
+/// Most time between the start of the world and the session's opening, so that runs without loss
+/// differ.
 const START_JITTER: Duration = Duration::from_millis(10);
 
-/// A session from server to client, and the world it takes place in.
+/// A session from server to client, and its world.
 #[derive(Debug)]
 pub struct Scene<'a> {
     /// Name of the strategy of both ends.
     pub strategy: &'a str,
     /// Settings of all engines.
     pub engine: Config,
-    /// The paths as they begin; the session opens on the first.
+    /// The paths at the start; the session opens on the first.
     pub paths: Vec<PathSettings>,
-    /// How both directions of the first change; of a client that moves, its own way to that path (over
-    /// links the path itself).
+    /// Changes of both directions of the first path. If the client moves, they apply to its own link to
+    /// that path, but over emulated links to the path itself.
     pub first: Schedule,
-    /// Others' traffic on each path, if there is any.
+    /// Background traffic on each path.
     pub background: Option<Background>,
-    /// What the server sends; the client reads it.
+    /// The server's role; the client reads what it sends.
     pub sends: Role,
-    /// For how long the world is watched.
+    /// Time for which the world is observed.
     pub span: Duration,
-    /// From the end of this tick on the client has another address on the first path, and the old one
-    /// no more.
+    /// The tick at whose end the client gets another address on the first path in place of the old one.
     pub moves: Option<usize>,
 }
 
-/// What was seen; times are seconds from the start of the world.
+/// The observations of a session; times are seconds from the start of the world.
 #[derive(Debug, Default)]
 pub struct Watched {
     /// The server's packets with payload of the session, in order of sending.
     pub packets: Vec<Packet>,
-    /// Messages that arrived, if it sends messages.
+    /// Messages that arrived, if the server sends messages.
     pub messages: Vec<Received>,
-    /// By tick, from the end of the first one on: bytes the client has read.
+    /// Bytes that the client has read, at the end of each tick.
     pub read: Vec<u64>,
-    /// By tick: bytes the server knows to have arrived.
+    /// Bytes that the server knows to have arrived, at the end of each tick.
     pub acked: Vec<u64>,
-    /// By tick: the client's paths on which a subflow is established, a bit each.
+    /// The client's paths with an established subflow, a bit each, at the end of each tick.
     pub subflows: Vec<u32>,
-    /// What the server's application had written.
+    /// Bytes that the server's application has written.
     pub written: u64,
-    /// Whether the client saw the end of all that was written.
+    /// True if the client has read everything up to the end of the stream.
     pub ended: bool,
 }
 
 /// A packet of the session.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Packet {
-    /// The path it was sent on.
+    /// The path on which it was sent.
     pub path: usize,
-    /// Whether its bytes were never sent before.
+    /// True if none of its bytes was sent before.
     pub new: bool,
     /// Its place in the stream, bytes.
     pub dsn: u64,
     /// Payload bytes.
     pub len: u64,
-    /// When it was sent.
+    /// Time of sending.
     pub sent: f64,
-    /// When it arrived, if ever.
+    /// Time of arrival, if it arrived.
     pub arrived: Option<f64>,
-    /// Bytes of it that the client had not had before.
+    /// Bytes in it that the client did not have before.
     pub fresh: u64,
 }
 
 impl Scene<'_> {
-    /// Plays it with the engine at both ends: in virtual time or over emulated links.
+    /// Plays the session with the engine at both ends, in virtual time or over emulated links.
     ///
     /// # Errors
-    /// As [`play`](Self::play) and [`play_over_links`](Self::play_over_links).
+    /// The errors of [`play`](Self::play) and [`play_over_links`](Self::play_over_links).
     pub fn play_on(&self, arm: Arm, seed: u64) -> Result<Watched, Error> {
         match arm.is_virtual() {
             true => self.play(seed),
@@ -102,20 +101,20 @@ impl Scene<'_> {
         }
     }
 
-    /// The path on which the client has its second address, which stands behind all others.
+    /// Returns the path of the client's second address, the last of its paths.
     pub fn second(&self) -> PathId {
         PathId(self.paths.len() as u8)
     }
 
-    /// Looks that there are at each end.
+    /// Returns the number of ticks in the span.
     fn ticks(&self) -> usize {
         self.span.div_duration_f64(TICK).round() as usize
     }
 
-    /// Plays it in the simulated world of `seed`.
+    /// Plays the session in the simulated world of `seed`.
     ///
     /// # Errors
-    /// There is no such strategy; the session does not open; an oracle saw a rule broken.
+    /// There is no such strategy; the session does not open; an oracle found a violation.
     pub fn play(&self, seed: u64) -> Result<Watched, Error> {
         braid_strategy::by_name(self.strategy).map_err(|e| Error::Usage(e.to_string()))?;
         let config = TransferConfig {
@@ -131,7 +130,7 @@ impl Scene<'_> {
         };
         transfer.world.keep_violations();
         let (up, down) = match self.moves {
-            // It is out of reach of the client alone, and not of those it shares the path with.
+            // Only the client leaves the path's reach, not the hosts that share the path.
             Some(_) => transfer.world.interfaces(transfer.client)[0],
             None => transfer.links[0],
         };
@@ -186,20 +185,20 @@ impl Scene<'_> {
     }
 }
 
-/// Lets a client know its second address on the first path, which is not in use yet.
+/// Adds the client's second address on the first path, which is not in use yet.
 fn prepare(stack: &mut Stack, now: Instant) {
     let path = stack.add_path(PathConfig::v4(external_addr(0)));
     let path = path.expect("a client has few paths");
     stack.set_path_up(now, path, false);
 }
 
-/// The client has its second address, on the path `to`, instead of the first.
+/// Moves the client from its first address to its second, on the path `to`.
 fn moved(stack: &mut Stack, now: Instant, to: PathId) {
     stack.set_path_up(now, PathId(0), false);
     stack.set_path_up(now, to, true);
 }
 
-/// The client's second address at the first path's router, and a link to there.
+/// Adds the client's second address to the first path's router, with a link to it.
 fn add_second_address(transfer: &mut Transfer) {
     let (client, router) = (transfer.client, transfer.boxes[0]);
     let world = &mut transfer.world;
@@ -241,7 +240,7 @@ impl Watched {
     }
 }
 
-/// Collects the packets of the session from a log.
+/// A reader of a log that collects the packets of the session.
 #[derive(Debug, Clone)]
 struct Packets {
     /// The link by which the server reaches each path.
@@ -282,14 +281,14 @@ impl Packets {
     }
 }
 
-/// Returns whether a read or write may be repeated: no progress within its timeout, or a signal (also
-/// SIGCONT) came meanwhile.
+/// Returns whether a read or write may be repeated, after its timeout without progress or after a
+/// signal (also SIGCONT).
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted)
 }
 
-/// Seconds from the start of a world.
+/// Returns the seconds from the start of a world.
 pub fn seconds(at: Instant) -> f64 {
     at.saturating_since(world::START).as_secs_f64()
 }
@@ -325,7 +324,7 @@ mod tests {
         assert_ne!(play(1), play(2));
     }
 
-    /// Every byte that was read came with a packet on one of the paths, and later than it was sent.
+    /// Checks that every byte read came with a packet on one of the paths, later than it was sent.
     fn assert_consistent(seen: &Watched) {
         assert_eq!((seen.read.len(), seen.acked.len()), (40, 40));
         let (fresh, read) = (fresh(seen), seen.read[39]);
@@ -337,13 +336,13 @@ mod tests {
             assert!(here().next().is_some());
             let least = [0.010, 0.020][path];
             let in_time = |p: &Packet| p.arrived.is_none_or(|at| at >= p.sent + least);
-            // A packet that arrives after it was sent again is taken for the later one.
+            // An old packet that arrives after its retransmission is taken for the retransmission.
             assert!(here().filter(|p| p.new).all(in_time));
         }
         assert!(seen.subflows.contains(&0b11));
     }
 
-    /// The same, and the session was served in time all along.
+    /// Checks the same, and that the session was served in time throughout.
     fn assert_fits_together(seen: &Watched) {
         assert_consistent(seen);
         let (fresh, read) = (fresh(seen), seen.read[39]);
@@ -400,8 +399,8 @@ mod tests {
         assert_eq!(kernel.read.len(), 40);
     }
 
-    /// Plays sessions until one is `whole`, and returns that. A session lasts 4 s of the wall clock: on a
-    /// machine that stands still for most of these, its subflows and bytes may come too late.
+    /// Plays sessions until one is `whole`, and returns it. A session lasts 4 s of the wall clock; on a
+    /// machine that stands still for most of them, its subflows and bytes may come too late.
     fn first_whole(
         play: impl Fn(u64) -> Result<Watched, Error>,
         whole: impl Fn(&Watched) -> bool,
@@ -421,8 +420,8 @@ mod tests {
     mod soak {
         use super::*;
 
-        /// The session with the engine and with the kernel's sockets; `None` where this machine cannot
-        /// say.
+        /// Plays the session with the engine and with the kernel's sockets; `None` if this machine is
+        /// not able to or is too busy.
         fn over_links(seed: u64) -> Option<[Watched; 2]> {
             if !can_play_over_links() {
                 return None;
@@ -446,7 +445,7 @@ mod tests {
                 return;
             };
             assert_fits_together(&ours);
-            // Two paths of 10 Mbit/s, of which others have two.
+            // Two paths of 10 Mbit/s each, of which background traffic takes two.
             let (ours, its) = (ours.read[39], kernel.read[39]);
             assert!((ours / 4..ours * 4).contains(&its), "{ours} and {its}");
         }

@@ -1,5 +1,5 @@
-//! What `braid-lab run grid` finds in full, on a few cells: the adaptive strategy is at least as
-//! good as the others, and costs no more than it may.
+//! A small version of `braid-lab run grid`: the adaptive strategy is at least as good as the others,
+//! and its copies stay within their bounds.
 
 use braid_lab::arm::Arm;
 use braid_lab::fct::{self, Cell, DefaultPath, Records, RunResult};
@@ -7,7 +7,7 @@ use braid_lab::stats;
 
 const RUNS: u64 = 40;
 
-/// Connections open on each path in turn.
+/// Returns a cell whose connections open on each path in turn.
 fn cell(paths: &str, size: &str, strategy: &str) -> Cell {
     Cell {
         strategy: strategy.to_owned(),
@@ -27,8 +27,8 @@ fn mean_ms(results: &[RunResult]) -> f64 {
     stats::mean(&ms).unwrap()
 }
 
-/// Equal and unequal paths, with and without loss; nothing is known of them. The cells are such that
-/// 40 runs tell; where they are lossy the margin is wider.
+/// Equal and unequal paths, with and without loss, without records. 40 runs suffice to compare in these
+/// cells; the margin is wider where packets are lost.
 #[test]
 fn no_other_is_faster_from_a_cold_start() {
     for (paths, size, margin) in [
@@ -60,7 +60,7 @@ fn records_decide_where_a_connection_opens() {
         ours <= 0.9 * minrtt && ours <= 1.02 * fsa,
         "{ours} {fsa} {minrtt}"
     );
-    // Nothing is known: every other connection opens on the poor path.
+    // Without records every other connection opens on the poor path.
     let cold = Cell {
         records: Records::Cold,
         ..warm("adaptive")
@@ -68,7 +68,7 @@ fn records_decide_where_a_connection_opens() {
     assert!(mean_ms(&run(&cold)) > 1.1 * ours);
 }
 
-/// A lost SYN costs a quarter of a second and no more than that.
+/// A lost SYN costs a quarter of a second instead of a whole one (RFC 6298).
 #[test]
 fn a_second_syn_makes_up_for_a_lost_one() {
     const HEAVY: &str = "5mbit,40ms,10%;5mbit,40ms,10%";

@@ -1,8 +1,8 @@
-//! The arms in wall-clock time, against the simulator.
+//! The backends in wall-clock time, against the simulator.
 //!
-//! Tests outside the module `soak` take each run, however late the links were, and bound times from below
-//! only: a busy machine makes them longer. Those in the module `soak` conclude nothing from a machine that
-//! is too busy to emulate links, and say so.
+//! Tests outside the module `soak` keep every run, however late the links were, and bound times only
+//! from below, because a busy machine makes them longer. Tests in the module `soak` draw no conclusion
+//! on a machine that is too busy to emulate links, and say so.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,7 @@ fn is_possible(arm: Arm) -> bool {
     true
 }
 
-/// Makes runs that count however late the links are; `None` where this machine has no namespaces.
+/// Makes runs that are kept however late the links were; `None` if this machine has no namespaces.
 fn made(cell: &Cell, arm: Arm, runs: u64) -> Option<Row> {
     if !is_possible(arm) {
         return None;
@@ -39,16 +39,16 @@ fn made(cell: &Cell, arm: Arm, runs: u64) -> Option<Row> {
     Some(Row::new(cell, arm, &results))
 }
 
-/// Two paths of the same rate, without losses.
+/// Two paths of the same rate, without loss.
 const CLEAN: &str = "5mbit,40ms,0%;5mbit,100ms,0%";
-/// The same with losses.
+/// Two paths of the same rate, with loss.
 const LOSSY: &str = "5mbit,40ms,1%;5mbit,100ms,1%";
 
-/// A trace of packet times in a file that is removed when this is dropped.
+/// A trace of packet times in a file, which is removed when the value is dropped.
 struct Trace(PathBuf);
 
 impl Trace {
-    /// Nothing for 200 ms, then a packet each 4 ms for 100 ms: 1 Mbit/s in the mean.
+    /// Creates a trace with no packet for 200 ms, then one each 4 ms for 100 ms: 1 Mbit/s in the mean.
     fn with_gaps() -> Trace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl Drop for Trace {
     }
 }
 
-/// Both directions, each with subflows that are established first and with subflows that are not.
+/// Returns both directions of `cell`, each with and without subflows that are established first.
 fn directions(cell: &Cell) -> Vec<Cell> {
     let of = |(direction, warm_subflows)| Cell {
         direction,
@@ -85,7 +85,7 @@ fn directions(cell: &Cell) -> Vec<Cell> {
         .into()
 }
 
-/// Cells in which every option differs from the default.
+/// Returns cells in which every option differs from the default.
 fn cells_of_every_option() -> Vec<Cell> {
     let paths = "20mbit,10ms,0%;10mbit,20ms,0%;10mbit,30ms,0%";
     directions(&Cell {
@@ -99,7 +99,7 @@ fn kernel_cells() -> Vec<Cell> {
     directions(&cell("20mbit,10ms,0%;10mbit,30ms,0%", "1M"))
 }
 
-/// Good and poor first path, and a small initial window.
+/// Returns cells with a good first path, a poor one, and a small initial window.
 fn first_path_cells() -> [Cell; 3] {
     [(0, 10), (1, 10), (0, 3)].map(|(path, initial_window)| Cell {
         default_path: DefaultPath::Path(path),
@@ -143,19 +143,19 @@ fn the_kernel_makes_the_same_transfer() {
         // 1 MiB at 30 Mbit/s takes 280 ms.
         assert!(fct(&row) >= 280.0, "{row:?}");
         assert!(row.bytes_by_path.iter().sum::<u64>() >= 2 << 20, "{row:?}");
-        // One for each run at most; none where the kernel does not count them.
+        // At most one join for each run; 0 where the kernel does not count them.
         assert!(row.join_syns <= 2, "{row:?}");
-        // A subflow that is not established first may come when all is sent, on a busy machine.
+        // On a busy machine a subflow that is not established first may come after all bytes are sent.
         if cell.warm_subflows {
             assert_uses_all_paths(&row);
         }
     }
 }
 
-/// Each of two runs sends bytes on both paths.
+/// Checks that each of two runs sends bytes on both paths.
 fn assert_uses_all_paths(row: &Row) {
     assert!(row.bytes_by_path.iter().all(|bytes| *bytes > 0), "{row:?}");
-    // One for each run; none where the kernel does not count them.
+    // One join for each run; 0 where the kernel does not count them.
     assert!(row.join_syns == 2 || row.join_syns == 0, "{row:?}");
 }
 
@@ -167,11 +167,11 @@ fn the_kernel_takes_its_first_path_and_initial_window_from_the_cell() {
         return;
     };
     assert_eq!((poor.completed, narrow.completed), (1, 1));
-    // One round trip of 200 ms opens the connection, half of one brings the request, and 20 ms of
-    // the other path the response. Over the good path alone all takes 75 ms.
+    // The connection takes one round trip of 200 ms to open, half of one for the request, and the
+    // response 20 ms over the other path. Over the good path alone all takes 75 ms.
     assert!(fct(&poor) >= 300.0, "{poor:?}");
-    // Four windows of 3, 6, 12 ... packets are sent 20 ms apart and the first arrives after 40 ms;
-    // of 10, 20 ... two are enough.
+    // Four windows of 3, 6, 12 … packets leave 20 ms apart, and the first arrives after 40 ms. Of 10,
+    // 20 … packets two windows are enough.
     assert!(fct(&narrow) >= 100.0, "{narrow:?}");
 }
 
@@ -191,20 +191,20 @@ fn an_unknown_congestion_control_of_the_kernel_is_named() {
     );
 }
 
-/// Times of the wall clock.
+/// Tests that judge times of the wall clock.
 mod soak {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
 
-    /// Held during a measurement, since two would disturb each other.
+    /// Held during a measurement, since two at a time would disturb each other.
     static MACHINE: Mutex<()> = Mutex::new(());
 
     fn machine() -> MutexGuard<'static, ()> {
         MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes runs during which the links are on time; `None` where this machine cannot.
+    /// Makes runs during which the links are on time; `None` if this machine is not able to.
     fn measured(cell: &Cell, arm: Arm, runs: u64) -> Option<Row> {
         Some(Row::new(cell, arm, &results(cell, arm, runs)?))
     }
@@ -223,7 +223,7 @@ mod soak {
         }
     }
 
-    /// The means of both arms are within 5 % and 3 ms of each other.
+    /// Checks that the means of both backends are within 5 % plus 3 ms of each other.
     fn assert_agreement(cell: &Cell, runs: u64) {
         let _machine = machine();
         let Some(links) = measured(cell, Arm::Links, runs) else {
@@ -247,8 +247,8 @@ mod soak {
         assert_agreement(&cell(CLEAN, "1M"), 4);
     }
 
-    /// Losses fall on the packets of the same number in both arms, so that each run is much the same.
-    /// Not all need be: a packet sent a little later may meet another fate, and its flow another end.
+    /// Losses fall on packets of the same number with both backends, so most runs are nearly equal.
+    /// Some may differ, since a packet that leaves a little later may change what follows.
     #[test]
     #[ignore = "soak"]
     fn links_agree_with_the_simulator_where_packets_are_lost() {
@@ -304,7 +304,7 @@ mod soak {
             return;
         };
         assert!(fct(&poor) > fct(&good) + 150.0, "{good:?} {poor:?}");
-        // Three windows of 10, 20 ... packets do, of 3, 6, 12 ... one more is needed.
+        // Where three windows of 10, 20 … packets suffice, windows of 3, 6, 12 … need one more.
         assert!(fct(&narrow) > fct(&good) + 15.0, "{good:?} {narrow:?}");
     }
 }

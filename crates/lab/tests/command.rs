@@ -1,4 +1,4 @@
-//! `braid-lab`, as a user runs it. None of this needs privileges.
+//! `braid-lab` as a user runs it. None of these tests needs privileges.
 
 #[path = "common/outcomes.rs"]
 mod outcomes;
@@ -18,7 +18,7 @@ fn lab(arguments: &[&str]) -> Output {
         .expect("braid-lab starts")
 }
 
-/// The JSON of a measurement over [`PATHS`].
+/// Returns the JSON of a measurement over [`PATHS`].
 fn measured(arguments: &[&str]) -> Vec<u8> {
     let output = lab(&[&["fct", "--json", "--paths", PATHS], arguments].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -109,7 +109,7 @@ fn a_table_has_a_line_for_each_cell() {
     assert!(lines.iter().all(|l| l.ends_with("3/3")), "{text}");
 }
 
-/// One line that shows what was read and what is expected, and exit code 2.
+/// Wrong input is answered by one line with the value read and the values expected, and by exit code 2.
 #[test]
 fn bad_input_is_answered_in_one_line() {
     let with = |option: &'static str, value: &'static str| {
@@ -159,7 +159,7 @@ fn bad_input_is_answered_in_one_line() {
     }
 }
 
-/// The first run of each cell, without a change to what is measured.
+/// The first run of each cell is recorded, and the results do not change.
 #[test]
 fn runs_are_recorded() {
     let out = std::env::temp_dir().join(format!("braid-record-{}", std::process::id()));
@@ -188,7 +188,7 @@ fn runs_are_recorded() {
     );
     for (name, bytes) in files {
         let bytes = bytes.expect("the file");
-        // Whole, and as large as the transfer asks for.
+        // Each file is complete, and as large as the transfer requires.
         let least = if bytes[0] == b'{' { 2_000 } else { 4 << 10 };
         assert!(bytes.len() > least, "{name:?}: {} bytes", bytes.len());
         assert!(
@@ -221,7 +221,7 @@ fn runs_that_cannot_be_recorded_are_refused() {
     );
 }
 
-/// A path that carries nothing: the flow does not arrive, which is said and seen in the exit code.
+/// A path carries nothing: the flow does not arrive, which the output and the exit code show.
 #[test]
 fn a_flow_that_does_not_arrive_is_not_counted() {
     let paths = "5mbit,40ms,100%;5mbit,40ms,100%";
@@ -269,14 +269,15 @@ fn an_experiment_is_listed_run_and_reported() {
     let figures: Value = serde_json::from_slice(&figures.stdout).expect("JSON");
     assert_eq!(figures["results"], 1);
     assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
-    // 6 sizes and 4 ways to start, with 2 initial windows.
+    // 6 sizes and 4 variants of the start, with 2 initial windows.
     assert_eq!(cells.expect("the cells"), 48);
 }
 
-/// One of each kind: flows, captures, a session over time, an address that changes, box and server.
+/// One experiment of each kind: flows, captures, a session over time, a change of address, box and
+/// server.
 const SMOKE: [&str; 5] = ["fsa-2a", "fsa-6a", "po-6", "maps-5", "tm-3"];
 
-/// The form that programs read, and the same bytes for the same seed.
+/// The form for programs, with the same bytes for the same seed.
 #[test]
 fn outcomes_are_an_array_of_objects() {
     let out = std::env::temp_dir().join(format!("braid-json-{}", std::process::id()));
@@ -298,7 +299,7 @@ fn outcomes_are_an_array_of_objects() {
     assert_outcomes(&first, &SMOKE, 3);
 }
 
-/// One line where it is all that was asked for; elsewhere it is skipped.
+/// A missing program is an error of one line if its experiment is the only one, and skips it otherwise.
 #[test]
 fn an_experiment_says_what_it_lacks() {
     let out = std::env::temp_dir().join(format!("braid-lacks-{}", std::process::id()));
@@ -345,7 +346,8 @@ fn an_experiment_says_where_it_runs() {
     );
 }
 
-/// Before anything is measured: a million runs would take longer than anyone waits.
+/// A wrong directory is refused before anything is measured: a million runs would take too long to wait
+/// for.
 #[test]
 fn results_without_a_place_are_refused_at_once() {
     let taken = std::env::temp_dir().join(format!("braid-taken-{}", std::process::id()));
@@ -405,7 +407,8 @@ fn an_unknown_experiment_is_answered_with_near_ones() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// One version longer: with a line that names the new option, and the same results.
+/// The old name is taken for one more version, with a line that names the new option and the same
+/// results.
 #[test]
 fn the_old_name_of_the_backend_is_taken_with_a_warning() {
     let output = |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! Measurements on the simulator against figures worked out by hand.
+//! Measurements in the simulator against figures worked out by hand.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult, run_see
 
 /// Two paths of 5 Mb/s without loss, 40 and 100 ms.
 const CLEAN: &str = "5mbit,40ms,0%;5mbit,100ms,0%";
-/// The second loses.
+/// The same paths, with loss on the second.
 const LOSSY: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
 
 fn cell(paths: &str, size: &str) -> Cell {
@@ -24,9 +24,9 @@ fn mean_ms(results: &[RunResult]) -> f64 {
     row.fct_ms.mean.unwrap()
 }
 
-/// 4 kB in three packets: a round trip for the handshake, one for request and answer, and at
-/// 5 Mb/s 1.6 µs for each byte of SYN, SYN/ACK, request and answer with their headers. Nothing
-/// leaves by the second path, whose handshake takes 200 ms.
+/// 4 kB in three packets take a round trip for the handshake, one for request and answer, and at 5 Mb/s
+/// 1.6 µs for each byte of SYN, SYN/ACK, request and answer with their headers. Nothing leaves by the
+/// second path, whose handshake takes 200 ms.
 #[test]
 fn a_small_flow_takes_two_round_trips_and_its_serialisation() {
     for (path, rtt) in [(0, 40.0), (1, 100.0)] {
@@ -44,7 +44,7 @@ fn a_small_flow_takes_two_round_trips_and_its_serialisation() {
             assert_eq!(result.bytes_by_path[path], 4096);
             assert_eq!(result.bytes_by_path.iter().sum::<u64>(), 4096);
             assert_eq!(result.retransmissions, 0);
-            // The answer's 4168 to 4312 bytes without its first packet.
+            // The answer has 4168 to 4312 bytes without its first packet.
             let data = result.fct_data.as_secs_f64() * 1e3;
             assert!((4.0..5.0).contains(&data), "{data}");
         }
@@ -64,7 +64,7 @@ fn warm_subflows_save_the_handshake() {
     assert!(results.iter().all(|r| r.join_syns == 1), "{results:?}");
 }
 
-/// A strategy is asked as long as anything is outstanding: with all subflows established and alike,
+/// A strategy is asked as long as any byte is unacknowledged. With all subflows established and equal,
 /// each carries the whole of a flow that one of them could have taken at once.
 #[test]
 fn redundant_sends_everything_on_every_path() {
@@ -77,7 +77,7 @@ fn redundant_sends_everything_on_every_path() {
     for result in run(&on("redundant"), 10) {
         assert_eq!(result.bytes_by_path, [4000; 3]);
     }
-    // In turn it is a segment each.
+    // Round robin puts a segment on each path.
     for result in run(&on("roundrobin"), 10) {
         assert_eq!(result.bytes_by_path.iter().sum::<u64>(), 4000);
         assert!(result.bytes_by_path.iter().all(|b| *b < 1440), "{result:?}");
@@ -91,7 +91,8 @@ fn an_upload_ends_at_the_server() {
         ..cell(CLEAN, "4k")
     };
     let results = run(&cell, 5);
-    // The handshake's round trip, half of one for the data, which is one flight, and 7 ms to serialise it.
+    // One round trip for the handshake, half of one for the data (one flight), and 7 ms of
+    // serialisation.
     let mean = mean_ms(&results);
     assert!((66.0..69.0).contains(&mean), "{mean}");
     assert!(
@@ -130,7 +131,7 @@ fn a_large_flow_uses_both_paths() {
     }
 }
 
-/// The second path is a recorded one, of 12 Mb/s: 1500 bytes each millisecond.
+/// The second path plays a trace of 12 Mb/s: 1500 bytes each millisecond.
 #[test]
 fn a_trace_carries_what_it_recorded() {
     let file = std::env::temp_dir().join(format!("braid-fct-trace-{}", std::process::id()));
@@ -162,7 +163,7 @@ fn three_paths_carry_more_than_two() {
     );
 }
 
-/// Each path in turn: the first run is that of path 0, the second that of path 1.
+/// Runs open on each path in turn: the first as with path 0, the second as with path 1.
 #[test]
 fn mixed_runs_open_on_each_path_in_turn() {
     let with = |default_path| {
@@ -181,7 +182,7 @@ fn mixed_runs_open_on_each_path_in_turn() {
     assert!(mix[1].fct > mix[0].fct + Duration::from_millis(60));
 }
 
-/// Results are those of the seed, whatever the number of threads.
+/// Results depend on the seed, not on the number of threads.
 #[test]
 fn threads_change_nothing() {
     let cell = cell(LOSSY, "64k");
@@ -194,7 +195,7 @@ fn threads_change_nothing() {
     assert_ne!(with(1), run(&other, 12));
 }
 
-/// The initial window bounds the first flight: 64 kB need one round trip more with 3 segments.
+/// The initial window bounds the first flight: 32 kB need at least one more round trip with 3 segments.
 #[test]
 fn a_small_initial_window_takes_longer() {
     let small = Cell {

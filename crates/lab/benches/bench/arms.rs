@@ -1,5 +1,5 @@
-//! The simulator against emulated links: the same flows by the same engine, with losses on the
-//! packets of the same numbers.
+//! Mean flow completion times of the simulator against emulated links: the same flows by the same
+//! engine, which lose the packets of the same numbers.
 
 use braid::failure::Failure;
 use braid_lab::arm::Arm;
@@ -13,11 +13,12 @@ const PATHS: [&str; 2] = [
     "5mbit,40ms,1%;5mbit,100ms,1%",
 ];
 const SIZES: [&str; 4] = ["16k", "64k", "256k", "1M"];
-/// The means may differ by this share of the simulator's, and by this much.
+/// Largest difference between the means: this share of the simulator's mean plus this many
+/// milliseconds.
 const SHARE: f64 = 0.05;
 const MILLISECONDS: f64 = 3.0;
 
-/// One cell on both arms.
+/// Both means of one cell, and the verdict on their difference.
 #[derive(Debug, Serialize)]
 pub struct Agreement {
     paths: String,
@@ -30,7 +31,7 @@ pub struct Agreement {
     holds: bool,
 }
 
-/// Measures all cells with `runs` runs on each arm.
+/// Measures every cell with `runs` runs on each backend.
 pub fn measure(runs: u64) -> Result<Vec<Agreement>, Failure> {
     let cells = PATHS.iter().flat_map(|p| SIZES.map(|size| (*p, size)));
     cells
@@ -61,7 +62,7 @@ fn agreement(paths: &str, size: &str, runs: u64) -> Result<Agreement, Failure> {
     })
 }
 
-/// For people.
+/// Prints the rows as text.
 pub fn print(rows: &[Agreement]) {
     println!("mean flow completion time, simulator and emulated links, ms (minrtt, cubic):");
     println!(

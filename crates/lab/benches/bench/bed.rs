@@ -1,4 +1,4 @@
-//! The testbed of what goes through box and server: user to content host.
+//! Testbeds for benchmarks through box and server: a user, the gateways, and a content host.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -10,26 +10,26 @@ use braid_testbed::bed::{self, Bed};
 use braid_testbed::render::{in_clear, render_config};
 use braid_testbed::{Options, RenderConfig, Rendered, Role, netns};
 
-/// Longest that anything is waited for.
+/// Longest wait for a process or an answer.
 pub const LONGEST: Duration = Duration::from_secs(20);
-/// Of what is offered beside nginx.
+/// The port of the content host's plain listener; nginx has port 80.
 const PORT: u16 = 8_080;
 
-/// What users' connections go through.
+/// The programs that carry users' connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateways {
     /// Box and server.
     Braid,
-    /// Box and server without protection.
+    /// Box and server with plaintext between them.
     Clear,
-    /// Relays in their place.
+    /// Relays in place of box and server, without encryption.
     Relays,
     /// Relays that encrypt.
     Shadowsocks,
 }
 
 impl Gateways {
-    /// For names and progress.
+    /// Returns the name used for testbeds and progress messages.
     pub fn name(self) -> &'static str {
         match self {
             Gateways::Braid => "braid",
@@ -43,7 +43,7 @@ impl Gateways {
         matches!(self, Gateways::Braid | Gateways::Clear)
     }
 
-    /// Name of a testbed with these.
+    /// Returns the name of a testbed with these gateways.
     fn bed(self) -> String {
         format!("bench{}{}", std::process::id(), self.name())
     }
@@ -57,8 +57,8 @@ impl Gateways {
     }
 }
 
-/// With box and server running, with these `settings` in the box's configuration and links of these rates
-/// and delays.
+/// Starts box and server between links of these rates and delays, with `settings` appended to the box's
+/// configuration.
 pub fn up(
     gateways: Gateways,
     links: [(&str, &str); 2],
@@ -79,7 +79,7 @@ pub fn up(
     Ok(bed)
 }
 
-/// The same hosts with links that nothing holds back, for these gateways. Nothing is started.
+/// Builds the same hosts with links that nothing holds back, and starts no gateway.
 pub fn unshaped(gateways: Gateways, congestion: &str) -> Result<Bed, Failure> {
     let cubic = "congestion = \"cubic\"";
     let mut text = bed::unshaped(&gateways.bed());
@@ -102,7 +102,7 @@ fn build(description: &str, render: RenderConfig) -> Result<Bed, Failure> {
     Ok(Bed::up(bed::spec(description)?, options, || false)?)
 }
 
-/// Listens on the content host.
+/// Opens a listener on the content host.
 pub fn listen(bed: &Bed) -> Result<TcpListener, Failure> {
     let host = bed.testbed.layout().host("content")?;
     let address: SocketAddr = (host.interfaces[0].address4, PORT).into();

@@ -1,4 +1,4 @@
-//! What users fetch: whoever asks the content host for so many bytes gets them.
+//! A server that sends as many bytes as a user asks for, and the user's part.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use braid_testbed::bed::Bed;
 
 use crate::bed::{self, LONGEST};
 
-/// Serves on the content host until the process ends; its address.
+/// Serves on the content host until the process ends. Returns the listener's address.
 pub fn offer(bed: &Bed) -> Result<SocketAddr, Failure> {
     let listener = bed::listen(bed)?;
     let address = listener.local_addr()?;
@@ -18,11 +18,11 @@ pub fn offer(bed: &Bed) -> Result<SocketAddr, Failure> {
     Ok(address)
 }
 
-/// Eight bytes say how many are wanted.
+/// Answers every connection. A request is the number of bytes wanted, eight bytes in network order.
 fn serve(listener: &TcpListener) {
     for stream in listener.incoming().flatten() {
         thread::spawn(move || {
-            // A user that is gone wants nothing.
+            // The user may have closed the connection.
             let _ = answer(stream);
         });
     }
@@ -42,8 +42,8 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Fetches so many bytes, in the calling thread's namespace; how long it took from before the SYN to the
-/// last of them.
+/// Fetches `bytes` bytes from the calling thread's namespace. Returns the time from before the SYN to
+/// the last byte.
 pub fn fetch(content: SocketAddr, bytes: u64) -> io::Result<Duration> {
     let since = Instant::now();
     let mut stream = TcpStream::connect(content)?;

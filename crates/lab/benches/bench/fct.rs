@@ -1,6 +1,7 @@
-//! What protection costs a small download: the same ones through box and server with it and without, in
-//! pairs, over the links of [`slow`](crate::slow). Once by connections that wait for users, and once by
-//! such as are opened then: a ticket is to make the handshake of TLS free of round trips.
+//! The cost of protection for small downloads: the same downloads through box and server with it and
+//! without, in pairs, over the links of [`slow`](crate::slow). They are measured once over pooled
+//! connections, and once over connections opened on demand, where a session ticket should spare the
+//! round trips of the TLS handshake.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -17,33 +18,33 @@ use crate::slow;
 use crate::speed::Spread;
 
 const SIZES: [u64; 3] = [4_000, 16_000, 64_000];
-/// Between two pairs: queues run empty, and new connections wait, joined on both links.
+/// Pause before a pair: queues run empty, and new pooled connections open their subflows on both links.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Box and server are started anew so often: what they learn of the links in the first seconds decides how
-/// they serve what comes then.
+/// Times that box and server are started anew. Their measurements of the links in the first seconds
+/// decide how they serve later downloads, so one start would be a single sample.
 const STARTS: u64 = 5;
-/// Downloads before those that count: the first user of a box has no ticket.
+/// Uncounted downloads after a start: the first connection of a box has no session ticket.
 const FIRST: usize = 3;
-/// What protection may add: this much, and this share of what it takes in clear.
+/// Most that protection may add: a constant, and a share of the plaintext time.
 const BAR_MS: f64 = 1.0;
 const BAR_SHARE: f64 = 0.05;
 
-/// Downloads of one size.
+/// All downloads of one size.
 #[derive(Debug, Serialize)]
 pub struct Fct {
-    /// Connections to the server wait for users.
+    /// True if connections to the server wait in the pool for users.
     warm: bool,
     bytes: u64,
-    /// Of each run, ms from before the user's SYN to the last byte.
+    /// Time of each run from before the user's SYN to the last byte, ms.
     protected_ms: Vec<f64>,
     clear_ms: Vec<f64>,
     median: Comparison,
     mean: Comparison,
-    /// How late the links delivered, 99th percentile; over 1,000 the runs are worth nothing.
+    /// 99th percentile of the emulator's lateness, µs; above 1,000 the runs are worth nothing.
     lateness_p99_us: f64,
 }
 
-/// Of all runs, ms.
+/// One statistic over all runs, ms.
 #[derive(Debug, Serialize)]
 struct Comparison {
     protected: f64,
@@ -52,13 +53,13 @@ struct Comparison {
     holds: bool,
 }
 
-/// All sizes, `runs` pairs of each.
+/// Measures all sizes with `runs` pairs of each.
 pub fn measure(runs: u64) -> Result<Vec<Fct>, Failure> {
     let mut rows = Vec::new();
     for warm in [true, false] {
         let mut cells = SIZES.map(|bytes| Fct::new(warm, bytes));
         for start in 0..STARTS.min(runs) {
-            // Those of this start.
+            // Every start takes an equal share of the runs.
             let runs = (start..runs).step_by(STARTS as usize);
             one_start(&mut cells, warm, runs)?;
         }
@@ -67,7 +68,7 @@ pub fn measure(runs: u64) -> Result<Vec<Fct>, Failure> {
     Ok(rows)
 }
 
-/// Box and server of both ways anew, and these runs of each size.
+/// Starts box and server of both variants anew, and makes these runs of each size.
 fn one_start(
     cells: &mut [Fct],
     warm: bool,
@@ -83,7 +84,7 @@ fn one_start(
     for cell in cells {
         for run in runs.clone() {
             thread::sleep(PAUSE);
-            // In turn the other one first.
+            // The variants take turns in going first, so that the order favours neither.
             let [first, second] = [run % 2, 1 - run % 2].map(|way| way as usize);
             for way in [first, second] {
                 let ms = ways[way].fetch(cell.bytes)?;
@@ -120,14 +121,14 @@ impl Way {
         })
     }
 
-    /// How long a download takes, ms.
+    /// Downloads `bytes` bytes. Returns the time, ms.
     fn fetch(&self, bytes: u64) -> Result<f64, Failure> {
         let content = self.content;
         let took = netns::run_inside(&self.user, || fetch(content, bytes))?;
         Ok(took.as_secs_f64() * 1e3)
     }
 
-    /// Since it was last asked for.
+    /// Returns the emulator's lateness since the last call, 99th percentile in µs.
     fn lateness(&mut self) -> Result<f64, Failure> {
         let late = self.bed.testbed.lateness()?.p99_us;
         self.bed.testbed.reset_lateness()?;
@@ -148,7 +149,7 @@ impl Fct {
         }
     }
 
-    /// Once all runs are there.
+    /// Computes the comparisons once all runs are there.
     fn judged(self) -> Fct {
         let both = [&self.protected_ms, &self.clear_ms];
         let median = both.map(|ms| Spread::of(ms.iter().copied()).median());
@@ -173,7 +174,7 @@ impl Comparison {
     }
 }
 
-/// For people.
+/// Prints the rows as text.
 pub fn print(rows: &[Fct]) {
     println!(
         "Small downloads with protection and without, over {:?} Mbit/s, one way {:?}: ms from SYN to last \

@@ -13,18 +13,18 @@ use serde::Serialize;
 use crate::Arguments;
 use crate::bed::{self, Gateways, LONGEST};
 
-/// What is to be reached in clear, bytes per connection.
+/// Most memory of an idle plaintext connection in one process, bytes.
 const BAR: f64 = 16_000.0;
-/// The same with protection: TLS keeps keys, tickets and buffers of a connection for as long as it is there.
+/// The same with protection: TLS keeps the keys, tickets and buffers of a connection until it closes.
 const BAR_PROTECTED: f64 = 24_000.0;
-/// Connections opened and closed first, so that pools and tables are as in any running process.
+/// Connections opened and closed first, so that pools and tables have the size of a process in use.
 const WARM_UP: u32 = 100;
-/// Idle time before a measurement: delayed acknowledgements and joins are over by then.
+/// Idle time before a measurement; delayed acknowledgements and joins have ended by then.
 const SETTLE: Duration = Duration::from_secs(4);
 const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: content\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nidle\n";
 
-/// Both processes.
+/// The result for box and server.
 #[derive(Debug, Serialize)]
 pub struct Idle {
     connections: u32,
@@ -39,21 +39,22 @@ pub struct Idle {
 struct Memory {
     rss_bytes: f64,
     socket_bytes: f64,
-    /// Both together.
+    /// The sum of the process's memory and the sockets' memory.
     bytes: f64,
     bar: f64,
     holds: bool,
 }
 
-/// What a host holds.
+/// Memory of a host at one moment, bytes.
 #[derive(Debug, Clone, Copy)]
 struct Holding {
     rss: u64,
     sockets: u64,
 }
 
-/// Opens the connections and looks: with protection, and without.
+/// Measures the memory of idle connections with protection and without.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Idle>, Failure> {
+    // Both ends of each connection are open in this process. Box and server inherit the limit.
     raise_descriptors(u64::from(arguments.idle) * 3 + 1_000)?;
     let both = [Gateways::Braid, Gateways::Clear];
     let measured = both.map(|gateways| measure_one(gateways, arguments));
@@ -98,7 +99,7 @@ impl Memory {
 }
 
 impl Idle {
-    /// The results as text.
+    /// Prints the result as text.
     pub fn print(&self) {
         println!(
             "Memory of an idle proxied connection, {}, growth over {} of them",
@@ -122,16 +123,16 @@ impl Idle {
     }
 }
 
-/// The testbed with box and server running.
+/// A testbed with box and server running.
 struct Bed(braid_testbed::bed::Bed);
 
 impl Bed {
-    /// Serves answers on the content host; its address.
+    /// Serves answers on the content host. Returns the listener's address.
     fn offer(&self) -> Result<SocketAddr, Failure> {
         let listener = bed::listen(&self.0)?;
         let address = listener.local_addr()?;
         thread::spawn(move || {
-            // Kept until the process ends: closing is the user's part.
+            // Streams are kept until the process ends: the user closes first.
             let mut open = Vec::new();
             for stream in listener.incoming().flatten() {
                 if answer(&stream).is_ok() {
@@ -142,14 +143,14 @@ impl Bed {
         Ok(address)
     }
 
-    /// Opens connections from the user host, each of which gets an answer and falls silent.
+    /// Opens connections from the user host. Each gets one answer and then stays silent.
     fn open(&self, to: SocketAddr, count: u32) -> Result<Vec<TcpStream>, Failure> {
         let namespace = &self.0.testbed.layout().host("user")?.namespace;
         let opened = netns::run_inside(namespace, || (0..count).map(|_| ask(to)).collect());
         opened.map_err(|e| Failure::run(format_args!("a connection to {to}"), e))
     }
 
-    /// What box and server hold, in this order.
+    /// Reads the memory of box and server, in this order.
     fn holding(&mut self) -> Result<[Holding; 2], Failure> {
         let mut holding = [Holding { rss: 0, sockets: 0 }; 2];
         for (host, holding) in ["box", "server"].into_iter().zip(&mut holding) {
@@ -184,15 +185,16 @@ fn ask(to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// `VmRSS` of `/proc/<pid>/status`, bytes.
+/// Returns `VmRSS` of a `/proc/<pid>/status`, in bytes.
 fn resident(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Memory charged to all TCP sockets of a host: received and unread, queued for sending, set
-/// aside, options and backlog; from `skmem:(r..,rb..,t..,tb..,f..,w..,o..,bl..,d..)` of `ss -m`.
+/// Returns the memory charged to all TCP sockets of a host, in bytes: received and unread (`r`), set
+/// aside (`f`), queued for sending (`w`), options (`o`) and backlog (`bl`), from
+/// `skmem:(r..,rb..,t..,tb..,f..,w..,o..,bl..,d..)` of `ss -m`.
 fn socket_memory(sockets: &str) -> u64 {
     sockets
         .split("skmem:(")

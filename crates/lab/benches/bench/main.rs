@@ -1,8 +1,8 @@
-//! Speed and memory against the kernel's Multipath TCP and relays on it, what protection costs, a link
-//! that slows down, and the simulator's speed. Measures and prints; what it prints is judged by whoever reads it, except
-//! that a transfer that fails ends it.
+//! Benchmarks: speed and memory against the kernel's Multipath TCP and relays on it, the cost of
+//! protection, a link that slows down, and the simulator's speed. They print bounds and results, and
+//! leave the judgement to the reader; only a failed measurement ends them with an error.
 //!
-//! `make bench` runs it. All but the simulator needs what the network tests need: root or a user
+//! `make bench` runs them. All but the simulator's need what the network tests need: root or a user
 //! namespace, `ip`, `nft`.
 
 mod arms;
@@ -24,8 +24,8 @@ use braid::failure::Failure;
 use clap::Parser;
 use serde::Serialize;
 
-/// Speed against the kernel's MPTCP and, whole way, against relays on it; memory of idle connections, a
-/// link that slows down, and the simulator's speed.
+/// Speed against the kernel's MPTCP and, from user to content host, against relays on it; memory of
+/// idle connections, a link that slows down, and the simulator's speed.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     /// Pairs of runs (kernel, engine) for each direction.
@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Idle connections whose memory is measured.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=8_000))]
     idle: u32,
-    /// Runs of each cell on each arm, and downloads of each size.
+    /// Runs of each cell on each backend, and downloads of each size.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     runs: u64,
     /// Only this part.
@@ -49,7 +49,7 @@ pub struct Arguments {
     /// One JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// What cargo hands to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -98,6 +98,7 @@ fn main() -> ExitCode {
         && let Err(reason) = braid_testbed::netns::ensure_capable()
     {
         reason.announce("benchmark");
+        // The exit code of a skipped test in automake.
         return ExitCode::from(77);
     }
     match run(&arguments) {

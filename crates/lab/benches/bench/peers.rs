@@ -11,13 +11,13 @@ use crate::veth::{LINKS, Network, far_address};
 
 const BRAID_LAB: &str = env!("CARGO_BIN_EXE_braid-lab");
 const PORT: u16 = 7005;
-/// Times that a transfer is begun. The kernel's join fails or is late now and then, also several times in a
-/// row, which is not what is measured.
+/// Attempts at a transfer. The kernel's join sometimes fails or comes late, also several times in a
+/// row; these failures are not what is measured.
 pub const ATTEMPTS: u32 = 8;
-/// A link that carried less was not in use.
+/// Bytes below which a link counts as unused in a transfer.
 pub const LEAST_CARRIED: u64 = 1_000_000;
 
-/// What opens the connection and is compared.
+/// The stack that opens the connection and is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stack {
     /// Kernel sockets.
@@ -26,25 +26,25 @@ pub enum Stack {
     Engine,
 }
 
-/// Which way the data goes, seen from the stack that is compared.
+/// The direction of the data, seen from the compared stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// It sends.
+    /// The compared stack sends.
     Send,
-    /// It receives.
+    /// The compared stack receives.
     Receive,
 }
 
-/// What came of one transfer.
+/// Figures of one transfer.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// Payload at the receiver, from the connection's start to its last byte.
+    /// Rate of the payload at the receiver, from the connection's start to the last byte.
     pub gbit_s: f64,
-    /// Processor seconds per Gbit of payload in the compared stack's process: in user space.
+    /// Processor seconds of the compared stack's process in user space, per Gbit of payload.
     pub user_per_gbit: f64,
-    /// The same in the kernel on its behalf.
+    /// The same in the kernel on behalf of that process.
     pub system_per_gbit: f64,
-    /// The same of the whole machine: both ends, and what arrives.
+    /// The same of the whole machine: both ends, and the kernel's work on arriving packets.
     pub machine_per_gbit: f64,
     /// Share of the bytes that went over the less used link.
     pub lesser_share: f64,
@@ -72,8 +72,8 @@ struct Cost {
     system_seconds: f64,
 }
 
-/// Transfers `bytes` and checks that it went as it was meant to; by the kernel again where a link was
-/// hardly used.
+/// Transfers `bytes` bytes and checks congestion control, fallback and use of both links. The kernel's
+/// transfers are repeated where a link was hardly used.
 pub fn transfer(
     network: &Network,
     stack: Stack,
@@ -95,7 +95,7 @@ pub fn transfer(
     run.ok_or_else(|| Failure::Run(format!("{stack:?} {way:?}: a link was hardly used")))
 }
 
-/// `None` where a link was hardly used.
+/// Makes one transfer. Returns `None` where a link was hardly used.
 fn attempt(
     network: &Network,
     stack: Stack,
@@ -116,6 +116,7 @@ fn attempt(
     far.args(["kernel-peer", "listen", &address, far_does, &bytes_text])
         .args(common);
     let mut far = Peer::start(far)?;
+    // The peer's first line says that it listens.
     far.wait_for_line()?;
     let mut near = network.near(BRAID_LAB)?;
     match stack {
@@ -165,7 +166,7 @@ fn check(report: &Report, congestion: &str) -> Result<(), String> {
     Err(wrong)
 }
 
-/// A peer process; ended when dropped.
+/// A peer process, killed when dropped.
 struct Peer {
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
@@ -210,7 +211,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The peer may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! How fast the simulator is. Needs no privileges.
+//! Speed of the simulator. Needs no privileges.
 
 use std::num::NonZero;
 use std::thread;
@@ -9,10 +9,10 @@ use braid_lab::arm::Arm;
 use braid_lab::fct::{self, Cell};
 use serde::Serialize;
 
-/// Simulated seconds a second to be reached, and those aimed at.
+/// Least simulated seconds per second, and the goal.
 const SPEED_BAR: f64 = 400.0;
 const SPEED_GOAL: f64 = 1000.0;
-/// Seconds the table may take, on two cores.
+/// Most seconds that the table may take on two cores.
 const TABLE_BAR: f64 = 20.0;
 
 /// Flow sizes and losses of the poor path of the table's 40 cells.
@@ -20,21 +20,21 @@ const SIZES: [&str; 8] = ["4k", "8k", "16k", "32k", "64k", "256k", "512k", "1M"]
 const LOSSES: [&str; 5] = ["0%", "0.5%", "1%", "2%", "5%"];
 const RUNS: u64 = 100;
 
-/// Both figures.
+/// The simulator's speed in one transfer and in a table.
 #[derive(Debug, Serialize)]
 pub struct Sim {
-    /// One greedy transfer over two paths of 5 Mb/s, on one core.
+    /// Simulated seconds per second of one greedy transfer over two paths of 5 Mb/s, on one core.
     simulated_s_per_s: f64,
     speed_bar: f64,
     speed_holds: bool,
-    /// 40 cells of 100 runs.
+    /// Time of 40 cells of 100 runs, s.
     table_s: f64,
     table_cores: usize,
     table_bar: f64,
     table_holds: bool,
 }
 
-/// Measures both.
+/// Measures the transfer and the table.
 pub fn measure() -> Result<Sim, Failure> {
     let simulated_s_per_s = speed()?;
     let table_cores = thread::available_parallelism().map_or(1, NonZero::get);
@@ -50,7 +50,7 @@ pub fn measure() -> Result<Sim, Failure> {
     })
 }
 
-/// Simulated seconds a second, the median of some transfers.
+/// Returns simulated seconds per second, the median of five transfers.
 fn speed() -> Result<f64, Failure> {
     let cell = cell("5mbit,40ms,0%;5mbit,40ms,0%", "512M")?;
     let mut session = Arm::Sim.open(&cell)?;
@@ -64,7 +64,7 @@ fn speed() -> Result<f64, Failure> {
     Ok(speeds[speeds.len() / 2])
 }
 
-/// Seconds that the table takes.
+/// Returns the seconds that the table takes.
 fn table(cores: usize) -> Result<f64, Failure> {
     let start = Instant::now();
     for loss in LOSSES {
@@ -76,7 +76,7 @@ fn table(cores: usize) -> Result<f64, Failure> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// A download by minRTT.
+/// Returns the cell of a download with the strategy minRTT.
 pub fn cell(paths: &str, size: &str) -> Result<Cell, Failure> {
     let paths = paths.parse().map_err(|e| Failure::run("paths", e))?;
     let size = size.parse().map_err(|e| Failure::run("size", e))?;
@@ -84,7 +84,7 @@ pub fn cell(paths: &str, size: &str) -> Result<Cell, Failure> {
 }
 
 impl Sim {
-    /// For people.
+    /// Prints both figures as text.
     pub fn print(&self) {
         println!(
             "simulator: {:.0} simulated seconds a second (2 paths of 5 Mb/s, one greedy transfer, \

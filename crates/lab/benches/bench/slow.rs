@@ -1,5 +1,5 @@
-//! A link that slows down without dying, under a long transfer through box and server: by curl,
-//! from nginx or to a sink, one way at a time and each link in turn.
+//! A link that slows down without failing, under a long transfer by curl through box and server: a
+//! download from nginx or an upload to a sink, each link in turn.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,22 +16,23 @@ use serde::Serialize;
 
 use crate::bed::{self, Gateways};
 
-/// Rates (Mbit/s) and delays of the links; the round trips are 30 ms and 70 ms.
+/// Rates (Mbit/s) and one-way delays of the links; the round trips are 30 ms and 70 ms.
 pub const RATES: [f64; 2] = [20.0, 10.0];
 pub const DELAYS: [&str; 2] = ["15ms", "35ms"];
-/// Queues of one bandwidth-delay product: as many bytes while the link is slow, as a device has.
+/// Queues of one bandwidth-delay product at full rate. They keep their bytes while the link is slow, as
+/// a device's queue does.
 const QUEUES: [&str; 2] = ["75kB", "87.5kB"];
-/// Mbit/s of the link that slows down, both ways.
+/// Rate of the link while it is slow, both directions, Mbit/s.
 const SLOW: f64 = 0.1;
-/// The second of the change, that of the return, and the end.
+/// The seconds at which the link slows down, recovers, and the run ends.
 const CHANGE: usize = 3;
 const RETURN: usize = 13;
 const END: usize = 18;
 /// Payload's share of a packet: the rest is IP and TCP (40 bytes), timestamps (12), and DSS (20).
 const PAYLOAD: f64 = 1_428.0 / 1_500.0;
-/// What is to be reached of the other link's rate in each second but the first.
+/// Least share of the other link's rate in each second of the slow phase but the first.
 const BAR: f64 = 0.9;
-/// Bytes of the file: more than both links carry meanwhile.
+/// Bytes of the file, more than both links carry until [`END`].
 const SIZE: u64 = 100_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -41,27 +42,28 @@ enum Way {
     Upload,
 }
 
-/// One transfer.
+/// Figures of one transfer.
 #[derive(Debug, Serialize)]
 pub struct Slow {
-    /// The link that slows down.
+    /// The number of the link that slows down, from 1.
     link: usize,
     way: Way,
-    /// Payload that came to the receiving host in each second, from curl's start.
+    /// Payload that reached the receiving host in each second from curl's start, Mbit/s.
     mbit_s: Vec<f64>,
-    /// What the other link gives alone: its rate, times the payload's share of a packet.
+    /// Payload rate of the other link alone: its rate times the payload's share of a packet.
     alone_mbit_s: f64,
-    /// Of that, in the least second from 1 s after the change on.
+    /// Least rate of a second, from 1 s after the slow-down until the return, as a share of
+    /// `alone_mbit_s`.
     least_share: f64,
     bar: f64,
     holds: bool,
-    /// Of what both links give, in the least second from 2 s after the return on.
+    /// Least rate of a second, from 2 s after the return on, as a share of both links' payload rate.
     returned_share: f64,
-    /// How late the links delivered, 99th percentile; over 1,000 the run is worth nothing.
+    /// 99th percentile of the emulator's lateness, µs; above 1,000 the run is worth nothing.
     lateness_p99_us: f64,
 }
 
-/// Runs all four.
+/// Runs both directions with each link slow in turn.
 pub fn measure() -> Result<Vec<Slow>, Failure> {
     let ways = [Way::Download, Way::Upload];
     let cases = [0, 1].iter().flat_map(|link| ways.map(|way| (*link, way)));
@@ -100,17 +102,17 @@ fn measure_one(link: usize, way: Way) -> Result<Slow, Failure> {
     Ok(Slow::of(link, way, mbit_s, lateness_p99_us))
 }
 
-/// Changes both directions of a link.
+/// Applies `change` to both directions of a link.
 fn set(bed: &mut Bed, link: usize, change: &str) -> Result<(), Failure> {
     let change = LinkChange::parse(change.split(' '))?;
     let name = format!("link{}", link + 1);
     Ok(bed.testbed.set(&name, None, &change)?)
 }
 
-/// A transfer that goes on until dropped.
+/// A transfer that goes on until it is dropped.
 struct Transfer {
     curl: Child,
-    /// Bytes that came to the receiving host.
+    /// Bytes that reached the receiving host.
     arrived: Arc<AtomicU64>,
 }
 
@@ -124,7 +126,7 @@ impl Transfer {
         curl.args(["-q", "-sS", "--fail", "--no-buffer", "--noproxy", "*"]);
         match way {
             Way::Download => curl.arg(format!("http://{}/long", to.ip())),
-            // A sink answers nothing, so curl shall not ask whether to go on.
+            // The sink sends no answer, so curl must not wait for "100 Continue".
             Way::Upload => curl
                 .args(["-H", "Expect:", "-T"])
                 .arg(&file)
@@ -143,13 +145,13 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // curl may have ended by itself.
         let _ = self.curl.kill();
         let _ = self.curl.wait();
     }
 }
 
-/// Reads to the end and counts the bytes as they come.
+/// Reads to the end, and counts the bytes as they arrive.
 fn count(mut from: impl Read, arrived: &AtomicU64) -> io::Result<()> {
     let mut chunk = [0; 65_536];
     loop {
@@ -180,7 +182,7 @@ impl Slow {
     }
 }
 
-/// For people.
+/// Prints the rows as text.
 pub fn print(rows: &[Slow]) {
     println!(
         "A link at {SLOW} Mbit/s for {} s: payload at the receiving host, Mbit/s, second by \

@@ -1,5 +1,5 @@
-//! Engine against kernel over the same two links: pairs of runs in turn, so that whatever else
-//! the machine does falls on both alike.
+//! Engine against kernel over the same two links, in pairs that alternate, so that other load of the
+//! machine falls on both alike.
 
 use braid::failure::Failure;
 use serde::Serialize;
@@ -8,13 +8,13 @@ use crate::Arguments;
 use crate::peers::{Run, Stack, Way, transfer};
 use crate::veth::Network;
 
-/// What is to be reached, engine to kernel: the least rate, either way, and the most processor time
-/// per Gbit when it sends and when it receives.
+/// Bounds of engine to kernel: the least rate in either direction, and the most processor time per Gbit
+/// when the engine sends and when it receives.
 const RATE_BAR: f64 = 0.9;
 const SEND_CPU_BAR: f64 = 1.0;
 const RECEIVE_CPU_BAR: f64 = 1.2;
 
-/// Both directions.
+/// The comparison in both directions.
 #[derive(Debug, Serialize)]
 pub struct Speed {
     congestion: String,
@@ -24,19 +24,20 @@ pub struct Speed {
     receive: Comparison,
 }
 
-/// One direction.
+/// The comparison in one direction.
 #[derive(Debug, Serialize)]
 struct Comparison {
     kernel: Summary,
     engine: Summary,
     rate: Ratio,
-    /// Of the process's time per Gbit, in user space and in the kernel.
+    /// Ratio of the process's time per Gbit, in user space and in the kernel together.
     cpu: Ratio,
-    /// Of the machine's, both ends together. There is no bar: the other end is the kernel's either way.
+    /// Ratio of the machine's time, both ends together. There is no bound, because the kernel is the
+    /// other end in either case.
     machine: Spread,
 }
 
-/// One to another, pair by pair, and what the median is to be.
+/// A ratio taken pair by pair, and the bound on its median.
 #[derive(Debug, Serialize)]
 pub struct Ratio {
     ratio: Spread,
@@ -44,13 +45,13 @@ pub struct Ratio {
     holds: bool,
 }
 
-/// One stack in one direction.
+/// Figures of one stack in one direction.
 #[derive(Debug, Serialize)]
 struct Summary {
     gbit_s: Spread,
     user_cpu_s_per_gbit: f64,
     system_cpu_s_per_gbit: f64,
-    /// Share of the less used link.
+    /// Share of the bytes on the less used link.
     lesser_link: f64,
 }
 
@@ -67,7 +68,7 @@ pub fn measure(arguments: &Arguments) -> Result<Speed, Failure> {
     let network = Network::up(&arguments.congestion)?;
     let compare = |way, cpu_bar| {
         let mut runs: [Vec<Run>; 2] = [Vec::new(), Vec::new()];
-        // The first run of each warms caches and grows tables; it does not count.
+        // The first pair warms caches and grows tables, so it does not count.
         for pair in 0..=arguments.pairs {
             for (stack, runs) in [Stack::Kernel, Stack::Engine].into_iter().zip(&mut runs) {
                 let bytes = if pair == 0 {
@@ -149,7 +150,7 @@ impl Ratio {
         Ratio { ratio, bar, holds }
     }
 
-    /// What it is, and whether that is what was `wanted`: `>=`, `<=` or `>`.
+    /// Returns the ratio as text, and whether it is within the bound; `wanted` is `>=`, `<=` or `>`.
     pub fn text(&self, wanted: &str) -> String {
         format!(
             "{}, wanted {wanted} {}: {}",
@@ -180,7 +181,7 @@ impl Spread {
 }
 
 impl Speed {
-    /// The results as text.
+    /// Prints the results as text.
     pub fn print(&self) {
         println!(
             "Speed over two veth links, {} GB a run, {}, {} processors, nothing pinned; median \
@@ -225,7 +226,7 @@ impl Spread {
         self.median
     }
 
-    /// In another unit.
+    /// Returns the spread multiplied by `scale`, for another unit.
     pub fn times(self, scale: f64) -> Spread {
         Spread {
             median: self.median * scale,
@@ -234,7 +235,7 @@ impl Spread {
         }
     }
 
-    /// The median and, in parentheses, the extremes.
+    /// Returns the median and, in parentheses, the extremes.
     pub fn text(&self) -> String {
         format!("{:.2} ({:.2} to {:.2})", self.median, self.least, self.most)
     }

@@ -1,5 +1,5 @@
-//! Two namespaces joined by two veth pairs, as the kernel makes them: no emulation, no shaping,
-//! segmentation and receive offload on.
+//! Two namespaces connected by two plain veth pairs: no emulation, no shaping, segmentation and receive
+//! offload on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,14 @@ use braid::failure::Failure;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_testbed::netns;
 
-/// Links between the two namespaces.
+/// Number of links between the two namespaces.
 pub const LINKS: usize = 2;
-/// Routing table of the near side's second link, for subflows of the kernel.
+/// Routing table of the near side's second link, for the kernel's second subflow.
 const TABLE: &str = "102";
+/// Priority of the rule for that table, ahead of the main table's rule (32766).
 const PREFERENCE: &str = "20000";
 
-/// The network; removed when dropped.
+/// The network, removed when dropped.
 pub struct Network {
     near: String,
     far: String,
@@ -23,8 +24,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Builds it. The routes prescribe the congestion control, so that subflows that the kernel
-    /// opens or accepts by itself have it too.
+    /// Builds the network. The routes prescribe the congestion control, so that subflows that the
+    /// kernel opens or accepts by itself have it too.
     pub fn up(congestion: &str) -> Result<Network, Failure> {
         let prefix = format!("braid-bench-{}", std::process::id());
         let network = Network {
@@ -37,7 +38,8 @@ impl Network {
         fs::create_dir_all(&network.directory)?;
         for namespace in [&network.near, &network.far] {
             network.ip(namespace, "link set lo up")?;
-            // Answers come in by a link that the main table would not take to their source.
+            // Loose filtering: answers arrive on a link other than the main table's route to their
+            // source.
             let loosen = || std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2");
             netns::run_inside(namespace, loosen)?;
             network.ip(namespace, "mptcp limits set subflows 4 add_addr_accepted 4")?;
@@ -60,7 +62,7 @@ impl Network {
             near,
             &format!("mptcp endpoint add {near2} dev link2 subflow"),
         )?;
-        // Nobody asks for it: the peer is no server.
+        // The configuration needs a server's key, but no handshake uses it: the peer is a plain socket.
         let key = PrivateKey::from_seed([1; 32]);
         key.create(&network.directory.join("engine.key"))?;
         fs::write(network.config(), engine_config(congestion, key.public()))?;
@@ -98,22 +100,22 @@ impl Network {
         Err(Failure::Run(format!("ip {arguments}: {}", said.trim())))
     }
 
-    /// A command of the side that opens connections: kernel or engine.
+    /// Returns a command that runs on the side that opens connections, by kernel or engine.
     pub fn near(&self, program: &str) -> Result<Command, Failure> {
         Ok(netns::command(&self.near, program)?)
     }
 
-    /// A command of the side that takes connections: always kernel sockets.
+    /// Returns a command that runs on the side that accepts connections, always by kernel sockets.
     pub fn far(&self, program: &str) -> Result<Command, Failure> {
         Ok(netns::command(&self.far, program)?)
     }
 
-    /// The engine's configuration.
+    /// Returns the path of the engine's configuration.
     pub fn config(&self) -> PathBuf {
         self.directory.join("engine.toml")
     }
 
-    /// Bytes each link has carried so far, both directions.
+    /// Returns the bytes that each link has carried so far, both directions together.
     pub fn carried(&self) -> Result<[u64; LINKS], Failure> {
         let name = self.near.clone();
         let read = || {
@@ -127,19 +129,19 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for namespace in [&self.near, &self.far] {
-            // There may be nothing left to remove.
+            // The namespace may not exist if `up` failed early.
             let _ = netns::delete(namespace);
         }
         let _ = fs::remove_dir_all::<&Path>(&self.directory);
     }
 }
 
-/// Address of the side that opens connections.
+/// Returns the address of the side that opens connections.
 fn near_address(link: usize) -> String {
     format!("10.9.{link}.1")
 }
 
-/// Address of the side that takes connections.
+/// Returns the address of the side that accepts connections.
 pub fn far_address(link: usize) -> String {
     format!("10.9.{link}.2")
 }
@@ -160,7 +162,7 @@ fn engine_config(congestion: &str, key: PublicKey) -> String {
     text
 }
 
-/// Bytes received and sent in the line of `/proc/net/dev` that starts with `name`.
+/// Returns the bytes received and sent in the line of `/proc/net/dev` that starts with `name`.
 pub fn carried(text: &str, name: &str) -> u64 {
     let fields = |line: &str| {
         let mut fields = line.split_whitespace().map(str::to_owned);
@@ -168,5 +170,6 @@ pub fn carried(text: &str, name: &str) -> u64 {
     };
     let fields = text.lines().find_map(fields).unwrap_or_default();
     let field = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok());
+    // Eight fields on reception precede the bytes sent.
     field(0).unwrap_or(0) + field(8).unwrap_or(0)
 }

@@ -1,7 +1,7 @@
-//! The whole way, user to content host, over two links that nothing holds back: through box and
-//! server, and through relays on the kernel's Multipath TCP as people build them today: in clear
-//! (`redsocks` and `microsocks` under `mptcpize`), and with encryption of their own (those of
-//! shadowsocks-libev, likewise). In turn, so that whatever else the machine does falls on all alike.
+//! Transfers from user to content host over two links that nothing holds back: through box and server,
+//! and through relays on the kernel's Multipath TCP as people build them today, in plaintext
+//! (`redsocks` and `microsocks` under `mptcpize`) and encrypted (shadowsocks-libev under `mptcpize`).
+//! The variants alternate, so that other load of the machine falls on all alike.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,28 +21,29 @@ use crate::cost::Cost;
 use crate::peers::{ATTEMPTS, LEAST_CARRIED};
 use crate::speed::{Ratio, Spread};
 
-/// Connections at once, as a household has them.
+/// Concurrent connections, as many as a household has.
 const USERS: usize = 16;
-/// Of one run.
+/// Connections of one run.
 const CONNECTIONS: usize = 1_600;
-/// What each of these fetches.
+/// Bytes that each connection fetches.
 const SMALL: u64 = 1_000;
-/// Where the relay at the server listens.
+/// The port of the relay at the server.
 const SERVER_PORT: u16 = 1_080;
+/// The port of the relay at the box, to which users' connections are redirected.
 const INTAKE_PORT: u16 = 12_345;
 /// Routing table of the relays' second link.
 const TABLE: u32 = 102;
 
-/// The cipher that box and server agree on too.
+/// The cipher of the relays, which box and server agree on too.
 const CIPHER: &str = "aes-128-gcm";
 
-/// Of what relays that encrypt too give: more.
+/// Ratio that Braid must exceed against encrypting relays.
 const OTHERS_BAR: f64 = 1.0;
-/// What protection may cost: bulk rate, processor time for each Gbit, connections a second, each of what
-/// they are in clear.
+/// Bounds of protected to plaintext: least bulk rate, most processor time per Gbit, least connections
+/// per second.
 const PROTECTION_BARS: [f64; 3] = [0.6, 1.6, 0.75];
 
-/// The ways of doing it, and the comparisons.
+/// Figures of every variant, and the comparisons.
 #[derive(Debug, Serialize)]
 pub struct Whole {
     bytes: u64,
@@ -53,19 +54,19 @@ pub struct Whole {
     #[serde(skip_serializing_if = "Option::is_none")]
     shadowsocks: Option<Summary>,
     braid: Summary,
-    /// Box and server without protection.
+    /// Box and server with plaintext between them.
     clear: Summary,
-    /// Braid to relays.
+    /// Ratios of Braid to relays.
     ratios: Summary,
-    /// Braid to relays that encrypt.
+    /// Ratios of Braid to relays that encrypt.
     #[serde(skip_serializing_if = "Option::is_none")]
     over_shadowsocks: Option<Summary>,
-    /// Braid to Braid without protection: what that costs.
+    /// Ratios of Braid to Braid in plaintext: the cost of protection.
     protection: Summary,
     bars: Vec<Bar>,
 }
 
-/// What is to be reached by a median.
+/// A bound on the median of a ratio.
 #[derive(Debug, Serialize)]
 struct Bar {
     what: &'static str,
@@ -74,24 +75,25 @@ struct Bar {
     ratio: Ratio,
 }
 
-/// Medians of all runs.
+/// Spreads over all runs.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Summary {
     bulk_gbit_s: Spread,
-    /// Processor time of the two processes in the middle.
+    /// Processor time of the box's and the server's process, or of the two relays.
     bulk_cpu_s_per_gbit: Spread,
-    /// Of the whole machine: what the kernel does with packets is charged to whoever is interrupted.
+    /// Processor time of the whole machine: the kernel charges its work on packets to the process that
+    /// it interrupts.
     bulk_machine_s_per_gbit: Spread,
     connections_s: Spread,
     connection_cpu_s: Spread,
     connection_machine_s: Spread,
 }
 
-/// One run of one arm.
+/// Figures of one run of one variant, in the order of the fields of [`Summary`].
 #[derive(Debug, Clone, Copy)]
 struct Run([f64; 6]);
 
-/// Measures, or says what is missing.
+/// Measures all variants. Returns `None` after a message where a tool for the relays is missing.
 pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
     let missing = |tools: &[&'static str]| tools.iter().copied().find(|tool| !installed(tool));
     if let Some(missing) = missing(&["redsocks", "microsocks", "mptcpize"]) {
@@ -138,7 +140,8 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
     }))
 }
 
-/// Runs each arm once in each round; the first of each warms caches and grows tables, and does not count.
+/// Runs each variant once per round. The first round warms caches and grows tables, so it does not
+/// count.
 fn alternate(arms: &mut [Arm], arguments: &Arguments) -> Result<Vec<Vec<Run>>, Failure> {
     let mut runs = vec![Vec::new(); arms.len()];
     for round in 0..=arguments.pairs {
@@ -222,12 +225,12 @@ impl Summary {
     }
 }
 
-/// A testbed of its own, with what carries users' connections running in it.
+/// A testbed of its own, with the programs of one variant running in it.
 struct Arm {
     name: &'static str,
     bed: Bed,
     content: SocketAddr,
-    /// The relays where they are not box and server.
+    /// The relays, empty where box and server run.
     children: Vec<Child>,
 }
 
@@ -257,8 +260,8 @@ impl Arm {
         Ok(arm)
     }
 
-    /// `--mptcp` of these asks for what kernels had before they had Multipath TCP of their own, so
-    /// `mptcpize` gives it to them too.
+    /// Starts the relays of shadowsocks-libev. Their option `--mptcp` asks for the interface of
+    /// kernels from before Linux 5.6, so `mptcpize` makes them use the kernel's Multipath TCP.
     fn shadowsocks(arguments: &Arguments) -> Result<Arm, Failure> {
         let mut arm = Arm::others(arguments, Gateways::Shadowsocks)?;
         let server = arm.bed.address("server")?.to_string();
@@ -271,7 +274,8 @@ impl Arm {
         Ok(arm)
     }
 
-    /// Users' connections come to [`INTAKE_PORT`] of the box, and the kernel joins both links.
+    /// Builds a testbed without box and server. Users' connections are redirected to [`INTAKE_PORT`] of
+    /// the box, and the kernel uses both links.
     fn others(arguments: &Arguments, gateways: Gateways) -> Result<Arm, Failure> {
         let bed = bed::unshaped(gateways, &arguments.congestion)?;
         let arm = Arm::of(gateways.name(), bed)?;
@@ -293,7 +297,7 @@ impl Arm {
         })?)
     }
 
-    /// The kernel opens a second subflow by itself, from the address of the second link.
+    /// Lets the kernel open a second subflow by itself, from the address of the second link.
     fn join_second_link(&self, congestion: &str) -> Result<(), Failure> {
         let link = self.bed.interface("box", |i| i.name == "link2")?;
         let (from, (_, via, _)) = (link.address4, &link.neighbours[0]);
@@ -335,7 +339,7 @@ impl Arm {
         let mut relay = self.bed.exec(host, "mptcpize")?;
         relay.arg("run").args(command);
         relay.stdin(Stdio::null());
-        // They write a line for each connection.
+        // The relays print a line for each connection, which would bury the results.
         relay.stdout(Stdio::null()).stderr(Stdio::null());
         self.children.push(relay.spawn()?);
         Ok(())
@@ -345,8 +349,8 @@ impl Arm {
         Ok(self.bed.testbed.layout().host("user")?.namespace.clone())
     }
 
-    /// Relays on the kernel's Multipath TCP are tried again, loudly: now and then its join fails or comes
-    /// late, and a transfer ends early.
+    /// Runs once; relays on the kernel's Multipath TCP are tried again, with a message. Their join
+    /// sometimes fails or comes late, and some transfers end early.
     fn run_or_again(&mut self, bytes: u64) -> Result<Run, Failure> {
         let again = if self.children.is_empty() {
             0
@@ -362,7 +366,7 @@ impl Arm {
         self.run(bytes)
     }
 
-    /// A bulk transfer, then connections.
+    /// Makes a bulk transfer, then many short connections.
     fn run(&mut self, bytes: u64) -> Result<Run, Failure> {
         let (user, content) = (self.user()?, self.content);
         let carried = self.carried()?;
@@ -394,7 +398,7 @@ impl Arm {
         ]))
     }
 
-    /// What it costs, and how many seconds it takes.
+    /// Does `work`. Returns its processor time and its duration in seconds.
     fn timed(
         &mut self,
         work: impl FnOnce() -> Result<(), Failure>,
@@ -419,7 +423,7 @@ impl Arm {
             .collect()
     }
 
-    /// Bytes that the box has received on each link.
+    /// Returns the bytes that the box has received and sent on each link.
     fn carried(&self) -> Result<[u64; 2], Failure> {
         let namespace = self.bed.testbed.layout().host("box")?.namespace.clone();
         Ok(netns::run_inside(&namespace, || {
@@ -432,14 +436,14 @@ impl Arm {
 impl Drop for Arm {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It may have ended by itself.
+            // The relay may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// All users fetch something small, again and again, each on a new connection.
+/// Lets all users fetch [`SMALL`] bytes again and again, each time on a new connection.
 fn connections(user: &str, content: SocketAddr) -> Result<(), Failure> {
     let one = || {
         netns::run_inside(user, || {
@@ -460,7 +464,7 @@ fn connections(user: &str, content: SocketAddr) -> Result<(), Failure> {
 }
 
 impl Whole {
-    /// The results as text.
+    /// Prints the results as text.
     pub fn print(&self) {
         println!(
             "The whole way, through box and server, and through relays on kernel MPTCP: redsocks and \
@@ -493,7 +497,8 @@ impl Whole {
     }
 }
 
-/// A column for each summary.
+/// Prints one column per summary. `in_unit` turns the scale of a row's unit into the factor for its
+/// values: the scale itself, or 1 for ratios.
 fn table(columns: &[(&str, Summary)], in_unit: impl Fn(f64) -> f64) {
     type Row = fn(&Summary) -> Spread;
     let rows: [(&str, Row, f64); 6] = [

@@ -1,4 +1,4 @@
-//! Two hosts in network namespaces, joined by an emulated link for each path.
+//! Two hosts in network namespaces, connected by an emulated link for each path.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,21 +14,22 @@ use super::error::Error;
 use super::flow;
 use crate::cell::{Cell, RunResult, run_seed};
 
-/// The host that opens connections.
+/// Name of the host that opens connections.
 pub(crate) const CLIENT: &str = "client";
-/// The host that accepts them.
+/// Name of the host that accepts connections.
 pub(crate) const SERVER: &str = "server";
 
-/// Priority of the two ends: below the emulator, which must be on time for both.
+/// Real-time priority of the two ends, below the emulator, which must be on time for both.
 pub(crate) const END_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
-/// How often a run in wall-clock time looks whether it is to end.
+/// Interval at which a run in wall-clock time checks for its end.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 
-/// A run that measures times is thrown away if the emulator was later than this at the 99th percentile.
+/// Lateness of the emulator at the 99th percentile above which a run that measures times is thrown
+/// away, µs.
 pub(super) const TOLERABLE_US: f64 = 1_000.0;
-/// How often a run is made in the hope that the machine is quiet.
+/// Most attempts at a run while the emulator is late.
 const ATTEMPTS: u32 = 10;
-/// Names of testbeds start so; the process id follows.
+/// Prefix of testbed names; the process id follows.
 const PREFIX: &str = "braidlab";
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -59,9 +60,9 @@ impl std::fmt::Debug for Bed {
 }
 
 impl Bed {
-    /// Builds it, with links for so many paths. The hosts are routers, so that what one engine sends
-    /// through its device leaves by the links. `others` are joined to these routers by a link each,
-    /// which has the other's name.
+    /// Builds the testbed with one link per path. The hosts are routers, so that an engine's packets
+    /// from its device leave by the links. Each of `others` (name, router) is connected to its router
+    /// by a link of its own name.
     pub fn build(paths: usize, others: &[(&str, &str)]) -> Result<Bed, Error> {
         let mut text = format!(
             "name = \"{}\"\n\
@@ -88,13 +89,13 @@ impl Bed {
         })
     }
 
-    /// Keeps each run from now on, however late the emulator was: for tests that judge no time, which
-    /// must hold on a busy machine too.
+    /// Keeps every run from now on, however late the emulator was. Meant for tests that judge no times
+    /// and must pass on a busy machine.
     pub fn keep_late_runs(&mut self) {
         self.tolerable_us = f64::INFINITY;
     }
 
-    /// Runs `measure` with links as they are in run `index` of `cell`.
+    /// Runs `measure` with the links of run `index` of `cell`.
     pub fn run(
         &mut self,
         cell: &Cell,
@@ -112,9 +113,9 @@ impl Bed {
         self.measured(&courses.collect::<Vec<_>>(), seed, measure)
     }
 
-    /// Runs `measure` with links that take these courses from its start on, again if the emulator was
-    /// late, which may be why it failed. Every attempt has the same seed, which is handed to
-    /// `measure`.
+    /// Runs `measure` with links that take these courses from its start. Repeats it if the emulator was
+    /// late, even if it failed, because the lateness may be the cause. Every attempt passes the same
+    /// seed to `measure`.
     pub fn measured<T>(
         &mut self,
         courses: &[[Course; 2]],
@@ -135,19 +136,19 @@ impl Bed {
         self.repeated
     }
 
-    /// Name of a host's namespace.
+    /// Returns the name of a host's namespace.
     pub fn namespace(&self, host: &str) -> Result<String, Error> {
         let host = self.testbed.layout().host(host).map_err(run_error)?;
         Ok(host.namespace.clone())
     }
 }
 
-/// Name of the interface at both ends of path `n`.
+/// Returns the name of the interface at both ends of path `n`.
 pub(crate) fn link_name(n: usize) -> String {
     format!("path{n}")
 }
 
-/// A name for a testbed that no other process has; what such processes left behind is removed.
+/// Returns a testbed name that no other process has, and removes what killed processes left behind.
 pub(super) fn new_name() -> Result<String, Error> {
     netns::capability().map_err(|reason| {
         Error::Run(format!("runs over links need network namespaces: {reason}"))
@@ -158,9 +159,9 @@ pub(super) fn new_name() -> Result<String, Error> {
     Ok(format!("{PREFIX}{pid}-{count}"))
 }
 
-/// Returns the result of the first of `attempts` during which the emulator was at most `tolerable_us` late
-/// at the 99th percentile: each attempt tells how late it was, in µs. Counts the results that were thrown
-/// away.
+/// Returns the first result during which the emulator was at most `tolerable_us` late at the 99th
+/// percentile, in at most `attempts` attempts. Every attempt returns its lateness in µs. `repeated`
+/// counts the results that were thrown away.
 pub(super) fn on_time<T>(
     (attempts, tolerable_us): (u32, f64),
     repeated: &mut u64,

@@ -1,19 +1,19 @@
-//! What can go wrong.
+//! Errors of runs.
 
 use std::fmt;
 
 use braid::failure::Failure;
 
-/// Why a cell could not be run.
+/// The reason why a cell could not be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// It asks for what there is not: one line with what was read and what is expected.
+    /// The cell has an invalid setting: one line with the value and the values that are expected.
     Usage(String),
     /// The run itself failed.
     Run(String),
-    /// The machine was too busy, again and again, for what was measured to be trusted.
+    /// The machine was too busy in every attempt to measure reliably.
     Busy(String),
-    /// A program that is called is not installed: one line with its name.
+    /// A program that the run needs is not installed: one line with its name.
     Missing(String),
 }
 

@@ -1,5 +1,5 @@
-//! The transfer of a cell, as all arms make it: one flow between a client, with an address on
-//! each path, and a server with one address.
+//! The transfer of a cell, the same for all backends: one flow between a client with an address on each
+//! path, and a server with one address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use braid_wire::{Instant, Rng};
 use super::error::Error;
 use crate::cell::{Cell, RunResult};
 
-/// How long the subflows of a warm start may take to be established.
+/// Longest that a warm start waits for its subflows to be established.
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
 
-/// Stream of the links' random numbers, apart from those of a world's components.
+/// Stream of the links' random numbers, apart from the streams of a world's components.
 const LINKS_STREAM: u64 = 1 << 40;
-/// Each path's delay differs from run to run by up to this much, so that runs without loss differ
-/// as they do on real links.
+/// Most by which a path's delay differs from its setting in a run. Without it runs without loss would
+/// all be equal, unlike on real links.
 const DELAY_VARIATION: Duration = Duration::from_micros(100);
 
-/// Whether the strategy and the congestion control that `cell` names exist in the engine.
+/// Checks that the engine has the strategy and the congestion control that `cell` names.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
     braid_strategy::by_name(&cell.strategy).map_err(|e| Error::Usage(e.to_string()))?;
     engine(cell).map(drop)
 }
 
-/// Settings of the engines at both ends.
+/// Returns the settings of the engines at both ends.
 pub(super) fn engine(cell: &Cell) -> Result<Config, Error> {
     let congestion: Algorithm = cell.cc.parse().map_err(Error::Usage)?;
     Ok(Config {
@@ -40,7 +40,7 @@ pub(super) fn engine(cell: &Cell) -> Result<Config, Error> {
     })
 }
 
-/// The paths of the run with `seed`, each alike in both directions.
+/// Returns the paths of the run with `seed`, each with the same settings in both directions.
 pub(super) fn paths(cell: &Cell, seed: u64) -> Vec<PathSettings> {
     let mut rng = Rng::for_component(seed, LINKS_STREAM);
     let paths = cell.paths.specs().iter().map(|path| {
@@ -51,7 +51,7 @@ pub(super) fn paths(cell: &Cell, seed: u64) -> Vec<PathSettings> {
     paths.collect()
 }
 
-/// How path `n`, alike in both directions with `settings`, changes in the course of a run.
+/// Returns the changes of path `n`, which has `settings` in both directions, during a run.
 pub(super) fn schedule(cell: &Cell, n: usize, settings: &Settings) -> Schedule {
     let dark = cell.dark.filter(|dark| dark.path == n);
     let changes = dark.into_iter().flat_map(|dark| {
@@ -66,14 +66,14 @@ pub(super) fn schedule(cell: &Cell, n: usize, settings: &Settings) -> Schedule {
     Schedule::new(changes)
 }
 
-/// `delay`, up to [`DELAY_VARIATION`] more or less.
+/// Returns `delay` plus or minus up to [`DELAY_VARIATION`].
 fn varied(delay: Duration, rng: &mut Rng) -> Duration {
     let most = DELAY_VARIATION.min(delay);
     let drawn = Duration::from_nanos(rng.below(2 * most.as_nanos() as u64 + 1));
     delay + drawn - most
 }
 
-/// The transfer of run `index` over `paths`.
+/// Returns the transfer of run `index` over `paths`.
 pub(super) fn transfer<'a>(
     cell: &'a Cell,
     index: u64,
@@ -90,8 +90,8 @@ pub(super) fn transfer<'a>(
     })
 }
 
-/// How long a flow may take: a hundred times its bare transmission, and two minutes for
-/// handshakes and timeouts.
+/// Returns the longest time of a flow: two minutes for handshakes and timeouts, plus a hundred times
+/// its bare transmission over the slowest path.
 pub(super) fn limit(cell: &Cell) -> Duration {
     let rates = cell
         .paths
@@ -100,11 +100,12 @@ pub(super) fn limit(cell: &Cell) -> Duration {
         .filter_map(|path| path.rate.mean());
     let slowest = rates.fold(f64::INFINITY, f64::min);
     let seconds = cell.size.bytes() as f64 * 8.0 / slowest;
+    // The bound keeps from_secs_f64 from panicking on a rate near 0.
     Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))
 }
 
-/// What engines at both ends saw of the flow: `client` and `server` once their connections have
-/// ended, the time counted from `started`.
+/// Returns the result of a flow. `client` and `server` are the streams of both ends once their
+/// connections have ended; times count from `started`.
 pub(super) fn result(
     cell: &Cell,
     started: Instant,
@@ -123,7 +124,7 @@ pub(super) fn result(
         let last = stream.last_byte_at.unwrap_or(started);
         result.completed = true;
         result.fct = last.saturating_since(started);
-        // The byte that opens a held upload arrives while subflows are established.
+        // A held upload sends its first byte early, so that subflows open; that byte starts no time.
         let first = stream.first_byte_at.unwrap_or(last).max(started);
         result.fct_data = last.saturating_since(first);
     }
@@ -136,7 +137,8 @@ pub(super) fn result(
     result
 }
 
-/// The retransmission timeout that the sender has for the path that goes dark.
+/// Returns the sender's retransmission timeout for the path that goes dark; zero if no
+/// subflow uses it.
 pub(super) fn dark_rto(cell: &Cell, stack: &Stack, conn: ConnId) -> Duration {
     let subflows = stack.subflows(conn).into_iter();
     let mut here = subflows.filter(|subflow| {
@@ -148,7 +150,7 @@ pub(super) fn dark_rto(cell: &Cell, stack: &Stack, conn: ConnId) -> Duration {
     here.next().map_or(Duration::ZERO, |subflow| subflow.rto)
 }
 
-/// Adds up what the sender put on each path.
+/// Adds up the sender's traffic on each path.
 fn count(cell: &Cell, moved: &[PathStats], result: &mut RunResult) {
     for n in 0..cell.paths.specs().len() {
         let here = moved.iter().filter(|path| match cell.direction {

@@ -1,5 +1,5 @@
-//! A user behind a box, servers, and a content host, in network namespaces joined by emulated
-//! links: curl and nginx know nothing of the box, and box and servers are the installed ones.
+//! A user behind a box, servers, and a content host, in network namespaces connected by emulated links.
+//! curl and nginx know nothing of the box; box and servers are processes of `braid`.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -17,18 +17,19 @@ use serde_json::Value;
 use super::bed::{self, run_error};
 use super::error::Error;
 
-/// How long box and servers may take to start.
+/// Longest that box and servers may take to start.
 const START: Duration = Duration::from_secs(20);
-/// A download may take as long as at this rate, bytes a second, and [`START`].
+/// Slowest download that is waited for, bytes per second; [`START`] is added to its time.
 const SLOWEST: u64 = 50_000;
-/// How long the box may take to do what it is to.
+/// Longest wait for a state of the box.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A download is made so often at most in the hope that the machine is quiet: it takes long.
+/// Most attempts at a measurement while the links are late, fewer than for a run because each takes
+/// long.
 const ATTEMPTS: u32 = 4;
-/// Name of the file that is offered.
+/// Name of the file that the content host offers.
 const FILE: &str = "file";
 
-/// The network.
+/// The network of a measurement through box and servers.
 #[derive(Debug)]
 pub(crate) struct Gateways {
     pub bed: Bed,
@@ -36,8 +37,9 @@ pub(crate) struct Gateways {
 }
 
 impl Gateways {
-    /// Builds what `describe` says for the testbed's name, with neither box nor servers running, which
-    /// have a congestion control or their own; the content host offers a file of `bytes`.
+    /// Builds the testbed that `describe` returns for its name, with a file of `bytes` bytes on the
+    /// content host. Box and servers are not started; `congestion` is their congestion control, or
+    /// `None` for their default.
     pub fn build(
         describe: impl FnOnce(&str) -> String,
         congestion: Option<&str>,
@@ -85,13 +87,14 @@ impl Gateways {
         self.bed.wait_for_intake(START).map_err(run_error)
     }
 
-    /// Ends the box.
+    /// Stops the box.
     pub fn stop_box(&mut self) -> Result<(), Error> {
         self.bed.testbed.stop("box").map_err(run_error)
     }
 
-    /// Seconds that curl on `host` takes for the first `bytes` of the file; `progress` is told at
-    /// the start, and now and then, how many there are. Again where the links were late meanwhile.
+    /// Downloads the first `bytes` bytes of the file by curl on `host`. Returns the time in seconds.
+    /// `progress` receives the bytes so far, at the start and now and then. The download is repeated
+    /// where the links were late.
     pub fn download(
         &mut self,
         host: &str,
@@ -101,7 +104,7 @@ impl Gateways {
         self.on_time(|net| net.download_once(host, bytes, &mut progress))
     }
 
-    /// What `measure` gives while the links are on time; it is asked again where they were late.
+    /// Returns the first result of `measure` during which the links were on time.
     pub fn on_time<T>(
         &mut self,
         mut measure: impl FnMut(&mut Self) -> Result<T, Error>,
@@ -117,7 +120,7 @@ impl Gateways {
         result
     }
 
-    /// The same, whether the links are late or not.
+    /// Downloads once like [`Self::download`], and keeps the result even if the links were late.
     pub fn download_once(
         &self,
         host: &str,
@@ -146,7 +149,7 @@ impl Gateways {
         }
     }
 
-    /// What `braid box …` prints for machines.
+    /// Returns the JSON output of `braid box` with these arguments.
     pub fn ask(&self, arguments: &[&str]) -> Result<Value, Error> {
         let braid = program::find(BRAID).map_err(run_error)?;
         let config = self.bed.testbed.state_dir().join("box/box.toml");
@@ -161,14 +164,14 @@ impl Gateways {
         }
     }
 
-    /// Waits until the box has a warm connection.
+    /// Waits until the box has a connection in its idle pool.
     pub fn wait_for_warm(&self) -> Result<(), Error> {
         self.wait_for("a warm connection", |net| {
             Ok(net.ask(&["status"])?["warm"]["ready"].as_u64() > Some(0))
         })
     }
 
-    /// Waits until `condition` holds.
+    /// Waits until `condition` holds, with an error after [`PATIENCE`].
     pub fn wait_for(
         &self,
         what: &str,
@@ -184,13 +187,13 @@ impl Gateways {
         Ok(())
     }
 
-    /// Measurements that were made again because the links were late.
+    /// Returns the number of measurements that were repeated because the links were late.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
 }
 
-/// Whether `fetched` is the first `bytes` of `offered`.
+/// Returns whether `fetched` holds exactly the first `bytes` bytes of `offered`.
 fn starts_so(offered: &Path, fetched: &Path, bytes: u64) -> io::Result<bool> {
     if fs::metadata(fetched)?.len() != bytes {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! What earlier connections have told of the paths. They are made in the simulator, also for runs over
-//! links.
+//! Records of the paths from earlier connections. The connections are made in the simulator, for runs
+//! over links too.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::error::Error;
 use super::flow;
 use crate::cell::{Cell, Records};
 
-/// Streams of histories count from here, apart from those of runs and of a world's components.
+/// Base of the random streams of histories, apart from the streams of runs and of a world's components.
 const HISTORIES: u64 = 1 << 49;
-/// Runs in a row that have the same history.
+/// Consecutive runs that share a history.
 const RUNS: u64 = 30;
-/// Payload of an earlier connection.
+/// Payload of an earlier connection, bytes.
 const SIZE: u64 = 256 << 10;
-/// How long one may take.
+/// Longest time of an earlier connection.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What client and server remember.
+/// The records that client and server keep of earlier connections.
 #[derive(Debug)]
 pub struct History {
     number: u64,
@@ -30,8 +30,8 @@ pub struct History {
 }
 
 impl History {
-    /// What transfers like that of `cell`, one by regular TCP over each path, leave behind; the
-    /// same for all strategies. Each `number` stands for others of them.
+    /// Makes one transfer by regular TCP over each path of `cell`, and returns the records that they
+    /// leave. They do not depend on the strategy. Every `number` draws other transfers.
     fn new(cell: &Cell, number: u64) -> Result<History, Error> {
         let mut rng = Rng::for_component(cell.seed, HISTORIES + number);
         let paths = flow::paths(cell, rng.u64());
@@ -45,7 +45,7 @@ impl History {
             };
             let mut transfer = Transfer::start(rng.u64(), &config)
                 .map_err(|e| Error::Run(format!("an earlier connection does not open: {e}")))?;
-            // One that takes too long leaves what it has found so far.
+            // A transfer beyond the limit still leaves the records that it has.
             transfer.run(LIMIT);
             for (end, records) in transfer.ends().into_iter().zip(&mut ends) {
                 records.extend(transfer.world.host(end).stack().records());
@@ -54,7 +54,7 @@ impl History {
         Ok(History { number, ends })
     }
 
-    /// Gives the client (end 0) or the server (end 1) what it remembers, as of `now`.
+    /// Loads the records into the stack of the client (end 0) or the server (end 1), as if made `now`.
     pub fn load(&self, end: usize, stack: &mut Stack, now: Instant) {
         for (peer, path, record) in &self.ends[end] {
             let record = PathRecord { at: now, ..*record };
@@ -63,12 +63,12 @@ impl History {
     }
 }
 
-/// The history of the runs that are being made.
+/// The history of the current runs.
 #[derive(Debug, Default)]
 pub struct Memory(Option<History>);
 
 impl Memory {
-    /// That of run `index` of `cell`; `None` where nothing is to be known of the paths.
+    /// Returns the history of run `index` of `cell`; `None` where runs start without records.
     pub fn of(&mut self, cell: &Cell, index: u64) -> Result<Option<&History>, Error> {
         if cell.records == Records::Cold {
             return Ok(None);

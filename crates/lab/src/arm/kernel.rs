@@ -20,17 +20,18 @@ use super::error::Error;
 use super::flow;
 use crate::cell::{Cell, RunResult};
 
-/// Routing table of path 0 on the client; the others follow.
+/// Routing table of path 0 on the client; the other paths have the next numbers.
 const FIRST_TABLE: usize = 100;
-/// Subflows besides the first that a connection may have.
+/// Subflows besides the first that a connection may have, the most that the kernel allows
+/// (`MPTCP_PM_ADDR_MAX`).
 const SUBFLOW_LIMIT: usize = 8;
-/// Bytes handed to one read or write.
+/// Bytes of one read or write.
 const CHUNK: usize = 64 * 1024;
-/// How often it is looked whether subflows are established.
+/// Interval at which a warm start checks for its subflows.
 const POLL: Duration = Duration::from_millis(1);
 
-/// Whether this kernel has the congestion control that `cell` names. The strategy and the
-/// declared size mean nothing to a kernel.
+/// Checks that this kernel has the congestion control that `cell` names. A kernel ignores the cell's
+/// strategy and declared size.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     match kernel_tcp::listen(any, Transport::Mptcp, &cell.cc) {
@@ -48,8 +49,8 @@ pub(super) fn check(cell: &Cell) -> Result<(), Error> {
     }
 }
 
-/// Namespaces and links. The server has one address, which the client reaches by every link
-/// from that link's own; its path manager opens a subflow from each.
+/// Namespaces and links. The client reaches the server's one address over every link, from that link's
+/// own address; its path manager opens a subflow from each.
 #[derive(Debug)]
 pub struct Kernel {
     bed: Bed,
@@ -88,8 +89,8 @@ impl Kernel {
     }
 }
 
-/// Gives client and server addresses, endpoints and routes over each of the paths, with this
-/// congestion control and initial window.
+/// Sets the addresses, endpoints and routes of client and server over each path. The routes prescribe
+/// the congestion control and the initial window.
 pub(crate) fn addresses(
     bed: &Bed,
     paths: usize,
@@ -124,7 +125,7 @@ struct Transfer<'a> {
     deadline: Instant,
 }
 
-/// What one end saw.
+/// The times, bytes and subflows that one end has seen.
 #[derive(Default)]
 struct Seen {
     started: Option<Instant>,
@@ -135,7 +136,7 @@ struct Seen {
     subflows: Vec<SubflowInfo>,
 }
 
-/// How an end learns of the other what the network does not tell.
+/// A channel between the two ends beside the network.
 struct Line {
     to: Sender<()>,
     from: Receiver<()>,
@@ -169,19 +170,20 @@ impl Transfer<'_> {
         })
     }
 
-    /// A transfer that took too long is one that did not complete; else the error is that of the
-    /// end that failed first.
+    /// Judges a transfer that failed at one end or both. A transfer that took too long is a result that
+    /// did not complete; otherwise the error of the end that failed first is returned.
     fn judge(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
         let of = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
         if of(io::ErrorKind::TimedOut) {
             return Ok(self.result(&Seen::default(), &Seen::default()));
         }
         let cause = errors.into_iter().flatten();
+        // An end that only noticed the other's failure reports ConnectionAborted, never the cause.
         let cause = cause.min_by_key(|e| e.kind() == io::ErrorKind::ConnectionAborted);
         Err(cause.unwrap_or_else(other_failed))
     }
 
-    /// The client.
+    /// Plays the client: requests or sends the flow.
     fn ask(&self, line: &Line) -> io::Result<Seen> {
         become_realtime(END_PRIORITY);
         let mut seen = Seen {
@@ -200,6 +202,8 @@ impl Transfer<'_> {
             Direction::Up => self.cell.size.bytes(),
         };
         if self.cell.warm_subflows {
+            // The kernel opens further subflows only once data has been acknowledged, so one byte goes
+            // first.
             end.send(1)?;
             self.await_subflows(&stream)?;
             self.hear(line)?;
@@ -256,7 +260,7 @@ impl Transfer<'_> {
         })
     }
 
-    /// Waits until there is a subflow on every path.
+    /// Waits until the connection has a subflow on every path.
     fn await_subflows(&self, stream: &TcpStream) -> io::Result<()> {
         let wanted = self.cell.paths.specs().len();
         while mptcp_info::mptcp_info(stream.as_fd())?
@@ -268,19 +272,21 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Reads the counters once both ends have done all, and closes the connection abruptly: a
-    /// farewell would go on over the links of the next run.
+    /// Reads the counters once both ends are done, and aborts the connection: an orderly close would
+    /// send its segments over the links of the next run.
     fn part(&self, stream: &TcpStream, line: &Line, seen: &mut Seen) -> io::Result<()> {
-        // Where the other end failed there is nobody to tell.
+        // The other end may have failed and no longer listen.
         let _ = line.to.send(());
         self.hear(line)?;
         seen.subflows = mptcp_info::subflows(stream.as_fd())?;
+        // A reset removes the peer's subflows, so both ends have read their counters before either
+        // resets.
         let _ = line.to.send(());
         self.hear(line)?;
         kernel_tcp::reset_on_drop(stream)
     }
 
-    /// Waits for the other end.
+    /// Waits for a message of the other end.
     fn hear(&self, line: &Line) -> io::Result<()> {
         loop {
             match line.from.recv_timeout(TICK) {
@@ -337,17 +343,17 @@ impl Transfer<'_> {
     }
 }
 
-/// One end's bytes.
+/// The byte streams of one end.
 struct End<'s> {
     stream: &'s TcpStream,
     sent: u64,
-    /// What arrives is noted.
+    /// True if each arrival is recorded.
     watched: bool,
     deadline: Instant,
 }
 
 impl End<'_> {
-    /// Sends up to byte `end` of the stream.
+    /// Sends the stream up to byte `end`.
     fn send(&mut self, end: u64) -> io::Result<()> {
         while self.sent < end {
             let chunk = (end - self.sent).min(CHUNK as u64);
@@ -358,7 +364,7 @@ impl End<'_> {
         Ok(())
     }
 
-    /// Receives up to byte `end` of the stream, or to its end if that comes sooner.
+    /// Receives the stream up to byte `end`, or to its end if that comes sooner.
     fn receive(&mut self, end: u64, seen: &mut Seen) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         while seen.received < end {
@@ -388,7 +394,7 @@ impl End<'_> {
         self.receive(u64::MAX, seen)
     }
 
-    /// Repeats a read or write that came to nothing within a [`TICK`].
+    /// Repeats a read or write that made no progress within a [`TICK`], until the deadline.
     fn patiently(&self, mut act: impl FnMut(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
         loop {
             match act(self.stream) {
@@ -417,8 +423,8 @@ fn check_time(deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// SYNs with MP_JOIN that the namespace has sent, repeated ones excluded; 0 where the kernel does
-/// not tell (before 6.14).
+/// Returns the number of SYNs with MP_JOIN that the namespace has sent, without retransmissions; 0
+/// where the kernel does not count them (before 6.14).
 fn join_syns(namespace: &str) -> Result<u64, Error> {
     let read = || fs::read_to_string("/proc/thread-self/net/netstat");
     let text = netns::run_inside(namespace, read).map_err(run_error)?;

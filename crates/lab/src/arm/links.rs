@@ -1,8 +1,8 @@
-//! Runs over emulated links: the engine on its driver at both ends, in wall-clock time.
+//! Runs over emulated links with the engine on its driver at both ends, in wall-clock time.
 //!
-//! The engines have TUN devices in two namespaces, whose kernels forward between those and the
-//! links. All that is drawn at random is drawn as in the simulator: the losses from the same
-//! streams by the number of the packet, keys and ports from the same streams of the stacks.
+//! The engines have TUN devices in two namespaces, whose kernels forward between the devices and the
+//! links. Random numbers are drawn as in the simulator: losses from the same streams by packet number,
+//! keys and ports from the same streams of the stacks.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,9 +30,9 @@ use super::flow;
 use super::history::{History, Memory};
 use crate::cell::{Arrivals, Cell, Direction, RunResult};
 
-/// The engines' devices.
+/// Name of the engines' devices.
 const DEVICE: &str = "engine";
-/// Routing table of path 0 on the client; the others follow.
+/// Routing table of path 0 on the client; the other paths have the next numbers.
 const FIRST_TABLE: usize = 100;
 
 /// Namespaces and links, with an engine's device at both ends.
@@ -61,7 +61,7 @@ impl Links {
         let (client, server) = (&mut self.client, &mut self.server);
         let history = self.memory.of(cell, index)?;
         self.bed.run(cell, index, |seed| {
-            // What an earlier run left behind is none of this one's.
+            // Packets that an earlier run left in the devices must not reach this run.
             discard(client);
             discard(server);
             let stacks = [
@@ -81,14 +81,14 @@ impl Links {
     }
 }
 
-/// The devices of client and server, with routes over each of the paths.
+/// Creates the devices of client and server, with routes over each path.
 pub(crate) fn devices(bed: &Bed, paths: usize) -> Result<(Tun, Tun), Error> {
     let device = |host| {
         let made = || Tun::create(DEVICE).map_err(io::Error::other);
         netns::run_inside(&bed.namespace(host)?, made).map_err(run_error)
     };
     let devices = (device(CLIENT)?, device(SERVER)?);
-    // As large as super-segments come, and a queue that no burst overflows.
+    // The MTU has room for super-segments, and no burst overflows the queue.
     let up = format!("link set {DEVICE} mtu 65535 txqueuelen 4000 multicast off up\n");
     let (mut there, mut back) = (up.clone(), up);
     back += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
@@ -108,12 +108,13 @@ pub(crate) fn devices(bed: &Bed, paths: usize) -> Result<(Tun, Tun), Error> {
     Ok(devices)
 }
 
-/// Throws away what an earlier run has left.
+/// Drops the packets that an earlier run has left in the device.
 pub(crate) fn discard(device: &mut Tun) {
     while let Ok(Some(_)) = device.recv() {}
 }
 
-/// One transfer. The client is node 0 of the simulated world, the server node 1.
+/// Makes one transfer. The client takes the random streams of node 0 of the simulated world, the server
+/// those of node 1.
 fn transfer(
     cell: &Cell,
     index: u64,
@@ -121,7 +122,7 @@ fn transfer(
     (client, server): (&mut Tun, &mut Tun),
 ) -> Result<RunResult, Error> {
     let clock = Clock::new();
-    // Its paths are the links that are there.
+    // No simulated paths: the emulated links take their place.
     let config = flow::transfer(cell, index, &[])?;
     let shared = Shared {
         paths: cell.paths.specs().len(),
@@ -194,7 +195,7 @@ pub(crate) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 
 type EndDriver<'a> = Driver<&'a mut Tun, End<'a>, Wake<'a>>;
 
-/// Runs an end until both have finished, or to the deadline.
+/// Runs an end until both ends have finished, or to the deadline.
 fn run_end<'a>(
     driver: &mut EndDriver<'a>,
     start: impl FnOnce(&mut EndDriver<'a>) -> Result<(), Error>,
@@ -211,7 +212,7 @@ fn run_end<'a>(
     ended.map_err(run_error)
 }
 
-/// Tells the other end not to wait any longer, however this one leaves.
+/// Tells the other end not to wait any longer, whether this end returns or panics.
 struct Leaving<'a>(&'a Shared<'a>);
 
 impl Drop for Leaving<'_> {
@@ -221,7 +222,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// What the ends know of each other.
+/// The state that both ends share.
 #[derive(Debug)]
 struct Shared<'a> {
     paths: usize,
@@ -231,7 +232,7 @@ struct Shared<'a> {
     warm: AtomicUsize,
     /// Ends whose connection has ended.
     finished: AtomicUsize,
-    /// Wakes client and server when one of these changes.
+    /// Eventfds that wake client and server when a count changes.
     wake: [OwnedFd; 2],
 }
 
@@ -243,7 +244,7 @@ impl Shared<'_> {
 
     fn wake_ends(&self) {
         for wake in &self.wake {
-            // It can fail only where the end has been woken more often than it could count.
+            // The write fails only if the counter is full, and then the end is awake anyway.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
     }
@@ -253,11 +254,11 @@ impl Shared<'_> {
 #[derive(Debug)]
 struct End<'a> {
     shared: &'a Shared<'a>,
-    /// What the connection carries; taken when there is one.
+    /// The stream for the next connection; `None` once a connection has it.
     waiting: Option<Stream>,
     open: Option<(ConnId, Stream)>,
     ended: Option<Stream>,
-    /// When the flow completion time started.
+    /// The start of the flow completion time.
     started: Instant,
     arrivals: Arrivals,
     dark_rto: Duration,
@@ -304,7 +305,7 @@ impl<'a> End<'a> {
                     self.dark_rto = flow::dark_rto(self.shared.cell, stack, *conn);
                 }
             }
-            // It sees no packets here, only what is read.
+            // The oracle sees no packets here; it checks only the bytes that the stream reads.
             if let Some(first) = self.oracle.take().first() {
                 panic!("{first}");
             }
@@ -322,14 +323,14 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Starts the transfer proper if it was held for both ends to be warm and they are.
+    /// Starts the transfer proper once both ends are warm, if it was held for that.
     fn release(&mut self, now: Instant, stack: &mut Stack) {
         if self.shared.warm.load(Ordering::Acquire) < 2 {
             return;
         }
         if let Some((conn, stream)) = self.open.as_mut().filter(|(_, stream)| stream.held) {
             stream.held = false;
-            // The connection is this stream's, so it is known.
+            // An open stream's connection exists, so this cannot fail.
             let _ = stack.set_flow_size(now, *conn, stream.flow_size);
             self.started = now;
             self.pump(now, stack);
@@ -345,7 +346,7 @@ impl Core for End<'_> {
                 let Some(stream) = self.waiting.take() else {
                     return;
                 };
-                // It was accepted just now, so it is known.
+                // The connection was accepted just now, so this cannot fail.
                 let _ = stack.set_flow_size(now, conn, stream.flow_size);
                 self.open = Some((conn, stream));
                 self.pump(now, stack);
@@ -366,7 +367,7 @@ impl Core for End<'_> {
         }
     }
 
-    /// So that the end of the run is noticed even where nothing happens.
+    /// Returns the next tick, so that the driver notices the end of the run even when no packet comes.
     fn next_timeout(&self) -> Option<Instant> {
         Some(self.tick)
     }
@@ -376,7 +377,7 @@ impl Core for End<'_> {
     }
 }
 
-/// Tells an end of the other one's progress.
+/// Wakes an end when the other one makes progress.
 #[derive(Debug)]
 struct Wake<'a>(&'a OwnedFd);
 

@@ -1,4 +1,4 @@
-//! One run in the simulator.
+//! Runs in the simulator.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,12 +16,12 @@ use super::flow;
 use super::history::Memory;
 use crate::cell::{Arrivals, Cell, RunResult, run_seed};
 
-/// Stream of the run's own random numbers, apart from those of the world's components.
+/// Stream of the run's own random numbers, apart from the streams of the world's components.
 const RUN_STREAM: u64 = 1 << 41;
-/// The connection opens up to this long after the start.
+/// Most time between the start of the world and the opening of the connection.
 const START_JITTER: Duration = Duration::from_millis(10);
 
-/// Runs of a cell.
+/// The simulator for the runs of a cell.
 #[derive(Debug, Default)]
 pub struct Sim {
     memory: Memory,
@@ -34,7 +34,7 @@ impl Sim {
         run.carry_out()
     }
 
-    /// Gives both ends of a run the records that the cell says they have.
+    /// Loads the cell's records, if it has any, into both ends of a run.
     fn remember(&mut self, cell: &Cell, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
         if let Some(history) = self.memory.of(cell, index)? {
             let transfer = &mut run.transfer;
@@ -47,20 +47,20 @@ impl Sim {
     }
 }
 
-/// Where a run is to be recorded; `None` for not at all.
+/// Directories in which a run is recorded; `None` for no record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Directory of captures, one of each end: `NAME-client.pcapng` and `NAME-server.pcapng`.
+    /// Directory of captures, one for each end: `NAME-client.pcapng` and `NAME-server.pcapng`.
     pub captures: Option<PathBuf>,
     /// Directory of logs: `NAME.jsonl`.
     pub logs: Option<PathBuf>,
 }
 
-/// Makes run `index` of `cell`, which is the same as without a record, and records it in files
-/// called `name`.
+/// Makes run `index` of `cell` and records it in files called `name`. The result is the same as without
+/// a record.
 ///
 /// # Errors
-/// Those of a run; a file cannot be written.
+/// The errors of a run; a file cannot be written.
 pub fn record(
     cell: &Cell,
     index: u64,
@@ -94,10 +94,10 @@ pub fn record(
     Ok(result)
 }
 
-/// Makes run `index` of `cell` and captures it at the client, as a pcapng file.
+/// Makes run `index` of `cell`. Returns its capture at the client, as a pcapng file.
 ///
 /// # Errors
-/// Those of a run.
+/// The errors of a run.
 pub fn capture(cell: &Cell, index: u64) -> Result<Vec<u8>, Error> {
     let mut run = Run::new(cell, index)?;
     Sim::default().remember(cell, index, &mut run)?;
@@ -142,13 +142,13 @@ fn unwritten(path: &Path, error: &io::Error) -> Error {
     Error::Run(format!("cannot write {}: {error}", path.display()))
 }
 
-/// One transfer, and what is to be measured of it.
+/// One transfer, and the settings of its measurement.
 struct Run<'a> {
     cell: &'a Cell,
     index: u64,
     paths: Vec<PathSettings>,
     transfer: Transfer,
-    /// When the flow completion time started.
+    /// The start of the flow completion time.
     started: Instant,
 }
 
@@ -195,8 +195,8 @@ impl<'a> Run<'a> {
         )))
     }
 
-    /// Waits until both ends have a subflow on every path, or regular TCP, which has one, and starts
-    /// the transfer; false if that takes too long.
+    /// Waits until both ends have a subflow on every path, or their only one after a fallback to TCP,
+    /// and starts the transfer. Returns whether the subflows were established in time.
     fn warm_up(&mut self, conn: ConnId) -> bool {
         let (count, ends) = (self.paths.len(), self.transfer.ends());
         let world = &mut self.transfer.world;
@@ -216,7 +216,7 @@ impl<'a> Run<'a> {
         warm
     }
 
-    /// Runs to the end of the connection at both ends, or to the limit.
+    /// Runs until the connection has ended at both ends, or to the limit.
     fn finish(&mut self) -> RunResult {
         let (arrivals, dark_rto) = match self.cell.dark {
             Some(dark) => self.watch(Instant::ZERO + dark.from),
@@ -233,8 +233,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs until the flow has arrived, or to the limit, and notes what arrives, and the timeout of
-    /// the path that goes dark at `dark`.
+    /// Runs until the flow has arrived, or to the limit. Returns the arrivals, and the sender's timeout
+    /// on the path that goes dark, read at `dark`.
     fn watch(&mut self, dark: Instant) -> (Arrivals, Duration) {
         let (cell, started) = (self.cell, self.started);
         let receiver = self.transfer.receiver(cell.direction);

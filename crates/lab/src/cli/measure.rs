@@ -16,10 +16,10 @@ use crate::arm::Arm;
 use crate::fct::{DefaultPath, Direction, Records, Size};
 use crate::paths::Paths;
 
-/// The name that the option `--backend` had in the last version; deprecated.
+/// The name of the option `--backend` in the last version; deprecated.
 const OLD_BACKEND: &str = "arm";
 
-/// Returns whether `arguments`, those of a process, name the backend by the option's old name.
+/// Returns whether `arguments`, of a process, use the old name of the option `--backend`.
 pub fn name_backend_as_before(arguments: impl IntoIterator<Item = OsString>) -> bool {
     let own = arguments
         .into_iter()
@@ -32,7 +32,7 @@ pub fn name_backend_as_before(arguments: impl IntoIterator<Item = OsString>) -> 
 /// Arguments of `braid-lab list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Only those that run so.
+    /// Only experiments that run on this backend.
     #[arg(long, alias = OLD_BACKEND,
           value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
     pub backend: Option<Arm>,
@@ -41,7 +41,7 @@ pub struct ListArgs {
 /// Arguments of `braid-lab swarm`.
 #[derive(Debug, Args)]
 pub struct SwarmArgs {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, value_name = "N", default_value_t = 300,
           value_parser = whole::<u64>(1..=u64::MAX))]
     pub seeds: u64,
@@ -49,7 +49,8 @@ pub struct SwarmArgs {
     #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true,
           value_parser = whole::<u64>(0..=u64::MAX))]
     pub first_seed: u64,
-    /// Only users behind a box, with an attacker on one of its links who sees all and injects anything.
+    /// Only users behind a box, with an attacker on one of its links who reads all packets and injects
+    /// any.
     #[arg(long)]
     pub attacked: bool,
 }
@@ -57,15 +58,15 @@ pub struct SwarmArgs {
 /// Arguments of `braid-lab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Experiments, as `braid-lab list` shows them; all: each that runs on the backend.
+    /// Experiments as `braid-lab list` shows them, or all: each that runs on the backend.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
-    /// How to run: in virtual time (sim), which is usual, or over real, emulated links (links), which
-    /// is the only way of some experiments.
+    /// Backend: sim runs in virtual time and is usual, links runs over emulated links in real time.
+    /// Some experiments run over links only.
     #[arg(long, alias = OLD_BACKEND,
           value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
     pub backend: Option<Arm>,
-    /// Where to put the results; it is created.
+    /// Directory for the results; created if missing.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
     /// Runs of each cell instead of the experiment's own number.
@@ -80,13 +81,13 @@ pub struct RunArgs {
 /// Arguments of `braid-lab report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// What `braid-lab run` had for --out.
+    /// Directory that `braid-lab run` had for --out.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Where to put the Markdown instead; with --figures.
+    /// File for the Markdown in place of report.md; with --figures.
     #[arg(long, value_name = "FILE", requires = "figures")]
     pub markdown: Option<PathBuf>,
-    /// Where to put its figures; below the directory of --markdown.
+    /// Directory for its figures, below the directory of --markdown.
     #[arg(long, value_name = "DIR", requires = "markdown")]
     pub figures: Option<PathBuf>,
 }
@@ -127,11 +128,11 @@ pub struct FctArgs {
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
           value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
-    /// How to run: in virtual time; over emulated links; or over the same links by the kernel's
-    /// Multipath TCP.
+    /// Backend: virtual time (sim), emulated links (links), or the same links by the kernel's Multipath
+    /// TCP (kernel).
     ///
-    /// The last two take as long as the flows do, and root or a user namespace. The kernel has a
-    /// strategy of its own, and cannot be told a size.
+    /// The last two take as long as the flows do, and need root or a user namespace. The kernel has its
+    /// own strategy and takes no size.
     #[arg(long, alias = OLD_BACKEND, default_value = "sim",
           value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
     pub backend: Arm,
@@ -141,34 +142,34 @@ pub struct FctArgs {
     /// Start the transfer on a connection whose subflows are all established.
     #[arg(long)]
     pub warm_subflows: bool,
-    /// What both ends know of the paths before a run: nothing, or what one earlier connection over
-    /// each of them has told.
+    /// Records of the paths that both ends have before a run: none (cold), or those of one earlier
+    /// connection over each path (warm).
     #[arg(long, default_value = "cold",
           value_parser = one_of::<Records>(Records::ALL.map(Records::name)))]
     pub records: Records,
     /// Initial congestion window, in segments.
     #[arg(long, default_value = "10", value_parser = one_of::<u32>(["3", "10"]))]
     pub iw: u32,
-    /// What both ends are told of the flow in advance.
+    /// Knowledge that both ends have of the flow in advance: its size, or none.
     #[arg(long, default_value = "size", value_parser = ["size", "none"])]
     pub declare: String,
-    /// Packets that the queue of a path holds.
+    /// Queue of a path, in packets.
     #[arg(long, value_name = "PACKETS", default_value_t = 50,
           value_parser = whole::<u32>(0..=1_000_000))]
     pub queue: u32,
-    /// Whether the server or the client sends the flow.
+    /// Direction of the flow: down from the server, up from the client.
     #[arg(long, default_value = "down", value_parser = direction())]
     pub direction: Direction,
-    /// Capture the first run of each cell here, at both ends, as pcapng files for Wireshark
-    /// (--backend sim only).
+    /// Directory for captures of the first run of each cell, at both ends, as pcapng files for
+    /// Wireshark (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub pcap: Option<PathBuf>,
-    /// Log the first run of each cell here, one JSON object a line (--backend sim only).
+    /// Directory for logs of the first run of each cell, one JSON object a line (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
 }
 
-/// Names of strategies, some of them with settings.
+/// Names of strategies, some with settings.
 #[derive(Debug, Clone)]
 pub struct Strategies(pub Vec<String>);
 
@@ -192,7 +193,7 @@ where
     }
 }
 
-/// The help of an option that takes names: `what` they are of, and those there are.
+/// Returns the help of an option that takes names: `what` it sets, and the known `names`.
 fn known(what: &str, names: impl Iterator<Item = &'static str>) -> String {
     let names: Vec<&str> = names.collect();
     format!("{what}; known are: {}", names.join(", "))

@@ -13,10 +13,10 @@ use crate::cli::measure::{ReportArgs, RunArgs};
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// Stands for every id.
+/// The id that stands for all experiments.
 const EVERYTHING: &str = "all";
 
-/// Prints ids and titles, of those that run on `arm` if one is named.
+/// Prints ids and titles of all experiments, or of those that run on `arm`.
 pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
     let runs = |d: &&Definition| arm.is_none_or(|arm| d.arms.contains(&arm));
     let listed: Vec<&Definition> = ALL.iter().filter(runs).collect();
@@ -29,8 +29,8 @@ pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
     print(listed.iter().map(line).collect::<String>())
 }
 
-/// Runs the experiments one after the other and stores what each found. One that calls what is not
-/// installed is skipped where there are others.
+/// Runs the experiments one after the other and stores what each found. An experiment that needs a
+/// program that is not installed is skipped if others were asked for too.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let chosen = chosen(&args.ids, args.backend)?;
     let real = chosen.iter().find(|(_, arm)| !arm.is_virtual());
@@ -70,7 +70,8 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// What to run, and where. Of all there are, those that do not run there are left out.
+/// Returns the experiments to run, each with its backend. For `all`, experiments that do not run on
+/// `arm` are left out with a message.
 fn chosen(ids: &[String], arm: Option<Arm>) -> Result<Vec<(&'static Definition, Arm)>, Failure> {
     let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(arm)?));
     let named = ids.iter().filter(|id| *id != EVERYTHING);
@@ -105,7 +106,7 @@ fn verdicts(outcome: &Outcome, place: &Path) -> String {
     text
 }
 
-/// Makes the report's two pages of stored results, and says where they are.
+/// Writes the report's two pages from stored results, and prints their paths.
 pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
     let directory = &args.directory;
     let stored = report::load(directory).map_err(Failure::Usage)?;

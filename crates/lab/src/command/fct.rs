@@ -45,7 +45,7 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Records the first run of each cell, where that is asked for.
+/// Records the first run of each cell, if that was asked for.
 fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
     let recording = Recording {
         captures: args.pcap.clone(),
@@ -63,7 +63,7 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
     }
     for cell in cells {
         let name = format!("{}-{}-{}", cell.strategy, cell.cc, cell.size);
-        // A strategy may come with settings.
+        // Settings of a strategy have characters that do not belong in file names.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let name = name.replace(|c| !plain(c), "_");
         sim::record(cell, 0, &recording, &name)?;
@@ -71,9 +71,9 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every size with every congestion control with every strategy.
+/// Returns every size with every congestion control with every strategy.
 fn cells(args: &FctArgs) -> Vec<Cell> {
-    // The kernel has its own, whatever is asked for.
+    // The kernel has its own strategy, so the names given would only repeat the same cells.
     let strategies = match args.backend {
         Arm::Kernel => &args.strategy.0[..1],
         _ => &args.strategy.0,
@@ -103,10 +103,10 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
     cells
 }
 
-/// What people read.
+/// The rows as text.
 struct Table<'a> {
     rows: &'a [Row],
-    /// The times start with the transfer, not with the connection.
+    /// True if times start with the transfer instead of the connection.
     warm: bool,
 }
 
@@ -141,7 +141,7 @@ impl fmt::Display for Table<'_> {
             let mut text = String::new();
             for (n, (cell, width)) in line.iter().zip(&widths).enumerate() {
                 let gap = if n == 0 { "" } else { "  " };
-                // Names stand left, figures right.
+                // Names are aligned left, figures right.
                 let cell = match n {
                     0 | 1 => format!("{cell:<width$}"),
                     _ => format!("{cell:>width$}"),
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    /// What a failing run prints must make that run again.
+    /// The command that a failing run prints must repeat that run.
     #[test]
     fn a_cell_s_command_gives_that_cell() {
         let read = |line: &str| {

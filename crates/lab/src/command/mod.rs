@@ -1,4 +1,4 @@
-//! The `braid-lab` command. Glue only, one module a command: it reads the command line, calls, prints.
+//! The commands of `braid-lab`, one module each. Glue only: reads the command line, calls, prints.
 
 mod demo;
 mod experiments;
@@ -33,10 +33,10 @@ pub fn main() -> ExitCode {
     program::end(BRAID_LAB, run(cli))
 }
 
-/// Returns what is logged where nothing else is asked for.
+/// Returns the log filter for a process that sets none.
 fn usual_log(command: &Command) -> &'static str {
     match command {
-        // What goes wrong in the lab's worlds is meant to, above all with their boxes and servers.
+        // Faults in the lab's worlds are intended, so what their boxes and servers log would mislead.
         Command::Fct(_)
         | Command::List(_)
         | Command::Run(_)

@@ -10,7 +10,7 @@ use crate::cli::measure::SwarmArgs;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// Runs the seeds, and fails if something did not hold.
+/// Runs the seeds, and fails if a rule was violated.
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     let bar = progress_bar(args.seeds);
     let start = Instant::now();

@@ -16,33 +16,33 @@ use sha2::{Digest, Sha256};
 use crate::cli::{Demotion, PeerArgs};
 use crate::kernel_peer::{Direction, Report, hex};
 
-/// Bytes written at a time; the engine takes less where it has less room.
+/// Most bytes of one write; the engine takes fewer where it has less room.
 const CHUNK: usize = 256 * 1024;
 
-/// How long the engine goes on after the last connection ended, to answer what the peer repeats.
+/// Time that the engine runs on after the last connection ended, to answer the peer's retransmissions.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Sends, receives and reports as [`crate::kernel_peer`] does, on connections of the engine.
+/// Transfers on connections of the engine, with the arguments and reports of [`crate::kernel_peer`].
 pub struct Transfers {
     args: PeerArgs,
     role: &'static str,
-    /// Connections to serve.
+    /// Number of connections to serve.
     wanted: usize,
     open: BTreeMap<ConnId, Transfer>,
-    /// What is still to become of the second path.
+    /// Changes of the second path that are still to come.
     demotion: Demotion,
-    /// When all is over.
+    /// The moment at which the peer ends.
     end: Option<Instant>,
-    /// Where the next connection goes when one has ended.
+    /// Address to connect to again when a connection has ended.
     pub again: Option<SocketAddr>,
-    /// The strategy of connections that are opened here; one that exists.
+    /// Name of the strategy of opened connections; it must exist.
     pub strategy: String,
-    /// Reports of the connections that ended, oldest first.
+    /// Reports of ended connections, oldest first.
     pub done: Vec<Report>,
 }
 
 impl Transfers {
-    /// Serves `wanted` connections as they come (`listen`), or those opened by
+    /// Creates transfers that serve `wanted` connections: accepted ones (`listen`), or those opened by
     /// [`Self::connect`].
     pub fn new(role: &'static str, wanted: u32, args: PeerArgs) -> Self {
         Transfers {
@@ -58,7 +58,7 @@ impl Transfers {
         }
     }
 
-    /// Makes the second path a backup for a while.
+    /// Makes the second path a backup, and a regular path again, at the byte counts of `demotion`.
     #[must_use]
     pub fn demoting(mut self, demotion: Demotion) -> Self {
         self.demotion = demotion;
@@ -68,7 +68,7 @@ impl Transfers {
     /// Opens a connection.
     ///
     /// # Errors
-    /// What the engine says: it has no path, or no room.
+    /// The engine's error: it has no path, or no room.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -81,17 +81,17 @@ impl Transfers {
         Ok(())
     }
 
-    /// Lets it be over at `at`.
+    /// Ends the peer at `at`.
     pub fn end(&mut self, at: Instant) {
         self.end = Some(at);
     }
 
-    /// Whether it is over.
+    /// Returns whether the peer has ended by `now`.
     pub fn has_ended(&self, now: Instant) -> bool {
         self.end.is_some_and(|end| end <= now)
     }
 
-    /// Whether every connection has ended.
+    /// Returns whether every connection has ended.
     pub fn is_complete(&self) -> bool {
         self.done.len() == self.wanted
     }
@@ -143,7 +143,7 @@ impl Core for Transfers {
             Event::SubflowClosed { conn, subflow, .. } => self.with(conn, |transfer, _| {
                 transfer.subflows.remove(&subflow);
             }),
-            // A connection carries one flow.
+            // A connection carries one flow, and a forged join does not affect the transfer.
             Event::FlowDelivered { .. } | Event::JoinForged { .. } => {}
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
@@ -182,7 +182,7 @@ struct Transfer {
     most_subflows: usize,
 }
 
-/// What went one way.
+/// Bytes in one direction.
 struct Half {
     hash: Option<Sha256>,
     bytes: u64,
@@ -224,13 +224,13 @@ impl Transfer {
             received: half(),
             error: None,
             fallback: false,
-            // The first one may have been established before anybody knew of the connection.
+            // The first subflow may have been established before the connection was known here.
             subflows: BTreeSet::from([SubflowId(0)]),
             most_subflows: 1,
         }
     }
 
-    /// Sends what there is room for, and ends the direction after the last byte.
+    /// Sends as much as the engine has room for, and closes the direction after the last byte.
     fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         while self.sent.bytes < args.send {
             let left = usize::try_from(args.send - self.sent.bytes)
@@ -270,7 +270,7 @@ impl Transfer {
         }
     }
 
-    /// Takes what came.
+    /// Reads and checks the bytes that have arrived.
     fn receive(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         loop {
             let (expected, received, error) =
@@ -304,14 +304,14 @@ impl Transfer {
         }
     }
 
-    /// The first failure counts.
+    /// Keeps the first failure.
     fn fail(&mut self, error: String) {
         self.error.get_or_insert(error);
     }
 
     fn report(mut self, reason: CloseReason, role: &'static str, args: &PeerArgs) -> Report {
         if reason != CloseReason::Finished {
-            // It explains why a call failed.
+            // An earlier error, if any, explains why a call failed.
             let failed = self.error.take().map(|error| format!("; {error}"));
             let failed = failed.unwrap_or_default();
             self.fail(format!("the connection ended: {reason:?}{failed}"));
@@ -339,7 +339,7 @@ impl Transfer {
     }
 }
 
-/// Fills at most `left` bytes of `room` with the pattern; how many.
+/// Fills at most `left` bytes of `room` with the pattern. Returns their number.
 fn write_pattern(
     pattern: &mut Pattern,
     sent: &mut Half,

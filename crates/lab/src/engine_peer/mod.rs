@@ -1,7 +1,7 @@
-//! The engine as a peer of its own, without box and server: the other side of
-//! [`crate::kernel_peer`] in interoperability tests and benchmarks. It takes the same arguments
-//! and prints the same reports; its links and addresses come from a `box.toml` or `server.toml`,
-//! and are set up as those of `braid box` and `braid server` are.
+//! The engine as a peer of its own, without box and server: the counterpart of [`crate::kernel_peer`]
+//! in interoperability tests and benchmarks. It takes the same arguments and prints the same reports.
+//! Its links and addresses come from a `box.toml` or `server.toml` and are set up as `braid box` and
+//! `braid server` set them up.
 
 mod core;
 
@@ -139,7 +139,7 @@ fn report(core: &Transfers) -> Result<(), Failure> {
     }
 }
 
-/// Tells whoever started this process that it listens.
+/// Prints the addresses once the process listens, for the process that started this one.
 fn announce(config: &ServerConfig) -> io::Result<()> {
     #[derive(Serialize)]
     struct Listening {

@@ -1,4 +1,4 @@
-//! What an experiment is.
+//! The definition of an experiment.
 
 use super::outcome::{Findings, Outcome, Request};
 use super::session::Session;
@@ -9,27 +9,27 @@ use crate::arm::{Arm, Error};
 pub struct Definition {
     /// Short name, unique.
     pub id: &'static str,
-    /// What is compared.
+    /// Title, which names the compared things.
     pub title: &'static str,
-    /// Paper and figure, or what else asks for it.
+    /// Paper and figure, or another source of the question.
     pub source: &'static str,
-    /// Paths, sizes, settings.
+    /// Paths, sizes and settings.
     pub setup: &'static str,
-    /// What the source says.
+    /// The source's results.
     pub reported: &'static str,
-    /// What a run here has to show.
+    /// The results that a run here must show.
     pub must_hold: &'static str,
-    /// Arms it runs on, the usual one first.
+    /// Backends that the experiment runs on, the default first.
     pub arms: &'static [Arm],
-    /// Cells it measures on an arm, each as often as there are runs; some may be run again.
+    /// Number of cells on a backend, each measured as often as there are runs; some may be run again.
     pub cells: fn(Arm) -> usize,
-    /// Runs of a cell in virtual time and over real links, where the user does not say.
+    /// Default number of runs of a cell, in virtual time and over real links.
     pub runs: (u64, u64),
     pub(super) measure: fn(&mut Session<'_>) -> Result<(), Error>,
 }
 
 impl Definition {
-    /// Runs of a cell on `arm` where the user does not say.
+    /// Returns the default number of runs of a cell on `arm`.
     pub fn default_runs(&self, arm: Arm) -> u64 {
         if arm.is_virtual() {
             self.runs.0
@@ -38,10 +38,10 @@ impl Definition {
         }
     }
 
-    /// The arm to run on where the user asks for `wanted`, or for nothing.
+    /// Returns the backend to run on: `wanted`, or the default.
     ///
     /// # Errors
-    /// It does not run there; says where it does.
+    /// The experiment does not run on `wanted`; the error names the backends that it runs on.
     pub fn arm(&self, wanted: Option<Arm>) -> Result<Arm, Error> {
         let wanted = wanted.unwrap_or(self.arms[0]);
         if self.arms.contains(&wanted) {
@@ -59,12 +59,12 @@ impl Definition {
     /// Runs the experiment.
     ///
     /// # Errors
-    /// A cell could not be run on the arm. That a claim does not hold is none.
+    /// A cell could not be run. A claim that does not hold is no error.
     pub fn run(&self, request: Request<'_>) -> Result<Findings, Error> {
         self.run_as(request, self.measure)
     }
 
-    /// Runs it with another way to measure.
+    /// Runs the experiment with another measurement.
     pub(super) fn run_as(
         &self,
         request: Request<'_>,
@@ -91,14 +91,14 @@ impl Definition {
     }
 }
 
-/// What was run: the same build in the simulator gives the same results, and over links the
-/// system matters too.
+/// Returns the versions that the results depend on. In the simulator the same build gives the same
+/// results; over links the kernel matters too.
 fn versions(arm: Arm) -> Vec<(String, String)> {
     let mut versions = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     if !arm.is_virtual() {
         let uname = rustix::system::uname();
         let release = uname.release().to_string_lossy();
-        // What follows the number is the name of whoever built it.
+        // The part after the hyphen names the distributor's build, which the report leaves out.
         let number = release.split('-').next().unwrap_or_default();
         versions.push(("kernel", number.to_owned()));
     }

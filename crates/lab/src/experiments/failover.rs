@@ -1,4 +1,4 @@
-//! A path that goes dark without a word, and comes back.
+//! A path that goes dark without a link-down, and comes back.
 
 use std::time::Duration;
 
@@ -31,13 +31,15 @@ pub const FAILOVER: Definition = Definition {
     measure,
 };
 
+/// Paths with queues of one bandwidth-delay product, in packets.
 const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
 const SIZES: &[&str] = &["64M"];
+/// Start and end of the dark time.
 const FROM: Duration = Duration::from_secs(8);
 const UNTIL: Duration = Duration::from_secs(18);
-/// Over which the rate before is taken.
+/// Time over which the full rate is measured, up to the failure.
 const WINDOW: Duration = Duration::from_secs(4);
-/// Of the figures.
+/// Time of a point in the figures.
 const BIN: Duration = Duration::from_millis(250);
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
 
@@ -135,7 +137,7 @@ fn of_each(runs: &Runs, value: fn(&Arrivals) -> f64) -> Vec<f64> {
     runs.0.iter().map(|run| value(&run.arrivals)).collect()
 }
 
-/// The timeout of the path before it went dark, ms; no number where the sender does not tell.
+/// Returns the timeout of the path before it went dark, ms; NaN where the sender does not report it.
 fn timeout(run: &RunResult) -> f64 {
     match run.dark_rto.is_zero() {
         true => f64::NAN,
@@ -143,7 +145,7 @@ fn timeout(run: &RunResult) -> f64 {
     }
 }
 
-/// A value that there may be none of.
+/// Formats a value, or a dash if there is none.
 fn shown(value: f64, decimals: usize) -> String {
     match value.is_finite() {
         true => format!("{value:.decimals$}"),
@@ -155,19 +157,19 @@ fn mean(values: &[f64]) -> f64 {
     stats::mean(values).unwrap_or(f64::NAN)
 }
 
-/// The longest pause while the path is dark, ms.
+/// Returns the longest pause while the path is dark, ms.
 fn pause(arrivals: &Arrivals) -> f64 {
     arrivals.longest_gap(FROM, UNTIL).as_nanos() as f64 / 1e6
 }
 
-/// How long after the path's return the rate is 90 % of that before, s; no number where it does not
-/// come to that.
+/// Returns the time from the path's return until the rate is 90 % of the full rate, s; NaN if it never
+/// is.
 fn back(arrivals: &Arrivals) -> f64 {
     let again = arrivals.comes_to(0.9 * full(arrivals), UNTIL);
     again.map_or(f64::NAN, |time| time.as_secs_f64())
 }
 
-/// Mb/s before the path goes dark.
+/// Returns the rate before the path goes dark, Mb/s.
 fn full(arrivals: &Arrivals) -> f64 {
     arrivals.mbit_s(FROM - WINDOW, WINDOW)
 }

@@ -22,7 +22,7 @@ use crate::cell::Arrivals;
 use crate::plot::{Figure, Point};
 use crate::stats;
 
-/// What goes wrong with networks, one thing at a time.
+/// Common faults of networks, one at a time.
 pub const FAULTS: Definition = Definition {
     id: "faults",
     title: "Faults of a link, while a download, an upload and a dialogue go on",
@@ -42,17 +42,17 @@ pub const FAULTS: Definition = Definition {
     measure,
 };
 
-/// Before the fault, and after it.
+/// Time before the fault, and after it.
 const BEFORE: Duration = Duration::from_secs(8);
 const AFTER: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
-/// Of a fault, until there is to be as much as the sound link gives.
+/// Time from the start of a fault until the rate must reach the sound link's.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Between two looks for a second without a byte.
+/// Resolution of the search for a time without a byte.
 const STEP: Duration = Duration::from_millis(10);
 const WAYS: [&str; 2] = ["download", "upload"];
 
-/// What was seen of a fault.
+/// The measurement of one fault.
 #[derive(Debug)]
 struct Case {
     name: &'static str,
@@ -62,43 +62,44 @@ struct Case {
 }
 
 impl Case {
-    /// Mb/s before the fault.
+    /// Returns the rate before the fault, Mb/s.
     fn full(&self, way: usize) -> f64 {
         self.seen.bulk[way].mbit_s(BEFORE / 2, BEFORE / 2)
     }
 
-    /// Mb/s during the fault, once all has settled.
+    /// Returns the rate during the fault from [`SETTLED`] on, Mb/s.
     fn during(&self, way: usize) -> f64 {
         let from = BEFORE + SETTLED;
         self.seen.bulk[way].mbit_s(from, self.until - from)
     }
 
-    /// The longest time without a byte after the first second of the fault, s.
+    /// Returns the longest time without a byte after the first second of the fault, s.
     fn silence(&self, way: usize) -> f64 {
         let end = self.until + AFTER;
         silence(&self.seen.bulk[way], BEFORE + SECOND, end).as_secs_f64()
     }
 
-    /// From the end of the fault to the first byte, s.
+    /// Returns the time from the end of the fault to the first byte, s; NaN if none came.
     fn first(&self, way: usize) -> f64 {
         let next = self.seen.bulk[way].next_after(self.until);
         next.map_or(f64::NAN, |time| (time - self.until).as_secs_f64())
     }
 
-    /// From the end of the fault to the first second at 90 % of the full rate, s.
+    /// Returns the time from the end of the fault to the first second at 90 % of the full rate, s; NaN
+    /// if it never came.
     fn back(&self, way: usize) -> f64 {
         let again = self.seen.bulk[way].comes_to(0.9 * self.full(way), self.until);
         again.map_or(f64::NAN, |time| time.as_secs_f64())
     }
 
-    /// Of the echoes' times, ms.
+    /// Returns the quantile `q` of the echoes' times, ms.
     fn echo(&self, q: f64) -> f64 {
         let ms = |(_, took): &(Duration, Duration)| took.as_secs_f64() * 1e3;
         quantile(self.seen.echoes.iter().map(ms).collect(), q)
     }
 }
 
-/// The longest time without a byte between `from` and `until`.
+/// Returns the longest time without a byte between `from` and `until`.
 fn silence(arrivals: &Arrivals, from: Duration, until: Duration) -> Duration {
     let (mut longest, mut since, mut at) = (Duration::ZERO, from, from);
     while at < until {
@@ -154,7 +155,7 @@ fn network() -> Result<Gateways, Error> {
     Ok(net)
 }
 
-/// What the second link gives alone, each way, Mb/s.
+/// Measures the rate of the second link alone, download and upload, Mb/s.
 fn alone() -> Result<[f64; 2], Error> {
     let mut net = network()?;
     net.ask(&["link", LINKS[0], "off"])?;
@@ -289,7 +290,7 @@ fn figure(cases: &[Case], alone: [f64; 2]) -> Figure {
 mod tests {
     use super::*;
 
-    /// A steady flow with one pause.
+    /// A steady flow with one pause, in ms.
     fn arrivals(pause: (u64, u64), total: u64) -> Arrivals {
         let mut arrivals = Arrivals::default();
         let mut bytes = 0;

@@ -16,21 +16,21 @@ use crate::plot::{Axis, Body, Figure, Format, Mark, Point, Series};
 use crate::stats;
 
 const ARMS: &[Arm] = &[Arm::Sim, Arm::Links];
-/// Two paths alike.
+/// Two equal paths.
 const ALIKE: &str = "5mbit,40ms,1%;5mbit,40ms,1%";
 /// A good path and a poor one.
 const UNLIKE: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
-/// Bytes in a kilobyte as sizes are written.
+/// Bytes of a `k` as sizes are written.
 const K: u64 = 1 << 10;
-/// What an experiment sweeps over: once for each congestion control and initial window.
+/// A set of sweeps, one for each congestion control and initial window.
 #[derive(Debug)]
 struct Plan {
     paths: &'static str,
-    /// In virtual time, and over links.
+    /// Sizes in virtual time, and over links.
     sizes: [&'static [&'static str]; 2],
     ccs: &'static [&'static str],
     ways: &'static [Way],
-    /// Linux beside them over links.
+    /// True if Linux runs beside the strategies over links.
     linux: bool,
     default_path: DefaultPath,
     records: Records,
@@ -67,7 +67,8 @@ impl Plan {
         Ok(sweeps)
     }
 
-    /// Whether Linux stands beside them; of these congestion controls it is sure to have one.
+    /// Returns whether Linux runs beside the strategies: over links, and only with CUBIC, which every
+    /// kernel has.
     fn linux(&self, arm: Arm, cc: &str) -> bool {
         self.linux && !arm.is_virtual() && cc == "cubic"
     }
@@ -78,8 +79,8 @@ impl Plan {
         self.ccs.iter().map(ways).sum::<usize>() * sizes * WINDOWS.len()
     }
 
-    /// Measures all, with a table and a figure of completion times of each sweep, and judges each:
-    /// claims begin with the congestion control and the initial window.
+    /// Measures and judges all sweeps, with a table and a figure of completion times for each. Claims
+    /// begin with the congestion control and the initial window.
     fn run(
         &self,
         session: &mut Session<'_>,
@@ -108,7 +109,7 @@ impl Plan {
     }
 }
 
-/// Where the first subflow opens.
+/// The effect of the path on which the first subflow opens.
 pub const FSA_2A: Definition = Definition {
     id: "fsa-2a",
     title: "Initial subflow on the 40 ms path or on the 100 ms path, minRTT",
@@ -195,7 +196,8 @@ fn fsa_2a(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How much longer a start on the slow path makes flows of up to `most` bytes, ms.
+/// Returns the mean extra time of a start on the slow path for flows of up to `most` bytes, by size,
+/// ms.
 fn gaps(swept: &Swept, most: u64) -> Vec<(String, f64)> {
     let fast = swept.values(ON_FAST, (0, most), Runs::mean);
     let slow = swept.values(ON_SLOW, (0, most), Runs::mean);
@@ -229,7 +231,7 @@ fn gap_figure(all: &[(String, Swept)]) -> Figure {
     }
 }
 
-/// Redundancy or not.
+/// Round robin against redundant transmission.
 pub const FSA_2B: Definition = Definition {
     id: "fsa-2b",
     title: "Round robin or redundant transmission over two lossy paths",
@@ -312,12 +314,12 @@ fn fsa_2b(swept: &Swept) -> Vec<Verdict> {
     ]
 }
 
-/// A label as part of a file name.
+/// Returns a label as part of a file name.
 fn file_name(label: &str) -> String {
     label.to_lowercase().replace(", ", "-").replace(' ', "")
 }
 
-/// A table of one value of each way, by size.
+/// Returns a table of one value of each variant, by size.
 fn of_values(title: &str, swept: &Swept, value: fn(&Runs) -> String) -> Table {
     let names = swept.ways.iter().map(|(name, _)| (*name).to_owned());
     let row = |(n, size): (usize, &crate::cell::Size)| {
@@ -331,7 +333,7 @@ fn of_values(title: &str, swept: &Swept, value: fn(&Runs) -> String) -> Table {
     }
 }
 
-/// Redundancy against timeouts.
+/// Redundant transmission against timeouts.
 pub const FSA_3: Definition = Definition {
     id: "fsa-3",
     title: "Retransmission timeouts of mice, with and without redundancy",
@@ -341,7 +343,7 @@ pub const FSA_3: Definition = Definition {
     reported: "Redundancy could partly avoid timeouts.",
     must_hold: "Timeouts per flow, and the share of flows that have any: redundant and fsa lower \
                 than roundrobin, over all sizes.",
-    // Over links there are too few runs to see any: one flow in two hundred has a timeout.
+    // Over links the runs are too few to see any: one flow in two hundred has a timeout.
     arms: &[Arm::Sim],
     cells: |arm| TIMEOUTS.cells(arm),
     runs: (2000, 3),
@@ -430,7 +432,7 @@ const COPIES: Plan = Plan {
         &["64k", "128k", "256k", "512k"],
     ],
     ways: &[Way::strategy("fsa")],
-    // A path that is known takes a whole mouse at once, and there is no time with unsent data left.
+    // With records a path takes a whole mouse at once, and no packet is sent while unsent data remains.
     records: Records::Cold,
     warm_subflows: true,
     ..REDUNDANCY
@@ -452,6 +454,7 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
     );
     let title = "Flow completion time of fsa with established subflows";
     let all = COPIES.run(session, title, |swept| vec![copies_verdict(swept)])?;
+    // From 2^14 to 2^20 bytes, the sizes of the plan.
     let curve = (0..=300).map(|n| (14.0 + 6.0 * f64::from(n) / 300.0).exp2());
     let mut series = vec![Series {
         name: "formula".to_owned(),
@@ -490,7 +493,7 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Measured shares of copies from 64 k up, as their distance from alpha.
+/// Judges the measured shares of copies from 64 k up by their distance from alpha.
 fn copies_verdict(swept: &Swept) -> Verdict {
     let sizes = swept.sizes.iter().filter(|size| size.bytes() >= 64 * K);
     let shares = swept.values("fsa", (64 * K, u64::MAX), |runs| runs.copies(1));
@@ -511,7 +514,7 @@ fn copies_verdict(swept: &Swept) -> Verdict {
 
 const RIVALS: [&str; 3] = ["minrtt", "roundrobin", "redundant"];
 
-/// Mice.
+/// Mice against the baselines.
 pub const FSA_6B: Definition = Definition {
     id: "fsa-6b",
     title: "Mice over a good and a poor path: fsa against the baselines",
@@ -590,7 +593,7 @@ fn fsa_6b(swept: &Swept) -> Vec<Verdict> {
     ]
 }
 
-/// What `adaptive` makes of the same flows.
+/// Compares `adaptive` with the best of the others on the same flows.
 fn adaptive_beside(swept: &Swept) -> Verdict {
     let others = ["fsa", "minrtt", "roundrobin", "redundant"];
     Verdict::new(
@@ -601,7 +604,7 @@ fn adaptive_beside(swept: &Swept) -> Verdict {
     )
 }
 
-/// Elephants.
+/// Elephants against the baselines.
 pub const FSA_6C: Definition = Definition {
     id: "fsa-6c",
     title: "Elephants over a good and a poor path: fsa against the baselines",

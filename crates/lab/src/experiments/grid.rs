@@ -1,5 +1,5 @@
-//! Every strategy in every cell: whether one is at least as good as the best of the others
-//! everywhere.
+//! Every strategy in every cell, to judge whether the candidate is at least as good as the best of the
+//! others everywhere.
 
 mod cells;
 mod judge;
@@ -21,7 +21,7 @@ use crate::cell::Cell;
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
 
-/// One strategy against all others, everywhere.
+/// One strategy against all others in every cell.
 pub const GRID: Definition = Definition {
     id: "grid",
     title: "The adaptive strategy against every other, cell by cell",
@@ -47,6 +47,7 @@ pub const GRID: Definition = Definition {
 /// The strategy that is judged.
 const CANDIDATE: &str = "adaptive";
 
+/// The grid in virtual time.
 const FULL: Grid = Grid {
     sizes: &[
         "4k", "8k", "16k", "32k", "64k", "128k", "256k", "512k", "1M", "4M",
@@ -66,7 +67,7 @@ const FULL: Grid = Grid {
     starts: &[Start::Cold, Start::Warm, Start::Joined],
 };
 
-/// What is run in real time: 12 cells.
+/// The grid in real time: 12 cells.
 const SMALL: Grid = Grid {
     sizes: &["16k", "128k", "1M"],
     paths: &["5mbit,40ms,H;5mbit,100ms,L", "20mbit,20ms,H;5mbit,200ms,L"],
@@ -75,15 +76,15 @@ const SMALL: Grid = Grid {
     starts: &[Start::Cold],
 };
 
-/// How many more runs than at first a suspect gets, each time that it remains one.
+/// Factors of the first number of runs, for the two rounds in which suspects run again.
 const AGAIN: [u64; 2] = [10, 167];
 /// Most runs of a suspect.
 const MOST_RUNS: u64 = 5_000;
-/// In so many cells the 99th percentile is compared too, by so many times the runs of the others, at
-/// most so many in all.
+/// Number of cells in which the 99th percentile is compared too, the factor of their runs over the
+/// other cells', and their most runs.
 const TAILS: (usize, u64, u64) = (60, 67, 2_000);
 
-/// Geometric means that must hold: from which start, against whom, at most how much.
+/// Bounds on geometric means: the start, the rival, and the largest ratio.
 const BARS: [(Start, &str, f64); 3] = [
     (Start::Cold, "minrtt", 0.97),
     (Start::Cold, "fsa", 0.95),
@@ -97,14 +98,14 @@ fn grid_of(arm: Arm) -> &'static Grid {
     }
 }
 
-/// What is known or established before a run.
+/// The records and subflows that exist before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Start {
-    /// Nothing.
+    /// No records.
     Cold,
-    /// There are records of the paths.
+    /// Records of the paths.
     Warm,
-    /// There are records, and all subflows are established.
+    /// Records of the paths, and all subflows established.
     Joined,
 }
 
@@ -122,25 +123,25 @@ impl fmt::Display for Start {
 struct Rival {
     name: &'static str,
     comparison: Comparison,
-    /// Runs it was compared over.
+    /// Number of runs that were compared.
     runs: usize,
-    /// Of the first runs, the candidate's mean as a share of its own.
+    /// The candidate's mean as a share of the rival's, over the first runs.
     ratio: f64,
 }
 
-/// A cell, and what all strategies gave there.
+/// A cell, and the results of all strategies in it.
 struct Judged {
     start: Start,
     cell: Cell,
     candidate: Sample,
     rivals: Vec<Rival>,
     missing: u64,
-    /// The 99th percentile counts.
+    /// True if the 99th percentile counts.
     tail: bool,
 }
 
 impl Judged {
-    /// Copies as a share of the flow's bytes.
+    /// Returns the copies of the candidate as a share of the flow's bytes.
     fn copies(&self) -> f64 {
         let runs = self.candidate.ms.len().max(1) as f64;
         self.candidate.copied as f64 / (self.cell.size.bytes() as f64 * runs)
@@ -157,7 +158,7 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
         return Err(Error::Usage(format!("there is no strategy `{CANDIDATE}`")));
     }
     let cells = grid.cells(session.seed())?;
-    // Every so many-th, which is no multiple of the number of sizes.
+    // The stride is no multiple of the number of sizes, so that all sizes are among the cells.
     let (tails, times, most) = TAILS;
     let step = (cells.len() / tails).saturating_sub(1);
     let is_tail = |n: usize| step > 0 && n.is_multiple_of(step) && n / step < tails;
@@ -190,8 +191,8 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
     Ok(())
 }
 
-/// Runs every strategy in `cell`, `first` times, and those again that may be faster than the
-/// candidate.
+/// Runs every strategy `first` times in `cell`, and repeats with more runs those that may be faster
+/// than the candidate.
 fn judge(session: &Session<'_>, start: Start, cell: Cell, first: u64) -> Result<Judged, Error> {
     let runs_of = |strategy: &str, runs| {
         let cell = Cell {
@@ -215,7 +216,7 @@ fn judge(session: &Session<'_>, start: Start, cell: Cell, first: u64) -> Result<
             ratio: candidate.mean() / other.mean(),
         });
     }
-    // Few runs prove little: who comes near the margin at first is looked at more closely.
+    // Few runs prove little, so a rival near the margin gets more.
     for (times, share) in AGAIN.into_iter().zip([0.5, 1.0]) {
         let runs = (session.runs() * times).min(MOST_RUNS).max(first);
         let suspected = |r: &Rival| r.comparison.is_suspect(share, tail);
@@ -239,7 +240,7 @@ fn judge(session: &Session<'_>, start: Start, cell: Cell, first: u64) -> Result<
     })
 }
 
-/// Who is faster where, in which respect.
+/// A comparison that the candidate lost, and the statistics in which it lost.
 struct Lost<'a> {
     judged: &'a Judged,
     rival: &'a Rival,
@@ -248,7 +249,7 @@ struct Lost<'a> {
     p99: bool,
 }
 
-/// All comparisons that are lost, each respect judged over all cells where it counts.
+/// Returns all lost comparisons. Each statistic is tested over all cells in which it counts.
 fn lost(judged: &[Judged]) -> Vec<Lost<'_>> {
     let all: Vec<(&Judged, &Rival)> = judged
         .iter()
@@ -285,7 +286,7 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
         let lost = lost
             .iter()
             .filter(|l| l.judged.start == start && in_what(l));
-        // A cell that several win against is lost once.
+        // A cell that several rivals win counts once.
         let cells = lost.map(|l| std::ptr::from_ref(l.judged));
         cells.collect::<BTreeSet<_>>().len() as f64
     };
@@ -332,7 +333,7 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
     verdicts
 }
 
-/// The geometric mean of the candidate's times as shares of those of `rival`.
+/// Returns the geometric mean of the candidate's times as shares of the times of `rival`.
 fn ratio(of: &[&Judged], rival: &str) -> Option<f64> {
     let rivals = of.iter().flat_map(|j| &j.rivals);
     let ratios: Vec<f64> = rivals

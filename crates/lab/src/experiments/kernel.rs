@@ -31,8 +31,8 @@ pub const KERNEL: Definition = Definition {
 const LOSSES: [&str; 2] = ["0%", "2%"];
 const SIZES: &[&str] = &["4k", "16k", "64k", "256k", "1M", "4M"];
 const WAYS: [Way; 3] = [LINUX, Way::strategy("minrtt"), Way::strategy("adaptive")];
-/// The largest share of the kernel's time that a strategy may take in a cell, and what its
-/// geometric mean must be.
+/// For each strategy: the largest share of the kernel's time in a cell, and the bound on the geometric
+/// mean of the shares.
 const BARS: [(&str, f64, Bound); 2] = [
     ("minrtt", 1.05, Bound::Below(1.0)),
     ("adaptive", 1.03, Bound::AtMost(0.9)),
@@ -73,7 +73,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The strategy's mean time as a share of the kernel's, by cell.
+/// Returns the strategy's mean time as a share of the kernel's, by cell.
 fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> {
     let mut shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
     for (label, _) in &mut shares {

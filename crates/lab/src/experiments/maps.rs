@@ -28,7 +28,7 @@ const SETUP: &str = "WiFi as the host walks (11 Mb/s, 20 ms, 1 % at its best; 0.
     generators of TCP and one of UDP, 448 kb/s each; greedy download of 120 s";
 const SOURCE_BASELINE: &str = "stays on WiFi";
 
-/// The switches.
+/// The switches between the paths.
 pub const MAPS_2A: Definition = Definition {
     id: "maps-2a",
     title: "Throughput over time, one path at a time",
@@ -43,7 +43,7 @@ pub const MAPS_2A: Definition = Definition {
     measure: switches,
 };
 
-/// What it brings.
+/// The gain in throughput over staying on WiFi.
 pub const MAPS_2B: Definition = Definition {
     id: "maps-2b",
     title: "Mean throughput over 120 s",
@@ -54,7 +54,7 @@ pub const MAPS_2B: Definition = Definition {
     ..MAPS_2A
 };
 
-/// Delay of packets.
+/// The delay of packets.
 pub const MAPS_3: Definition = Definition {
     id: "maps-3",
     title: "Delay of packets over time",
@@ -65,7 +65,7 @@ pub const MAPS_3: Definition = Definition {
     ..MAPS_2A
 };
 
-/// Data sequence numbers.
+/// The data sequence numbers of packets.
 pub const MAPS_4: Definition = Definition {
     id: "maps-4",
     title: "Data sequence numbers against the time of sending and of arrival",
@@ -77,7 +77,7 @@ pub const MAPS_4: Definition = Definition {
     ..MAPS_2A
 };
 
-/// The WiFi vanishes and comes back under another address.
+/// A WiFi that vanishes and comes back under another address.
 pub const MAPS_5: Definition = Definition {
     id: "maps-5",
     title: "The WiFi vanishes at 20 s and is back at 40 s under another address",
@@ -95,7 +95,7 @@ pub const MAPS_5: Definition = Definition {
     measure: moves,
 };
 
-/// A way to send.
+/// A strategy, and the number of paths that it has.
 struct Scheme {
     name: &'static str,
     strategy: &'static str,
@@ -110,8 +110,8 @@ const fn scheme(strategy: &'static str) -> Scheme {
     }
 }
 
-/// The baseline first, then both forms of MAPS, then what is printed beside them, of which the last
-/// stands there over links only.
+/// The baseline, both forms of MAPS, and further strategies for comparison; the last runs over links
+/// only.
 const SCHEMES: [Scheme; 6] = [
     Scheme {
         name: SOURCE_BASELINE,
@@ -132,9 +132,11 @@ const LINUX: &str = "Linux MPTCP";
 const FORMS: [usize; 2] = [1, 2];
 const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
 const CC: &str = "cubic";
+/// Reported gain in throughput over staying on WiFi, %.
 const GAIN: f64 = 58.0;
+/// Most time between a switch and the crossing of the path qualities, s.
 const NEAR: f64 = 5.0;
-/// From here on MAPS is ahead.
+/// The time from which MAPS must be ahead.
 const AHEAD: Duration = Duration::from_secs(25);
 
 fn schemes(arm: Arm) -> &'static [Scheme] {
@@ -161,26 +163,26 @@ fn scene(scheme: &Scheme, first: Schedule, span: Duration) -> Result<Scene<'_>, 
     })
 }
 
-/// What is kept of a run.
+/// The kept figures of a run.
 struct Walk {
-    /// Mbit/s that reached the reader, by second.
+    /// Rate at the reader by second, Mbit/s.
     rate: BySecond,
-    /// Of all 120 s, Mbit/s.
+    /// Mean rate at the reader over all 120 s, Mbit/s.
     mean_rate: f64,
-    /// Delay of packets with data that had not come before, ms.
+    /// Delay of packets with data that had not arrived before, ms.
     delays: BySecond,
     mean_delay: f64,
     p95_delay: f64,
-    /// When it left the WiFi, came back and left again, s.
+    /// Times at which new data left the WiFi, came back and left again, s.
     switches: [f64; 3],
     acked: Vec<u64>,
     /// Seconds without a byte for the reader.
     empty: Vec<usize>,
-    /// A part of the packets, of the first run only.
+    /// A sample of the packets, for the first run only.
     packets: Vec<Packet>,
 }
 
-/// One packet in so many is shown.
+/// Figures show every packet whose number is a multiple of this.
 const SHOWN: usize = 40;
 
 impl Walk {
@@ -214,7 +216,7 @@ impl Walk {
     }
 }
 
-/// Bytes in each second, of what is known by tick.
+/// Returns the bytes of each second from a count at each [`TICK`].
 fn seconds_of(read: &[u64]) -> Vec<u64> {
     let ticks = (1.0 / TICK.as_secs_f64()).round() as usize;
     let ends: Vec<u64> = read
@@ -238,8 +240,9 @@ fn empty_seconds(read: &[u64]) -> Vec<usize> {
         .collect()
 }
 
-/// When new data left the first path, came back and left again: the moments, each between the middles
-/// of the phases before and after, that explain best on which path the bytes were sent.
+/// Returns the times at which new data left the first path, came back and left again. Each is the time,
+/// between the middles of the phases before and after, that explains best on which path the bytes were
+/// sent.
 fn switched(packets: &[Packet]) -> [f64; 3] {
     let ends = [0, 1, 2, 3].map(|n| match n {
         0 => 0.0,
@@ -256,8 +259,8 @@ fn switched(packets: &[Packet]) -> [f64; 3] {
             .filter(|p| p.new && (ends[n]..ends[n + 1]).contains(&p.sent))
             .collect();
         here.sort_by(|a, b| a.sent.total_cmp(&b.sent));
-        // Bytes on the right path if the switch is at the end; each packet before which it could be
-        // changes that by its own.
+        // Bytes explained by a switch after a packet, relative to a switch at the start of the
+        // interval.
         let mut best = (0i64, ends[n]);
         let mut right = 0i64;
         for packet in here {
@@ -274,7 +277,7 @@ fn switched(packets: &[Packet]) -> [f64; 3] {
 /// The runs of a scheme.
 type Walks = Arc<Vec<Walk>>;
 
-/// Four figures show the same walk.
+/// Runs that the four experiments on the walk share.
 static WALKS: Common<Walk> = Common::new();
 
 fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
@@ -312,7 +315,7 @@ fn record(walk: &Walk) -> serde_json::Value {
     })
 }
 
-/// A name fit for a file.
+/// Returns the name with every other character than letters and digits replaced, for a file.
 fn file_name(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     name.chars().map(fit).collect()
@@ -325,7 +328,7 @@ fn note(session: &Session<'_>) -> String {
     )
 }
 
-/// A line a scheme, of means by second, where there are any.
+/// Returns one line of means by second for each scheme that has any.
 fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
     let each = SCHEMES.iter().zip(all);
     each.map(|(scheme, runs)| by_second(scheme.name, &BySecond::means(runs.iter().map(&of))))
@@ -468,7 +471,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
             "by staying, most packets are sent while the WiFi is near, and few while it is slow",
         ));
     }
-    // Of the kernel's packets none is seen.
+    // The kernel's packets are not observed, so its row is left out.
     let seen = SCHEMES.iter().take(all.len()).enumerate();
     let rows = seen.filter_map(|(n, scheme)| {
         let seconds: Vec<f64> = seconds(n).into_iter().filter(|s| s.is_finite()).collect();
@@ -535,7 +538,7 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where packets stand in the stream, against the time.
+/// Adds figures of the packets' data sequence numbers against the time.
 fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
     let note = format!("{CC}; the first run; one packet in {SHOWN}");
     let dots = |name: &str, points: Vec<Point>| Series {
@@ -585,18 +588,18 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
     }
 }
 
-/// How long the download of maps-5 goes on, and how long it may take to end.
+/// Duration of the download of maps-5, and the longest time until it has ended.
 const MOVE: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(10);
-/// When the WiFi vanishes and is back.
+/// The times at which the WiFi vanishes and is back.
 const VANISHES: Duration = Duration::from_secs(20);
 const RETURNS: Duration = Duration::from_secs(40);
-/// The tick after which the host has its other address.
+/// Number of the tick after which the host has its new address.
 const MOVES_AT: usize = (RETURNS.as_millis() / TICK.as_millis()) as usize;
-/// Seconds within which a subflow over the new address is to be there.
+/// Longest time until a subflow over the new address, s.
 const REOPENED: f64 = 1.0;
 
-/// What is kept of a run.
+/// The kept figures of a run.
 struct Move {
     whole: bool,
     empty: Vec<usize>,
@@ -620,7 +623,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         if measured.len() < FORMS.len() {
             empty_seconds.extend(runs.iter().flat_map(|run| run.empty.clone()));
         }
-        // One that never reopened has no time, and then there is no latest.
+        // A run without a new subflow has no time, so there is no latest.
         let waits = runs.iter().map(|run| run.reopened.unwrap_or(f64::NAN));
         let latest = waits.fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
         let said = [cut as f64, empty as f64, latest];
@@ -674,7 +677,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The WiFi carries nothing, which nobody tells, until it is back.
+/// Returns the course of a WiFi that carries nothing until it is back, while its interface stays up.
 fn gone_for_a_while() -> Schedule {
     let change = |at, up| Change {
         at,
@@ -683,7 +686,7 @@ fn gone_for_a_while() -> Schedule {
     Schedule::new([change(VANISHES, false), change(RETURNS, true)])
 }
 
-/// The runs of a strategy.
+/// Plays the runs of a strategy.
 fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
     let scheme = scheme(strategy);
     let scene = Scene {

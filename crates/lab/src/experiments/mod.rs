@@ -1,8 +1,7 @@
-//! The experiments: definitions that run on any arm and say themselves whether what was expected
-//! holds.
+//! The experiments: definitions that run on backends and judge whether their claims hold.
 //!
-//! A [`Definition`] is an entry of [`ALL`]. [`Definition::run`] measures its cells and gives
-//! [`Findings`]: an [`Outcome`] (parameters, tables, verdicts), figures, and one record a cell;
+//! A [`Definition`] is an entry of [`ALL`]. [`Definition::run`] measures its cells and returns
+//! [`Findings`]: an [`Outcome`] (parameters, tables, verdicts), figures, and one record for each cell.
 //! [`crate::report`] stores them and makes pages of what is stored.
 
 mod definition;
@@ -31,7 +30,7 @@ pub use outcome::{Findings, Outcome, Request, Table};
 pub use session::Session;
 pub use verdict::{Bound, Verdict};
 
-/// Every experiment, in the order in which they are listed.
+/// All experiments, in the order in which they are listed.
 pub static ALL: &[Definition] = &[
     fsa::FSA_2A,
     fsa::FSA_2B,
@@ -60,10 +59,10 @@ pub static ALL: &[Definition] = &[
     kernel::KERNEL,
 ];
 
-/// The experiment called `id`.
+/// Returns the experiment called `id`.
 ///
 /// # Errors
-/// There is none; says which names are near, or all of them.
+/// No experiment is called `id`; the error names similar ids, or the command that lists all.
 pub fn find(id: &str) -> Result<&'static Definition, UnknownId> {
     ALL.iter().find(|d| d.id == id).ok_or_else(|| UnknownId {
         id: id.to_owned(),
@@ -71,7 +70,7 @@ pub fn find(id: &str) -> Result<&'static Definition, UnknownId> {
     })
 }
 
-/// An id that no experiment has.
+/// The error of an id that no experiment has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownId {
     id: String,
@@ -90,7 +89,7 @@ impl fmt::Display for UnknownId {
 
 impl std::error::Error for UnknownId {}
 
-/// Names most like `id`, the best first, at most three.
+/// Returns at most three ids that are similar to `id`, the most similar first.
 fn near(id: &str) -> Vec<&'static str> {
     let likeness = |name: &str| strsim::jaro_winkler(id, name);
     let mut names: Vec<_> = ALL.iter().map(|d| (likeness(d.id), d.id)).collect();

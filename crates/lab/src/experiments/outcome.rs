@@ -1,4 +1,4 @@
-//! How an experiment is run, and what it found.
+//! The request for an experiment, and its outcome.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use super::verdict::Verdict;
 use crate::arm::Arm;
 use crate::plot::Figure;
 
-/// How an experiment is to be run.
+/// The settings of an experiment's run.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
-    /// The arm.
+    /// The backend.
     pub arm: Arm,
     /// Runs of each cell, at least 1.
     pub runs: u64,
@@ -20,7 +20,7 @@ pub struct Request<'a> {
     pub seed: u64,
     /// Threads to spread runs over, at least 1.
     pub threads: usize,
-    /// Told of each finished run.
+    /// Called after each finished run.
     pub progress: &'a (dyn Fn() + Sync),
 }
 
@@ -35,20 +35,20 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-/// What an experiment found, in full.
+/// Everything that an experiment found.
 #[derive(Debug)]
 pub struct Findings {
-    /// What the report shows.
+    /// The part that the report shows.
     pub outcome: Outcome,
     /// Figures by name, in the order of [`Outcome::figures`].
     pub figures: Vec<(String, Figure)>,
-    /// What was measured, by cell.
+    /// The measurements, by cell.
     pub records: Vec<(String, serde_json::Value)>,
     /// Captures by name, as pcapng files.
     pub captures: Vec<(String, Vec<u8>)>,
 }
 
-/// What an experiment found, as the report shows it.
+/// The findings of an experiment as the report shows them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`Definition::id`](super::Definition::id).
@@ -63,17 +63,17 @@ pub struct Outcome {
     pub reported: String,
     /// [`Definition::must_hold`](super::Definition::must_hold).
     pub must_hold: String,
-    /// The arm.
+    /// Name of the backend.
     pub arm: String,
     /// Runs of each cell.
     pub runs: u64,
     /// Seed of all cells.
     pub seed: u64,
-    /// What the source leaves open, as it was chosen.
+    /// Parameters that the source leaves open, with the chosen values.
     pub parameters: Vec<(String, String)>,
-    /// Whether what was expected holds, claim by claim.
+    /// The verdicts, one for each claim.
     pub verdicts: Vec<Verdict>,
-    /// Tables.
+    /// The tables.
     pub tables: Vec<Table>,
     /// Names of the figures, without extension.
     pub figures: Vec<String>,
@@ -82,7 +82,7 @@ pub struct Outcome {
 /// A table of text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
-    /// What it shows, with units.
+    /// The title, with units.
     pub title: String,
     /// Heads of the columns.
     pub columns: Vec<String>,
@@ -91,7 +91,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of `rows` under these heads.
+    /// Creates a table of `rows` under these heads.
     pub fn new(title: impl Into<String>, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
         Table {
             title: title.into(),
@@ -102,12 +102,12 @@ impl Table {
 }
 
 impl Outcome {
-    /// Whether all claims hold.
+    /// Returns whether all claims hold.
     pub fn holds(&self) -> bool {
         self.verdicts.iter().all(|v| v.holds)
     }
 
-    /// The outcome for machines: what was reported and what was measured, by claim.
+    /// Returns the outcome as JSON: reported and measured values by claim.
     pub fn json(&self) -> Value {
         let by_claim = |value: fn(&Verdict) -> Value| -> Map<String, Value> {
             let each = self.verdicts.iter().map(|v| (v.claim.clone(), value(v)));

@@ -27,7 +27,7 @@ const SETUP: &str = "WiFi of 11 Mb/s and WiMAX of 10 Mb/s, 10 ms each way, queue
     frames, P and B frames of a video of 4 Mb/s, and bulk data that takes what is left; receive \
     buffer of 64 kB";
 
-/// Throughput.
+/// Throughput by loss.
 pub const PO_4: Definition = Definition {
     id: "po-4",
     title: "Mean throughput by loss",
@@ -81,15 +81,15 @@ pub const PO_7: Definition = Definition {
     ..PO_4
 };
 
-/// A way to send, and the priorities of I frames, other frames and bulk data.
+/// A strategy, and the priorities of I frames, other frames and bulk data.
 pub(super) struct Scheme {
     pub name: &'static str,
     strategy: &'static str,
     priorities: [u8; 3],
 }
 
-/// What is compared, and `adaptive` beside it. Standard MPTCP walks its subflows in turn and knows no
-/// priorities.
+/// The compared schemes, with `adaptive` beside them. Standard MPTCP walks its subflows in turn and
+/// knows no priorities.
 pub(super) const SCHEMES: [Scheme; 3] = [
     Scheme {
         name: "standard MPTCP",
@@ -107,11 +107,11 @@ pub(super) const SCHEMES: [Scheme; 3] = [
         priorities: [1, 3, 5],
     },
 ];
-/// Share of packets lost, and by how many percent more PO-MPTCP is reported to carry.
+/// Share of packets lost, and the reported gain of PO-MPTCP in throughput, %.
 const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
 
-/// Over links two losses are enough: those that figures 6 and 7 are about.
+/// Returns the losses of figure 4. Over links the two of figures 6 and 7 are enough.
 fn reported(arm: Arm) -> &'static [(f64, f64)] {
     match arm.is_virtual() {
         true => &REPORTED,
@@ -126,7 +126,7 @@ fn losses(arm: Arm) -> &'static [f64] {
     }
 }
 
-/// Whether the traffic of others is greedy: over links it never is.
+/// Returns whether the background traffic is greedy, for each table; over links it never is.
 fn others(arm: Arm) -> &'static [bool] {
     match arm.is_virtual() {
         true => &[false, true],
@@ -136,15 +136,15 @@ fn others(arm: Arm) -> &'static [bool] {
 
 pub(super) const CC: &str = "cubic";
 pub(super) const SPAN: Duration = Duration::from_secs(60);
-/// What was made within [`SPAN`] may arrive so much later.
+/// Time after [`SPAN`] in which data of the span may still arrive.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
-/// Bytes that the receiver buffers of all streams together.
+/// Receive buffer of all streams together, bytes.
 const RECV_BUFFER: usize = 64 << 10;
-/// Twice that, so that it is the receiver's that bounds what is under way.
+/// Send buffer: twice the receive buffer, so that the receiver's window limits the bytes in flight.
 const SEND_BUFFER: usize = 2 * RECV_BUFFER;
 /// Bytes of a message of the bulk stream.
 const BULK: u32 = 16_000;
-/// Stream of the I frames, and that of the bulk data; the other frames have the one between.
+/// Streams of the I frames and of the bulk data; the other frames have the stream between.
 const IMPORTANT: u16 = 0;
 const BULK_STREAM: u16 = 2;
 
@@ -159,7 +159,7 @@ fn path(rate: u64, loss: f64) -> PathSettings {
 }
 
 impl Scheme {
-    /// The video, with its streams and their priorities.
+    /// Returns the video, with its streams and their priorities.
     pub(super) fn video(&self) -> Video {
         Video {
             important: (IMPORTANT, self.priorities[0]),
@@ -169,7 +169,7 @@ impl Scheme {
     }
 }
 
-/// A session of these frames and bulk data.
+/// Returns the scenario of these frames and bulk data.
 pub(super) fn scene(
     scheme: &Scheme,
     frames: Vec<Frame>,
@@ -203,29 +203,32 @@ pub(super) fn scene(
     })
 }
 
-/// Of I frames, and of the whole video.
+/// One value for I frames, and one for the whole video.
 type Both<T> = [T; 2];
 const BOTH: Both<&str> = ["I frames", "whole video"];
 
-/// Of what jitter is measured: I frames and other frames against the one before of their stream, all
-/// frames, and packets in the order in which they arrive.
+/// The kinds of jitter: I frames and other frames against the previous one of their stream, all frames,
+/// and packets in the order of arrival.
 const JITTERS: [&str; 4] = ["I frames", "P and B frames", "whole video", "packets"];
-/// Those that a claim is about: frames of different streams differ in size first of all.
+/// The kinds that are judged. In the whole video, frames of different streams differ mostly by their
+/// size.
 const JUDGED: [usize; 3] = [0, 1, 3];
 
-/// What is kept of a run.
+/// The kept figures of a run.
 #[derive(Debug, Default)]
 struct Run {
-    /// Of frames complete within the span, and of those that were in time, Mbit/s.
+    /// Goodput of frames complete within the span, Mbit/s.
     video: f64,
+    /// Goodput of frames complete within the span and before their deadline, Mbit/s.
     in_time: f64,
-    /// What reached the reader within the span, Mbit/s.
+    /// Goodput of all streams within the span, Mbit/s.
     total: f64,
-    /// ms.
+    /// Mean delay of frames, ms.
     mean_delay: Both<f64>,
     delays: Both<BySecond>,
-    /// 95th percentiles of [`JITTERS`], ms, and each by second.
+    /// 95th percentiles of [`JITTERS`], ms.
     p95_jitter: [f64; 4],
+    /// [`JITTERS`] by second, ms.
     jitter: [BySecond; 4],
     /// Packets that arrived after one with a later place in the stream.
     out_of_order: f64,
@@ -273,7 +276,7 @@ impl Run {
         run
     }
 
-    /// Adds jitters with the times of what they are of.
+    /// Adds jitters, each with its time in seconds, to kind `n` of [`JITTERS`].
     fn add_jitter(&mut self, n: usize, jitters: impl Iterator<Item = (f64, f64)>) {
         let mut all = Vec::new();
         for (at, jitter) in jitters {
@@ -314,12 +317,12 @@ impl Run {
     }
 }
 
-/// The runs of each scheme, with this loss on both paths.
+/// The runs of each scheme, with the same loss on both paths.
 type Cell = [Arc<Vec<Run>>; 3];
 
-/// The figures show the same session at different losses.
+/// Runs that the experiments share, which show the same session at different losses.
 static RUNS: Common<Run> = Common::new();
-/// Most runs beside greedy others, which are shown and not judged.
+/// Most runs beside greedy background traffic, which are shown and not judged.
 const GREEDY: u64 = 10;
 
 fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Error> {
@@ -345,7 +348,7 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
     Ok(cell)
 }
 
-/// What is sent as video where only its sizes matter.
+/// The video where only the sizes of its frames matter.
 const MODEL: &str = "25 frames a second, GOP 12, I:P:B 6:3:1, 4 Mb/s, deadline 250 ms";
 
 pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
@@ -380,7 +383,7 @@ fn note(session: &Session<'_>) -> String {
     )
 }
 
-/// What is measured of throughput.
+/// A measured throughput: its name and its value.
 type Measure = (&'static str, fn(&Run) -> f64);
 const RATES: [Measure; 3] = [
     ("video", |run| run.video),

@@ -1,4 +1,4 @@
-//! PO-MPTCP's picture: what is left of a video whose frames come too late.
+//! PO-MPTCP's picture: the quality of a video whose frames may come too late.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::clip::{self, Clip};
 use crate::plot::Point;
 use crate::stats;
 
-/// PSNR.
+/// PSNR of a video.
 pub const PO_8: Definition = Definition {
     id: "po-8",
     title: "PSNR of a video",
@@ -36,18 +36,18 @@ pub const PO_8: Definition = Definition {
     ..PO_4
 };
 
-/// At less than these hardly a frame is late, whoever sends it.
+/// Losses of both paths; at lower ones hardly any frame is late with any scheme.
 const LOSSES: [f64; 2] = [0.02, 0.05];
-/// The difference of throughputs counts as this at least, bit/s: where it is nothing, the formula has
-/// no value.
+/// Least difference of throughputs in the formula, bit/s; without it the formula has no value at a
+/// difference of 0.
 const FLOOR: f64 = 1e3;
 
-/// What is kept of a run.
+/// The kept figures of a run.
 #[derive(Debug)]
 struct Run {
-    /// Of every frame, dB.
+    /// PSNR of every frame, dB.
     psnr: Vec<f64>,
-    /// By the paper's formula, of every second, dB.
+    /// PSNR of every second by the paper's formula, dB.
     formula: Vec<f64>,
     /// Share of frames that were late, by [`KINDS`], %.
     late: [f64; 2],
@@ -91,7 +91,8 @@ impl Run {
     }
 }
 
-/// Which of `frames` came in time. All that come of a stream come in its order.
+/// Returns which of `frames` came in time. Messages of a stream arrive in order, so its n-th message is
+/// its n-th frame.
 fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
     let mut streams: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
     for received in messages.iter().rev() {
@@ -106,8 +107,8 @@ fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
         .collect()
 }
 
-/// The paper's PSNR of every second, dB: how far what came in time, of what was made in that second,
-/// is below it, against the most that is made in any.
+/// Returns the paper's PSNR of every second, dB: the largest bit rate of any second against the bits of
+/// this second's frames that were not in time.
 fn formula(frames: &[Frame], here: &[bool]) -> Vec<f64> {
     let mut offered = vec![0.0; SPAN.as_secs() as usize];
     let mut came = offered.clone();
@@ -123,7 +124,7 @@ fn formula(frames: &[Frame], here: &[bool]) -> Vec<f64> {
     seconds.map(psnr).collect()
 }
 
-/// The share that is not `here` of the frames of a stream, %.
+/// Returns the share of the frames of a stream that are not `here`, %.
 fn late(frames: &[Frame], here: &[bool], stream: u16) -> f64 {
     let of = frames
         .iter()
@@ -135,7 +136,7 @@ fn late(frames: &[Frame], here: &[bool], stream: u16) -> f64 {
     late / all * 100.0
 }
 
-/// A clip, and what is seen of it where nothing is late.
+/// A clip, and the PSNR of its frames where none is late.
 struct Source {
     clip: Clip,
     whole: Vec<f64>,
@@ -248,7 +249,7 @@ fn judge(session: &mut Session<'_>, cells: &[Cell]) {
     );
 }
 
-/// What is measured of a run, with its decimals.
+/// A measured value of a run: its name, its value and its decimals.
 type Measure = (&'static str, fn(&Run) -> f64, usize);
 const MEASURES: [Measure; 5] = [
     ("true PSNR, dB", Run::mean, 2),
@@ -345,7 +346,7 @@ mod tests {
         }
     }
 
-    /// A message of that stream, complete so long after it was made.
+    /// Returns a message of `stream` that is complete `ms` after it was made.
     fn received(stream: u16, ms: u64) -> Received {
         let complete_at = Instant::from_millis(ms);
         let message = Message {
@@ -383,7 +384,7 @@ mod tests {
             frame(1, 0, 100_000),
         ];
         let psnr = formula(&frames, &[true, true, false]);
-        // 1 Mbit/s is the peak; of the first second nothing is missing, of the next 0.8 Mbit.
+        // The peak is 1 Mbit/s. The first second lacks nothing, the next 0.8 Mbit.
         assert!((psnr[0] - 60.0).abs() < 1e-9, "{}", psnr[0]);
         assert!(
             (psnr[1] - 20.0 * 1.25_f64.log10()).abs() < 1e-9,

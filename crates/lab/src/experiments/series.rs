@@ -1,42 +1,42 @@
-//! What experiments over time have in common: means over runs, and figures of them.
+//! Helpers for experiments over time: means over runs, and their figures.
 
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
 
-/// Mean and half width of its 95 % interval; one run alone says nothing of the latter.
+/// Returns the mean and the half width of its 95 % interval, which is 0 for a single run.
 pub(super) fn estimate(sample: &[f64]) -> (f64, f64) {
     let mean = stats::mean(sample).unwrap_or(f64::NAN);
     (mean, stats::half_width(sample, 0.95).unwrap_or(0.0))
 }
 
-/// The same as text, with `decimals`.
+/// Formats an estimate with `decimals`.
 pub(super) fn plus_minus((mean, half): (f64, f64), decimals: usize) -> String {
     format!("{mean:.decimals$} ± {half:.decimals$}")
 }
 
-/// The `q`-quantile of a sample in any order; NaN where it is empty.
+/// Returns the `q`-quantile of a sample in any order; NaN where it is empty.
 pub(super) fn quantile(mut sample: Vec<f64>, q: f64) -> f64 {
     sample.sort_by(f64::total_cmp);
     stats::quantile(&sample, q).unwrap_or(f64::NAN)
 }
 
-/// What each run came to.
+/// Returns the value `of` each run.
 pub(super) fn values<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Vec<f64> {
     runs.iter().map(of).collect()
 }
 
-/// How much more `a` is than `b`, run by run, in percent.
+/// Returns the excess of `a` over `b`, run by run, in percent.
 pub(super) fn gains(a: &[f64], b: &[f64]) -> Vec<f64> {
     let pairs = a.iter().zip(b);
     pairs.map(|(a, b)| (a / b - 1.0) * 100.0).collect()
 }
 
-/// Something counted by seconds.
+/// Sums and counts of a value by second.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BySecond(Vec<(f64, f64)>);
 
 impl BySecond {
-    /// Adds a `value` at `at` seconds; what is before 0 or after three hours is left out.
+    /// Adds a `value` at `at` seconds. Times before 0 and after three hours are left out.
     pub fn add(&mut self, at: f64, value: f64) {
         if !(0.0..10_800.0).contains(&at) {
             return;
@@ -50,7 +50,7 @@ impl BySecond {
         *count += 1.0;
     }
 
-    /// The mean of each second over all `runs`; NaN where nothing was counted.
+    /// Returns the mean of each second over all `runs`; NaN where nothing was counted.
     pub fn means<'a>(runs: impl IntoIterator<Item = &'a BySecond>) -> Vec<f64> {
         let mut all = BySecond::default();
         for run in runs {
@@ -65,7 +65,7 @@ impl BySecond {
     }
 }
 
-/// A line through values at the middle of each second.
+/// Returns a line through values at the middle of each second.
 pub(super) fn by_second(name: &str, values: &[f64]) -> Series {
     let point = |(second, value): (usize, &f64)| Point::new(second as f64 + 0.5, *value);
     Series {
@@ -75,7 +75,7 @@ pub(super) fn by_second(name: &str, values: &[f64]) -> Series {
     }
 }
 
-/// A figure over time.
+/// Returns a figure over time.
 pub(super) fn over_time(title: &str, note: &str, y: &str, series: Vec<Series>) -> Figure {
     Figure {
         title: title.to_owned(),
@@ -86,7 +86,8 @@ pub(super) fn over_time(title: &str, note: &str, y: &str, series: Vec<Series>) -
     }
 }
 
-/// A figure of bars: names of the groups, and of each series its name and one point a group.
+/// Returns a figure of bars. `groups` names the groups; each series has a name and one point for each
+/// group.
 pub(super) fn bars(
     title: &str,
     note: &str,
@@ -110,7 +111,7 @@ pub(super) fn bars(
     }
 }
 
-/// A line through these points.
+/// Returns a line through these points.
 pub(super) fn line(name: &str, points: Vec<Point>) -> Series {
     Series {
         name: name.to_owned(),

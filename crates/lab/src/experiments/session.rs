@@ -1,4 +1,4 @@
-//! What a definition measures with.
+//! The session with which a definition measures.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,10 +11,10 @@ use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
 use crate::spread::Spread;
 
-/// Long sessions over links that are under way at a time.
+/// Long runs over links that are made at a time.
 const ABREAST: usize = 3;
 
-/// A run of an experiment: measures cells and collects what is found.
+/// A run of an experiment, which measures cells and collects the findings.
 #[derive(Debug)]
 pub struct Session<'a> {
     request: Request<'a>,
@@ -38,12 +38,12 @@ impl<'a> Session<'a> {
         self.findings
     }
 
-    /// Seed of all cells.
+    /// Returns the seed of all cells.
     pub fn seed(&self) -> u64 {
         self.request.seed
     }
 
-    /// Runs of each cell.
+    /// Returns the number of runs of each cell.
     pub fn runs(&self) -> u64 {
         self.request.runs
     }
@@ -51,15 +51,15 @@ impl<'a> Session<'a> {
     /// Measures flow completion times of `cell` and records them as `name`.
     ///
     /// # Errors
-    /// As [`fct::run`].
+    /// The errors of [`fct::run`].
     pub fn fct(&mut self, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
         self.fct_on(self.arm(), name, cell)
     }
 
-    /// The same on an arm that stands beside the experiment's own.
+    /// Measures and records like [`Self::fct`], on another backend than the experiment's own.
     ///
     /// # Errors
-    /// As [`fct::run`].
+    /// The errors of [`fct::run`].
     pub fn fct_on(&mut self, arm: Arm, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
         let results = self.runs_on(arm, cell, self.runs())?;
         let each: Vec<_> = results.iter().map(run_record).collect();
@@ -74,10 +74,10 @@ impl<'a> Session<'a> {
         Ok(results)
     }
 
-    /// Makes `runs` runs of `cell` and leaves no record of them.
+    /// Makes `runs` runs of `cell` without a record.
     ///
     /// # Errors
-    /// As [`fct::run`].
+    /// The errors of [`fct::run`].
     pub fn runs_of(&self, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
         self.runs_on(self.arm(), cell, runs)
     }
@@ -89,12 +89,12 @@ impl<'a> Session<'a> {
         fct::run(cell, arm, runs, threads, progress)
     }
 
-    /// Makes `runs` runs by `run`, which is given number and seed: runs of the same number have the
-    /// same seed whatever they are runs of. In wall-clock time, which most of them spend waiting,
-    /// a few are made at a time.
+    /// Makes `runs` runs by `run`, which receives number and seed. Runs of the same number have the
+    /// same seed, whatever they measure. In wall-clock time a few runs are made at a time, because they
+    /// mostly wait.
     ///
     /// # Errors
-    /// Those of `run`.
+    /// The errors of `run`.
     pub fn each<T: Send>(
         &self,
         runs: u64,
@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
         spread.over(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
     }
 
-    /// One more run is finished, where none of the above was asked for it.
+    /// Reports one more finished run, for runs that were made without the methods above.
     pub fn finished(&self) {
         (self.request.progress)();
     }
@@ -127,12 +127,12 @@ impl<'a> Session<'a> {
         self.findings.captures.push((name.to_owned(), pcapng));
     }
 
-    /// How the cells are run.
+    /// Returns the backend of the cells.
     pub fn arm(&self) -> Arm {
         self.request.arm
     }
 
-    /// Prints a parameter under the result; one that was several things, as all of them.
+    /// Adds a parameter to the result. Several values of the same parameter are all shown.
     pub fn parameter(&mut self, name: &str, value: impl ToString) {
         let (parameters, value) = (&mut self.findings.outcome.parameters, value.to_string());
         match parameters.iter_mut().find(|(known, _)| known == name) {
@@ -152,26 +152,25 @@ impl<'a> Session<'a> {
         self.findings.outcome.tables.push(table);
     }
 
-    /// Adds a figure under a name that is a file name without extension. The first one stands for
-    /// the experiment where there is room for one only.
+    /// Adds a figure under a name that is a file name without extension. The first figure stands for
+    /// the experiment where there is room for only one.
     pub fn figure(&mut self, name: &str, figure: Figure) {
         self.findings.outcome.figures.push(name.to_owned());
         self.findings.figures.push((name.to_owned(), figure));
     }
 
-    /// Puts the figure called `name` before all others.
+    /// Moves the figure called `name` before all others.
     pub fn lead_with(&mut self, name: &str) {
         self.findings.outcome.figures.sort_by_key(|n| n != name);
         self.findings.figures.sort_by_key(|(n, _)| n != name);
     }
 }
 
-/// Runs that several experiments look at, so that whoever asks for all of these makes them once. They
-/// are what [`Session::each`] gives.
+/// Runs that several experiments use, made once by [`Session::each`].
 #[derive(Debug)]
 pub(super) struct Common<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
 
-/// Of which runs: what they are called, on which arm, how many, of which seed, by how many threads.
+/// Name, backend, number, seed and threads of some runs.
 type Key = (String, Arm, u64, u64, usize);
 
 impl<T: Send> Common<T> {
@@ -179,7 +178,7 @@ impl<T: Send> Common<T> {
         Common(Mutex::new(Vec::new()))
     }
 
-    /// The runs called `name`, made if they are not there yet.
+    /// Returns the runs called `name`, which are made if they do not exist yet.
     pub fn runs(
         &self,
         session: &Session<'_>,
@@ -199,7 +198,7 @@ impl<T: Send> Common<T> {
     }
 }
 
-/// One run, for machines.
+/// Returns the record of one run.
 fn run_record(result: &RunResult) -> serde_json::Value {
     let ms = |time: std::time::Duration| time.as_nanos() as f64 / 1e6;
     json!({

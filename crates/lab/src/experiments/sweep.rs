@@ -1,4 +1,4 @@
-//! Several ways to make the same transfers, side by side, size by size.
+//! Several variants of the same transfers, side by side, by size.
 
 use super::outcome::Table;
 use super::session::Session;
@@ -8,42 +8,42 @@ use crate::paths::PathError;
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
 use crate::stats;
 
-/// Every size, bytes.
+/// All sizes, bytes.
 pub const ALL: (u64, u64) = (0, u64::MAX);
 
-/// Standard MPTCP as Linux does it, which keeps no records of its own for us.
+/// Standard MPTCP of Linux. It takes no records of paths.
 pub const LINUX: Way = Way {
     name: "Linux MPTCP",
     arm: Some(Arm::Kernel),
     apply: |cell, _| cell.records = Records::Cold,
 };
 
-/// What is run.
+/// A set of variants, each run with every size.
 #[derive(Debug, Clone)]
 pub struct Sweep {
-    /// Begins the names of its records.
+    /// Prefix of the names of its records.
     pub name: String,
     /// Sizes of the flows.
     pub sizes: &'static [&'static str],
-    /// What all ways share; its size is not used.
+    /// Settings that all variants share; its size is not used.
     pub cell: Cell,
-    /// The ways.
+    /// The variants.
     pub ways: Vec<Way>,
 }
 
-/// One way to make the transfers.
+/// A variant of the transfers.
 #[derive(Debug, Clone, Copy)]
 pub struct Way {
-    /// What tables and figures call it.
+    /// Name in tables and figures.
     pub name: &'static str,
-    /// What it runs on, if that is not the experiment's own arm.
+    /// Backend, if it is not the experiment's own.
     pub arm: Option<Arm>,
-    /// What sets it apart.
+    /// Applies the variant's settings to a cell; the text is the variant's name.
     pub apply: fn(&mut Cell, &str),
 }
 
 impl Way {
-    /// With the strategy called `name`.
+    /// Returns the variant with the strategy called `name`.
     pub const fn strategy(name: &'static str) -> Way {
         Way {
             name,
@@ -53,7 +53,7 @@ impl Way {
     }
 }
 
-/// A cell over `paths`, as they are written on the command line.
+/// Returns a cell over `paths`, in the syntax of the command line.
 pub fn cell(paths: &str) -> Result<Cell, Error> {
     let paths = paths.parse();
     let paths = paths.map_err(|e: PathError| Error::Usage(e.to_string()))?;
@@ -66,7 +66,7 @@ fn size(text: &str) -> Result<Size, Error> {
 }
 
 impl Sweep {
-    /// The cells that run on `arm`, with their names.
+    /// Returns the cells that run on `arm`, with their names.
     pub fn cells(&self, seed: u64, arm: Arm) -> Result<Vec<(String, Cell)>, Error> {
         let mut cells = Vec::new();
         for way in self
@@ -92,7 +92,7 @@ impl Sweep {
         (name, cell)
     }
 
-    /// Measures them all.
+    /// Measures all variants with all sizes.
     pub fn run(&self, session: &mut Session<'_>) -> Result<Swept, Error> {
         let mut swept = Swept {
             sizes: Vec::new(),
@@ -124,23 +124,23 @@ impl Sweep {
     }
 }
 
-/// What came out.
+/// The results of a [`Sweep`].
 #[derive(Debug, Clone)]
 pub struct Swept {
     /// The sizes.
     pub sizes: Vec<Size>,
-    /// By way, the runs of each size.
+    /// For each variant, the runs of each size.
     pub ways: Vec<(&'static str, Vec<Runs>)>,
 }
 
 impl Swept {
-    /// The runs of a way, by size; none where there is no such way.
+    /// Returns the runs of a variant by size; empty where there is no such variant.
     pub fn of(&self, way: &str) -> &[Runs] {
         let found = self.ways.iter().find(|(name, _)| *name == way);
         found.map_or(&[], |(_, runs)| runs)
     }
 
-    /// `value` of a way, by size, from `least` to `most` bytes.
+    /// Returns `value` of a variant for each size from `least` to `most` bytes.
     pub fn values(
         &self,
         way: &str,
@@ -154,7 +154,7 @@ impl Swept {
             .collect()
     }
 
-    /// `value` of a way as a share of the least of that of `others`, by size.
+    /// Returns `value` of a variant as a share of the least value among `others`, by size.
     pub fn shares(
         &self,
         way: &str,
@@ -177,7 +177,7 @@ impl Swept {
         shares
     }
 
-    /// Only the runs that opened on `path`, where they open on each of `paths` in turn.
+    /// Returns only the runs that opened on `path`, where runs open on each of `paths` paths in turn.
     pub fn opened_on(&self, path: usize, paths: usize) -> Swept {
         let part = |runs: &Runs| Runs(runs.0.iter().skip(path).step_by(paths).cloned().collect());
         let ways = self.ways.iter();
@@ -189,7 +189,7 @@ impl Swept {
         }
     }
 
-    /// Completion times: a row for each size, a column for each way.
+    /// Returns a table of completion times, with a row for each size and a column for each variant.
     pub fn table(&self, title: &str) -> Table {
         let head = std::iter::once("size").chain(self.ways.iter().map(|(name, _)| *name));
         let row = |(n, size): (usize, &Size)| {
@@ -203,7 +203,7 @@ impl Swept {
         }
     }
 
-    /// Mean completion time against size, with its 95 % interval.
+    /// Returns a figure of the mean completion time against the size, with 95 % intervals.
     pub fn figure(&self, title: &str, note: &str) -> Figure {
         let series = self.ways.iter().map(|(name, runs)| Series {
             name: (*name).to_owned(),
@@ -229,7 +229,7 @@ impl Swept {
         }
     }
 
-    /// One value of each way and size, as bars.
+    /// Returns a figure of bars of one value of each variant and size.
     pub fn bars(
         &self,
         title: &str,
@@ -262,12 +262,12 @@ impl Swept {
 pub struct Runs(pub Vec<RunResult>);
 
 impl Runs {
-    /// Completion times, ms; no number for a flow that did not arrive.
+    /// Returns the completion times, ms; NaN for a flow that did not arrive.
     pub fn fct(&self) -> Vec<f64> {
         self.times(|run| run.fct)
     }
 
-    /// The same from the first byte of the response.
+    /// Returns the times from the first byte of the response, ms; NaN for a flow that did not arrive.
     pub fn fct_data(&self) -> Vec<f64> {
         self.times(|run| run.fct_data)
     }
@@ -280,29 +280,29 @@ impl Runs {
         self.0.iter().map(time).collect()
     }
 
-    /// Mean completion time, ms.
+    /// Returns the mean completion time, ms.
     pub fn mean(&self) -> f64 {
         stats::mean(&self.fct()).unwrap_or(f64::NAN)
     }
 
-    /// Standard deviation of the completion time, ms.
+    /// Returns the standard deviation of the completion time, ms.
     pub fn sd(&self) -> f64 {
         stats::standard_deviation(&self.fct()).unwrap_or(f64::NAN)
     }
 
-    /// Standard deviation of the time from the first byte of the response, ms.
+    /// Returns the standard deviation of the time from the first byte of the response, ms.
     pub fn data_sd(&self) -> f64 {
         stats::standard_deviation(&self.fct_data()).unwrap_or(f64::NAN)
     }
 
-    /// Bytes sent on a path, in all runs.
+    /// Returns the bytes sent on a path in all runs.
     pub fn bytes(&self, path: usize) -> f64 {
         let on_path = self.0.iter().filter_map(|run| run.bytes_by_path.get(path));
         on_path.sum::<u64>() as f64
     }
 
-    /// Copies as a share of the packets sent on a path while unsent data remained, all runs
-    /// together.
+    /// Returns the copies as a share of the packets sent on a path while unsent data remained, over all
+    /// runs together.
     pub fn copies(&self, path: usize) -> f64 {
         let sum = |of: fn(&RunResult) -> &Vec<u64>| {
             self.0
@@ -313,23 +313,23 @@ impl Runs {
         sum(|run| &run.copies_by_path) / sum(|run| &run.packets_by_path)
     }
 
-    /// Retransmission timeouts per flow.
+    /// Returns the retransmission timeouts per flow.
     pub fn rtos(&self) -> f64 {
         self.sum(|run| run.rtos) / self.0.len() as f64
     }
 
-    /// Share of flows that had a retransmission timeout.
+    /// Returns the share of flows that had a retransmission timeout.
     pub fn timed_out(&self) -> f64 {
         let hit = self.0.iter().filter(|run| run.rtos > 0).count();
         hit as f64 / self.0.len() as f64
     }
 
-    /// Half the 95 % interval of the mean, ms; 0 where one run alone says nothing of it.
+    /// Returns the half width of the mean's 95 % interval, ms; 0 for a single run.
     pub fn half_width(&self) -> f64 {
         stats::half_width(&self.fct(), 0.95).unwrap_or(0.0)
     }
 
-    /// Sum over all runs.
+    /// Returns the sum over all runs.
     pub fn sum(&self, of: fn(&RunResult) -> u64) -> f64 {
         self.0.iter().map(of).sum::<u64>() as f64
     }

@@ -46,7 +46,7 @@ fn run(id: &str, runs: u64, seed: u64, threads: usize) -> Findings {
     findings
 }
 
-/// What every experiment owes to those who read its outcome.
+/// Checks what every outcome must fulfil: complete tables, and unique claims and record names.
 fn assert_whole(findings: &Findings) {
     let outcome = &findings.outcome;
     assert_eq!(outcome.figures.len(), findings.figures.len());
@@ -68,7 +68,7 @@ fn assert_whole(findings: &Findings) {
     }
 }
 
-/// The seed alone decides what is found.
+/// The seed alone decides the findings.
 #[test]
 fn fsa_2a_runs_in_the_simulator() {
     let findings = run("fsa-2a", 2, 1, 2);
@@ -77,7 +77,7 @@ fn fsa_2a_runs_in_the_simulator() {
         findings.records.len(),
         (find("fsa-2a").unwrap().cells)(Arm::Sim)
     );
-    // What a flow of three packets does is sure; the other claims are about means.
+    // A flow of three packets behaves the same in every run; the other claims are about means.
     let sure = findings
         .outcome
         .verdicts
@@ -91,7 +91,7 @@ fn fsa_2a_runs_in_the_simulator() {
     assert_ne!(run("fsa-2a", 2, 2, 2).records, findings.records);
 }
 
-/// No claim of it is a matter of chance: a run each says it.
+/// No claim depends on chance: each holds in every single run.
 #[test]
 fn a_tiny_flow_opens_no_second_subflow_with_fsa() {
     let findings = run("fsa-6a", 2, 1, 2);
@@ -113,7 +113,7 @@ fn every_fsa_experiment_measures_what_it_claims() {
     }
 }
 
-/// The pause and the return are seen at all: ten seconds without one of the paths.
+/// Ten seconds without one of the paths show as a pause and a return.
 #[test]
 fn a_dark_path_is_seen_in_what_arrives() {
     let findings = run("failover", 1, 1, 2);
@@ -122,13 +122,13 @@ fn a_dark_path_is_seen_in_what_arrives() {
     let pauses = findings.outcome.verdicts.iter();
     let pauses = pauses.filter(|v| v.claim.ends_with("longest pause"));
     for (_, pause) in pauses.flat_map(|v| &v.values) {
-        // Nobody can know of it before an acknowledgement is overdue.
+        // A failure cannot be noticed before an acknowledgement is overdue.
         assert!(pause.is_some_and(|timeouts| timeouts > 0.2), "{pause:?}");
     }
     assert!(values.into_iter().all(|(_, value)| value.is_some()));
 }
 
-/// Two cells, both lossless, so that a few runs tell who is faster.
+/// Two cells, both without loss, so that a few runs show which strategy is faster.
 #[test]
 fn a_small_grid_is_judged() {
     const SMALL: grid::Grid = grid::Grid {
@@ -151,7 +151,7 @@ fn a_small_grid_is_judged() {
         .unwrap();
     let outcome = &findings.outcome;
     assert!(outcome.holds(), "{:#?}", outcome.verdicts);
-    // Arrival, mean, p95, copies, and the one geometric mean that is asked of warm starts.
+    // Arrival, mean, p95, copies, and the one geometric mean that warm starts must meet.
     assert_eq!(outcome.verdicts.len(), 5);
     let cells = findings.records[0].1.as_array().unwrap();
     assert_eq!(cells.len(), SMALL.len());
@@ -162,7 +162,7 @@ fn a_small_grid_is_judged() {
     assert_eq!(outcome.figures, ["warm-by-size"]);
 }
 
-/// What one run finds by two threads, and by one.
+/// Checks that one run finds the same with two threads and with one.
 fn twice(id: &str) -> Findings {
     let first = run(id, 1, 1, 2);
     assert_whole(&first);
@@ -173,7 +173,7 @@ fn twice(id: &str) -> Findings {
     first
 }
 
-/// Three ways to send a minute of video; another experiment finds the runs made already.
+/// Three schemes send a minute of video, and a later run finds the measurements made already.
 #[test]
 fn sessions_of_po_are_played_once() {
     let first = twice("po-7");
@@ -184,7 +184,7 @@ fn sessions_of_po_are_played_once() {
 mod ffmpeg {
     use super::*;
 
-    /// What is lost is decoded, and the seed alone decides what is lost.
+    /// Frames that arrive in time are decoded, and the seed alone decides which do.
     #[test]
     #[ignore = "ffmpeg"]
     fn po_8_compares_pictures() {
@@ -200,7 +200,7 @@ mod ffmpeg {
     }
 }
 
-/// The address changes in the middle of a download, and nothing of it is lost.
+/// The address changes in the middle of a download, and no byte is lost.
 #[test]
 fn maps_5_runs_in_the_simulator() {
     let findings = run("maps-5", 1, 1, 2);

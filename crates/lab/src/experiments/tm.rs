@@ -1,5 +1,4 @@
-//! T-MPTCP: unmodified hosts behind a box, through servers to content (Han et al., IEEE Network,
-//! 2021).
+//! T-MPTCP: unmodified hosts behind a box, through servers to content (Han et al., IEEE Network, 2021).
 
 mod choice;
 mod establishment;

@@ -1,44 +1,44 @@
-//! Whether a claim holds, computed from what was measured.
+//! Verdicts on claims, computed from measured values.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// More values than these are told by their lowest and highest.
+/// Most values that are all shown; of more, only the lowest and the highest are.
 const FEW: usize = 4;
 
-/// One claim: values that were measured, and the bound that all of them must keep.
+/// One claim: measured values, and the bound that all of them must keep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What is claimed, without the bound.
+    /// The claim, without the bound.
     pub claim: String,
-    /// What every value must be.
+    /// The bound on every value.
     pub bound: Bound,
     /// Unit of values and bound; may be empty.
     pub unit: String,
-    /// What the source reports of it; may be empty.
+    /// The source's value; may be empty.
     pub reported: String,
-    /// What was measured, each with what it was measured of; `None` where nothing could be.
+    /// The measured values, each with a label; `None` where nothing could be measured.
     pub values: Vec<(String, Option<f64>)>,
-    /// Whether there are values and all are within the bound.
+    /// True if there are values and all keep the bound.
     pub holds: bool,
-    /// Why it does not hold, where that is known.
+    /// The reason why the claim does not hold, where it is known.
     pub why: String,
 }
 
-/// What a value must be.
+/// A bound on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Bound {
-    /// This or less.
+    /// At most this value.
     AtMost(f64),
-    /// This or more.
+    /// At least this value.
     AtLeast(f64),
-    /// Less than this.
+    /// Less than this value.
     Below(f64),
-    /// More than this.
+    /// More than this value.
     Above(f64),
-    /// From the first to the second.
+    /// From the first value to the second, both included.
     Within(f64, f64),
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Bound {
 }
 
 impl Verdict {
-    /// Judges `values`; one that is no number was not measured, and no claim holds of it.
+    /// Judges `values`. A value that is not finite counts as not measured, and no claim holds with it.
     pub fn new<L: ToString>(
         claim: impl ToString,
         bound: Bound,
@@ -91,14 +91,14 @@ impl Verdict {
         }
     }
 
-    /// With what the source says of it.
+    /// Adds the source's value.
     #[must_use]
     pub fn reported(self, reported: &str) -> Verdict {
         let reported = reported.to_owned();
         Verdict { reported, ..self }
     }
 
-    /// With the reason, if it does not hold.
+    /// Adds the reason, if the claim does not hold.
     #[must_use]
     pub fn unless(self, why: &str) -> Verdict {
         let why = match self.holds {
@@ -108,12 +108,12 @@ impl Verdict {
         Verdict { why, ..self }
     }
 
-    /// The claim with its bound.
+    /// Returns the claim with its bound.
     pub fn expected(&self) -> String {
         format!("{}: {}", self.claim, with_unit(&self.bound, &self.unit))
     }
 
-    /// What was measured, in a few words.
+    /// Returns the measured values as a short text.
     pub fn measured(&self) -> String {
         let show = |(label, value): &(String, Option<f64>)| {
             let value = value.map_or_else(|| "not measured".to_owned(), number);
@@ -140,7 +140,7 @@ impl Verdict {
         with_unit(&text, &self.unit)
     }
 
-    /// Whether it holds.
+    /// Returns the verdict in words.
     pub fn word(&self) -> &'static str {
         match self.holds {
             true => "holds",
@@ -148,7 +148,7 @@ impl Verdict {
         }
     }
 
-    /// What was measured, for machines.
+    /// Returns the measured values as JSON.
     pub fn json(&self) -> Value {
         let values = self.values.iter();
         let values = values.map(|(label, value)| (label.clone(), json!(value)));
@@ -166,7 +166,7 @@ fn with_unit(text: &impl ToString, unit: &str) -> String {
     format!("{} {unit}", text.to_string()).trim_end().to_owned()
 }
 
-/// With as many decimals as tell something.
+/// Formats a value with a number of decimals that suits its size.
 fn number(value: f64) -> String {
     let decimals = match value.abs() {
         0.0..10.0 => 3,

@@ -1,4 +1,4 @@
-//! What came out, over all runs of a cell.
+//! The statistics over all runs of a cell.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use super::{Cell, RunResult};
 use crate::arm::Arm;
 use crate::stats;
 
-/// A cell and what its runs gave together; the object `braid-lab fct --json` prints.
+/// A cell and the statistics of its runs; the object that `braid-lab fct --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Strategy.
+    /// Name of the strategy.
     pub strategy: String,
     /// Size of the flow as given.
     pub size: String,
-    /// Congestion control.
+    /// Name of the congestion control.
     pub cc: String,
-    /// Arm.
+    /// Name of the backend.
     pub arm: &'static str,
-    /// Runs made.
+    /// Number of runs.
     pub runs: u64,
     /// The paths as given.
     pub paths: String,
@@ -29,20 +29,20 @@ pub struct Row {
     pub seed: u64,
     /// Flow completion time.
     pub fct_ms: Summary,
-    /// The same from the first byte of the response.
+    /// Time from the first byte of the response.
     pub fct_data_ms: Summary,
-    /// Payload bytes sent on each path, copies included, retransmissions not; of all runs.
+    /// Payload bytes sent on each path, copies included, retransmissions not, over all runs.
     pub bytes_by_path: Vec<u64>,
-    /// Of these, copies.
+    /// The part of `bytes_by_path` that were copies.
     pub copy_bytes_by_path: Vec<u64>,
-    /// Share of copies (0 to 1) among the packets sent on each path while unsent data remained; 0
-    /// where there were none.
+    /// Share of copies (0 to 1) among the packets sent on each path while unsent data remained; 0 where
+    /// there were none.
     pub copy_share_by_path: Vec<f64>,
-    /// SYNs with MP_JOIN; of all runs.
+    /// SYNs with MP_JOIN, over all runs.
     pub join_syns: u64,
-    /// Segments sent again; of all runs.
+    /// Retransmitted segments, over all runs.
     pub retransmissions: u64,
-    /// Runs whose flow arrived whole; the times are of these.
+    /// Runs whose flow arrived whole; the times cover these only.
     pub completed: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct Summary {
 }
 
 impl Row {
-    /// What `results` of `cell` on `arm` give together.
+    /// Computes the statistics of `results` of `cell` on `arm`.
     pub fn new(cell: &Cell, arm: Arm, results: &[RunResult]) -> Self {
         let paths = cell.paths.specs().len();
         let sum = |of: fn(&RunResult) -> &Vec<u64>| -> Vec<u64> {
@@ -100,7 +100,7 @@ impl Row {
 }
 
 impl Summary {
-    /// Of these times, in the order of the runs.
+    /// Computes the statistics of `times`, in the order of the runs.
     pub fn new(times: impl Iterator<Item = Duration>) -> Self {
         let ms: Vec<f64> = times.map(|t| t.as_nanos() as f64 / 1e6).collect();
         let mut sorted = ms.clone();
@@ -117,7 +117,7 @@ impl Summary {
     }
 }
 
-/// To whole microseconds, so that a summation in another order prints the same.
+/// Rounds to whole microseconds, so that a summation in another order prints the same.
 fn rounded(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

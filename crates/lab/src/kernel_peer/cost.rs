@@ -1,38 +1,38 @@
-//! What a transfer costs.
+//! The processor time of a peer.
 
 use std::fs;
 use std::io;
 
 use serde::Serialize;
 
-/// Processor time of a process so far; of this one, the last line of a peer's output.
+/// Processor time of a process so far. A peer prints its own as the last line of its output.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cost {
-    /// In user space and in the kernel on its behalf, seconds.
+    /// In user space and in the kernel together, seconds.
     pub cpu_seconds: f64,
-    /// In user space.
+    /// In user space, seconds.
     pub user_seconds: f64,
-    /// In the kernel.
+    /// In the kernel on behalf of the process, seconds.
     pub system_seconds: f64,
 }
 
 impl Cost {
-    /// What all threads of this process have used, ended ones included.
+    /// Returns the time of all threads of this process, ended ones included.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// `/proc` is not mounted.
     pub fn so_far() -> io::Result<Cost> {
         Cost::of("self")
     }
 
-    /// The same of the process with this number.
+    /// Returns the time of the process with this number.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such process.
     pub fn of(process: &str) -> io::Result<Cost> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-        // The second field, the name, is in parentheses and may hold anything; the times are
-        // fields 14 and 15.
+        // The second field, the name, is in parentheses and may contain anything. The times are fields
+        // 14 and 15.
         let mut times = stat
             .rsplit(')')
             .next()

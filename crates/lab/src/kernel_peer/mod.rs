@@ -1,6 +1,6 @@
-//! Kernel sockets as a peer: the other end of interoperability tests, the demo's comparison row,
-//! the yardstick of the benchmarks. It speaks whatever the kernel speaks, Multipath TCP by
-//! default, with the congestion control set on each socket by `TCP_CONGESTION`.
+//! Kernel sockets as a peer: the other end of interoperability tests, the demo's row for comparison,
+//! the reference of benchmarks. Uses Multipath TCP by default, with the congestion control set on each
+//! socket by `TCP_CONGESTION`.
 //!
 //! Every connection is reported as one line of JSON (`Report` in `transfer`).
 
@@ -21,7 +21,7 @@ use braid::failure::Failure;
 pub use cost::Cost;
 pub use transfer::{Direction, Report, hex};
 
-/// Serves `connections` connections (0: without end), each as `args` say, side by side.
+/// Serves `connections` connections (0: without end) side by side, each as `args` say.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
     let listener = socket::listen(address, args.transport.into(), &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
@@ -47,7 +47,7 @@ pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<
     }
 }
 
-/// Connects, transfers as `args` say, reports.
+/// Connects, transfers as `args` say, and reports.
 pub fn connect(
     address: SocketAddr,
     bind: Option<SocketAddr>,
@@ -64,8 +64,8 @@ pub fn connect(
     }
 }
 
-/// Relays every connection accepted on `listen` to `to`, until the process is ended. The first
-/// transport is that of the accepted side, the second that of the connecting side.
+/// Relays every connection accepted on `listen` to `to`, until the process is killed. The first
+/// transport is for the accepted side, the second for the connecting side.
 pub fn relay(
     listen: SocketAddr,
     to: SocketAddr,
@@ -88,7 +88,7 @@ pub fn relay(
     }
 }
 
-/// Pumps both directions, each until its end, and hands the ends on.
+/// Copies both directions, each until its end, and forwards the end.
 fn relay_one(near: &TcpStream, far: &TcpStream) -> io::Result<()> {
     thread::scope(|scope| {
         let up = scope.spawn(|| pump(near, far));
@@ -105,7 +105,7 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
     match &result {
         Ok(_) => to.shutdown(Shutdown::Write)?,
         Err(_) => {
-            // The other direction must not wait for a peer that is gone.
+            // The other direction must not wait for a peer that has failed.
             let _ = to.shutdown(Shutdown::Both);
             let _ = from.shutdown(Shutdown::Both);
         }
@@ -113,7 +113,7 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
     result.map(drop)
 }
 
-/// Runs one connection and prints its report; whether all went well.
+/// Runs one connection and prints its report. Returns whether the transfer succeeded.
 fn report(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> io::Result<bool> {
     socket::set_stall(stream, Duration::from_secs(args.stall))?;
     let report = transfer::run(stream, role, args);
@@ -121,7 +121,7 @@ fn report(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> io::Result
     Ok(report.ok)
 }
 
-/// Tells whoever started this process where it listens.
+/// Prints the address on which the process listens, for the process that started it.
 fn announce(listening: SocketAddr) -> io::Result<()> {
     #[derive(Serialize)]
     struct Listening {
@@ -130,7 +130,7 @@ fn announce(listening: SocketAddr) -> io::Result<()> {
     print_line(&Listening { listening })
 }
 
-/// Prints one line of JSON at once.
+/// Prints one line of JSON and flushes it.
 pub fn print_line(value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(value)?;
     line.push('\n');

@@ -1,4 +1,4 @@
-//! One connection of the kernel peer: sends and receives at the same time, then reports.
+//! One connection of the kernel peer, which sends and receives at the same time and then reports.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,31 +14,31 @@ use sha2::{Digest, Sha256};
 
 use crate::cli::PeerArgs;
 
-/// Bytes handed to one read or write.
+/// Most bytes of one read or write.
 const CHUNK: usize = 256 * 1024;
-/// Chunks between two looks at the connection's state.
+/// Chunks between two readings of the connection's state.
 const SAMPLE_EVERY: u64 = 16;
 
-/// What happened on one connection.
+/// The report on one connection.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// `listen` or `connect`.
     pub role: &'static str,
-    /// Nothing failed and everything expected came, as expected.
+    /// True if nothing failed and all expected bytes arrived.
     pub ok: bool,
-    /// What failed.
+    /// The first failure.
     pub error: Option<String>,
-    /// The peer's address of the first subflow.
+    /// Address of the peer on the first subflow.
     pub peer: Option<SocketAddr>,
-    /// Congestion control that the socket had at its start.
+    /// Congestion control of the socket at its start.
     pub congestion: String,
-    /// The connection is plain TCP: asked for so, or fallen back.
+    /// True if the connection is plain TCP, by request or by fallback.
     pub fallback: bool,
-    /// Most subflows seen at once.
+    /// Most subflows at once.
     pub subflows: u8,
-    /// What was sent.
+    /// The sending direction.
     pub sent: Direction,
-    /// What was received.
+    /// The receiving direction.
     pub received: Direction,
 }
 
@@ -47,13 +47,13 @@ pub struct Report {
 pub struct Direction {
     /// Payload bytes.
     pub bytes: u64,
-    /// From the start of the connection to the end of this direction.
+    /// Time from the start of the connection to the end of this direction.
     pub seconds: f64,
     /// SHA-256 of the payload; none with `--fast`.
     pub sha256: Option<String>,
 }
 
-/// How one direction went, and what was seen of the connection meanwhile.
+/// The result of one direction, and the connection's state during it.
 #[derive(Default)]
 struct Half {
     done: Direction,
@@ -97,7 +97,7 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     }
 }
 
-/// Sends what the arguments ask for and ends the direction.
+/// Sends the bytes that `args` ask for, and closes the direction.
 fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut pattern = Pattern::new(args.seed);
@@ -124,7 +124,7 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
     meter.end(error.map(|e| format!("ending the sending direction: {e}")))
 }
 
-/// Receives to the end of the direction, comparing with the expected bytes where asked to.
+/// Receives to the end of the direction, and compares with the expected bytes if `args` ask for it.
 fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut expected = args.verify.map(Pattern::new);
@@ -154,7 +154,7 @@ fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
     }
 }
 
-/// Says of a time-out what it means here.
+/// Replaces a time-out of the socket by an error that names the stall.
 fn stalled(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -164,7 +164,7 @@ fn stalled(error: io::Error) -> io::Error {
     }
 }
 
-/// Counts and hashes one direction and looks at the connection's state now and then.
+/// Counts and hashes one direction, and reads the connection's state now and then.
 struct Meter<'a> {
     stream: &'a TcpStream,
     start: Instant,
@@ -197,7 +197,8 @@ impl<'a> Meter<'a> {
         self.chunks += 1;
     }
 
-    /// A connection that ends loses its subflows one by one: what counts is the most at once.
+    /// Reads the state. A connection that ends loses its subflows one by one, so the most at once is
+    /// kept.
     fn sample(&mut self) {
         match mptcp_info(self.stream.as_fd()) {
             Ok(Some(info)) => {
@@ -218,7 +219,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Returns the bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes

@@ -9,19 +9,20 @@ use super::scale::{self, Placed};
 use super::scene::{Anchor, Place, Scene, Shape, Text};
 use super::style::{self, Colour, GRID, INK, PAPER, QUIET, Style};
 
+// Lengths are in points, the user units of the SVG.
 const WIDTH: f64 = 720.0;
 const PLOT_HEIGHT: f64 = 330.0;
 const MARGIN: f64 = 16.0;
 const TITLE: f64 = 15.0;
 const SMALL: f64 = 11.5;
-/// Room for a look at a line in the legend.
+/// Width of a sample line or bar in the legend.
 const SWATCH: f64 = 30.0;
-/// More points than this are not marked one by one.
+/// Most points of a line that are marked one by one.
 const MAX_MARKERS: usize = 30;
-/// Way along a line between two markers, in points.
+/// Distance along a line between two markers.
 const MARKER_GAP: f64 = 40.0;
 
-/// The part of the picture where the data are.
+/// The part of the picture that contains the data.
 #[derive(Debug, Clone, Copy)]
 struct Frame {
     left: f64,
@@ -83,7 +84,7 @@ pub fn scene(figure: &Figure) -> Scene {
     }
 }
 
-/// The vertical axis over all values and the ends of their error bars.
+/// Returns the vertical axis over all values and the ends of their error bars.
 fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
     let values = series.iter().flat_map(|s| &s.points).flat_map(|p| {
         let (low, high) = p.ends().unwrap_or((p.y, p.y));
@@ -94,7 +95,7 @@ fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
 
 struct Page {
     shapes: Vec<Shape>,
-    /// How far down the page is used.
+    /// The used height of the page.
     y: f64,
 }
 
@@ -127,7 +128,7 @@ impl Page {
         }
     }
 
-    /// The names of the series in as many rows as they need. One series alone needs none.
+    /// Draws the names of the series, in as many rows as they need; a single series needs no legend.
     fn legend(&mut self, series: &[Series], bars: bool) {
         if series.len() < 2 {
             return;
@@ -196,14 +197,15 @@ impl Page {
         }
     }
 
-    /// The two axes, over the grid.
+    /// Draws the two axes over the grid.
     fn axes(&mut self, frame: Frame) {
         let corner = (frame.left, frame.bottom);
         let ends = vec![(frame.left, frame.top), corner, (frame.right, frame.bottom)];
         self.line(ends, 1.0, INK);
     }
 
-    /// Names below the groups of bars, so small that each word fits; returns how much room they took.
+    /// Draws the names below the groups of bars, so small that each word fits. Returns the height that
+    /// they take.
     fn group_names(&mut self, groups: &[String], frame: Frame) -> f64 {
         let slot = (frame.right - frame.left) / groups.len().max(1) as f64;
         let room = slot - 8.0;
@@ -273,7 +275,7 @@ impl Page {
         let mut dots = Vec::new();
         for (n, one) in series.iter().enumerate() {
             let style = style::nth(n);
-            // What cannot be shown interrupts the line.
+            // A value that cannot be shown interrupts the line.
             for run in one
                 .points
                 .split(|p| !shown(p))
@@ -305,12 +307,12 @@ impl Page {
         }
     }
 
-    /// Dots of all series from left to right, so that none lies under another's.
+    /// Draws the dots of all series from left to right, so that no series covers another.
     fn dots(&mut self, mut dots: Vec<(usize, Place)>) {
         dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
         let mut cells = BTreeSet::new();
         for (n, place) in dots {
-            // Dots on one spot look like one.
+            // Dots of a series on the same half point look like one.
             if cells.insert((n, (place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
                 self.marker(place, 1.3, style::nth(n));
             }
@@ -353,7 +355,7 @@ impl Page {
     }
 }
 
-/// A staircase through `places`.
+/// Returns a staircase through `places`.
 fn stepped(places: &[Place]) -> Vec<Place> {
     let mut out: Vec<Place> = Vec::with_capacity(2 * places.len());
     for (x, y) in places {
@@ -365,8 +367,8 @@ fn stepped(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// The line without what no eye can tell: of the points within half a point of width, the first,
-/// the lowest, the highest and the last remain, in their order.
+/// Returns the line without points that make no visible difference: of the points within half a point
+/// of width, the first, the lowest, the highest and the last remain, in their order.
 fn thinned(places: &[Place]) -> Vec<Place> {
     if places.len() < 2_000 {
         return places.to_vec();
@@ -387,7 +389,7 @@ fn thinned(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// Where a line has its markers: at every point, or where there are many at even distances.
+/// Returns the markers of a line: every point, or, where there are many, points at even distances.
 fn marked(places: &[Place]) -> Vec<Place> {
     if places.len() <= MAX_MARKERS {
         return places.to_vec();
@@ -404,7 +406,7 @@ fn marked(places: &[Place]) -> Vec<Place> {
     out
 }
 
-/// `text` in lines of at most `width`, broken at spaces; a longer word stands alone.
+/// Breaks `text` at spaces into lines of at most `width`. A longer word has a line of its own.
 fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

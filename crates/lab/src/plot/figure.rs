@@ -1,17 +1,17 @@
-//! What a figure shows.
+//! The content of a figure.
 
 /// A figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// What is compared.
+    /// Title, which names the compared things.
     pub title: String,
-    /// Under what conditions, and what the error bars mean; may be empty.
+    /// Conditions, and the meaning of the error bars; may be empty.
     pub note: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is shown.
+    /// The data.
     pub body: Body,
 }
 
@@ -20,13 +20,13 @@ pub struct Figure {
 pub struct Axis {
     /// Quantity and unit, as in `time (s)`.
     pub label: String,
-    /// How values are placed.
+    /// Placement of values.
     pub scale: Scale,
-    /// How values are written.
+    /// Format of values.
     pub format: Format,
 }
 
-/// How values are placed on an axis.
+/// The placement of values on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// In proportion; a vertical axis includes zero.
@@ -35,28 +35,28 @@ pub enum Scale {
     Log,
 }
 
-/// How the values of an axis are written.
+/// The format of an axis's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// As decimal numbers.
+    /// Decimal numbers.
     Number,
-    /// As sizes with binary prefixes: `64k`, `1M`.
+    /// Sizes with binary prefixes: `64k`, `1M`.
     Bytes,
-    /// As a percentage of one.
+    /// Percentages of one.
     Percent,
 }
 
-/// What a figure shows.
+/// The data of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
     /// Points in a plane.
     Plane(Vec<Series>),
-    /// Bars in groups, as many in each as there are series; the horizontal axis has the groups'
-    /// names instead of values.
+    /// Bars in groups, with one bar of each series in each. The horizontal axis has the groups' names
+    /// instead of values.
     Bars {
         /// Names of the groups.
         groups: Vec<String>,
-        /// The bars: one point a group, in order; `x` is not used.
+        /// The bars: one point for each group, in order; `x` is not used.
         series: Vec<Series>,
     },
 }
@@ -66,9 +66,9 @@ pub enum Body {
 pub struct Series {
     /// Name in the legend.
     pub name: String,
-    /// The points, in the order in which they are joined.
+    /// The points, in the order in which lines connect them.
     pub points: Vec<Point>,
-    /// How they are shown.
+    /// The marks of the points.
     pub mark: Mark,
 }
 
@@ -83,19 +83,19 @@ pub struct Point {
     pub range: Option<(f64, f64)>,
 }
 
-/// How a series in a plane is shown.
+/// The marks of a series in a plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// Joined by a line, with markers.
+    /// A line with markers.
     Line,
-    /// Joined by steps, as a distribution function is.
+    /// Steps, as for a distribution function.
     Steps,
-    /// Each by a marker of its own.
+    /// A marker for each point, without a line.
     Dots,
 }
 
 impl Axis {
-    /// A linear axis of plain numbers.
+    /// Returns a linear axis of plain numbers.
     pub fn linear(label: &str) -> Self {
         Axis {
             label: label.to_owned(),
@@ -104,7 +104,7 @@ impl Axis {
         }
     }
 
-    /// A logarithmic axis of sizes in bytes.
+    /// Returns a logarithmic axis of sizes in bytes.
     pub fn sizes(label: &str) -> Self {
         Axis {
             label: label.to_owned(),
@@ -115,12 +115,12 @@ impl Axis {
 }
 
 impl Point {
-    /// A value without error bar.
+    /// Returns a value without an error bar.
     pub fn new(x: f64, y: f64) -> Self {
         Point { x, y, range: None }
     }
 
-    /// A value with an error bar of the same length both ways.
+    /// Returns a value with an error bar of the same length in both directions.
     pub fn with_error(x: f64, y: f64, error: f64) -> Self {
         Point {
             x,
@@ -129,7 +129,8 @@ impl Point {
         }
     }
 
-    /// Ends of the error bar as it is shown: what is not negative is not drawn as if it could be.
+    /// Returns the ends of the error bar as drawn: the bar of a value that is not negative stops at
+    /// zero.
     pub(super) fn ends(&self) -> Option<(f64, f64)> {
         let (low, high) = self.range?;
         match self.y >= 0.0 {
@@ -140,7 +141,7 @@ impl Point {
 }
 
 impl Series {
-    /// The empirical distribution function of `samples`, as shares from 0 to 1.
+    /// Returns the empirical distribution function of `samples`, as shares from 0 to 1.
     pub fn cdf(name: &str, samples: &[f64]) -> Self {
         let mut sorted: Vec<f64> = samples.iter().copied().filter(|s| s.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);

@@ -1,9 +1,9 @@
-//! How wide text is, so that it can be laid out without a font.
+//! The width of text, so that it can be laid out without a font.
 
-/// Units to an em of [`WIDTHS`].
+/// Units of an em in [`WIDTHS`].
 const EM: f64 = 2048.0;
-/// Advance widths of DejaVu Sans, which viewers are asked for, from the space to the tilde. Verdana,
-/// named second, has nearly the same.
+/// Advance widths of DejaVu Sans, the font that figures ask for, from the space to the tilde. Verdana,
+/// the second choice, has nearly the same widths.
 const WIDTHS: [u16; 95] = [
     651, 821, 942, 1716, 1303, 1946, 1597, 563, 799, 799, 1024, 1716, 651, 739, 651, 690, 1303,
     1303, 1303, 1303, 1303, 1303, 1303, 1303, 1303, 1303, 690, 690, 1716, 1716, 1716, 1087, 2048,
@@ -13,7 +13,7 @@ const WIDTHS: [u16; 95] = [
     1300, 842, 1067, 803, 1298, 1212, 1675, 1212, 1212, 1075, 1303, 690, 1303, 1716,
 ];
 
-/// Width of `text` at `size`, in points.
+/// Returns the width of `text` at `size`, in points.
 pub fn width(text: &str, size: f64) -> f64 {
     let units: u32 = text.chars().map(|c| u32::from(advance(c))).sum();
     f64::from(units) * size / EM
@@ -24,7 +24,7 @@ fn advance(c: char) -> u16 {
         ' '..='~' => WIDTHS[c as usize - ' ' as usize],
         '\u{a0}' => WIDTHS[0],
         '×' | '±' | '−' | '≤' | '≥' => 1716,
-        // As wide as a digit, like most letters.
+        // Most other letters are as wide as a digit.
         _ => 1303,
     }
 }

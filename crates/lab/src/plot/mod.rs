@@ -1,10 +1,9 @@
-//! Figures, drawn without a browser and without fonts of the system: the same input gives the
+//! Figures, drawn without a browser and without the system's fonts, so that the same input gives the
 //! same bytes on every machine.
 //!
-//! A [`Figure`] is laid out into a scene of lines, areas and text, which is written as SVG. The
-//! legend stands above the data, never over it; series differ in colour (Okabe and Ito's palette,
-//! safe for the colour-blind), in dashes and in markers, so that they also survive a
-//! black-and-white printer.
+//! A [`Figure`] is laid out into a scene of lines, areas and text, which is written as SVG. The legend
+//! stands above the data, never over it. Series differ in colour (Okabe and Ito's palette, safe for the
+//! colour-blind), in dashes and in markers, so that they also survive a black-and-white printer.
 
 mod draw;
 mod figure;
@@ -20,7 +19,7 @@ pub use figure::{Axis, Body, Figure, Format, Mark, Point, Scale, Series};
 pub use scene::escape;
 
 impl Figure {
-    /// The figure as an SVG document.
+    /// Returns the figure as an SVG document.
     pub fn svg(&self) -> String {
         draw::scene(self).svg()
     }

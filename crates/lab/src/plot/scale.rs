@@ -1,4 +1,4 @@
-//! Where values stand on an axis, and which of them are written beside it.
+//! The placement of values on an axis, and the choice of its ticks.
 
 use super::figure::{Axis, Format, Scale};
 
@@ -8,17 +8,17 @@ pub struct Placed {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Place of `low` and of `high`, in points.
+    /// Places of `low` and of `high`, in points.
     ends: (f64, f64),
 }
 
-/// What is left out of the scale: nothing below or at zero has a logarithm.
+/// Returns whether the scale can show a value. Values of zero and below have no logarithm.
 pub fn shows(scale: Scale, value: f64) -> bool {
     value.is_finite() && (scale == Scale::Linear || value > 0.0)
 }
 
 impl Placed {
-    /// An axis from `low` to `high`; an empty range is widened.
+    /// Places an axis from `low` to `high`; an empty range is widened.
     pub fn new(scale: Scale, (low, high): (f64, f64), ends: (f64, f64)) -> Self {
         let (low, high) = match scale {
             Scale::Linear if high > low => (low, high),
@@ -34,7 +34,7 @@ impl Placed {
         }
     }
 
-    /// Place of a value, in points.
+    /// Returns the place of a value, in points.
     pub fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -43,7 +43,7 @@ impl Placed {
         self.ends.0 + share * (self.ends.1 - self.ends.0)
     }
 
-    /// Values to be written, at most about `count`, and within the range.
+    /// Returns the values of the ticks, at most about `count`, all within the range.
     pub fn ticks(&self, count: usize, format: Format) -> Vec<f64> {
         let ticks = match (self.scale, format) {
             (Scale::Log, Format::Bytes) => self.powers_of_two(count),
@@ -91,8 +91,8 @@ impl Placed {
     }
 }
 
-/// The range of an axis over `values`: up to a round number, and from zero
-/// where `zero` and the axis is linear.
+/// Returns the range of an axis over `values`. A linear axis is widened to round numbers, and includes
+/// zero if `zero`; a logarithmic axis gets a margin if `zero`.
 pub fn range(axis: &Axis, values: impl Iterator<Item = f64>, zero: bool) -> (f64, f64) {
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     for value in values.filter(|v| shows(axis.scale, *v)) {
@@ -119,7 +119,7 @@ pub fn range(axis: &Axis, values: impl Iterator<Item = f64>, zero: bool) -> (f64
     }
 }
 
-/// The round number (1, 2, 2.5 or 5 times a power of ten) next above `least`.
+/// Returns the least round number (1, 2, 2.5 or 5 times a power of ten) that is not below `least`.
 fn step(least: f64) -> f64 {
     if least <= 0.0 || !least.is_finite() {
         return 1.0;
@@ -132,7 +132,7 @@ fn step(least: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// The text of a tick; `ticks` are all of the axis, which share their number of decimals.
+/// Returns the text of a tick. All ticks of the axis, `ticks`, have the same number of decimals.
 pub fn label(value: f64, ticks: &[f64], format: Format) -> String {
     match format {
         Format::Bytes => bytes(value),
@@ -168,7 +168,7 @@ fn number(value: f64, ticks: &[f64], factor: f64) -> String {
     format!("{sign}{}", grouped(&text))
 }
 
-/// Digits in groups of three from five digits on, as ISO 80000-1 writes them.
+/// Groups digits in threes from five digits on, as ISO 80000-1 writes them.
 fn grouped(text: &str) -> String {
     let whole = text.find('.').unwrap_or(text.len());
     if whole < 5 {

@@ -7,7 +7,7 @@ use super::style::{Colour, PAPER};
 /// A place, in points from the upper left corner.
 pub type Place = (f64, f64);
 
-/// Where text stands relative to its place.
+/// The part of a text that is at its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -15,7 +15,7 @@ pub enum Anchor {
     End,
 }
 
-/// Text and how it is set.
+/// A text and its setting.
 #[derive(Debug, Clone)]
 pub struct Text {
     pub at: Place,
@@ -23,11 +23,11 @@ pub struct Text {
     pub size: f64,
     pub anchor: Anchor,
     pub colour: Colour,
-    /// Read from bottom to top.
+    /// True if the text reads from bottom to top.
     pub upright: bool,
 }
 
-/// One thing on the paper.
+/// A shape of the picture.
 #[derive(Debug, Clone)]
 pub enum Shape {
     Line {
@@ -39,7 +39,7 @@ pub enum Shape {
     Area {
         corners: Vec<Place>,
         colour: Colour,
-        /// Outline in white, so that overlapping markers stay apart.
+        /// True if the outline is white, so that overlapping markers stay apart.
         rim: bool,
     },
     Disc {
@@ -56,9 +56,9 @@ pub enum Shape {
 pub struct Scene {
     /// Width and height, in points.
     pub size: (f64, f64),
-    /// From the back to the front.
+    /// Shapes from the back to the front.
     pub shapes: Vec<Shape>,
-    /// What a screen reader says.
+    /// The title for screen readers.
     pub title: String,
 }
 
@@ -68,7 +68,7 @@ fn hex(c: Colour) -> String {
     format!("#{:02x}{:02x}{:02x}", c[0], c[1], c[2])
 }
 
-/// `text` between the tags of XML or HTML, or within quotes.
+/// Escapes `text` for a place between tags of XML or HTML, or within quotes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -77,7 +77,7 @@ pub fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML 1.0, section 2.2: other control characters are not allowed at all.
+            // XML 1.0, section 2.2, allows no other control characters.
             c if c.is_control() => out.push(' '),
             c => out.push(c),
         }
@@ -85,7 +85,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Two decimals are a hundredth of a point; trailing zeros say nothing.
+/// Formats a length with at most two decimals, a hundredth of a point.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -104,7 +104,7 @@ fn points(places: &[Place]) -> String {
 }
 
 impl Scene {
-    /// The picture as an SVG document.
+    /// Returns the picture as an SVG document.
     pub fn svg(&self) -> String {
         let (width, height) = (number(self.size.0), number(self.size.1));
         let mut out = format!(

@@ -1,4 +1,4 @@
-//! What tells series apart.
+//! The looks that distinguish series.
 
 /// A colour: red, green, blue.
 pub type Colour = [u8; 3];
@@ -8,7 +8,7 @@ pub const QUIET: Colour = [0x55, 0x55, 0x55];
 pub const GRID: Colour = [0xe2, 0xe2, 0xe2];
 pub const PAPER: Colour = [0xff, 0xff, 0xff];
 
-/// Okabe and Ito's palette without its yellow, which white paper swallows.
+/// Okabe and Ito's palette without its yellow, which is hard to see on white paper.
 const PALETTE: [Colour; 7] = [
     [0x00, 0x72, 0xb2],
     [0xd5, 0x5e, 0x00],
@@ -19,7 +19,7 @@ const PALETTE: [Colour; 7] = [
     [0x56, 0xb4, 0xe9],
 ];
 
-/// Lengths of ink and gap, in points; none is a solid line.
+/// Lengths of dash and gap, in points; an empty list is a solid line.
 const DASHES: [&[f64]; 5] = [
     &[],
     &[7.0, 3.0],
@@ -54,12 +54,12 @@ pub struct Style {
     pub colour: Colour,
     pub dash: &'static [f64],
     pub marker: Marker,
-    /// Whether bars have lines across, and along.
+    /// Hatching of bars: lines across, and lines along.
     pub hatch: (bool, bool),
 }
 
-/// The look of the `n`-th series. The lists have lengths without a common divisor where it
-/// matters, so that two looks are alike only after many.
+/// Returns the look of the `n`-th series. The lengths of the lists have no common divisor, so that the
+/// looks of lines repeat only after 210 series, the looks of bars after 28.
 pub fn nth(n: usize) -> Style {
     Style {
         colour: PALETTE[n % PALETTE.len()],
@@ -70,7 +70,7 @@ pub fn nth(n: usize) -> Style {
 }
 
 impl Marker {
-    /// The corners around (x, y); none for a circle.
+    /// Returns the corners around (x, y); none for a circle.
     pub fn corners(self, (x, y): (f64, f64), r: f64) -> Vec<(f64, f64)> {
         let unit: &[(f64, f64)] = match self {
             Marker::Circle => &[],

@@ -114,7 +114,7 @@ fn dots() -> Figure {
     }
 }
 
-/// Pictures to look at: `BRAID_FIGURES=DIR cargo test --workspace --lib pictures`.
+/// Draws pictures to look at by `BRAID_FIGURES=DIR cargo test --workspace --lib pictures`.
 #[test]
 fn pictures_are_the_same_each_time_and_whole() {
     let directory = std::env::var_os("BRAID_FIGURES").map(std::path::PathBuf::from);

@@ -1,4 +1,4 @@
-//! The report as one page of HTML that needs nothing else.
+//! The report as a single page of HTML.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}\
 .yes{color:#00664a;font-weight:bold}.no{color:#b03a00;font-weight:bold}\
 figure{margin:1rem 0}svg{max-width:100%;height:auto}dt{font-weight:bold}dd{margin:0 0 .4rem 1.2rem}";
 
-/// The page: every figure is part of it.
+/// Returns the page, which contains every figure.
 pub fn html(stored: &[Stored]) -> String {
     let mut out = String::from(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -32,7 +32,7 @@ pub fn html(stored: &[Stored]) -> String {
     out
 }
 
-/// An experiment on all arms.
+/// Writes an experiment with its results on all backends.
 fn section(out: &mut String, arms: &[Stored]) {
     let first = &arms[0].outcome;
     let (id, title) = (escape(&first.id), escape(&first.title));
@@ -70,7 +70,7 @@ fn section(out: &mut String, arms: &[Stored]) {
     }
 }
 
-/// Names and texts.
+/// Writes names and texts as a list.
 fn facts(out: &mut String, facts: impl Iterator<Item = (String, String)>) {
     out.push_str("<dl>\n");
     for (name, text) in facts {

@@ -1,5 +1,5 @@
-//! The report as one page of Markdown: what was reported and measured, and of each result the figure
-//! that stands for it.
+//! The report as one page of Markdown: reported and measured values, and the leading figure of each
+//! result.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,14 +10,14 @@ use super::store::{Stored, failed, write};
 use crate::arm::Error;
 use crate::experiments::{Outcome, Table};
 
-/// The page, for the directory of the results: its figures are where they are stored.
+/// Returns the page for the directory of the results, with links to the figures stored there.
 pub fn markdown(stored: &[Stored]) -> String {
     page(stored, |outcome, name| {
         format!("{}/{}/{name}.svg", outcome.id, outcome.arm)
     })
 }
 
-/// The page; `place` says where the figure of this name is, seen from it.
+/// Returns the page. `place` returns the path of a figure, relative to the page.
 fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
     let mut out = String::from(
         "# Results\n\nWritten by `braid-lab report` from what `braid-lab run` has stored, and by \
@@ -76,12 +76,12 @@ fn table(out: &mut String, table: &Table) {
     }
 }
 
-/// The page for a file elsewhere, `at`: puts its figures into the directory `figures`, which is
-/// created, as `ID-ARM-NAME.svg`.
+/// Returns the page for a file elsewhere, `at`. Writes its figures as `ID-ARM-NAME.svg` into the
+/// directory `figures`, which is created.
 ///
 /// # Errors
-/// [`Error::Usage`] where `figures` is not below the directory of the page, from which it could not
-/// be shown; else one line that names the file, where something cannot be written.
+/// [`Error::Usage`] if `figures` is not below the directory of the page, which could not link to it;
+/// otherwise one line that names the file that cannot be written.
 pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, Error> {
     let below = below(at.parent().unwrap_or(Path::new("")), figures)?;
     fs::create_dir_all(figures).map_err(|e| Error::Run(failed("create", figures, &e)))?;
@@ -99,9 +99,9 @@ pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, E
     Ok(page(stored, place))
 }
 
-/// `figures` as seen from the directory `root`, which it is to be below.
+/// Returns `figures` relative to the directory `root`, which must contain it.
 fn below(root: &Path, figures: &Path) -> Result<PathBuf, Error> {
-    // Inside a path and at its end a `.` is no component.
+    // `components` keeps a `.` only at the beginning of a path.
     let plain = |path: &Path| -> PathBuf {
         let components = path.components();
         components.skip_while(|c| *c == Component::CurDir).collect()

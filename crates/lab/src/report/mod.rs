@@ -1,8 +1,8 @@
-//! Stored results, and the report made of them.
+//! Stored results, and the report made from them.
 //!
 //! `DIR/ID/ARM/` has `outcome.json`, `cells/NAME.json` with every run, and each figure as SVG. The
-//! report reads nothing but these files, so results of several runs, arms and machines can stand in
-//! one directory.
+//! report reads nothing but these files, so results of several runs, backends and machines can share a
+//! directory.
 
 mod html;
 mod markdown;

@@ -1,11 +1,11 @@
-//! What both pages say, in words and tables.
+//! The texts and tables that both pages share.
 
 use crate::arm::Arm;
 use crate::experiments::{Outcome, Table, Verdict};
 
 use super::store::Stored;
 
-/// The results, those of an experiment on all arms together.
+/// Groups the results by experiment, each with its results on all backends.
 pub(super) fn by_experiment(stored: &[Stored]) -> impl Iterator<Item = &[Stored]> {
     stored.chunk_by(|a, b| a.outcome.id == b.outcome.id)
 }
@@ -14,7 +14,7 @@ pub(super) fn columns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// A row for each experiment, a column for each arm that there are results of.
+/// Returns a table with a row for each experiment and a column for each backend that has results.
 pub(super) fn summary(stored: &[Stored]) -> Table {
     let has = |arm: &&str| stored.iter().any(|one| one.outcome.arm == *arm);
     let arms: Vec<&str> = Arm::ALL.map(Arm::name).into_iter().filter(has).collect();
@@ -47,7 +47,7 @@ fn in_short(outcome: &Outcome) -> String {
     }
 }
 
-/// What was reported and measured of each claim, on every arm.
+/// Returns a table of the reported and measured values of each claim, on every backend.
 pub(super) fn claims(arms: &[Stored]) -> Table {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let judged = |one: &Stored, expected: &str| -> Option<Verdict> {
@@ -89,7 +89,7 @@ pub(super) fn claims(arms: &[Stored]) -> Table {
     }
 }
 
-/// The reasons why claims do not hold, each with these claims.
+/// Returns the reasons why claims do not hold, each with the claims that it explains.
 pub(super) fn reasons(arms: &[Stored]) -> Vec<(String, String)> {
     let mut reasons: Vec<(String, String)> = Vec::new();
     for Stored { outcome, .. } in arms {
@@ -104,7 +104,7 @@ pub(super) fn reasons(arms: &[Stored]) -> Vec<(String, String)> {
     reasons
 }
 
-/// The command that makes such a result.
+/// Returns the command that makes this result again.
 pub(super) fn command(outcome: &Outcome) -> String {
     let Outcome {
         id,
@@ -116,7 +116,7 @@ pub(super) fn command(outcome: &Outcome) -> String {
     format!("braid-lab run {id} --backend {arm} --runs {runs} --seed {seed}")
 }
 
-/// The parameters of a result, without those that `before` has too.
+/// Returns the parameters of a result, without those that `before` has too.
 pub(super) fn parameters(outcome: &Outcome, before: Option<&Outcome>) -> String {
     let known = |parameter| before.is_some_and(|one| one.parameters.contains(parameter));
     let new = outcome.parameters.iter().filter(|p| !known(*p));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::arm::Arm;
 use crate::experiments::{ALL, Findings, Outcome};
 
-/// What marks a directory as one that [`store`] has written.
+/// The file that marks a directory as written by [`store`].
 const OUTCOME: &str = "outcome.json";
 
 /// A stored outcome with its figures.
@@ -15,22 +15,23 @@ const OUTCOME: &str = "outcome.json";
 pub struct Stored {
     /// The outcome.
     pub outcome: Outcome,
-    /// The figures' SVG, in the order of [`Outcome::figures`].
+    /// The figures as SVG, in the order of [`Outcome::figures`].
     pub svgs: Vec<String>,
 }
 
-/// Writes `findings` below `directory` and returns where they are. What an earlier run of the same
-/// experiment on the same arm has left there is replaced.
+/// Writes `findings` below `directory`. Returns their directory, in which the results of an earlier run
+/// of the same experiment and backend are replaced.
 ///
 /// # Errors
-/// One line that names the file, where something cannot be written, or where the place is taken by
-/// something else.
+/// One line that names the file that cannot be written, or the directory if it holds anything else than
+/// results.
 pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     let Outcome {
         id, arm, figures, ..
     } = &findings.outcome;
     let place = prepare(directory, id, arm)?;
-    // Beside its place until it is whole: one that was cut short is no result, and in nobody's way.
+    // Written beside its place until it is complete, so that an interrupted write is never read as a
+    // result.
     let draft = place.with_extension("part");
     if draft.exists() {
         fs::remove_dir_all(&draft).map_err(|e| failed("remove", &draft, &e))?;
@@ -54,11 +55,11 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     Ok(place)
 }
 
-/// Where [`store`] will put the results of experiment `id` on `arm`; the directory that will hold
-/// them is created. To be asked before measuring, which takes long.
+/// Returns the directory into which [`store`] will put the results of experiment `id` on `arm`, and
+/// creates its parent. Called before measuring, so that a wrong directory is found early.
 ///
 /// # Errors
-/// As those of [`store`].
+/// The errors of [`store`].
 pub fn prepare(directory: &Path, id: &str, arm: &str) -> Result<PathBuf, String> {
     let experiment = directory.join(id);
     fs::create_dir_all(&experiment).map_err(|e| failed("create", &experiment, &e))?;
@@ -72,10 +73,10 @@ pub fn prepare(directory: &Path, id: &str, arm: &str) -> Result<PathBuf, String>
     Ok(place)
 }
 
-/// Reads all outcomes below `directory`, in the order in which experiments and arms are listed.
+/// Reads all outcomes below `directory`, in the order in which experiments and backends are listed.
 ///
 /// # Errors
-/// One line that names the file, where something cannot be read, and where there is nothing.
+/// One line that names the file that cannot be read, or the directory if it has no results.
 pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
     let mut stored = Vec::new();
     for experiment in directories(directory)? {
@@ -90,7 +91,7 @@ pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
         let id = ALL.iter().position(|definition| definition.id == id);
         (id, Arm::ALL.iter().position(|known| known.name() == arm))
     };
-    // What is not known stands before, by name.
+    // Unknown ids sort first, by name.
     stored.sort_by_key(listed);
     match stored.is_empty() {
         true => Err(format!(
@@ -105,7 +106,7 @@ fn load_one(place: &Path) -> Result<Stored, String> {
     let file = place.join(OUTCOME);
     let outcome: Outcome = serde_json::from_str(&read(&file)?)
         .map_err(|e| format!("{} is no outcome of the lab: {e}", file.display()))?;
-    // What it calls itself becomes names of files; a directory's name leads nowhere else.
+    // Id and backend become file names of the report, so a stored file must not choose them freely.
     let named =
         |path: Option<&Path>, name: &str| path.and_then(Path::file_name) == Some(name.as_ref());
     let Outcome { id, arm, .. } = &outcome;
@@ -116,7 +117,7 @@ fn load_one(place: &Path) -> Result<Stored, String> {
         ));
     }
     let svg = |name: &String| {
-        // The name comes from a file: it must not lead out of the directory.
+        // The name comes from a file, so it must not lead out of the directory.
         match Path::new(name).file_name() {
             Some(same) if same == name.as_str() => read(&place.join(format!("{name}.svg"))),
             _ => Err(format!(
@@ -129,7 +130,7 @@ fn load_one(place: &Path) -> Result<Stored, String> {
     Ok(Stored { outcome, svgs })
 }
 
-/// The directories in `directory`, by name.
+/// Returns the directories in `directory`, sorted by name.
 fn directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(directory).map_err(|e| failed("read", directory, &e))?;
     let mut found = Vec::new();
@@ -157,12 +158,12 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> 
 /// Writes a file.
 ///
 /// # Errors
-/// One line that names it.
+/// One line that names the file.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     fs::write(path, bytes).map_err(|e| failed("write", path, &e))
 }
 
-/// What could not be done, with which file, and why.
+/// Returns an error of one line: the failed action, the file, and the reason.
 pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot {what} {}: {error}", path.display())
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::experiments::{Bound, Findings, Outcome, Table, Verdict};
 use crate::plot::{Axis, Body, Figure};
 
-/// A directory that is gone when the test is over.
+/// A directory that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -156,7 +156,7 @@ fn the_page_stands_alone_and_says_what_holds() {
     }
 }
 
-/// Of each result its first figure, beside the page.
+/// The page shows the first figure of each result, from the directory beside it.
 #[test]
 fn a_page_elsewhere_has_its_figures_beside_it() {
     let scratch = Scratch::new("report-publish");
@@ -171,7 +171,7 @@ fn a_page_elsewhere_has_its_figures_beside_it() {
     assert!(error.to_string().contains("are to be below"), "{error}");
 }
 
-/// What was measured on both arms stands in one row, and what only one has is not lost.
+/// A claim measured on both backends has one row, and a claim of one backend is kept.
 #[test]
 fn arms_stand_side_by_side() {
     let mut results = [true, true].map(|holds| Stored {
@@ -191,7 +191,7 @@ fn arms_stand_side_by_side() {
         "| b: at most 1 |  | 0.500 |  | holds |",
         "| c: at most 1 |  |  | 0.250 | holds |",
         "holds (2 of 2 claims) | does not hold (1 of 2 claims do) |",
-        // Only what differs.
+        // Only parameters that differ.
         "**links**: `braid-lab run x-1 --backend links --runs 30 --seed 1`; kernel: 6.18\n",
     ] {
         assert!(text.contains(row), "{row}\n{text}");

@@ -1,5 +1,5 @@
-//! An attacker on one access link: sees all that goes over it and injects whatever can be made of
-//! that, with the keys of Multipath TCP where it has seen them.
+//! An attacker on one access link, who sees all its packets and injects forged ones, with the keys of
+//! Multipath TCP if they passed the link.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,16 +12,16 @@ use braid_wire::mptcp::{AddAddr, Dss, DssMapping, MptcpOption, RemoveAddr, WireD
 use braid_wire::tcp::{self, Flags, Timestamps};
 use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
 
-/// Packets that are kept to be sent again.
+/// Most packets that are kept for replays.
 const MAX_KEPT: usize = 64;
-/// Where the attacker would like to be spoken to.
+/// The attacker's own address, to which announcements try to draw subflows.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
-/// First port of subflows it opens in the box's name.
+/// First port of the subflows that the attacker opens in the box's name.
 const FIRST_PORT: u16 = 60_000;
-/// Bytes of the users' streams that are looked for on the link: no chance makes so many alike.
+/// Bytes of the users' streams that are searched for on the link, too many to be equal by chance.
 const WORD: usize = 8;
 
-/// What it does when it does something.
+/// An attack on a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attack {
     Reset,
@@ -51,38 +51,40 @@ impl Attack {
     };
 }
 
-/// What is known of a subflow, by its ends: the box's, and the server's.
+/// The attacker's knowledge of a subflow. Its key is the box's end and the server's end.
 #[derive(Debug, Default)]
 struct Subflow {
-    /// Initial sequence numbers, the box's first.
+    /// Initial sequence numbers of the box and of the server.
     iss: [Option<Seq32>; 2],
-    /// The next data sequence number of each, as the other one acknowledged it.
+    /// Next data sequence number of each end, as the other end acknowledged it.
     next: [Option<WireDsn>; 2],
 }
 
-/// The attacker, as a middlebox: the box inside, the servers outside.
+/// The attacker as a middlebox: the box is inside, the servers are outside.
 #[derive(Debug)]
 pub struct Adversary {
     rng: Rng,
-    /// One packet in so many is an occasion.
+    /// One packet in so many is used for an attack.
     every: u64,
-    /// Attacks that are left, and what they are drawn from.
+    /// Number of attacks that are left.
     left: u32,
+    /// The attacks to draw from.
     attacks: &'static [Attack],
     subflows: BTreeMap<(SocketAddr, SocketAddr), Subflow>,
-    /// Of connections that were opened over this link, with the address of their server.
+    /// Keys of connections that were opened over this link, with the address of their server.
     keys: Vec<(SocketAddr, Keys)>,
     thief: Thief,
     next_port: u16,
-    /// Where it would put its own bytes into the streams of connections that it joins, by its address.
+    /// Data sequence numbers at which the attacker would write into connections that it joins, by its
+    /// address.
     dsns: BTreeMap<SocketAddr, WireDsn>,
     kept: VecDeque<(Direction, Packet)>,
     words: Vec<[u8; WORD]>,
-    /// Packets in which users' bytes could be read.
+    /// Number of packets in which users' bytes could be read.
     pub leaks: u64,
 }
 
-/// A segment that is made up, and the way it goes.
+/// A forged segment and its direction.
 struct Forged {
     direction: Direction,
     ip: ip::Repr,
@@ -91,7 +93,7 @@ struct Forged {
 }
 
 impl Adversary {
-    /// One that uses one in `every` packets for one of `attacks` attacks.
+    /// Creates an attacker that uses one packet in `every` for an attack, `attacks` times at most.
     pub fn new(rng: Rng, every: u64, attacks: u32) -> Self {
         let words = pattern_from(0).windows(WORD);
         let mut words: Vec<[u8; WORD]> = words.filter_map(|word| word.try_into().ok()).collect();
@@ -112,7 +114,7 @@ impl Adversary {
         }
     }
 
-    /// The same, with no other attack than to join where that is `alone`.
+    /// Limits the attacks to MP_JOIN if `alone`.
     pub fn with_joins_alone(mut self, alone: bool) -> Self {
         if alone {
             self.attacks = &[Attack::Join];
@@ -121,11 +123,12 @@ impl Adversary {
     }
 
     fn reads(&self, payload: &[u8]) -> bool {
+        // `words` covers the pattern at every offset, so samples 16 bytes apart find any run of 23 bytes.
         let mut words = payload.windows(WORD).step_by(2 * WORD);
         words.any(|word| self.words.binary_search_by(|w| w[..].cmp(word)).is_ok())
     }
 
-    /// Takes note of what a segment tells.
+    /// Learns sequence numbers and keys from a segment.
     fn learn(&mut self, direction: Direction, ip: &ip::Repr, tcp: &tcp::Repr) {
         let (key, side) = place(direction, ends(ip, tcp));
         let subflow = self.subflows.entry(key).or_default();
@@ -143,8 +146,8 @@ impl Adversary {
         }
     }
 
-    /// A segment behind the one in passing, or one of the other end that it acknowledges: in order,
-    /// with a mapping where the attacker knows the numbers.
+    /// Forges a segment that follows the passing one, or one of the other end that acknowledges it. The
+    /// segment is in order, with a mapping if the attacker knows the numbers.
     fn forge(&mut self, direction: Direction, ip: ip::Repr, tcp: &tcp::Repr, len: usize) -> Forged {
         let behind = self.rng.chance(0.5);
         let after = Seq32(tcp.seq.0.wrapping_add(len as u32));
@@ -202,7 +205,7 @@ impl Adversary {
         self.keys.get(n).copied()
     }
 
-    /// Makes use of the occasion. Returns what becomes of the packet in passing.
+    /// Makes one attack. Returns the passing packet, which may be changed or dropped.
     fn attack(
         &mut self,
         direction: Direction,
@@ -241,7 +244,7 @@ impl Adversary {
         Some(packet)
     }
 
-    /// Makes a forged segment what it is for; `None` where too little is known for that.
+    /// Completes a forged segment for `attack`; `None` if the attacker knows too little for it.
     fn fill_in(&mut self, attack: Attack, forged: &mut Forged) -> Option<()> {
         let signs = match forged.direction {
             Direction::Outbound => |(opener, listener): Keys| (opener, listener),
@@ -263,10 +266,12 @@ impl Adversary {
             }
             Attack::DataFin => {
                 let (mapping, fin) = mapped?;
+                // RFC 8684, 3.3.3: a DATA_FIN without data has length 1 and subflow sequence number 0.
                 (mapping.subflow_seq, mapping.len, *fin) = (0, 1, true);
                 return Some(());
             }
             Attack::Infinite => {
+                // RFC 8684, 3.7: a mapping of length 0 is infinite.
                 mapped?.0.len = 0;
                 return Some(());
             }
@@ -306,7 +311,7 @@ impl Adversary {
         options.mptcp.try_push(signal).ok()
     }
 
-    /// Begins a subflow of a connection whose keys are known, in the box's name.
+    /// Opens a subflow of a connection whose keys are known, in the box's name.
     fn open(&mut self, (from, to): (SocketAddr, SocketAddr), out: &mut Output) {
         let Some((server, keys)) = self.any_keys() else {
             return;
@@ -323,8 +328,8 @@ impl Adversary {
         out.push_back((Direction::Outbound, Packet::new(syn)));
     }
 
-    /// An answer on a subflow that it opens: proves that it knows the keys, and sends what it likes; then
-    /// acknowledges whatever comes.
+    /// Answers on a subflow that the attacker opens: proves the keys and sends data of its own, then
+    /// acknowledges whatever arrives.
     fn go_on(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
         let Some(answer) = self.thief.answer(received) else {
             return;
@@ -365,7 +370,7 @@ impl Middlebox for Adversary {
             self.go_on(&packet.bytes, &parsed, out);
             return;
         }
-        // What a box only forwards, while it has no server, is as open as its user made it.
+        // Traffic that a box forwards without a server has no protection by Braid, so it is no leak.
         if server.port() != config::DEFAULT_PORT {
             out.push_back((direction, packet));
             return;
@@ -393,7 +398,7 @@ fn parse(packet: &[u8]) -> Option<Parsed> {
     Some((ip, tcp, payload.to_vec()))
 }
 
-/// Source and destination of a segment.
+/// Returns source and destination of a segment.
 fn ends(ip: &ip::Repr, tcp: &tcp::Repr) -> (SocketAddr, SocketAddr) {
     let (src, dst) = (ip.src, ip.dst);
     (
@@ -402,7 +407,7 @@ fn ends(ip: &ip::Repr, tcp: &tcp::Repr) -> (SocketAddr, SocketAddr) {
     )
 }
 
-/// The subflow of a segment from one end to another, and which of its sides sends.
+/// Returns the subflow of a segment, and the side that sends it (0: the box, 1: the server).
 fn place(
     direction: Direction,
     (from, to): (SocketAddr, SocketAddr),
@@ -413,11 +418,12 @@ fn place(
     }
 }
 
-/// An address of the attacker's own, as the holder of these keys would announce it.
+/// Returns the ADD_ADDR with which the holder of these keys would announce the attacker's address.
 fn announcement(keys: Keys, address_id: u8, port: Option<u16>) -> AddAddr {
     let mut message = vec![address_id];
     message.extend(ELSEWHERE.octets());
     message.extend(port.unwrap_or(0).to_be_bytes());
+    // RFC 8684, 3.4.1: the rightmost 64 bits of the HMAC.
     let mut tail = [0; 8];
     tail.copy_from_slice(&signed(keys, &message)[24..]);
     AddAddr {

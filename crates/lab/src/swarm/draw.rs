@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The scenario that a seed defines.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -11,20 +11,20 @@ use braid_sim::transfer::Direction;
 use braid_wire::Rng;
 use braid_wire::tcp::kind;
 
-/// Stream of the drawings, apart from those of the world's components.
+/// Stream of the scenario's random numbers, apart from the streams of the world's components.
 const DRAW: u64 = 1 << 41;
-/// Largest flow is just below two to this power, bytes.
+/// Flows have at most two to this power of bytes.
 const SIZE_BITS: u64 = 22;
-/// Outages and other changes begin within so many milliseconds from the start; what a link monitor says
-/// of paths may come later.
+/// Time from the start, ms, within which outages and other changes begin. Notices of a link monitor may
+/// come later.
 pub(super) const RESTLESS_MS: u64 = 12_000;
-/// Longest time a link or path is down, ms; well below what the engine takes for an end.
+/// Longest outage of a link or path, ms, well below the engine's timeouts for a dead connection.
 pub(super) const LONGEST_OUTAGE_MS: u64 = 6_000;
 
 /// Everything that is drawn from one seed.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The ways between the client and the server.
+    /// The paths between the client and the server.
     pub paths: Vec<Path>,
     /// The client's engine.
     pub client: Config,
@@ -32,11 +32,11 @@ pub struct Scenario {
     pub server: Config,
     /// The connections.
     pub flows: Vec<Flow>,
-    /// What the client is told of its paths.
+    /// Notices of the client's link monitor.
     pub notices: Vec<Notice>,
 }
 
-/// A way between the client and the server.
+/// A path between the client and the server.
 #[derive(Debug, Clone)]
 pub struct Path {
     /// The client's end.
@@ -45,11 +45,11 @@ pub struct Path {
     pub up: Settings,
     /// Settings towards the client.
     pub down: Settings,
-    /// Later settings, both ways, by time from the start.
+    /// Later settings, up and down, with their time from the start.
     pub changes: Vec<(Duration, Settings, Settings)>,
-    /// A router that the client shares with a host behind it.
+    /// True if the client reaches the path by a router that another host behind it shares.
     pub shared: bool,
-    /// What meddles with packets, from the inside out.
+    /// The middleboxes on the path, from the inside out.
     pub middleboxes: Vec<Meddling>,
 }
 
@@ -58,21 +58,21 @@ pub struct Path {
 pub enum Meddling {
     /// A NAT.
     Nat,
-    /// Sequence numbers shifted; SACK blocks forgotten where true.
+    /// Sequence numbers are shifted; SACK blocks are left unshifted if true.
     Shift(bool),
-    /// Segments cut at so many bytes.
+    /// Segments are split at so many bytes.
     Split(u16),
-    /// Segments joined up to so many bytes.
+    /// Segments are merged up to so many bytes and held so long, with the header of the first or last.
     Merge(usize, Duration, Keep),
-    /// MPTCP options edited: where, how, from when on, and in one direction only.
+    /// MPTCP options are edited: in which segments, how, from when on, and in both directions or one.
     Options(Scope, Edit, Duration, Option<bool>),
-    /// The option of this kind taken out of SYN and SYN/ACK, as for peers without it.
+    /// The option of this kind is removed from SYN and SYN/ACK, as if the peer lacked it.
     Lack(u8),
 }
 
 impl Meddling {
-    /// Whether an MPTCP connection through it may end before its time: options that vanish after
-    /// the handshake take the mapping of bytes away that TCP has delivered already.
+    /// Returns whether an MPTCP connection through the middlebox may break: options that vanish after
+    /// the handshake remove the mapping of bytes that TCP has delivered already.
     pub fn breaks_mptcp(self) -> bool {
         match self {
             Meddling::Nat | Meddling::Shift(_) | Meddling::Split(_) | Meddling::Lack(_) => false,
@@ -82,7 +82,7 @@ impl Meddling {
     }
 }
 
-/// Who opens a connection.
+/// The host that opens a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opener {
     /// The client.
@@ -94,45 +94,45 @@ pub enum Opener {
 /// A connection.
 #[derive(Debug, Clone)]
 pub struct Flow {
-    /// Who opens it.
+    /// The host that opens the connection.
     pub opener: Opener,
-    /// When.
+    /// The time of opening.
     pub at: Duration,
     /// Protocol.
     pub protocol: Protocol,
     /// Path of the first subflow.
     pub path: Option<u8>,
-    /// Which way the payload goes.
+    /// The direction of the payload.
     pub direction: Direction,
     /// Payload, bytes.
     pub size: u64,
-    /// The size is declared to the engine.
+    /// True if the size is declared to the engine.
     pub declared: bool,
     /// Name of the strategy.
     pub strategy: &'static str,
-    /// Who gives the connection up, and when.
+    /// The end that aborts the connection, and the time after its opening.
     pub abort: Option<(End, Duration)>,
-    /// Who does not read for a while: after how long, and how long.
+    /// The end that stops reading for a while, the time after the opening, and the length of the pause.
     pub pause: Option<(End, Duration, Duration)>,
 }
 
 /// An end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The one that opened it.
+    /// The end that opened the connection.
     Opener,
     /// The server.
     Server,
 }
 
-/// The client is told that a path is up or down.
+/// A notice to the client that a path is up or down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notice {
-    /// When.
+    /// The time of the notice.
     pub at: Duration,
     /// The path.
     pub path: u8,
-    /// Whether it is up.
+    /// True if the path is up.
     pub up: bool,
 }
 
@@ -157,21 +157,21 @@ pub fn scenario(d: &mut Draw) -> Scenario {
     }
 }
 
-/// Draws with names for what is needed often.
+/// A random generator with methods for common choices.
 pub struct Draw(Rng);
 
 impl Draw {
-    /// Of `seed`.
+    /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Self {
         Draw(Rng::for_component(seed, DRAW))
     }
 
-    /// A whole number below `n`.
+    /// Returns a whole number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0.below(n)
     }
 
-    /// Whether something of probability `p` happens.
+    /// Returns true with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
         self.0.chance(p)
     }
@@ -180,12 +180,13 @@ impl Draw {
         all[self.0.below(all.len() as u64) as usize]
     }
 
-    /// A time below `ms` milliseconds.
+    /// Returns a time below `ms` milliseconds.
     pub fn up_to_ms(&mut self, ms: u64) -> Duration {
         Duration::from_micros(self.0.below(ms * 1000))
     }
 
-    /// At least 1, and small numbers as likely as large ones.
+    /// Returns a size of at least 1 and at most two to the power `bits`, with every order of magnitude
+    /// equally likely.
     pub fn size(&mut self, bits: u64) -> u64 {
         let most = 1 << self.0.below(bits + 1);
         1 + self.0.below(most)
@@ -218,7 +219,7 @@ impl Draw {
         path
     }
 
-    /// One direction of a link.
+    /// Draws one direction of a link.
     pub fn link(&mut self, delay: Duration) -> Settings {
         let rate = (1 + self.0.below(5)).pow(3) * 400_000;
         let product = rate / 8 * delay.as_micros() as u64 * 2 / 1_000_000;
@@ -268,7 +269,7 @@ impl Draw {
         }
     }
 
-    /// Outages, and other conditions for a while; in the end the link is up.
+    /// Draws outages and other conditions for a while; in the end the link is as at the start.
     fn changes(&mut self, up: &Settings, down: &Settings) -> Vec<(Duration, Settings, Settings)> {
         let mut changes = Vec::new();
         if self.0.chance(0.6) {
@@ -284,7 +285,7 @@ impl Draw {
                     (there, back) = (self.link(delay), self.link(delay));
                 }
                 1 => (there.up, back.up) = (false, false),
-                // One way only: data are lost, or acknowledgements.
+                // Only one direction fails: data or acknowledgements are lost.
                 _ if self.0.chance(0.5) => there.up = false,
                 _ => back.up = false,
             }
@@ -297,7 +298,7 @@ impl Draw {
 
     fn middlebox(&mut self, v6: bool) -> Meddling {
         match self.0.below(7) {
-            // The NAT is one of IPv4 alone; then nothing is translated for the others.
+            // The NAT translates IPv4 only, so paths with IPv6 get another middlebox.
             0 | 1 if !v6 => Meddling::Nat,
             0..=2 => Meddling::Shift(self.0.chance(0.3)),
             3 => Meddling::Split(200 + self.0.below(1200) as u16),
@@ -324,7 +325,7 @@ impl Draw {
         }
     }
 
-    /// What a link monitor says, also in the midst of handshakes; in the end every path is up.
+    /// Draws notices of a link monitor, some of them during handshakes; in the end every path is up.
     fn notices(&mut self, paths: usize) -> Vec<Notice> {
         let mut notices = Vec::new();
         for path in 0..paths as u8 {
@@ -358,7 +359,7 @@ impl Draw {
                 quick: self.one_of(&[16, 16, 0]),
             },
             min_rto: Duration::from_millis(self.one_of(&[200, 200, 1000])),
-            // Outages are no reason to give up.
+            // Timeouts are longer than the outages, which must not end connections.
             user_timeout: Duration::from_secs(90),
             connect_timeout: Duration::from_secs(60),
             ..Config::default()
@@ -409,7 +410,7 @@ impl Draw {
         self.0.chance(0.15).then_some(drawn)
     }
 
-    /// Background on a shared path.
+    /// Draws background traffic on a shared path.
     fn neighbour(&mut self, path: usize) -> Flow {
         Flow {
             opener: Opener::Neighbour(path),

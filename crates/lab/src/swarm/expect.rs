@@ -1,4 +1,4 @@
-//! What a scenario may end like.
+//! The expected ends of a scenario's connections.
 
 use braid_engine::{CloseReason, Protocol};
 use braid_links::Loss;
@@ -8,10 +8,10 @@ use super::draw::{Flow, Opener, Path, Scenario};
 use super::figures::Figures;
 use super::play::{Play, due};
 
-/// Holds the end of every connection against what was drawn.
+/// Checks the end of every connection against the scenario.
 ///
 /// # Errors
-/// What did not hold.
+/// The first expectation that was not met.
 pub fn check(scenario: &Scenario, play: &Play<'_>) -> Result<Figures, String> {
     let mut figures = Figures::default();
     for (n, flow) in scenario.flows.iter().enumerate() {
@@ -44,7 +44,8 @@ fn check_flow(
     let asked = flow.protocol == Protocol::Mptcp;
     figures.fallbacks += u64::from(asked && opener.fell_back.is_some());
     let whole = |end: Option<&Stream>, (received, sent): (u64, u64)| {
-        // Whoever does not read just then learns of the end by the connection's.
+        // An end that does not read at that time learns of the peer's end only by the close of the
+        // connection.
         let told =
             |e: &Stream| e.complete_at.is_some() || reason(Some(e)) == Some(CloseReason::Finished);
         end.is_some_and(|e| e.received == received && e.sent == sent && told(e))
@@ -70,9 +71,8 @@ fn check_flow(
         return Ok(());
     }
     // Every packet of a handshake may be lost for longer than the server waits, which may have taken
-    // the payload of the SYN by then. And bursts of loss
-    // last for packets, not for a time: where only one packet leaves every ten seconds, one burst
-    // may take all of them.
+    // the payload of the SYN by then. Bursts of loss are counted in packets, not in time: where one
+    // packet leaves every ten seconds, a burst may take all of them.
     let reasons = [reason(Some(opener)), reason(server)];
     let gave_up = reasons.contains(&Some(CloseReason::TimedOut));
     let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
@@ -92,7 +92,7 @@ fn check_flow(
     Err("does not end in order, and nothing that was drawn excuses it".to_owned())
 }
 
-/// What became of one end, in a line.
+/// Describes the state of one end in a line.
 pub fn told((who, end): (&str, Option<&Stream>)) -> String {
     match end {
         None => format!("  {who}: no connection"),
@@ -112,7 +112,7 @@ fn reason(end: Option<&Stream>) -> Option<CloseReason> {
         .map(|(_, reason)| reason)
 }
 
-/// The paths a flow may take.
+/// Returns the paths that a flow may take.
 fn ways<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = &'a Path> {
     let only = match (flow.opener, flow.protocol) {
         (Opener::Neighbour(path), _) => Some(path),

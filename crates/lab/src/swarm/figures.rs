@@ -1,4 +1,4 @@
-//! What seeds gave, in numbers.
+//! Figures of seeds.
 
 use std::ops::AddAssign;
 
@@ -6,35 +6,36 @@ use braid_sim::world::START;
 use braid_sim::{LinkId, World};
 use serde::Serialize;
 
-/// What one or many seeds gave.
+/// Figures of one or many seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Figures {
     /// Connections opened.
     pub connections: u64,
-    /// Connections without Multipath TCP though it was asked for.
+    /// Connections that asked for Multipath TCP and fell back.
     pub fallbacks: u64,
-    /// Connections given up by one end, as drawn.
+    /// Connections aborted by one end, as drawn.
     pub aborted: u64,
-    /// Connections that a middlebox broke, or a box or server that lost its links or its power.
+    /// Connections broken by a middlebox, by loss, or by a box or server that lost its links or its
+    /// power.
     pub broken: u64,
-    /// Connections that losses cut off: in the handshake, or by a burst that took every repetition.
+    /// Connections that losses cut off, in the handshake or by a burst that took every retransmission.
     pub cut_off: u64,
-    /// Connections of which one end missed the end of the other, all data being there.
+    /// Connections whose data arrived, but one end missed that the other had closed.
     pub late: u64,
-    /// Connections whose SYN brought payload that was taken.
+    /// Connections whose SYN carried payload that was accepted.
     pub fast_opened: u64,
     /// Simulated time, ns.
     pub simulated_ns: u64,
     /// Packets handed to links.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// Packets that queues marked instead of dropping them.
     pub marked: u64,
 }
 
 impl Figures {
-    /// Notes how much a world moved over `links`.
+    /// Adds the time of a world and its traffic over `links`.
     pub(super) fn note(&mut self, world: &World, links: impl Iterator<Item = LinkId>) {
         for link in links {
             let counters = world.counters(link);

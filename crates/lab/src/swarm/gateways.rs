@@ -1,4 +1,4 @@
-//! Worlds in which unmodified users sit behind a box and content behind a server.
+//! Worlds in which unmodified users sit behind a box, and content behind servers.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use super::draw::{Draw, LONGEST_OUTAGE_MS, RESTLESS_MS};
 use super::expect::told;
 use super::figures::Figures;
 
-/// Largest transfer is just below two to this power, bytes.
+/// Transfers have at most two to this power of bytes.
 const SIZE_BITS: u64 = 20;
-/// As for worlds without box: what lives longer hangs.
+/// Longest time until all connections have ended; longer ones count as hanging.
 const LIMIT: Duration = Duration::from_secs(1_800);
 
-/// Stream of the attacker's choices, apart from those of the world's components.
+/// Stream of the attacker's random numbers, apart from the streams of the world's components.
 const ADVERSARY: u64 = 1 << 42;
 
-/// What holds for an end only as long as nobody speaks in its peer's name.
+/// Rules that hold for an end only if no third party forges segments of its peer.
 const TRUSTING: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
 
 /// Everything that is drawn from one seed.
@@ -43,10 +43,10 @@ pub struct Scenario {
 #[derive(Debug, Clone, Copy)]
 struct Attacked {
     link: usize,
-    /// One packet in so many is an occasion for an attack.
+    /// One packet in so many is used for an attack.
     every: u64,
     attacks: u32,
-    /// It joins, and does nothing else.
+    /// True if the attacker only opens subflows.
     joins: bool,
 }
 
@@ -55,11 +55,11 @@ struct Attacked {
 struct Transfer {
     at: Duration,
     load: Load,
-    /// How long after it was opened the user resets it.
+    /// The time from the opening until the user resets the connection.
     abort: Option<Duration>,
 }
 
-/// What is done to the network by hand.
+/// An action of a user.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Open(usize),
@@ -67,7 +67,7 @@ enum Step {
 }
 
 impl Scenario {
-    /// Draws one, with an attacker on one of the links or without.
+    /// Draws a scenario, with an attacker on one of the links or without.
     pub fn draw(d: &mut Draw, attacked: bool) -> Self {
         let count = 1 + d.below(4) as usize;
         let access: Vec<PathSettings> = (0..count).map(|_| d.access_link()).collect();
@@ -102,10 +102,10 @@ impl Scenario {
         }
     }
 
-    /// Plays it and looks at how it ended.
+    /// Plays the scenario and checks how its connections end.
     ///
     /// # Errors
-    /// What did not hold.
+    /// The first expectation that was not met.
     pub fn play(&self, seed: u64) -> Result<Figures, String> {
         let config = AggregationConfig::new(self.access.clone());
         let mut config = config.map_err(|e| e.to_string())?;
@@ -223,7 +223,8 @@ impl Scenario {
         if at_user && at_content && finished(user) && content.is_some_and(finished) {
             return Ok(());
         }
-        // What the user is told of an upload's end is the box's word; of a download it is not.
+        // The box alone tells the user that an upload has arrived, so this proves only a download
+        // whole.
         if finished(user) && !at_user {
             return wrong("ends in order, and not all has arrived");
         }
@@ -241,7 +242,7 @@ impl Scenario {
         wrong("does not end in order, and nothing that was drawn excuses it")
     }
 
-    /// Whether packets may be lost other than by full queues.
+    /// Returns whether packets may be lost other than by full queues.
     fn loses(&self) -> bool {
         let lossy = |s: &Settings| s.loss != Loss::None || s.corrupt > 0.0;
         self.access
@@ -269,11 +270,11 @@ impl Draw {
             down: self.link(delay),
         };
         for settings in [&mut link.up, &mut link.down] {
-            // Most access links lose little; what all of them lose is another scenario's business.
+            // Most access links lose little; scenarios without a box cover loss on every path.
             if self.chance(0.5) {
                 settings.loss = Loss::None;
             }
-            // A queue of many seconds hides a server from the box as well as an outage does.
+            // A queue of many seconds would hide a server from the box as an outage does.
             if matches!(settings.rate, Rate::Fixed(rate) if rate.get() < 1_000_000) {
                 settings.queue = QueueLimit::Packets(20);
             }
@@ -281,7 +282,7 @@ impl Draw {
         link
     }
 
-    /// Times at which a link is dark without notice, or plugged out and in.
+    /// Draws times at which a link goes dark without notice, or loses its carrier and gets it back.
     fn outages(&mut self, link: usize, settings: &PathSettings) -> Vec<(Duration, Action)> {
         let mut events = Vec::new();
         if self.chance(0.65) {
@@ -345,7 +346,8 @@ mod tests {
         }
     }
 
-    /// Links that lose nothing, and an attacker who joins whatever it has seen the keys of.
+    /// Plays a scenario over links without loss, with an attacker who only joins connections whose keys
+    /// passed its link.
     fn joined(seed: u64) -> Result<Figures, String> {
         let mut scenario = Scenario::draw(&mut Draw::new(seed), true);
         scenario.events.clear();
@@ -363,8 +365,8 @@ mod tests {
         scenario.play_in(seed, &scenario.config(Protection::Tls))
     }
 
-    /// Whoever has the keys alone gets no part of a connection, however often he joins it: every transfer
-    /// completes.
+    /// An attacker who has only the keys of Multipath TCP gets no part of a connection, however often
+    /// it joins: every transfer completes.
     #[test]
     fn an_attacker_who_joins_takes_nothing() {
         for seed in 0..60 {
@@ -373,13 +375,13 @@ mod tests {
         }
     }
 
-    /// The attacker is one to be afraid of: without protection it reads and forges.
+    /// The attacker is effective: without protection it reads and forges.
     #[test]
     fn without_protection_an_attacker_reads_and_forges() {
         let mut seen = String::new();
         for seed in 0..60 {
             let mut scenario = Scenario::draw(&mut Draw::new(seed), true);
-            // Nothing but the attacker.
+            // Only the attacker disturbs the connections.
             scenario.events.clear();
             let config = scenario.config(Protection::None);
             seen.extend(scenario.play_in(seed, &config).err());

@@ -1,10 +1,10 @@
-//! Many random worlds: whatever links, middleboxes and users do, streams arrive whole and
-//! connections end as they should.
+//! Many random worlds: whatever links, middleboxes and users do, streams arrive whole and connections
+//! end as they should.
 //!
-//! A seed stands for a scenario: topology, faults, sizes, settings. It runs with all oracles
-//! on, and what it may end like follows from what was drawn. What is found depends on the seed
-//! alone, not on the machine nor on how many threads there are; with an attacker ([`Worlds::Attacked`])
-//! also on the randomness of TLS.
+//! A seed defines a scenario: topology, faults, sizes, settings. It runs with all oracles on, and the
+//! allowed ends of its connections follow from the scenario. The result depends on the seed alone, not
+//! on the machine or the number of threads; with an attacker ([`Worlds::Attacked`]) also on the
+//! randomness of TLS.
 
 mod adversary;
 mod draw;
@@ -26,51 +26,51 @@ use self::play::Play;
 
 pub use self::figures::Figures;
 
-/// Every so many seeds one is run twice, to see the same.
+/// Every so many seeds one is run twice, to check that both runs are equal.
 const TWICE: u64 = 10;
 
-/// Which worlds the seeds stand for.
+/// The kind of worlds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Worlds {
     /// Hosts with middleboxes between them, and users behind a box.
     All,
-    /// Users behind a box, with an attacker on one of its links who sees all and injects anything.
+    /// Users behind a box, with an attacker on one of its links who reads all packets and injects any.
     Attacked,
 }
 
-/// A seed in which something did not hold.
+/// A seed that violates a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
     /// The seed.
     pub seed: u64,
-    /// What did not hold.
+    /// Description of the violation.
     pub what: String,
     /// The command that repeats it.
     pub replay: String,
 }
 
-/// What came of a range of seeds.
+/// The result of a range of seeds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Which worlds.
+    /// The kind of worlds.
     pub worlds: Worlds,
     /// The first seed.
     pub first_seed: u64,
-    /// How many.
+    /// Number of seeds.
     pub seeds: u64,
-    /// What did not hold, in order of seeds.
+    /// Violations, in order of seeds.
     pub violations: Vec<Violation>,
-    /// Sums over the seeds in which all held.
+    /// Sums over the seeds without a violation.
     pub figures: Figures,
 }
 
-/// What `seed` stands for, as text.
+/// Returns the scenario of `seed` as text.
 pub fn describe(worlds: Worlds, seed: u64) -> String {
     format!("{:#?}", Scenario::draw(worlds, seed))
 }
 
-/// What a seed stands for.
+/// The scenario of a seed.
 #[derive(Debug)]
 enum Scenario {
     /// Two hosts, and others on their paths.
@@ -89,7 +89,7 @@ impl Scenario {
         }
     }
 
-    /// Plays it and looks at how it ended.
+    /// Plays the scenario and checks how its connections end.
     fn play(&self, seed: u64) -> Result<Figures, String> {
         let scenario = match self {
             Scenario::Hosts(scenario) => scenario,
@@ -104,7 +104,7 @@ impl Scenario {
 }
 
 /// Runs `seeds` seeds from `first` on (those above the largest number are left out) on `threads`
-/// threads, at least one. `progress` is told of each seed when it is through.
+/// threads, at least one. Calls `progress` with each seed that is done.
 pub fn run(
     worlds: Worlds,
     first: u64,
@@ -160,11 +160,12 @@ fn violation(worlds: Worlds, seed: u64, what: String) -> Violation {
 }
 
 thread_local! {
-    /// Where a panic of a seed is noted instead of printed; `None` outside of seeds.
+    /// The text of a panic while a seed runs, which is kept instead of printed; `None` outside of
+    /// seeds.
     static NOTED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Does what a seed asks for; a panic is a violation like any other.
+/// Runs a seed, and turns a panic into a violation.
 fn guarded(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -191,7 +192,8 @@ fn guarded(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, St
 fn checked(worlds: Worlds, seed: u64) -> Result<Figures, String> {
     let scenario = Scenario::draw(worlds, seed);
     let figures = scenario.play(seed)?;
-    // TLS draws from the system, so that what a change to its handshake hits is another thing each time.
+    // TLS takes its randomness from the system, so an attack on its handshake hits other bytes in each
+    // run.
     if seed.is_multiple_of(TWICE) && worlds != Worlds::Attacked {
         let again = scenario.play(seed)?;
         if again != figures {
@@ -212,7 +214,7 @@ mod tests {
         assert_ne!(run(1, 2).figures, run(9, 2).figures);
     }
 
-    /// What CI runs; more by `braid-lab swarm`.
+    /// The seeds that CI runs; `braid-lab swarm` runs more.
     #[test]
     fn all_holds_in_300_worlds() {
         let threads = thread::available_parallelism().map_or(1, |n| n.get());
@@ -222,23 +224,24 @@ mod tests {
             ..
         } = run(Worlds::All, 0, 300, threads, &|_| ());
         assert!(violations.is_empty(), "{violations:#?}");
-        // So many connections that the worlds cannot all be alike.
+        // So many connections of each kind that the worlds must differ.
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
         assert!(figures.marked > 20, "{figures:?}");
         assert!(figures.fast_opened > 10, "{figures:?}");
-        // Excuses are for the few.
+        // Only few connections may need an excuse.
         let excused = figures.broken + figures.cut_off + figures.late;
         assert!(excused * 25 <= figures.connections, "{figures:?}");
     }
 
-    /// An attacker on one link may break connections, and does; never what arrives of them.
+    /// An attacker on one link may break connections, and does, but never changes the bytes that
+    /// arrive.
     #[test]
     fn nobody_on_a_link_reads_or_forges() {
         let threads = thread::available_parallelism().map_or(1, |n| n.get());
         let report = run(Worlds::Attacked, 0, 100, threads, &|_| ());
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         let figures = report.figures;
-        // Subflows prove themselves, so only what hits the sequence number or the bytes breaks any.
+        // Subflows authenticate themselves, so only hits on the sequence number or the bytes break one.
         assert!(
             figures.connections > 200 && figures.broken > 10,
             "{figures:?}"

@@ -22,28 +22,28 @@ use super::figures::Figures;
 
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
-/// The first flow's port at the server; the others' follow.
+/// Port of the first flow at the server; the other flows have the next ports.
 const PORT: u16 = 4000;
 /// Bytes of a request.
 const REQUEST: u64 = 100;
-/// Connections that live longer after the last thing drawn happened hang: the slowest link takes
-/// two minutes for the largest flow alone, and several times that with the worst loss.
+/// Longest time that connections may live after the last action; longer ones hang. The slowest link
+/// takes two minutes for the largest flow alone, and several times that with the worst loss.
 const LIMIT: Duration = Duration::from_secs(3_600);
 
-/// A scenario under way.
+/// A scenario in progress.
 pub struct Play<'a> {
     scenario: &'a Scenario,
     world: World,
     client: NodeId,
     server: NodeId,
-    /// The host that shares each path, where there is one.
+    /// The host that shares each path, if there is one.
     neighbours: Vec<Option<NodeId>>,
     links: Vec<LinkId>,
-    /// Flows that could be opened.
+    /// For each flow, true if it could be opened.
     opened: Vec<bool>,
 }
 
-/// Something that is done to the hosts at a certain time.
+/// An action on the hosts at a certain time.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Open(usize),
@@ -53,7 +53,7 @@ enum Action {
 }
 
 impl<'a> Play<'a> {
-    /// The world of `scenario`, at its start.
+    /// Builds the world of `scenario`, at its start.
     pub fn new(seed: u64, scenario: &'a Scenario) -> Result<Self, String> {
         let mut world = World::new(seed);
         let paths = scenario.paths.iter().map(|p| p.config).collect();
@@ -80,7 +80,7 @@ impl<'a> Play<'a> {
         Ok(play)
     }
 
-    /// Lays path `n` between client and server.
+    /// Builds path `n` between client and server.
     fn lay(&mut self, seed: u64, n: usize, path: &Path) {
         let mut inside = self.client;
         let mut behind = None;
@@ -102,7 +102,7 @@ impl<'a> Play<'a> {
             let host = host(&mut self.world, config, vec![neighbour], Vec::new());
             behind = Some((router, host));
         }
-        // The router's second interface is the way out, whatever comes next.
+        // The router's routes expect the way out at its second interface, so it is connected next.
         let mut outer = self.server;
         if !path.middleboxes.is_empty() {
             let boxes = path.middleboxes.iter();
@@ -149,10 +149,10 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Runs to the end of all connections, and says what is left of the hosts.
+    /// Runs to the end of all connections.
     ///
     /// # Errors
-    /// A connection could not be opened, or does not end.
+    /// A connection could not be opened, or does not end; the error describes the hosts.
     pub fn run(&mut self) -> Result<(), String> {
         for (at, action) in self.actions() {
             let now = self.world.now().saturating_since(START);
@@ -165,7 +165,7 @@ impl<'a> Play<'a> {
                 .iter()
                 .all(|host| world.node::<Host>(*host).stack().connections() == 0)
         };
-        // Asking after every packet would take longer than the packets.
+        // A check after every packet would take longer than the packets.
         let start = self.world.now();
         while !idle(&self.world) {
             if self.world.now().saturating_since(start) > LIMIT {
@@ -176,7 +176,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// What is to be done, in order of time.
+    /// Returns the actions in order of time.
     fn actions(&self) -> Vec<(Duration, Action)> {
         let mut actions = Vec::new();
         for (n, flow) in self.scenario.flows.iter().enumerate() {
@@ -244,14 +244,14 @@ impl<'a> Play<'a> {
         });
         match opened {
             Ok(_) => self.opened[n] = true,
-            // Whoever has no path that is up cannot begin.
+            // A host that knows of no path that is up cannot open a connection.
             Err(braid_engine::ApiError::NoUsablePath) if self.told_down(flow) => {}
             Err(e) => return Err(format!("flow {n} does not open: {e}")),
         }
         Ok(())
     }
 
-    /// Whether the opener has been told that the flow's path, or every path, is down.
+    /// Returns whether the opener was told that the flow's path, or every path, is down.
     fn told_down(&self, flow: &Flow) -> bool {
         let down = |path: u8| {
             let mut said = self.scenario.notices.iter();
@@ -283,7 +283,7 @@ impl<'a> Play<'a> {
         [self.client, self.server].into_iter().chain(neighbours)
     }
 
-    /// The connections that exist, for whoever looks for a mistake.
+    /// Describes the connections that still exist, for debugging.
     fn left(&self) -> String {
         let mut text = String::new();
         for host in self.hosts() {
@@ -297,10 +297,11 @@ impl<'a> Play<'a> {
         text
     }
 
-    /// The ends of flow `n`: the opener's and the server's, where it was opened and accepted.
+    /// Returns the ends of flow `n`: the opener's, if it was opened, and the server's, if it was
+    /// accepted.
     pub fn ends(&self, n: usize) -> (Option<&Stream>, Option<&Stream>) {
-        // Where both ends want fast opens, a SYN with payload that comes twice opens a connection that
-        // nobody answers (RFC 7413 section 6.1).
+        // With TCP Fast Open at both ends, a duplicated SYN with payload opens a connection that has no
+        // opener (RFC 7413, section 6.1).
         let Scenario { client, server, .. } = &self.scenario;
         let doubled = client.fast_open && server.fast_open;
         let moved = |stream: &&Stream| {
@@ -323,19 +324,19 @@ impl<'a> Play<'a> {
         )
     }
 
-    /// Whether flow `n` could be opened.
+    /// Returns whether flow `n` could be opened.
     pub fn opened(&self, n: usize) -> bool {
         self.opened[n]
     }
 
-    /// Payload bytes that hosts still hold.
+    /// Returns the payload bytes that hosts still hold.
     pub fn buffered(&self) -> usize {
         self.hosts()
             .map(|host| self.world.node::<Host>(host).stack().buffered())
             .sum()
     }
 
-    /// Notes how much the world moved.
+    /// Adds the traffic of the world to `figures`.
     pub fn note(&self, figures: &mut Figures) {
         let hosts = self.hosts().map(|host| self.world.node::<Host>(host));
         figures.fast_opened = hosts.map(|host| host.stack().stats().fast_opened).sum();
@@ -343,7 +344,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// Bytes that the opener and the server of `flow` are to have read and written at its end.
+/// Returns the bytes that the opener and the server of `flow` must have read and written at its end.
 pub fn due(flow: &Flow) -> [(u64, u64); 2] {
     match flow.direction {
         Direction::Down => [(flow.size, REQUEST), (REQUEST, flow.size)],
@@ -360,7 +361,7 @@ fn remotes(flow: usize) -> [SocketAddr; 2] {
     [(SERVER_V4, port).into(), (SERVER_V6, port).into()]
 }
 
-/// One end of flow `n`.
+/// Returns the stream of one end of flow `n`.
 fn stream(role: Role, n: usize) -> Stream {
     let mut stream = Stream::new(role);
     stream.label = n as u32;
@@ -391,7 +392,7 @@ fn local(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
     }
 }
 
-/// The one path of the host that shares path `n`.
+/// Returns the only path of the host that shares path `n`.
 fn neighbour(n: usize) -> PathConfig {
     local(Some(Ipv4Addr::new(10, 2, n as u8, 2)), None)
 }
@@ -401,19 +402,19 @@ fn addresses(path: &PathConfig) -> Vec<IpAddr> {
     v4.into_iter().chain(path.v6.map(IpAddr::V6)).collect()
 }
 
-/// The address of all who are behind the NAT of path `n`.
+/// Returns the address that the NAT of path `n` gives to all hosts behind it.
 fn external(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, n as u8, 2)
 }
 
-/// The client's addresses on path `n` as the server sees them.
+/// Returns the client's addresses on path `n` as the server sees them.
 fn outside(n: usize, path: &Path) -> Vec<IpAddr> {
     let mut all = addresses(&path.config);
     all.push(external(n).into());
     all
 }
 
-/// What joins nodes where nothing happens.
+/// Returns the settings of links between nodes, which are no bottleneck and lose nothing.
 fn lan() -> Settings {
     Settings {
         rate: Rate::bits_per_second(1_000_000_000),

@@ -1,4 +1,4 @@
-//! Where a session over emulated links takes place.
+//! The testbed of a session over emulated links.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use super::others::Others;
 use crate::arm::Error;
 use crate::arm::bed::Bed;
 
-/// Namespaces and links of a scene, with the traffic of others if it has any.
+/// Namespaces and links of a scene, with its background traffic if it has any.
 pub(super) struct Ground<'a> {
     pub bed: Bed,
     courses: Vec<[Course; 2]>,
@@ -47,7 +47,8 @@ impl<'a> Ground<'a> {
         })
     }
 
-    /// Runs `measure` while links take their courses and others send, again if the machine was late.
+    /// Runs `measure` while links take their courses and background traffic flows. Repeats it if the
+    /// emulator was late.
     pub fn measured<T>(
         &mut self,
         seed: u64,

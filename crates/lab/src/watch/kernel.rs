@@ -1,4 +1,5 @@
-//! The same session by the kernel's Multipath TCP: of it is seen what the client has read.
+//! The same session by the kernel's Multipath TCP, of which only the bytes that the client reads are
+//! observed.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -16,20 +17,20 @@ use super::{Scene, TICK, Watched, is_transient};
 use crate::arm::bed::{self, CLIENT, END_PRIORITY, SERVER, run_error};
 use crate::arm::{Error, kernel};
 
-/// Bytes handed to one read or write.
+/// Most bytes of one read or write.
 const CHUNK: usize = 64 << 10;
 
 impl Scene<'_> {
-    /// Plays it over emulated links with sockets of the kernel, which has a strategy of its own: the
-    /// server sends all that it can for as long as the client reads.
+    /// Plays the session over emulated links with the kernel's sockets and strategy. The server sends
+    /// as much as it can while the client reads.
     ///
     /// # Errors
-    /// What the system refused; the machine is too busy.
+    /// The system refuses something; the machine is too busy.
     pub fn play_by_kernel(&self, seed: u64) -> Result<Watched, Error> {
         self.play_by_kernel_on(&mut Ground::build(self)?, seed)
     }
 
-    /// Plays it by the kernel over the emulated links of `ground`.
+    /// Plays the session by the kernel over the emulated links of `ground`.
     pub(super) fn play_by_kernel_on(
         &self,
         ground: &mut Ground<'_>,
@@ -53,7 +54,8 @@ impl Scene<'_> {
                     .map_err(run_error)?;
                 let read = read.map_err(run_error)?;
                 Ok(Watched {
-                    // What was read is known to have arrived a little later.
+                    // The kernel's acknowledgements are not observed; they follow the bytes read
+                    // closely.
                     acked: read.clone(),
                     read,
                     ..Watched::default()
@@ -63,7 +65,7 @@ impl Scene<'_> {
     }
 }
 
-/// Sends until the session is `over`; the client's end, which comes first, resets the connection.
+/// Sends until the session is `over`. The client ends first and resets the connection.
 fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     become_realtime(END_PRIORITY);
@@ -81,7 +83,7 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
         match open.write(&bytes) {
             Ok(_) => {}
             Err(e) if is_transient(&e) => {}
-            // Whether it was too early, the client says.
+            // The client knows whether the connection ended too early.
             Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => return Ok(()),
             Err(e) => return Err(e),
         }
@@ -89,12 +91,13 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes read by the end of each of `all` ticks.
+/// Returns the bytes read by the end of each of `all` ticks.
 fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
     become_realtime(END_PRIORITY);
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
     let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;
+    // A read waits for a tenth of a tick at most, so that ticks are counted on time.
     kernel_tcp::set_stall(&stream, TICK / 10)?;
     kernel_tcp::reset_on_drop(&stream)?;
     let (mut buffer, mut read, mut ticks) = (vec![0; CHUNK], 0, Vec::new());

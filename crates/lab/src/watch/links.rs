@@ -1,5 +1,5 @@
-//! The same session over emulated links, in wall-clock time: the engine on its driver at both ends,
-//! and the kernel's sockets for the traffic of others.
+//! The same session over emulated links, in wall-clock time: the engine on its driver at both ends, and
+//! the kernel's sockets for background traffic.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,16 +29,16 @@ use crate::arm::bed::{self, END_PRIORITY, run_error};
 use crate::arm::links::{devices, discard, event, joined};
 
 impl Scene<'_> {
-    /// Plays it over emulated links, which draw what is random from `seed`. It takes as long as the
-    /// session does.
+    /// Plays the session over emulated links, with random numbers drawn from `seed`. It takes the
+    /// session's time of the wall clock.
     ///
     /// # Errors
-    /// There is no such strategy; what the system refused; the machine is too busy.
+    /// There is no such strategy; the system refuses something; the machine is too busy.
     pub fn play_over_links(&self, seed: u64) -> Result<Watched, Error> {
         self.play_on_ground(&mut Ground::build(self)?, seed)
     }
 
-    /// Plays it over the emulated links of `ground`.
+    /// Plays the session over the emulated links of `ground`.
     pub(super) fn play_on_ground(
         &self,
         ground: &mut Ground<'_>,
@@ -124,7 +124,7 @@ impl Scene<'_> {
     }
 }
 
-/// Runs an end from now until its last look.
+/// Runs an end until it has been read at all ticks.
 fn run_end(
     clock: Clock,
     ticks: usize,
@@ -140,18 +140,18 @@ fn run_end(
         driver.core.looks.len() >= ticks || bed::interrupted()
     });
     ended.map_err(run_error)?;
-    // An end that was late looks at once for all the ticks it missed.
+    // An end that was late is read at once for all the ticks that it missed.
     driver.core.looks.truncate(ticks);
     Ok(driver.core)
 }
 
-/// Nothing but its packets concerns an end.
+/// The driver's host of an end, with no events besides its packets.
 #[derive(Debug)]
 struct Alone;
 
 impl Host<End> for Alone {}
 
-/// What an end knows at the end of a tick.
+/// The state of an end at the end of a tick.
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
     read: u64,
@@ -162,13 +162,13 @@ struct Look {
 /// One end of the session.
 #[derive(Debug)]
 struct End {
-    /// What the connection carries; taken when there is one.
+    /// The stream for the next connection; `None` once a connection has it.
     waiting: Option<Stream>,
     open: Option<(ConnId, Stream)>,
     looks: Vec<Look>,
-    /// When it looks next.
+    /// The end of the current tick.
     tick: Instant,
-    /// The look after which it has another address, and on which path.
+    /// The number of the look after which the end changes its address, and the path of the new one.
     moves: Option<(usize, PathId)>,
     oracle: Oracle,
 }
@@ -195,7 +195,7 @@ impl End {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
-            // It sees no packets here, only what is read.
+            // The oracle sees no packets here; it checks only the bytes that the stream reads.
             if let Some(first) = self.oracle.take().first() {
                 panic!("{first}");
             }
@@ -244,19 +244,19 @@ impl Core for End {
     }
 }
 
-/// A segment with payload as an end sent or received it.
+/// A segment with payload, as an end sent or received it.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     path: usize,
-    /// First byte on the subflow, as in the TCP header.
+    /// Sequence number of the first byte in the TCP header.
     seq: u32,
     len: u64,
     at: Instant,
-    /// Of what is sent: its place in the stream, and whether it was never sent before.
+    /// For sent segments: the place in the stream, and whether the bytes were never sent before.
     place: Option<(u64, bool)>,
 }
 
-/// Sees what goes through a device.
+/// A device whose packets are recorded.
 struct Tap<'a> {
     clock: Clock,
     device: &'a mut Tun,
@@ -276,7 +276,8 @@ impl<'a> Tap<'a> {
     }
 }
 
-/// Notes the segments that a packet to the client has or is cut into, of `len` payload bytes.
+/// Records the segments of a packet to the client, or those into which a super-segment of `len` payload
+/// bytes is cut.
 fn note(
     seen: &mut Vec<Seen>,
     addresses: &[IpAddr],
@@ -338,7 +339,7 @@ impl PacketIo for Tap<'_> {
     }
 }
 
-/// Destination and TCP segment of an IPv4 packet, which may be no more than its headers.
+/// Returns the destination and TCP segment of an IPv4 packet, which may consist of headers only.
 fn taken_apart(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     const TCP: u8 = 6;
     let first = *packet.first()?;
@@ -350,8 +351,8 @@ fn taken_apart(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     Some((to.into(), tcp::Packet::new(segment).ok()?))
 }
 
-/// What was sent, with what became of it: a segment that arrives is the last one of its number that
-/// was sent before.
+/// Returns the sent segments with their fates. A segment that arrives is taken for the latest one sent
+/// before it with the same sequence number.
 fn matched(sent: Vec<Seen>, arrived: &[Seen]) -> Vec<Packet> {
     let mut packets = Vec::with_capacity(sent.len());
     let mut by_seq: BTreeMap<(usize, u32), Vec<usize>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! The traffic of others over emulated links, by the kernel's sockets: generators in a namespace
-//! behind the server, sinks in one behind the client.
+//! Background traffic over emulated links, by the kernel's sockets: generators in a namespace behind
+//! the server, sinks in one behind the client.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -22,27 +22,28 @@ use crate::arm::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
 
 const SOURCE: &str = "source";
 const SINK: &str = "sink";
-/// Port of UDP; TCP has those from 50000 on.
+/// Port of UDP, the discard service (RFC 863). The TCP generators have ports from [`FIRST_PORT`] on.
 const DISCARD: u16 = 9;
 const FIRST_PORT: u16 = 50_000;
 const CC: &str = "cubic";
-/// Bytes that a generator with a rate writes at a time, and what time without room may make up for.
+/// Bytes of one write of a generator with a rate, and the most bytes that it may catch up after a time
+/// without room.
 const CHUNK: usize = 1_000;
 const DEPTH: f64 = 4_000.0;
-/// Of IP and UDP, bytes.
+/// Header bytes of IPv4 and UDP.
 const HEADERS: usize = 28;
-/// Stream of the sizes of UDP packets, apart from those of a world's components.
+/// Stream of the sizes of UDP packets, apart from the streams of a world's components.
 const SIZES_STREAM: u64 = 1 << 43;
 
 /// The generators and their sinks.
 pub(super) struct Others<'a> {
     background: &'a Background,
     paths: usize,
-    /// Namespaces of generators and of sinks.
+    /// Namespaces of the generators and of the sinks.
     hosts: [String; 2],
 }
 
-/// Ends the traffic when it is dropped.
+/// A handle that ends the traffic when it is dropped.
 pub(super) struct Busy(Arc<AtomicBool>);
 
 impl Drop for Busy {
@@ -60,10 +61,12 @@ fn sink(path: usize) -> Ipv4Addr {
 }
 
 impl<'a> Others<'a> {
-    /// Their hosts, which are the names of their links too, and the routers that these lead to.
+    /// The hosts of generators and sinks, which also name their links, and the routers to which the
+    /// links lead.
     pub const LINKS: [(&'static str, &'static str); 2] = [(SOURCE, SERVER), (SINK, CLIENT)];
 
-    /// What these links are like: as the accesses of the simulated generators, 100 Mbit/s and 25 ms.
+    /// Returns the courses of these links, the same as the accesses of the simulated generators: 100
+    /// Mbit/s and 25 ms.
     pub fn courses() -> [[Course; 2]; 2] {
         let access = || Settings {
             rate: Rate::bits_per_second(100_000_000),
@@ -73,7 +76,7 @@ impl<'a> Others<'a> {
         [(); 2].map(|()| [(); 2].map(|()| access().into()))
     }
 
-    /// Gives them addresses and routes over each path.
+    /// Sets up addresses and routes over each path for the hosts of generators and sinks.
     pub fn join(background: &'a Background, bed: &Bed, paths: usize) -> Result<Self, Error> {
         let mut scripts = [SOURCE, SINK].map(|link| format!("route add default dev {link}\n"));
         let (mut server, mut client) = (String::new(), String::new());
@@ -100,7 +103,7 @@ impl<'a> Others<'a> {
         })
     }
 
-    /// Lets it flow until what this answers is dropped.
+    /// Starts the traffic, which flows until the returned handle is dropped.
     pub fn start<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -121,7 +124,7 @@ impl<'a> Others<'a> {
                 let write = move || write(from(0), to(port), role, &ended);
                 scope.spawn(move || quietly(netns::run_inside(near, write)));
             }
-            // Bound, so that nobody answers that there is nobody; what is not read is dropped.
+            // The port is bound, so that no ICMP error answers; unread packets are dropped.
             let bind = |host, address: SocketAddr| {
                 netns::run_inside(host, || UdpSocket::bind(address)).map_err(run_error)
             };
@@ -137,14 +140,14 @@ impl<'a> Others<'a> {
     }
 }
 
-/// A generator that fails falls silent: its connection may have been lost with the path.
+/// Logs the end of a generator. A failure is expected, since its connection may be lost with the path.
 fn quietly(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::debug!(%error, "a generator ended");
     }
 }
 
-/// Writes as `role` says.
+/// Writes at the rate of `role`, or as fast as possible.
 fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io::Result<()> {
     let mut stream = kernel_tcp::connect(to, Some(from), Transport::Tcp, CC)?;
     kernel_tcp::reset_on_drop(&stream)?;
@@ -157,6 +160,7 @@ fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io
     while !over.load(Ordering::Relaxed) {
         if let Some(rate) = rate {
             let now = Instant::now();
+            // A token bucket: unused time lets the generator catch up, but by DEPTH bytes at most.
             level = (level + rate * (now - filled).as_secs_f64()).min(DEPTH);
             filled = now;
             if level < CHUNK as f64 {
@@ -173,7 +177,7 @@ fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io
     Ok(())
 }
 
-/// Takes a connection and reads what comes.
+/// Accepts a connection and reads it to the end.
 fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     let mut stream = None;
@@ -195,7 +199,7 @@ fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends datagrams at the rate of the background, in sizes that vary.
+/// Sends datagrams of varying sizes at the rate of the background.
 fn datagrams(
     socket: &UdpSocket,
     to: SocketAddr,
@@ -207,7 +211,7 @@ fn datagrams(
     while !over.load(Ordering::Relaxed) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let size = usize::from(least) + rng.below(u64::from(most - least) + 1) as usize;
-        // A full device queue drops it, as a link may.
+        // A full device queue drops the datagram, as a link may.
         let _ = socket.send_to(&vec![0; size.saturating_sub(HEADERS)], to);
         due += Duration::from_secs_f64(size as f64 * 8.0 / background.udp_rate as f64);
     }

@@ -1,8 +1,9 @@
-//! The form in which `braid-lab run --json` tells programs what experiments found.
+//! The JSON form in which `braid-lab run --json` reports outcomes.
 
 use serde_json::Value;
 
-/// Asserts that `json` is an array with an object for each of `ids`, run with `seed`, and judged.
+/// Asserts that `json` is an array of one object for each of `ids`, run with `seed`, and with a verdict
+/// for each claim.
 pub fn assert_outcomes(json: &[u8], ids: &[&str], seed: u64) {
     let outcomes: Value = serde_json::from_slice(json).expect("JSON");
     let outcomes = outcomes.as_array().expect("an array");

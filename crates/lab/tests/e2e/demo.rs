@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How often the demo is tried at most. It counts for nothing where it says itself that the machine was
-/// too busy; and where a download was too slow, as when one of its programs does not run for half a
-/// second, which is a tenth of it, two others have to be fast.
+/// Most attempts at the demo. An attempt on a machine that was too busy, by the demo's own warning,
+/// does not count. A download that was too slow (a program that stands still for half a second costs a
+/// tenth) must be outweighed by two fast ones.
 const ATTEMPTS: usize = 4;
-/// Longest that a demo of another process may take.
+/// Longest wait for a demo of another process.
 const OTHER_DEMO: Duration = Duration::from_secs(300);
-/// Part of the demo's error where another one runs.
+/// Part of the demo's error while another one runs.
 const TAKEN: &str = "is already up";
 
 /// Runs the demo once with a file of `size` MB. Returns its rows, and whether the machine was in time.
@@ -24,7 +24,7 @@ fn rows(size: &str) -> (BTreeMap<String, Value>, bool) {
         let output = demo.output().expect("it runs");
         (String::from_utf8_lossy(&output.stderr).into_owned(), output)
     };
-    // Its testbed always has the same name: a demo that runs beside this one has to end first.
+    // The demo's testbed always has the same name, so another demo must end first.
     let end = Instant::now() + OTHER_DEMO;
     let (said, output) = loop {
         let (said, output) = run();
@@ -40,20 +40,21 @@ fn rows(size: &str) -> (BTreeMap<String, Value>, bool) {
     (rows, !said.contains("do not trust"))
 }
 
-/// The rates by the links one by one added, by the box, and by the kernel, in Mbit/s.
+/// Returns the sum of the rates over each link, the rate by the box, and the rate by the kernel, in
+/// Mbit/s.
 fn rates(rows: &BTreeMap<String, Value>) -> [f64; 3] {
     let rate = |via: &str| rows[via]["mbit_s"].as_f64().expect("a number");
     [rate("link1") + rate("link2"), rate("braid"), rate("kernel")]
 }
 
-/// What is wrong with the rates, if anything.
+/// Returns a description of the rates if they are too low.
 fn too_slow(rows: &BTreeMap<String, Value>) -> Option<String> {
     let [sum, braid, kernel] = rates(rows);
     let fast = braid >= 0.90 * sum && braid >= 0.95 * kernel;
     (!fast).then(|| format!("{braid:.2} Mbit/s of {sum:.2}; the kernel {kernel:.2}"))
 }
 
-/// Fails where a row is not as it is however slow the machine is.
+/// Checks what holds however slow the machine is.
 fn check(rows: &BTreeMap<String, Value>) {
     let names: Vec<_> = rows.keys().map(String::as_str).collect();
     assert_eq!(names, ["braid", "kernel", "link1", "link2"]);

@@ -9,18 +9,18 @@ use serde_json::Value;
 
 use crate::outcomes::assert_outcomes;
 
-/// A measurement under way; killed when dropped.
+/// A measurement in progress, killed when dropped.
 struct Measurement(Child);
 
 impl Drop for Measurement {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The measurement may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts a measurement that would take minutes, and waits until its namespaces are there.
+/// Starts a measurement that would take minutes, and waits until its namespaces exist.
 fn started() -> Measurement {
     let child = Command::new(env!("CARGO_BIN_EXE_braid-lab"))
         .args(["fct", "--backend", "links", "--size", "10M", "--runs", "50"])
@@ -48,7 +48,7 @@ impl Measurement {
         names
     }
 
-    /// Sends it a signal and waits for its end.
+    /// Sends a signal to the measurement and waits for its end.
     fn end(&mut self, signal: Signal) -> ExitStatus {
         let pid = Pid::from_raw(self.0.id() as i32).expect("a process id");
         kill_process(pid, signal).expect("it runs");
@@ -81,7 +81,7 @@ fn what_a_killed_measurement_leaves_goes_with_the_next() {
     assert_eq!(next.namespaces(), [""; 0]);
 }
 
-/// Through the box and the server that are installed, with curl and nginx at the ends.
+/// The connection goes through the installed box and server, with curl and nginx at the ends.
 #[test]
 #[ignore = "network"]
 fn a_connection_is_established_in_the_order_of_t_mptcp() {
@@ -110,7 +110,7 @@ fn a_connection_is_established_in_the_order_of_t_mptcp() {
 mod soak {
     use super::*;
 
-    /// The claims of tiny files are no matter of chance, and Linux stands beside the engine.
+    /// The claims on tiny files do not depend on chance, and Linux runs beside the engine.
     #[test]
     #[ignore = "soak"]
     fn experiments_run_over_links() {

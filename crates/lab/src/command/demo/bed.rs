@@ -1,4 +1,4 @@
-//! The demo's testbed, and what only the demo needs of it.
+//! The demo's testbed, and functions that only the demo needs.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use braid::failure::Failure;
 
 /// Name of the testbed.
 const NAME: &str = "braid-demo";
-/// Rates and delays of its links.
+/// Rates and one-way delays of the links.
 const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
-/// Links, in the order of the results.
+/// Names of the links, in the order of the results.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
-/// Lines of a log that are shown when something failed.
+/// Lines of a log that are shown after a failure.
 const LOG_LINES: usize = 8;
 
 /// Builds the demo's testbed.
 pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
     let mut spec = bed::spec(&bed::description(NAME, PATHS))?;
     congestion.clone_into(&mut spec.congestion);
-    // For the box's relay.
+    // The box's relay opens Multipath TCP connections.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
     Ok(Bed::up(spec, options(Some(congestion))?, move || {
@@ -32,7 +32,7 @@ pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
     })?)
 }
 
-/// Starts a relay of kernel sockets on a host: listens at the first address, connects to the
+/// Starts a relay of kernel sockets on a host. It listens at the first address and connects to the
 /// second, each over the transport named with it.
 pub fn relay(
     bed: &Bed,
@@ -53,6 +53,7 @@ pub fn relay(
         .spawn()
         .map_err(|e| Failure::run("cannot start a relay", e))?;
     let mut background = Background(child);
+    // The relay prints its address once it listens.
     let mut line = String::new();
     if let Some(stdout) = background.0.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;
@@ -63,7 +64,8 @@ pub fn relay(
     Ok(background)
 }
 
-/// Adds the ends of the logs of box and server, which go away with the testbed.
+/// Adds the last lines of the logs of box and server to a failure, because the logs are removed with
+/// the testbed.
 pub fn explain(bed: &mut Bed, failure: Failure) -> Failure {
     let Failure::Run(mut text) = failure else {
         return failure;
@@ -78,12 +80,12 @@ pub fn explain(bed: &mut Bed, failure: Failure) -> Failure {
     Failure::Run(text)
 }
 
-/// A process that ends with this value.
+/// A process that is killed when this value is dropped.
 pub struct Background(Child);
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

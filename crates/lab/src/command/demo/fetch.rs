@@ -14,28 +14,28 @@ use super::table::Via;
 use crate::kernel_peer::hex;
 use braid::failure::Failure;
 
-/// Longest a download may take; the slowest link needs 17 s for the demo's usual file.
+/// Longest time of a download, s; the slowest link needs 17 s for the demo's usual file.
 const LONGEST_S: u64 = 60;
 
-/// What to download.
+/// Settings of a download.
 pub struct Fetch<'a> {
     /// The web server, or a relay to it.
     pub from: SocketAddr,
-    /// Path of the file there.
+    /// Path of the file on the web server.
     pub path: &'a str,
-    /// Where to put it.
+    /// File to write.
     pub to: &'a Path,
-    /// Its size, bytes.
+    /// Size of the file, bytes.
     pub size: u64,
-    /// Way to name in the progress; nothing is shown where there is none.
+    /// The variant to name in the progress bar; `None` shows no bar.
     pub via: Option<Via>,
 }
 
-/// A download that ended well.
+/// A download that succeeded.
 pub struct Fetched {
-    /// As measured by curl, connection set-up included.
+    /// Time measured by curl, connection set-up included.
     pub seconds: f64,
-    /// Of what came.
+    /// SHA-256 of the received file, in hexadecimal.
     pub sha256: String,
 }
 
@@ -47,6 +47,7 @@ pub fn fetch(bed: &Bed, what: &Fetch<'_>) -> Result<Fetched, Failure> {
         url: format!("http://{}/{}", what.from, what.path),
         to: what.to,
         bytes: None,
+        // Larger files have the time that they take at 4 Mbit/s.
         longest: Duration::from_secs(LONGEST_S.max(what.size / 500_000)),
     };
     let seconds = bed.download(&download, |bytes| bar.set_position(bytes));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid::failure::Failure;
 
-/// Set by SIGINT, SIGTERM and SIGHUP; whoever waits looks at it.
+/// A flag that SIGINT, SIGTERM and SIGHUP set; code that waits polls it.
 #[derive(Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -18,7 +18,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether a signal came.
+    /// Returns whether a signal came.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

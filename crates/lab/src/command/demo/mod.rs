@@ -1,9 +1,9 @@
-//! `braid-lab demo`: one file, fetched four ways over the same two emulated links.
+//! `braid-lab demo`: one file, fetched in four ways over the same two emulated links.
 //!
-//! `link1` and `link2`: the box only forwards, over that link. `kernel`: the box relays to the
-//! server over a kernel Multipath TCP connection (`braid-lab kernel-peer relay` on either end, where
-//! the box and the server run in the last row). `braid`: through `braid box` and `braid server`.
-//! In every row an ordinary curl on the user host talks TCP and an ordinary nginx answers it.
+//! `link1` and `link2`: the box only forwards, over that link. `kernel`: the box relays to the server
+//! over a kernel Multipath TCP connection, by `braid-lab kernel-peer relay` on the hosts of box and
+//! server. `braid`: through `braid box` and `braid server`. In every row an ordinary curl on the user
+//! host talks TCP and an ordinary nginx answers it.
 
 mod bed;
 mod fetch;
@@ -31,14 +31,14 @@ use braid::print::{print, print_json};
 
 /// Port of the relays of the kernel row.
 const RELAY_PORT: u16 = 7001;
-/// How long box and server may take to start.
+/// Longest that box and server may take to start.
 const START: Duration = Duration::from_secs(10);
-/// Between two rows, for the links' queues to run empty.
+/// Pause between two rows, in which the links' queues run empty.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Lateness (µs, 99th percentile) above which the emulated links are not to be trusted.
+/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable.
 const LATE_US: f64 = 1000.0;
 
-/// Runs the demo. Whatever happens, the testbed is taken down before this returns.
+/// Runs the demo. The testbed is taken down before this returns, even after a failure.
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     testbed::netns_allowed()?;
     let interrupt = Interrupt::install()?;
@@ -108,8 +108,8 @@ impl<'a> Demo<'a> {
         Ok(rows)
     }
 
-    /// Relays at the places of box and server, joined by one kernel MPTCP connection for each
-    /// connection of curl. The user calls the relay; it has no transparent intake.
+    /// Measures relays in place of box and server, with one kernel MPTCP connection between them for
+    /// each connection of curl. The user connects to the relay, which does not intercept connections.
     fn kernel_row(&mut self) -> Result<Row, Failure> {
         let near = SocketAddr::new(self.bed.lan_address("box")?, RELAY_PORT);
         let far = SocketAddr::new(self.bed.address("server")?, RELAY_PORT);
@@ -125,6 +125,7 @@ impl<'a> Demo<'a> {
         self.bed.start("server", START)?;
         self.bed.start("box", START)?;
         self.bed.wait_for_intake(START)?;
+        // An uncounted download first, so that the row does not measure the start of box and server.
         let small = self.bed.testbed.state_dir().join("small");
         fetch(
             self.bed,
@@ -171,7 +172,7 @@ impl<'a> Demo<'a> {
     }
 }
 
-/// Writes a file of `size` bytes that do not compress and returns its SHA-256.
+/// Writes a file of `size` bytes that do not compress. Returns its SHA-256.
 fn write_file(path: &Path, size: u64) -> Result<String, Failure> {
     let mut pattern = Pattern::new(1);
     let mut hash = Sha256::new();

@@ -1,4 +1,4 @@
-//! The result of the demo, for people and for machines.
+//! The result of the demo, as text and as JSON.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::cli::DemoArgs;
 
-/// The way a file came.
+/// The way that a file took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
@@ -34,17 +34,17 @@ impl fmt::Display for Via {
 /// One download.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The way it came.
+    /// The way that the file took.
     pub via: Via,
-    /// From curl's start to the last byte.
+    /// Time from curl's start to the last byte.
     pub seconds: f64,
-    /// Payload, Mbit/s.
+    /// Rate of the payload, Mbit/s.
     pub mbit_s: f64,
-    /// `mbit_s` over the sum of those of the single links.
+    /// `mbit_s` as a share of the sum over the two single links.
     pub share_of_sum: f64,
-    /// The file came as it was sent.
+    /// True if the file arrived intact.
     pub sha256_ok: bool,
-    /// Bytes the links carried towards the user, IP headers and retransmissions included.
+    /// Bytes that the links carried towards the user, IP headers and retransmissions included.
     pub bytes_by_link: Vec<u64>,
 }
 
@@ -61,7 +61,7 @@ pub fn set_shares(rows: &mut [Row]) {
 pub struct Table<'a> {
     /// The rows.
     pub rows: &'a [Row],
-    /// What was asked for.
+    /// The arguments of the demo.
     pub args: &'a DemoArgs,
 }
 

@@ -1,4 +1,4 @@
-//! The faults: what is done to the network, and when.
+//! The catalogue of faults: the changes to the network and their times.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use braid_testbed::emulator::Direction;
 
 use crate::arm::{Error, run_error};
 
-/// A fault of which a step comes later than this is another one.
+/// Most delay of a step of a fault; a later step would make another fault.
 const LATE: Duration = Duration::from_millis(500);
-/// The links of the box. A fault of one is of the first.
+/// The links of the box. Faults of a single link are faults of the first.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
-/// Their rates and one-way delays.
+/// Rates and one-way delays of the links.
 pub const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 
-/// A fault.
+/// A fault: changes to the network, and the changes that undo them.
 #[derive(Debug)]
 pub struct Fault {
-    /// What it is.
+    /// Name of the fault in tables.
     pub name: &'static str,
-    /// What is done, so long after its beginning; the last ends it.
+    /// The changes, each with its time from the beginning; the last step ends the fault.
     steps: Vec<(Duration, Vec<Act>)>,
-    /// Whether nothing gets through meanwhile.
+    /// True if no packet passes during the fault.
     pub total: bool,
 }
 
-/// Something that is done to the network.
+/// A change to the network.
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    /// Changes a link: both directions, or one.
+    /// Changes a link in both directions or in one.
     Link(&'static str, Option<Direction>, &'static str),
-    /// Runs a command of `ip` on a host. `ADDRESS` is what the box has on the first link, `OTHER` a
-    /// free address of the same network, `GATEWAY` the other end.
+    /// Runs a command of `ip` on a host. `ADDRESS` stands for the box's address on the first link,
+    /// `OTHER` for a free address of the same network, `GATEWAY` for the other end.
     Ip(&'static str, &'static str),
     /// Loads a script of `nft` on a host.
     Nft(&'static str, &'static str),
-    /// Gives the box back the addresses and routes that went with an interface, as whatever manages
-    /// its networks would.
+    /// Restores the addresses and routes of the box that were lost with an interface, as a network
+    /// manager would.
     Restore,
 }
 
@@ -53,12 +53,14 @@ const LARGE: [Act; 2] = [
     Ip("box", "link set link1 mtu 1500"),
     Ip("internet", "link set link1 mtu 1500"),
 ];
-/// Nobody says that a packet is too large.
+/// Drops the messages "packet too large", so that senders cannot learn the path's MTU (a PMTU black
+/// hole).
 const SILENT: &str = "table inet fault {\n\
     chain told {\ntype filter hook output priority filter;\n\
     icmp type destination-unreachable icmp code frag-needed drop\n\
     icmpv6 type packet-too-big drop\n}\n}\n";
-/// The world sees every connection of the box come from another port.
+/// Changes the source port of the box's connections, as a NAT does that lost its state. An exclusive or
+/// with 1 is its own inverse, so answers find the old port.
 const REBOUND: &str = "table inet fault {\n\
     chain out {\ntype filter hook prerouting priority raw;\n\
     iifname link1 tcp sport set tcp sport ^ 1\n}\n\
@@ -70,9 +72,10 @@ const ROUTE: Act = Ip(
     "route replace default via GATEWAY dev link1 metric 100",
 );
 
-/// All of them.
+/// Returns all faults.
 pub fn all() -> Vec<Fault> {
     let flaps = [(0, DOWN), (2, UP), (4, DOWN), (6, UP), (8, DOWN), (10, UP)];
+    // An interface that goes down loses its addresses and routes, so each return restores them.
     let flap = |(at, act)| match at % 4 {
         0 => (at, vec![act]),
         _ => (at, vec![act, Restore]),
@@ -92,6 +95,7 @@ pub fn all() -> Vec<Fault> {
             total: true,
             ..Fault::of_steps("both dark", [(0, both("down")), (20, both("up"))])
         },
+        // The queue keeps its bytes, as a device's queue does when the link slows down.
         Fault::of_link(
             "100 kb/s",
             None,
@@ -137,25 +141,25 @@ impl Fault {
         }
     }
 
-    /// Of ten seconds: what begins it and what ends it.
+    /// Creates a fault of ten seconds from the changes that begin and end it.
     fn new(name: &'static str, [begin, end]: [Vec<Act>; 2]) -> Fault {
         Fault::of_steps(name, [(0, begin), (10, end)])
     }
 
-    /// The same of changes of the first link.
+    /// Creates a fault of ten seconds from changes of the first link.
     fn of_link(name: &'static str, way: Option<Direction>, changes: [&'static str; 2]) -> Fault {
         Fault::new(name, changes.map(|change| vec![Link("link1", way, change)]))
     }
 
-    /// How long it lasts.
+    /// Returns the duration of the fault.
     pub fn lasts(&self) -> Duration {
         self.steps.last().map_or(Duration::ZERO, |(at, _)| *at)
     }
 
-    /// Brings it about, and ends it.
+    /// Makes the changes of the fault at their times, including the last, which ends it.
     ///
     /// # Errors
-    /// The system refuses something, or there is no more waiting; the machine is too busy for it.
+    /// The system refuses a change, the wait is interrupted, or the machine is too busy for a step.
     pub fn happen(&self, bed: &mut Bed) -> Result<(), Error> {
         let begun = std::time::Instant::now();
         for (at, acts) in &self.steps {

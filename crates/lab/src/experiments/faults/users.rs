@@ -1,4 +1,4 @@
-//! What users do meanwhile: they download, upload, and talk, by kernel sockets of their own.
+//! The users during a fault: a download, an upload and a dialogue, by kernel sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,30 +15,30 @@ use crate::arm::bed::{interrupted, run_error};
 use crate::arm::gateways::Gateways;
 use crate::cell::Arrivals;
 
-/// A word is said so often.
+/// Interval between two words.
 const EVERY: Duration = Duration::from_millis(100);
 /// Bytes of a word.
 const WORD: usize = 64;
-/// Of a write.
+/// Most bytes of one write.
 const CHUNK: usize = 16 << 10;
-/// A connection without progress for so long has failed.
+/// Time without progress after which a connection has failed.
 const STALL: Duration = Duration::from_secs(40);
 const CONGESTION: &str = "cubic";
-/// Where the content host serves downloads, uploads and words.
+/// Ports of the content host for the download, the upload and the words.
 const PORTS: [u16; 3] = [7001, 7002, 7003];
 
-/// What they saw; times are from the beginning.
+/// The users' measurements; times count from their beginning.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Of the download, and of the upload.
+    /// Arrivals of the download, and of the upload.
     pub bulk: [Arrivals; 2],
-    /// When each word was said, and how long the echo took.
+    /// Each word's time of sending, and the time until its echo.
     pub echoes: Vec<(Duration, Duration)>,
-    /// What became of connections that did not end as they should.
+    /// Descriptions of connections that failed.
     pub failures: Vec<String>,
 }
 
-/// What one flow came to.
+/// The measurement of one flow.
 #[derive(Debug, Default)]
 struct Flow {
     arrivals: Arrivals,
@@ -46,13 +46,13 @@ struct Flow {
     failure: Option<String>,
 }
 
-/// A connection through the box, by its two ends.
+/// The user's and the content host's end of a connection through the box.
 struct Ends {
     user: TcpStream,
     content: TcpStream,
 }
 
-/// When users begin, and for how long they have something to say.
+/// The time during which users send.
 #[derive(Clone, Copy)]
 struct Span {
     begun: Instant,
@@ -65,10 +65,10 @@ impl Span {
     }
 }
 
-/// Lets users work for so long, while `meanwhile` happens.
+/// Lets users work for `lasts`, while `meanwhile` runs.
 ///
 /// # Errors
-/// A connection does not open; those of `meanwhile`.
+/// A connection does not open; the errors of `meanwhile`.
 pub fn at_work(
     net: &mut Gateways,
     lasts: Duration,
@@ -143,7 +143,7 @@ impl Flow {
     }
 }
 
-/// Sends as much as there is room for, and ends; the reader looks at every byte.
+/// Sends as much as there is room for until the span is over, and compares every received byte.
 fn bulk(from: &TcpStream, to: &TcpStream, span: Span) -> Flow {
     let sent = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -209,7 +209,7 @@ fn is_pattern(mut bytes: &[u8], mut at: u64) -> bool {
     true
 }
 
-/// Says words that the content host repeats.
+/// Sends words that the content host repeats.
 fn words(ends: &Ends, span: Span) -> Flow {
     thread::scope(|scope| {
         let saying = scope.spawn(|| say(&ends.user, span));
@@ -233,7 +233,7 @@ fn words(ends: &Ends, span: Span) -> Flow {
     })
 }
 
-/// Each word is the time of its saying.
+/// Sends a word every [`EVERY`]. Each word carries its time of sending.
 fn say(mut to: &TcpStream, span: Span) -> io::Result<u64> {
     let mut said = 0;
     while !span.is_over() {

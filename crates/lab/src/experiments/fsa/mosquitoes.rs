@@ -1,4 +1,4 @@
-//! Flows so small that a second subflow is of no use.
+//! Flows so small that a second subflow is useless ("mosquitoes").
 
 mod scale;
 mod seen;
@@ -14,7 +14,7 @@ use crate::experiments::session::Session;
 use crate::experiments::sweep::{Runs, Way};
 use crate::experiments::verdict::{Bound, Verdict};
 
-/// Tiny flows.
+/// Tiny flows, and the subflows that they open.
 pub const FSA_6A: Definition = Definition {
     id: "fsa-6a",
     title: "Tiny files: does a second subflow open that carries nothing?",
@@ -88,7 +88,7 @@ fn joins(runs: &Runs) -> f64 {
     runs.sum(|run| run.join_syns) / runs.0.len() as f64
 }
 
-/// Captures the first run of each cell, and counts what is in the captures.
+/// Captures the first run of each cell, and counts the packets in the captures.
 fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     let mut counts = Vec::new();
     for (label, sweep) in TINY.sweeps(Arm::Sim)? {
@@ -136,7 +136,7 @@ fn both_ways(counts: &[(String, Cell, Seen)]) -> Table {
     )
 }
 
-/// Many clients at one server.
+/// Measures many clients at one server.
 fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
     let mut loads = Vec::new();
     for strategy in ["fsa", "minrtt", "adaptive"] {
@@ -151,7 +151,7 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
             load.subflow_seconds
         }),
     ];
-    // Only what is the same each time belongs into a result of the simulator.
+    // Processor time varies from run to run, and results of the simulator must be reproducible.
     if !session.arm().is_virtual() {
         figures.push(("processor time per flow, µs", |load| load.cpu_us));
     }

@@ -1,33 +1,32 @@
-//! The cells of a grid, and what no strategy can better.
+//! The cells of a grid, and a lower bound of their completion times.
 
 use super::Start;
 use crate::arm::Error;
 use crate::cell::{Cell, DefaultPath, Records};
 use crate::paths::{PathError, Paths};
 
-/// What a grid is made of: every size over every set of paths with every congestion control from
-/// every start.
+/// A grid: every size over every set of paths, with every congestion control, from every start.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
     /// Sizes of flows.
     pub sizes: &'static [&'static str],
-    /// Sets of paths; `L` stands for the loss of the poor path and `H` for half of that.
+    /// Sets of paths; `L` stands for the loss of the poor path and `H` for half of it.
     pub paths: &'static [&'static str],
     /// Loss on the poor path, percent.
     pub losses: &'static [f64],
     /// Congestion controls.
     pub cc: &'static [&'static str],
-    /// What is known or established before a run.
+    /// The records and subflows that exist before a run.
     pub starts: &'static [Start],
 }
 
 impl Grid {
-    /// Number of cells.
+    /// Returns the number of cells.
     pub const fn len(&self) -> usize {
         self.sizes.len() * self.paths.len() * self.losses.len() * self.cc.len() * self.starts.len()
     }
 
-    /// All cells, with the start of each.
+    /// Returns all cells, with the start of each.
     pub fn cells(&self, seed: u64) -> Result<Vec<(Start, Cell)>, Error> {
         let mut cells = Vec::with_capacity(self.len());
         for start in self.starts {
@@ -67,7 +66,7 @@ fn cell(size: &str, paths: &str, loss: f64) -> Result<Cell, Error> {
 }
 
 impl Start {
-    /// `cell` with this start.
+    /// Returns `cell` with this start.
     fn of(self, cell: Cell) -> Cell {
         Cell {
             records: match self {
@@ -80,16 +79,16 @@ impl Start {
     }
 }
 
-/// Bytes of headers beside the payload of a data segment, and the payload.
+/// Header bytes of a data segment (IPv4, TCP, timestamps, DSS), and its payload.
 const HEADERS: f64 = 20.0 + 20.0 + 12.0 + 20.0;
 const SEGMENT: f64 = 1500.0 - HEADERS;
 
-/// A lower bound of the mean completion time of `cell`, ms: no packet is lost, every path delivers
-/// at its full rate from the moment on at which the first byte can have crossed it, windows never
-/// close, the connection opens on the path with the lowest round-trip time, and every further
-/// subflow is there when the request arrives.
+/// Returns a lower bound of the mean completion time of `cell`, ms. It assumes that no packet is lost,
+/// every path delivers at its full rate from the moment at which the first byte can have crossed it,
+/// windows never close, the connection opens on the path with the lowest round-trip time, and every
+/// further subflow exists when the request arrives.
 pub fn oracle_ms(cell: &Cell) -> f64 {
-    // By path: one way in seconds, payload bytes a second.
+    // For each path: one-way delay in seconds, payload in bytes per second.
     let path = |spec: &crate::paths::PathSpec| {
         let rate = spec.rate.mean().unwrap_or(f64::INFINITY) / 8.0;
         (
@@ -99,11 +98,13 @@ pub fn oracle_ms(cell: &Cell) -> f64 {
     };
     let mut paths: Vec<(f64, f64)> = cell.paths.specs().iter().map(path).collect();
     paths.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Before the response come the request alone, or SYN, SYN/ACK and request.
     let lead = match cell.warm_subflows {
         true => paths[0].0,
         false => 3.0 * paths[0].0,
     };
-    // Each path joins in once its first byte has arrived; by then the others have delivered some.
+    // Paths deliver from their first arrival on, so the end is where the sum of rate × (end − arrival)
+    // is the size.
     let size = cell.size.bytes() as f64;
     let (mut rate, mut ahead) = (0.0, 0.0);
     let mut end = f64::INFINITY;
@@ -123,8 +124,8 @@ pub fn oracle_ms(cell: &Cell) -> f64 {
 mod tests {
     use super::*;
 
-    /// Two paths of 5 Mb/s carry 595 kB/s of payload each. The first starts after 80 ms, the second
-    /// after 110: until then 17.85 kB have arrived, and the rest takes both.
+    /// Two paths of 5 Mb/s carry 595 kB/s of payload each. The first delivers from 80 ms on, the second
+    /// from 110 ms. By then 17.85 kB have arrived, and both paths share the rest.
     #[test]
     fn the_oracle_fills_every_path() {
         let cell = cell("64k", "5mbit,40ms,H;5mbit,100ms,L", 2.0).unwrap();
@@ -136,7 +137,7 @@ mod tests {
         assert!((oracle_ms(&joined) - (expected - 40.0)).abs() < 1e-6);
     }
 
-    /// Three packets have arrived before a byte could by the second.
+    /// Three packets arrive over the first path before a byte can over the second.
     #[test]
     fn the_oracle_leaves_a_path_that_comes_too_late() {
         let cell = cell("4k", "5mbit,40ms,H;5mbit,100ms,L", 0.0).unwrap();

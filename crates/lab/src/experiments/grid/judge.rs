@@ -1,24 +1,25 @@
-//! Whether another strategy is faster than the candidate, and whether it costs too much.
+//! The comparison of another strategy with the candidate: speed, and cost in copies.
 
 use crate::cell::RunResult;
 use crate::stats;
 
-/// A mean that is shorter by more than this share counts as lost.
+/// Share by which a rival's mean must be shorter to count as a loss.
 pub const MEAN_MARGIN: f64 = 0.02;
-/// The same of the 95th and the 99th percentile.
+/// The same for the 95th and the 99th percentile.
 pub const TAIL_MARGIN: f64 = 0.05;
-/// Probability of calling any cell lost that is not.
+/// Probability of calling any cell lost that is not (family-wise error rate).
 pub const ALPHA: f64 = 0.01;
-/// What a flow that never arrives is taken to need, ms: runs are given up after two minutes.
+/// Completion time assumed for a flow that never arrives, ms: the least time after which a run is given
+/// up.
 const NEVER: f64 = 120_000.0;
-/// Runs from which a percentile is taken: enough for some to lie beyond it.
+/// Runs from which one percentile is computed, enough for some to lie beyond it.
 const BATCH: usize = 100;
 /// Fewest batches that are compared.
 const BATCHES: usize = 10;
 /// Fewest runs whose percentiles are compared.
 pub const TAIL_RUNS: u64 = (BATCH * BATCHES) as u64;
 
-/// What is kept of a strategy's runs in a cell.
+/// The kept figures of a strategy's runs in a cell.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
     /// Completion times, ms, in order of the runs; [`NEVER`] for a flow that did not arrive.
@@ -30,7 +31,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Of these runs.
+    /// Takes the figures from these runs.
     pub fn new(results: &[RunResult]) -> Sample {
         Sample {
             ms: results
@@ -45,41 +46,41 @@ impl Sample {
         }
     }
 
-    /// Mean, ms.
+    /// Returns the mean, ms.
     pub fn mean(&self) -> f64 {
         stats::mean(&self.ms).unwrap_or(f64::NAN)
     }
 
-    /// 95th percentile, ms.
+    /// Returns the 95th percentile, ms.
     pub fn p95(&self) -> f64 {
         quantile(&self.ms, 0.95)
     }
 
-    /// 99th percentile, ms.
+    /// Returns the 99th percentile, ms.
     pub fn p99(&self) -> f64 {
         quantile(&self.ms, 0.99)
     }
 }
 
-/// How another strategy compares with the candidate over the same runs.
+/// A comparison of another strategy with the candidate over the same runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
-    /// Its mean as a share of the candidate's.
+    /// The rival's mean as a share of the candidate's.
     pub mean: f64,
-    /// Its 95th percentile as a share of the candidate's.
+    /// The rival's 95th percentile as a share of the candidate's.
     pub p95: f64,
-    /// How probable such means would be if its own were shorter by the margin only.
+    /// P-value of the hypothesis that the rival's mean is shorter by at most the margin.
     pub p_mean: f64,
-    /// The same of the 95th percentile; 1 with too few runs.
+    /// The same for the 95th percentile; 1 with too few runs.
     pub p_p95: f64,
-    /// Its 99th percentile as a share of the candidate's.
+    /// The rival's 99th percentile as a share of the candidate's.
     pub p99: f64,
-    /// How probable that is; 1 with too few runs.
+    /// The same p-value for the 99th percentile; 1 with too few runs.
     pub p_p99: f64,
 }
 
 impl Comparison {
-    /// Of `other` with the `candidate`, run by run.
+    /// Compares `other` with the `candidate`, run by run.
     pub fn new(candidate: &Sample, other: &Sample) -> Comparison {
         let beyond = |ours: &[f64], theirs: &[f64], margin: f64| -> f64 {
             let pairs = ours.iter().zip(theirs);
@@ -103,8 +104,8 @@ impl Comparison {
         }
     }
 
-    /// Whether more runs could show that the cell is lost: it is by `share` of the margins, also by
-    /// that of the 99th percentile if the cell is one where that counts.
+    /// Returns whether more runs could show that the cell is lost: a statistic is shorter by more than
+    /// `share` of its margin. The 99th percentile counts if `with_p99`.
     pub fn is_suspect(&self, share: f64, with_p99: bool) -> bool {
         let tail = 1.0 - share * TAIL_MARGIN;
         let mean = 1.0 - share * MEAN_MARGIN;
@@ -112,7 +113,7 @@ impl Comparison {
     }
 }
 
-/// The quantile `q` of each batch of runs.
+/// Returns the quantile `q` of each batch of runs.
 fn batches(ms: &[f64], q: f64) -> Vec<f64> {
     let batches = ms.chunks_exact(BATCH);
     batches.map(|batch| quantile(batch, q)).collect()
@@ -124,7 +125,8 @@ fn quantile(ms: &[f64], q: f64) -> f64 {
     stats::quantile(&sorted, q).unwrap_or(f64::NAN)
 }
 
-/// Largest share of copies that a flow of `size` bytes may have; the paths lose something or not.
+/// Returns the largest share of copies that a flow of `size` bytes may have, on paths with loss or
+/// without.
 pub fn copies_allowed(size: u64, lossy: bool) -> f64 {
     match size {
         0..0x4_0000 => f64::INFINITY,
@@ -144,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Runs differ by far more than strategies do: only pairs tell.
+    /// Runs differ by far more than strategies do, so only pairs of runs show a difference.
     #[test]
     fn pairs_of_runs_are_compared() {
         let ours = || (0..2000).map(|n| 100.0 + f64::from(n % 37) * 10.0);
@@ -156,14 +158,14 @@ mod tests {
             (lost.mean - 0.97).abs() < 1e-3 && lost.p_mean < 1e-6,
             "{lost:?}"
         );
-        // Shorter, but within the margin of 2 %; and within that of 5 % both times.
+        // Shorter by less than the margin of 2 %; both are within the margin of 5 %.
         let kept = against(0.99);
         assert!(kept.p_mean > 0.99, "{kept:?}");
         assert!(lost.p_p95 > 0.99 && kept.p_p95 > 0.99);
         assert!(lost.is_suspect(1.0, true) && !kept.is_suspect(1.0, true));
         let far = against(0.93);
         assert!(far.p_p95 < 1e-6 && far.p_p99 < 1e-6 && lost.p_p99 > 0.99);
-        // One run of fifty takes twice as long: within the margin of the mean, and no matter to the
+        // One run of fifty takes twice as long, which is within the margin of the mean and beyond the
         // 95th percentile.
         let rare = |n: usize, x: f64| if n.is_multiple_of(50) { 2.0 * x } else { x };
         let seldom = sample(ours().enumerate().map(|(n, x)| rare(n, 100.0 + x / 100.0)));

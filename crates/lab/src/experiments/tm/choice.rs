@@ -1,4 +1,4 @@
-//! Which of several servers a box chooses, and what each is good for.
+//! The choice of a box among several servers, and the throughput of each.
 
 use std::time::Duration;
 
@@ -45,63 +45,64 @@ pub const TM_1: Definition = Definition {
     measure,
 };
 
-/// Servers of the paper's table.
+/// Number of servers in the paper's table.
 const PUBLISHED: usize = 5;
-/// Downloads by plain TCP over a path.
+/// Downloads by plain TCP over a single path.
 const SINGLES: usize = 2 * PUBLISHED;
-/// How long every download is at the full rate, s: they are compared with each other.
+/// Time of every download at the full rate, s, the same for all so that they compare.
 const SECONDS: f64 = 10.0;
-/// Bytes of the file, of which each takes as many as it needs; enough for 100 Mb/s.
+/// Bytes of the file, enough for 100 Mb/s; each download takes the part that it needs.
 const FILE: f64 = 100e6 / 8.0 * SECONDS;
-/// Of others, on each path, bit/s.
+/// Rate of the background traffic on each path, bit/s.
 const CROSS: u64 = 20_000_000;
-/// To which server.
+/// The server to which the background traffic goes, from 1.
 const CROSSED: usize = 3;
-/// A download that is to say only where connections go, bytes.
+/// Bytes of a download that only shows the path of connections.
 const SMALL: u64 = 100_000;
-/// A box believes the middle one of its last three measurements: so many make the choice.
+/// Measurements before a choice is read: the box uses the median of its last three.
 const ROUNDS: usize = 3;
-/// And so many at most, the change.
+/// Most measurements until background traffic must have changed the choice.
 const MOST_ROUNDS: usize = 4;
 
-/// In the simulator: the longest time between two measurements, and how long users browse until
-/// there are enough.
+/// In the simulator: the longest time between two measurements, and the time in which users browse
+/// until there are enough measurements.
 const BETWEEN: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_secs(25);
 
-/// Bytes of a download at this rate.
+/// Returns the bytes of a download at this rate, Mb/s.
 fn size(mbit: f64) -> u64 {
     (mbit * 1e6 / 8.0 * SECONDS) as u64
 }
 
-/// What a server gave, Mb/s.
+/// Throughput of a server, Mb/s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Gave {
-    /// By plain TCP over each path, and from content to the server.
+    /// By plain TCP over each path.
     alone: [f64; 2],
+    /// From the content server to the server, by plain TCP.
     beyond: f64,
     /// Through box and server.
     joined: f64,
 }
 
 impl Gave {
-    /// The most that can be had, by plain TCP.
+    /// Returns the largest possible throughput, from the figures of plain TCP.
     fn most(&self) -> f64 {
         (self.alone[0] + self.alone[1]).min(self.beyond)
     }
 }
 
-/// What a box thinks of its servers.
+/// A box's view of its servers.
 #[derive(Debug, Clone)]
 struct Choice {
-    /// Numbers of the servers, from 1.
+    /// Numbers of the chosen servers, from 1; 0 for none.
     by_bandwidth: usize,
     by_delay: usize,
     servers: Value,
 }
 
 impl Choice {
-    /// By what a box says of its servers.
+    /// Reads the choice from a box's status of its servers.
     fn of(servers: Value) -> Choice {
         let which = |flag: &str| {
             let all = servers.as_array().map_or(&[][..], |all| &all[..]);
@@ -117,20 +118,20 @@ impl Choice {
     }
 }
 
-/// What was chosen when.
+/// The choices at several moments.
 #[derive(Debug, Clone)]
 struct Choices {
-    /// Of the published servers, before any was used.
+    /// Among the published servers, before any was used.
     five: Choice,
-    /// Once each was used, the sixth too.
+    /// Among all six, once each was used.
     six: Choice,
-    /// While others send over the paths to server 3, after so many measurements and one more.
+    /// With background traffic to server 3: after `rounds` measurements, and after one more.
     others: [Choice; 2],
     rounds: usize,
 }
 
 impl Choices {
-    /// Lets the box choose, and uses each server in turn meanwhile.
+    /// Lets the box choose, and measures each server in turn between the choices.
     fn made(
         session: &Session<'_>,
         net: &mut Gateways,
@@ -157,7 +158,7 @@ impl Choices {
             others = measured(net, 1)?;
             rounds += 1;
         }
-        // It may have been for a moment only.
+        // The change may be momentary, so one more measurement must confirm it.
         let others = [others, measured(net, 1)?];
         drop(sent);
         Ok(Choices {
@@ -216,7 +217,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Over emulated links.
+/// Measures over emulated links.
 fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Error> {
     let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE as u64)?;
     let mut runs = Vec::new();
@@ -232,7 +233,7 @@ fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Erro
     Ok((runs, choices))
 }
 
-/// What each server gives in the simulator, each in a network of its own.
+/// Measures each server in the simulator, each in a network of its own.
 fn in_virtual_time(seed: u64) -> Result<Vec<Gave>, Error> {
     let rate = |config: &AggregationConfig, mbit: f64| {
         let mut net = simulated::start(seed, config)?;
@@ -256,21 +257,21 @@ fn in_virtual_time(seed: u64) -> Result<Vec<Gave>, Error> {
     SERVERS.iter().map(gave).collect()
 }
 
-/// A box before these servers, whose own links are no bottleneck.
+/// Returns a network of a box with these servers, in which the box's own links are no bottleneck.
 fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
     let mut config = simulated::joined(&[(1000.0, 0.5); 2])?;
     config.set_servers(servers.len()).map_err(run_error)?;
     for (settings, server) in config.servers.iter_mut().zip(servers) {
         settings.from_access = server.paths.map(simulated::path).to_vec();
         settings.to_content = simulated::path(server.beyond);
-        // Nobody listens there, and the host says so.
+        // Nothing listens on port 9 (discard) of the content host, which answers with a reset.
         settings.config.targets = vec![(content_addr(0), 9).into()];
     }
     Ok(config)
 }
 
-/// What a box chooses in the simulator while users browse: among five servers, among six once a
-/// download showed what is behind the last one, and while others send.
+/// Returns the choices of a box in the simulator while users browse: among five servers, among six once
+/// a download showed the last one's way to content, and with background traffic.
 fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     let after = |net: &mut Aggregation, time| {
         simulated::browse(net, time)?;
@@ -285,7 +286,7 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     config.boxed.measuring.most = BETWEEN;
     let mut net = simulated::started(seed, &config)?;
     after(&mut net, SETTLED)?;
-    // What is behind the last shows while somebody waits for it.
+    // The rate from the last server to content is known only once a connection has waited for it.
     let last = &config.boxed.servers[PUBLISHED].name;
     simulated::use_server(&mut net, last)?;
     simulated::browse(&mut net, BETWEEN)?;
@@ -323,12 +324,12 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     })
 }
 
-/// With the proxy off.
+/// Measures plain TCP over each path of each server, with the proxy off.
 fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> {
     let mut all = Vec::new();
     for (n, server) in (1..).zip(&SERVERS) {
         let mut gave = Gave::default();
-        // Of the last nothing is claimed but that it is not chosen.
+        // The only claim on the last server is that it is not chosen, so its paths are not measured.
         for (at, (mbit, _)) in server.paths.iter().enumerate().filter(|_| n <= PUBLISHED) {
             servers::route_through(net, n, at + 1)?;
             gave.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
@@ -342,12 +343,12 @@ fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> 
     Ok(all)
 }
 
-/// Mb/s through box and server `n`.
+/// Returns the throughput through box and server `n`, Mb/s.
 fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
     let name = servers::name(n);
     net.ask(&["server", &name])?;
     net.wait_for(&format!("connections to go to {name}"), |net| {
-        // Connections that waited to the server before serve first.
+        // Pooled connections to the previous server serve first.
         let before = carried(net, n)?;
         net.download_once("user", SMALL, |_, _, _| ())?;
         Ok(carried(net, n)? - before >= SMALL)
@@ -358,7 +359,7 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
     rate(net, "user", size((one + two).min(server.beyond.0)))
 }
 
-/// IP bytes that came from server `n` so far.
+/// Returns the IP bytes that have come from server `n`.
 fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
     let links = servers::links(n);
     let links = links.each_ref().map(String::as_str);
@@ -366,18 +367,18 @@ fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
     Ok(carried.iter().sum())
 }
 
-/// Mb/s of a download.
+/// Returns the throughput of a download, Mb/s.
 fn rate(net: &mut Gateways, host: &str, bytes: u64) -> Result<f64, Error> {
     let seconds = net.download(host, bytes, |_, _, _| ())?;
     Ok(bytes as f64 * 8.0 / seconds / 1e6)
 }
 
-/// Measures every server so often, and asks what is chosen by that.
+/// Measures every server `rounds` times, and returns the resulting choice.
 fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
     let mut servers = Value::Null;
     for _ in 0..rounds {
         servers = net.on_time(|net| {
-            // Where nobody sends, nothing is measured.
+            // The box measures only while users send.
             net.download_once("user", SMALL, |_, _, _| ())?;
             net.ask(&["servers", "--probe"])
         })?;
@@ -412,7 +413,7 @@ fn means(runs: &[Vec<Gave>]) -> Vec<Gave> {
     (0..SERVERS.len()).map(mean).collect()
 }
 
-/// What the box has measured, beside what there is.
+/// Returns a table of the box's measurements beside the true values.
 fn as_measured(when: &str, choice: &Choice) -> Table {
     let cell = |value: &Value, unit: f64, decimals: usize, there: f64| {
         let value = value
@@ -500,7 +501,7 @@ fn given(means: &[Gave]) -> Table {
     )
 }
 
-/// What other ways to choose would have come to.
+/// Returns a table of the throughput that other rules of choice would have reached.
 fn policies(means: &[Gave], choice: &Choice) -> Table {
     let joined = |n: usize| {
         means

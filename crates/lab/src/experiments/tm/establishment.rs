@@ -1,4 +1,4 @@
-//! The order in which a connection is established, by capture.
+//! The order of steps in which a connection is established, by capture.
 
 use std::time::SystemTime;
 
@@ -19,7 +19,7 @@ use crate::experiments::session::Session;
 use crate::experiments::verdict::{Bound, Verdict};
 use crate::stats;
 
-/// The four steps.
+/// The four steps of an establishment.
 pub const TM_3: Definition = Definition {
     id: "tm-3",
     title: "The establishment of a connection, by packet capture",
@@ -40,8 +40,8 @@ pub const TM_3: Definition = Definition {
 };
 
 const BYTES: u64 = 1_000_000;
-/// What of the file a connection between box and server must carry to count: more than signing in
-/// takes.
+/// Least bytes of the file that a connection between box and server must carry to count, more than
+/// authentication takes.
 const CARRIED: usize = 10_000;
 const STEPS: [&str; 4] = [
     "user to box, as content server: SYN",
@@ -50,12 +50,12 @@ const STEPS: [&str; 4] = [
     "box to server: SYN with MP_JOIN",
 ];
 
-/// What was seen of an establishment.
+/// The observation of one establishment.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
-    /// When each step began and was done, ms after the user's SYN; `None` where it is not there.
+    /// Begin and end of each step, ms after the user's SYN; `None` if the step did not happen.
     steps: [Option<(f64, f64)>; 4],
-    /// Subflows that carried the file.
+    /// Number of subflows that carried the file.
     subflows: usize,
 }
 
@@ -99,7 +99,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Over links: of each run the first connection and a later one.
+/// Captures over emulated links, for each run the first connection and a later one.
 fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
     let mut net = Gateways::build(
         |name| bed::description(name, PATHS),
@@ -120,7 +120,7 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
     Ok((runs, ends))
 }
 
-/// Packets of box and server while a user downloads.
+/// Captures the packets of box and server while a user downloads.
 fn capture(net: &Gateways) -> Result<Captures, Error> {
     let start = |host| Capture::start(&net.bed.testbed, host).map_err(run_error);
     let [boxed, server] = [start("box")?, start("server")?];
@@ -129,7 +129,7 @@ fn capture(net: &Gateways) -> Result<Captures, Error> {
     Ok([("box", finish(boxed)?), ("server", finish(server)?)])
 }
 
-/// Addresses of the hosts; of the box, those on its links.
+/// Returns the addresses of the hosts; for the box, only those on its links.
 fn addresses(net: &Gateways) -> Result<Ends, Error> {
     let of = |host: &str, links_only: bool| {
         let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
@@ -146,7 +146,7 @@ fn addresses(net: &Gateways) -> Result<Ends, Error> {
     })
 }
 
-/// The steps in what was captured at box and server.
+/// Finds the steps in the captures of box and server.
 fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
     let between = |packets, from, to| {
         let mut all = flows(packets, from, to);
@@ -243,7 +243,7 @@ fn table(cold: &[Seen], warm: &[Seen]) -> Table {
     )
 }
 
-/// The IP packets of a host as a file for Wireshark.
+/// Returns the IP packets of a host as a pcapng file.
 fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Error> {
     let mut file = Vec::new();
     let mut writer = Writer::new(&mut file).map_err(run_error)?;
@@ -302,7 +302,7 @@ mod tests {
     fn a_warm_connection_needs_no_handshake_with_the_server() {
         let opened = holding(seen(COLD, 2), seen([1.0, 50.0, 76.0, 0.0], 2));
         assert_eq!(opened, [true, true, true, true, false, true, true]);
-        // Where nothing was seen, nothing holds.
+        // Without any observation no claim on a step holds.
         let nothing = holding(seen([0.0; 4], 0), seen([0.0; 4], 0));
         assert_eq!(nothing, [false, false, false, false, true, false, false]);
     }

@@ -6,10 +6,10 @@ use std::time::SystemTime;
 use braid_testbed::Captured;
 use braid_wire::{ip, tcp};
 
-/// What was captured at box and server.
+/// The captures at box and server.
 pub type Captures = [(&'static str, Vec<Captured>); 2];
 
-/// Addresses of the hosts; of the box, those on its links.
+/// Addresses of the hosts; for the box, only those on its links.
 pub struct Ends {
     pub user: Vec<IpAddr>,
     pub boxed: Vec<IpAddr>,
@@ -17,24 +17,24 @@ pub struct Ends {
     pub content: Vec<IpAddr>,
 }
 
-/// A TCP connection or subflow, as it was seen.
+/// A TCP connection or subflow as captured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flow {
-    /// Who opened it.
+    /// The end that opened the flow.
     from: SocketAddr,
-    /// When its SYN was seen, ms since 1970; not where it was opened before.
+    /// Time of the SYN, ms since 1970; `None` if it is not in the capture.
     pub began: Option<f64>,
-    /// When the third packet of the handshake was seen, ms.
+    /// Time of the opener's first packet after the SYN, the third of the handshake, ms since 1970.
     pub done: Option<f64>,
-    /// The SYN has MP_CAPABLE.
+    /// True if the SYN has MP_CAPABLE.
     pub capable: bool,
-    /// The SYN has MP_JOIN.
+    /// True if the SYN has MP_JOIN.
     pub join: bool,
-    /// Payload that came to whoever opened it, retransmissions included, bytes.
+    /// Payload to the opener, retransmissions included, bytes.
     pub received: usize,
 }
 
-/// TCP between `from`, who opens, and `to`, in the order of its first packets.
+/// Returns the TCP flows that `from` opened to `to`, in the order of their first packets.
 pub fn flows(packets: &[Captured], from: &[IpAddr], to: &[IpAddr]) -> Vec<Flow> {
     let mut flows: Vec<Flow> = Vec::new();
     for packet in packets {
@@ -90,7 +90,7 @@ impl Flow {
     }
 }
 
-/// What matters of a TCP segment.
+/// The fields of a TCP segment that the search for handshakes needs.
 struct Segment {
     src: SocketAddr,
     dst: SocketAddr,

@@ -7,12 +7,13 @@ use braid_testbed::bed::USER;
 use crate::arm::gateways::Gateways;
 use crate::arm::{Error, run_error};
 
-/// A server: (Mb/s, ms) of the path over either link, and of its own to content servers.
+/// A server: rate (Mb/s) and round-trip time (ms) of the path over each link, and of its way to content
+/// servers.
 #[derive(Debug, Clone, Copy)]
 pub struct Server {
     pub paths: [(f64, f64); 2],
     pub beyond: (f64, f64),
-    /// What the paper's connection through it came to, Mb/s.
+    /// Throughput of the paper's connection through it, Mb/s.
     pub reported: Option<f64>,
 }
 
@@ -24,7 +25,7 @@ const fn server(one: (f64, f64), two: (f64, f64), beyond: (f64, f64), reported: 
     }
 }
 
-/// Table 1, its delays as round-trip times, and a server with fast paths and a slow one to content.
+/// Table 1 with its delays as round-trip times, and a server with fast paths and a slow way to content.
 pub const SERVERS: [Server; 6] = [
     server((21.89, 53.37), (13.45, 91.745), (92.8, 42.64), 24.38),
     server((22.63, 44.60), (15.38, 64.34), (98.4, 36.05), 28.45),
@@ -75,7 +76,8 @@ name = "link2"
 hosts = ["isp2", "box"]
 "#;
 
-/// The testbed: the box's own links are no bottleneck, what is behind them to each server is.
+/// Returns the testbed. The bottlenecks are the paths behind the box's links to each server, not the
+/// links.
 pub fn description(name: &str) -> String {
     let mut text = format!("name = \"{name}\"\n{USER}{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
@@ -92,6 +94,7 @@ pub fn description(name: &str) -> String {
             "[[host]]\nname = \"{host}\"\nrole = \"server\"\nstart = \"manual\""
         );
         for (link, from, to, (mbit, ms)) in links {
+            // Half the round-trip time in µs, for each direction.
             let (rate, delay) = ((mbit * 1e6) as u64, (ms * 500.0) as u64);
             let _ = writeln!(
                 text,
@@ -103,18 +106,18 @@ pub fn description(name: &str) -> String {
     text
 }
 
-/// The name of server `n`, from 1.
+/// Returns the name of server `n`, from 1.
 pub fn name(n: usize) -> String {
     format!("s{n}")
 }
 
-/// The links that server `n`, from 1, is reached by.
+/// Returns the links to server `n`, from 1.
 pub fn links(n: usize) -> [String; 2] {
     [1, 2].map(|link| format!("link{link}-s{n}"))
 }
 
-/// Makes plain TCP of the user take the path over `link`, 1 or 2, through the host of server `n`, from
-/// 1, there and back.
+/// Routes the user's plain TCP over `link` (1 or 2) and the host of server `n` (from 1), in both
+/// directions.
 pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error> {
     let testbed = &net.bed.testbed;
     let at = |segment: &str, host: &str| {

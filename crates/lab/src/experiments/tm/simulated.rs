@@ -1,4 +1,4 @@
-//! The same networks in the simulator, out of plain data.
+//! The same networks in the simulator.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,19 +23,20 @@ use crate::experiments::session::Session;
 /// A link: Mb/s, and ms of its round trip.
 pub type Link = (f64, f64);
 
-/// The first user of a box waits for a connection, and the next ones need not.
+/// Bytes of a small download. The first one makes the box open connections, which later ones find in
+/// the pool.
 const SMALL: u64 = 20_000;
-/// How long the box has to join and sign in what is to wait.
+/// Time in which the box opens and authenticates the connections of its pool, with all subflows.
 const WARM: Duration = Duration::from_secs(2);
-/// A download may take so long, and is looked at so often.
+/// Longest time of a download, and the interval at which its progress is read.
 const LONGEST: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(250);
-/// Where browsing users open a connection.
+/// Interval at which browsing users open a connection.
 const BROWSE: Duration = Duration::from_millis(200);
-/// Stream of the time before a download, apart from those of a world's components.
+/// Stream of the pause before a download, apart from the streams of a world's components.
 const PAUSE_STREAM: u64 = 1 << 44;
 
-/// Says what is different from real links.
+/// Adds the parameters in which the simulator differs from real links.
 pub fn parameters(session: &mut Session<'_>) {
     session.parameter(
         "the simulator leaves out",
@@ -46,7 +47,7 @@ pub fn parameters(session: &mut Session<'_>) {
     session.parameter("strategy", "adaptive");
 }
 
-/// With a queue of one bandwidth-delay product.
+/// Returns a path with a queue of one bandwidth-delay product.
 pub fn path((mbit, rtt_ms): Link) -> PathSettings {
     PathSettings::both(Settings {
         rate: Rate::bits_per_second((mbit * 1e6) as u64),
@@ -56,13 +57,14 @@ pub fn path((mbit, rtt_ms): Link) -> PathSettings {
     })
 }
 
-/// A user, a box with these links, a server, and a content host.
+/// Returns a network of a user, a box with these links, a server, and a content host.
 pub fn joined(links: &[Link]) -> Result<AggregationConfig, Error> {
     let links = links.iter().copied().map(path).collect();
     AggregationConfig::new(links).map_err(run_error)
 }
 
-/// A user whose box only forwards, over one link; and between user and box there may be another.
+/// Returns a network whose box only forwards, over one link, with another link between user and box if
+/// `near`.
 pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error> {
     let mut config = joined(&[link])?;
     let content = content_addr(0).to_string() + "/32";
@@ -73,7 +75,7 @@ pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error>
     Ok(config)
 }
 
-/// The network, in which a connection waits for the user.
+/// Starts a network and waits until the box has a pooled connection for the user.
 pub fn start(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
     let mut net = started(seed, config)?;
     download(&mut net, SMALL, |_, _, _| ())?;
@@ -82,7 +84,7 @@ pub fn start(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error
     Ok(net)
 }
 
-/// The network, in which nobody has used the box yet.
+/// Starts a network in which no user has opened a connection yet.
 pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
     let mut config = config.clone();
     config.boxed.congestion = CUBIC;
@@ -96,7 +98,8 @@ pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Err
     }
 }
 
-/// Seconds that the user takes for `bytes`; `look` is told now and then how many there are.
+/// Downloads `bytes` bytes. Returns the time in seconds. `look` receives the bytes so far every
+/// [`LOOK`].
 pub fn download(
     net: &mut Aggregation,
     bytes: u64,
@@ -119,7 +122,7 @@ pub fn download(
     }
 }
 
-/// Lets new connections go to the server of this name; `auto` leaves the choice to the box.
+/// Sends new connections to the server of this name; `auto` leaves the choice to the box.
 pub fn use_server(net: &mut Aggregation, name: &str) -> Result<(), Error> {
     let name = name.to_owned();
     match net.ask(Request::Server { name }) {
@@ -137,10 +140,10 @@ pub fn browse(net: &mut Aggregation, time: Duration) -> Result<(), Error> {
     Ok(())
 }
 
-/// What passes a node.
+/// The packets that pass a node.
 #[derive(Debug)]
 struct Passing {
-    /// The links by which it leaves.
+    /// The links by which packets leave the node.
     leaves: Vec<LinkId>,
     packets: Vec<Captured>,
 }
@@ -161,7 +164,7 @@ impl Tap for Passing {
     }
 }
 
-/// Packets of box and server while a user downloads `bytes`: the first user, and a later one.
+/// Captures box and server while a user downloads `bytes` bytes: the first user, and a later one.
 pub fn establish(seed: u64, links: &[Link], bytes: u64) -> Result<[Captures; 2], Error> {
     let mut net = started(seed, &joined(links)?)?;
     net.world.use_checksums();
@@ -189,7 +192,7 @@ pub fn establish(seed: u64, links: &[Link], bytes: u64) -> Result<[Captures; 2],
     Ok([captured()?, captured()?])
 }
 
-/// Addresses of the hosts.
+/// Returns the addresses of the hosts.
 pub fn ends(links: usize) -> Ends {
     let one = |addr| vec![IpAddr::V4(addr)];
     Ends {

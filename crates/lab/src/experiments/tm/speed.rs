@@ -37,7 +37,7 @@ pub const TM_5A: Definition = Definition {
     measure: over_phases,
 };
 
-/// Throughput against size.
+/// Throughput by size.
 pub const TM_5B: Definition = Definition {
     id: "tm-5b",
     title: "Mean throughput against size",
@@ -54,21 +54,21 @@ pub const TM_5B: Definition = Definition {
     measure: over_sizes,
 };
 
-/// Rates and one-way delays: by full packets of 1448 bytes in 1500, 3.7 and 1.8 MB/s.
+/// Rates and one-way delays. Full packets, 1448 bytes of payload in 1500, give 3.7 and 1.8 MB/s.
 pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
 /// The same as Mb/s and ms of the round trip.
 pub const WAYS_OF_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
 const LINKS: [&str; 2] = ["link1", "link2"];
-/// What they give, MB/s.
+/// Throughput of each link alone, MB/s.
 const ALONE: [f64; 2] = [3.7, 1.8];
-/// A phase carries what takes so long at the links' full rates, s.
+/// Time of a phase's download at the links' full rates, s.
 const PHASE_S: f64 = 12.0;
-/// Of the larger experiment, MB.
+/// Sizes of the files of [`TM_5B`], MB.
 const SIZES: [u64; 5] = [1, 5, 10, 50, 100];
 const MB: u64 = 1_000_000;
-/// How often the links are asked what they have carried.
+/// Interval at which the links' counters are read.
 const LOOK: Duration = Duration::from_millis(250);
-/// Before a download, so that queues are empty; and by how much more it varies.
+/// Pause before a download, in which queues run empty, and the most random time added to it.
 const PAUSE: Duration = Duration::from_millis(300);
 const JITTER: Duration = Duration::from_millis(100);
 
@@ -77,24 +77,24 @@ const JITTER: Duration = Duration::from_millis(100);
 struct Phase {
     bytes: u64,
     seconds: f64,
-    /// IP bytes that each link carried for it.
+    /// IP bytes that each link carried during the download.
     carried: [u64; 2],
-    /// At what time, s, there were how many bytes, and carried by each link.
+    /// Time (s), received bytes of the file, and IP bytes of each link, at several moments.
     looks: Vec<(f64, [u64; 3])>,
 }
 
 impl Phase {
-    /// MB/s.
+    /// Returns the mean rate of the file, MB/s.
     fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds / 1e6
     }
 
-    /// MB/s of a link, with headers.
+    /// Returns the mean rate of a link, with headers, MB/s.
     fn link_rate(&self, link: usize) -> f64 {
         self.carried[link] as f64 / self.seconds / 1e6
     }
 
-    /// MB/s in each second: of the file, or of a link.
+    /// Returns the rate in each second, MB/s: of the file (0), or of a link (1 or 2).
     fn by_second(&self, of: usize) -> Vec<f64> {
         let at = |second: f64| {
             let later = self.looks.iter().position(|(t, _)| *t >= second)?;
@@ -117,7 +117,7 @@ struct Downloads {
 }
 
 impl Downloads {
-    /// With the proxy off, or none there, until the box is started.
+    /// Builds the network without running box or server.
     fn new(session: &Session<'_>, largest: u64) -> Result<Downloads, Error> {
         Ok(Downloads {
             net: Gateways::build(
@@ -129,7 +129,7 @@ impl Downloads {
         })
     }
 
-    /// By plain TCP over one link.
+    /// Downloads by plain TCP over one link.
     fn plain(&mut self, link: &str, bytes: u64) -> Result<Phase, Error> {
         self.net.bed.forward_over(link).map_err(run_error)?;
         let phase = self.download(bytes)?;
@@ -137,7 +137,7 @@ impl Downloads {
         Ok(phase)
     }
 
-    /// As the box has it.
+    /// Downloads with the box in its present state.
     fn download(&mut self, bytes: u64) -> Result<Phase, Error> {
         let pause = PAUSE + JITTER.mul_f64(self.rng.unit());
         self.net.bed.sleep(pause).map_err(run_error)?;
@@ -166,7 +166,7 @@ impl Downloads {
     }
 }
 
-/// IP bytes that the links have carried towards the user so far.
+/// Returns the IP bytes that the links have carried towards the user.
 fn carried(bed: &Bed) -> [u64; 2] {
     let bytes = bed.carried_back(&LINKS).unwrap_or_default();
     [0, 1].map(|link| bytes.get(link).copied().unwrap_or_default())
@@ -210,7 +210,7 @@ fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
 /// The runs of each of [`WAYS`].
 type Phases = [Vec<Phase>; WAYS.len()];
 
-/// Each in a network of its own, which only has the links that are asked for.
+/// Runs each variant in a network of its own, which has only that variant's links.
 fn simulated_phases(
     session: &mut Session<'_>,
     [one, two, both]: [u64; 3],
@@ -232,7 +232,7 @@ fn simulated_phases(
     Ok(phases)
 }
 
-/// A download in a network that has only these of the links.
+/// Downloads in a network that has only these of the links.
 fn simulated_phase(
     seed: u64,
     config: &AggregationConfig,
@@ -288,7 +288,7 @@ fn emulated_phases(session: &mut Session<'_>, [one, two, both]: [u64; 3]) -> Res
     Ok(phases)
 }
 
-/// Runs side by side.
+/// Judges the throughput over both links by the sum over each alone, run by run.
 fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> Verdict {
     let sums = alone[0].iter().zip(alone[1]).map(|(one, two)| one + two);
     let shares = both.iter().zip(sums).map(|(both, sum)| both / sum * 100.0);
@@ -345,7 +345,7 @@ fn rates(phases: &Phases) -> Table {
     )
 }
 
-/// The first run.
+/// Returns the figure of the first run.
 fn phases_figure(phases: &Phases) -> Figure {
     let first: Vec<&Phase> = phases.iter().filter_map(|runs| runs.first()).collect();
     let longest = first
@@ -379,7 +379,7 @@ fn phases_figure(phases: &Phases) -> Figure {
     )
 }
 
-/// MB/s of each run, by way: through box and server, by plain TCP over each link.
+/// MB/s of each run, by variant: through box and server, and by plain TCP over each link.
 type Rates = [Vec<f64>; 3];
 
 fn simulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Error> {
@@ -414,7 +414,7 @@ fn emulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Err
     }
     downloads.net.start_server("server")?;
     downloads.net.start_box()?;
-    // The first user after a start opens the connection; it is none of those that are counted.
+    // The first user after a start waits for a connection to open, so this download does not count.
     downloads.download(MB)?;
     for _ in 0..session.runs() {
         for (rates, size) in rates.iter_mut().zip(SIZES) {
@@ -463,7 +463,7 @@ fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How much more it is through box and server than over the better link and the other, %.
+/// Returns the gain through box and server over the better link and over the other, %.
 fn gains_of([boxed, one, two]: &Rates) -> [f64; 2] {
     let mean = |rates: &[f64]| stats::mean(rates).unwrap_or(f64::NAN);
     let (one, two) = (mean(one), mean(two));
@@ -551,7 +551,7 @@ mod tests {
         let each = |boxed: f64| [vec![boxed], vec![3.7], vec![1.8]];
         let rates = [3.8, 4.5, 4.9, 5.2, 5.3].map(each);
         assert_eq!(words(&gain_verdicts(&rates)), [true; 4]);
-        // The paper's own 4.8 MB/s are 30 and 167 %.
+        // The paper's own 4.8 MB/s are gains of 30 and 167 %.
         let reported = [3.6, 4.5, 4.8, 4.8, 4.8].map(each);
         assert_eq!(
             words(&gain_verdicts(&reported)),

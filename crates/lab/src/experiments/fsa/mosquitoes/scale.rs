@@ -16,32 +16,34 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::arm::Error;
 use crate::paths::Paths;
 
+/// Number of clients, each with one flow.
 const CLIENTS: u32 = 500;
-/// Payload of each flow.
+/// Payload of each flow, bytes.
 const SIZE: u64 = 4 << 10;
-/// Between one client's start and the next one's.
+/// Time between two clients' starts.
 const GAP: Duration = Duration::from_millis(20);
-/// How often the server is looked at.
+/// Interval at which the server's subflows are counted.
 const LOOK: Duration = Duration::from_millis(10);
+/// Longest wait for the flows after the last client's start.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What the server had to do.
+/// The server's work and state.
 #[derive(Debug, Default)]
 pub struct Load {
     /// Subflows, half-open ones included, per flow.
     pub subflows: f64,
     /// Packets received and sent, per flow.
     pub packets: f64,
-    /// Most subflows at a time: the state that is kept.
+    /// Most subflows at a time, as a measure of state.
     pub most_subflows: f64,
-    /// How long subflows were kept, s, per flow.
+    /// Time that subflows were kept, s per flow.
     pub subflow_seconds: f64,
-    /// Processor time of the server, the oracle that watches it included, µs per flow. This alone is
-    /// not the same each time.
+    /// Processor time of the server and its oracle, µs per flow; the only value that varies between
+    /// runs of the same seed.
     pub cpu_us: f64,
 }
 
-/// A host, and the processor time it takes.
+/// A host that measures its own processor time.
 #[derive(Debug)]
 struct Timed {
     host: Host,
@@ -75,7 +77,7 @@ impl Node for Timed {
 }
 
 impl Load {
-    /// Lets the clients come one after the other, each over two paths of its own.
+    /// Runs all clients, which start one after the other, each over two paths of its own.
     pub fn measure(seed: u64, strategy: &str) -> Result<Load, Error> {
         let mut world = World::new(seed);
         let (server, clients) = build(&mut world, strategy)?;
@@ -136,7 +138,7 @@ fn factory(strategy: &str) -> Result<braid_engine::StrategyFactory, Error> {
     braid_strategy::factory(strategy).map_err(|e| Error::Usage(e.to_string()))
 }
 
-/// Address of a client on one of its paths.
+/// Returns the address of a client on one of its paths.
 fn address(client: u32, path: usize) -> Ipv4Addr {
     let [_, _, high, low] = client.to_be_bytes();
     Ipv4Addr::new(10, path as u8, high, low)
@@ -174,6 +176,7 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
     }
     for client in &clients {
         for spec in specs {
+            // The queue in packets that a cell has by default.
             let settings = spec.settings(50);
             world.connect(*client, server, settings.clone(), settings);
         }

@@ -1,4 +1,4 @@
-//! What is in a capture.
+//! The packets of a capture.
 
 use braid_sim::pcapng;
 use braid_wire::{ip, tcp};
@@ -6,7 +6,7 @@ use braid_wire::{ip, tcp};
 use crate::arm::Error;
 use crate::experiments::outcome::Table;
 
-/// Packets, in the order of the file.
+/// The packets of a capture, in the order of the file.
 #[derive(Debug)]
 pub struct Seen(Vec<Packet>);
 
@@ -22,7 +22,7 @@ struct Packet {
 }
 
 impl Seen {
-    /// Of a pcapng file.
+    /// Reads a pcapng file.
     pub fn read(file: &[u8]) -> Result<Seen, Error> {
         let unread = |what: &str| Error::Run(format!("a capture cannot be read: {what}"));
         let mut packets = Vec::new();
@@ -48,7 +48,7 @@ impl Seen {
         Ok(Seen(packets))
     }
 
-    /// SYNs with MP_JOIN that were sent here.
+    /// Returns the number of SYNs with MP_JOIN that were sent here.
     pub fn joins(&self) -> f64 {
         let syns = self
             .0
@@ -57,13 +57,13 @@ impl Seen {
         syns.filter(|p| p.join).count() as f64
     }
 
-    /// Packets sent and received here.
+    /// Returns the numbers of packets sent and received here.
     pub fn packets(&self) -> (usize, usize) {
         let sent = self.0.iter().filter(|p| p.sent).count();
         (sent, self.0.len() - sent)
     }
 
-    /// All packets.
+    /// Returns a table of all packets.
     pub fn table(&self, title: &str) -> Table {
         let row = |p: &Packet| {
             let option = match (p.capable, p.join) {
