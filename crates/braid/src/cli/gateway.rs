@@ -109,7 +109,7 @@ pub enum ServerCommand {
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Show it again every second until interrupted; with --json, an object a line.
+    /// Repeat the status every second until interrupted; with --json, one object a line.
     #[arg(short, long)]
     pub watch: bool,
 }
