@@ -147,7 +147,7 @@ pub fn identities(bed: &Bed) -> (Vec<Sought>, Sought) {
             key.public().as_bytes(),
         ));
         match role {
-            // It is the user field of the sign-in.
+            // The box signs in with its public key as the user name.
             "box" => shown = Some(public),
             _ => never.push(public),
         }

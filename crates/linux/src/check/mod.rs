@@ -27,7 +27,7 @@ use system::Needs;
 pub struct File<'a, C> {
     /// The file.
     pub path: &'a Path,
-    /// Its text.
+    /// The text of the file.
     pub text: &'a str,
     /// The configuration that it holds.
     pub config: &'a C,

@@ -68,7 +68,7 @@ impl Raw {
     /// Sends a packet, from its IP header on.
     ///
     /// # Errors
-    /// Fails if the system refuses, such as a packet larger than the interface takes.
+    /// Fails if the system refuses, for example because the packet is larger than the interface takes.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         let to = SocketAddr::new(self.peer, 0);
         self.out.send_to(packet, &to.into()).map(drop)
