@@ -1,4 +1,4 @@
-//! The command line. This one table makes `--help`, the man pages and the shell completions.
+//! The command line. Help, man pages and shell completions are made from this one table.
 
 pub mod gateway;
 
@@ -10,20 +10,20 @@ use braid_proxy::socks::Destination;
 use braid_secure::keys::PublicKey;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Join several access links into one fast, steady connection.
+/// Aggregate several access links into one fast, steady connection.
 ///
-/// A box at the users' side and a server on the Internet speak Multipath TCP (RFC 8684) with each
-/// other over every access link at once; hosts behind the box need not know of it.
+/// A box at the users' side and a server on the Internet speak Multipath TCP (RFC 8684) with each other over
+/// all access links at once; hosts behind the box need not support it.
 #[derive(Debug, Parser)]
 #[command(name = "braid", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
     /// Print results as JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Log more: -v what happens, -vv why, -vvv everything. RUST_LOG overrides it.
+    /// Log more: -v for events, -vv for their reasons, -vvv for everything. RUST_LOG overrides it.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -31,24 +31,25 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the aggregation box: take the local network's TCP and join the access links.
+    /// Run the aggregation box: intercept the local network's TCP and aggregate the access links.
     Box(gateway::BoxArgs),
-    /// Run the aggregation server: the far end of the box's connections.
+    /// Run the aggregation server: the peer of boxes' connections.
     Server(gateway::ServerArgs),
     /// Make and show the keys of boxes, servers and clients.
     #[command(subcommand)]
     Key(Key),
-    /// Print a password for one connection of a program that speaks SOCKS5 to a server itself.
+    /// Print a password for one connection of a program that speaks SOCKS5 to a server without a box.
     ///
-    /// The server must have `unprotected = true`. It is good once, for this destination, as long as the
-    /// server's `time_window` says, and stands behind the user it is for and a colon:
+    /// The server must have `unprotected = true`. The password serves once, for this destination, within the
+    /// server's `time_window`. It is printed after the user's name and a colon:
     /// `curl --proxy socks5h://SERVER:1080 --proxy-user "$(braid password --key FILE --server-key KEY HOST:PORT)" …`
     Password(PasswordArgs),
-    /// Say which servers to rent, by what boxes measured: the first, which helps most beside it, …
+    /// Show which servers to rent, by the measurements of boxes: the best first, then the one that adds most
+    /// to it, …
     Plan(PlanArgs),
     /// Write the man pages into a directory.
     Man {
-        /// Where to write; it is created.
+        /// The directory to write to; it is created.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
@@ -68,8 +69,7 @@ pub enum Command {
     Lab(Moved),
 }
 
-/// The commands of `braid key`. A private key stays in its file, and who has that file is who its
-/// public key says.
+/// The commands of `braid key`. A private key stays in its file, which identifies its holder by the public key.
 #[derive(Debug, Subcommand)]
 pub enum Key {
     /// Write a new private key to a file, and print its public key.
@@ -77,7 +77,7 @@ pub enum Key {
     /// The public key is for the configuration of the other end: a box's for the `[[user]]` of its
     /// servers, a server's for the `[[server]]` of its boxes.
     New {
-        /// Where to write the private key. A file that is there is left alone.
+        /// The file for the private key. An existing file is never overwritten.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -92,8 +92,8 @@ pub enum Key {
 /// Arguments of `braid password`.
 #[derive(Debug, Args)]
 pub struct PasswordArgs {
-    /// Where the connection leads, as the program asks for it: HOST:PORT. A name where the server
-    /// looks it up (curl's socks5h), else an address.
+    /// The destination of the connection as the program requests it: HOST:PORT. A name if the server looks it
+    /// up (curl's socks5h), otherwise an address.
     #[arg(value_name = "HOST:PORT")]
     pub destination: Destination,
     /// The file that holds the private key of the user; its public key is in the server's
@@ -108,35 +108,35 @@ pub struct PasswordArgs {
 /// Arguments of `braid plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// What each box measured: the output of `braid box servers --json`, or TOML with a `[[server]]`
-    /// each (name, paths, beyond). Without any, the box that runs is asked.
+    /// Measurements of each box: the output of `braid box servers --json`, or TOML with a `[[server]]` each
+    /// (name, paths, beyond). Without any, the running box is asked.
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The configuration of the running box; without it, the one on the device braid0 is asked.
     #[arg(short, long, value_name = "FILE", conflicts_with = "files")]
     pub config: Option<PathBuf>,
-    /// What matters.
+    /// The property to rank by.
     #[arg(long, value_enum, default_value_t = By::Bandwidth)]
     pub by: By,
-    /// How many to show at most.
+    /// The largest number of servers to show.
     #[arg(long, value_name = "N")]
     pub count: Option<NonZeroUsize>,
 }
 
-/// What matters in a server.
+/// The property of a server to rank by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum By {
-    /// Most bytes in little time.
+    /// Bandwidth: most bytes in little time.
     Bandwidth,
-    /// The shortest round trip.
+    /// Delay: the shortest round trip.
     Delay,
 }
 
-/// Arguments of a command that has moved to `braid-lab`. Options that every command of `braid` takes and that
-/// stand before the first other argument are not among them.
+/// Arguments of a command that has moved to `braid-lab`, without the options of every `braid` command that
+/// stand before the first other argument.
 #[derive(Debug, Args)]
 pub struct Moved {
-    /// What `braid-lab` is told.
+    /// The arguments for `braid-lab`.
     #[arg(
         value_name = "ARGUMENT",
         trailing_var_arg = true,

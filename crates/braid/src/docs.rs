@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 use crate::print::print;
 
-/// Writes a page for `program` and one for each of its commands into `directory`.
+/// Writes a man page for `program` and one for each of its commands into `directory`.
 pub fn man(program: Command, directory: &Path) -> Result<(), Failure> {
     fs::create_dir_all(directory).map_err(|e| Failure::run(directory.display(), e))?;
     clap_mangen::generate_to(program, directory).map_err(|e| Failure::run(directory.display(), e))

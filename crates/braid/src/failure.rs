@@ -1,4 +1,4 @@
-//! Why a command ended without success, and the exit code that says so.
+//! The failures of commands, and their exit codes.
 
 use std::fmt;
 use std::io;
@@ -9,17 +9,16 @@ use braid_proxy::config::ConfigError;
 /// A failure as the user sees it: one line, without the name of the program.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line or a configuration file is wrong; the text says where and what to write.
+    /// The command line or a configuration file is wrong; the text names the place and the correction.
     Usage(String),
     /// The work itself failed.
     Run(String),
-    /// The work is done, and what was printed is nothing to be content with: the exit code says how bad it
-    /// is.
+    /// The work is done, and the result is bad. The exit code tells how bad.
     Found(u8),
 }
 
 impl Failure {
-    /// 1 where the work failed, 2 where it was asked for wrongly, others where a command says so.
+    /// Returns 1 if the work failed, 2 for wrong usage, and a command's own code otherwise.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Run(_) => ExitCode::from(1),
@@ -28,7 +27,7 @@ impl Failure {
         }
     }
 
-    /// A failure of the work, with what was attempted.
+    /// Returns a failure of the work, with the step that failed.
     pub fn run(what: impl fmt::Display, error: impl fmt::Display) -> Self {
         Failure::Run(format!("{what}: {error}"))
     }

@@ -1,5 +1,5 @@
-//! The `braid` command as a library: what it shares with `braid-lab`, and what its tests use. It reads the
-//! command line, hands over to the crates that do the work, and prints what they answer.
+//! The `braid` command as a library: the parts that it shares with `braid-lab`, and those that its tests use.
+//! It parses the command line, calls the crates that do the work, and prints their results.
 
 pub mod cli;
 pub mod cmd;
@@ -19,7 +19,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    // What users feel of links and servers is said, well or not.
+    // News of links and servers are logged at the default level too, since users notice these changes.
     program::start_log("warn,braid::news=info", cli.verbose);
     program::end(BRAID, cmd::run(cli))
 }

@@ -1,4 +1,4 @@
-//! Results on standard output.
+//! Output of results on standard output.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints a result for machines.
+/// Prints a result as JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Failure::run("cannot write the result as JSON", e))?;
     print(format_args!("{text}\n"))
 }
 
-/// Prints a result. That nobody reads it to the end (`| head`) is no failure.
+/// Prints a result. A reader that stops early (`| head`) is no failure.
 pub fn print(text: impl Display) -> Result<(), Failure> {
     print_to(&mut io::stdout().lock(), text)
 }

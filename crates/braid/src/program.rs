@@ -1,5 +1,5 @@
-//! What the programs `braid` and `braid-lab` have in common: how they read the command line, log, tell of a
-//! failure and find each other. Results go to standard output, logs and errors to standard error.
+//! The common parts of the programs `braid` and `braid-lab`: parsing the command line, logging, reporting
+//! failures, and finding each other. Results go to standard output, logs and errors to standard error.
 
 use std::env;
 use std::ffi::OsStr;
@@ -22,15 +22,15 @@ pub const BRAID: &str = "braid";
 /// The laboratory's program.
 pub const BRAID_LAB: &str = "braid-lab";
 
-/// Reads the command line of this process, which runs the program `name`.
+/// Parses the command line of this process, which runs the program `name`.
 ///
 /// # Errors
-/// The exit code of a process that has nothing more to do: help, the version or an error is printed.
+/// Fails with the exit code if the process has nothing more to do: help, the version or an error is printed.
 pub fn read_arguments<Cli: Parser>(name: &str) -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| refuse_usage(name, &error))
 }
 
-/// Prints help and version as they are, and errors in the one form all errors of a program have.
+/// Prints help and version as they are, and errors in the form of all errors of a program.
 fn refuse_usage(name: &str, error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // A closed pipe (`braid --help | head`) is no failure.
@@ -40,7 +40,7 @@ fn refuse_usage(name: &str, error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     match error.kind() {
-        // What was read and what is expected is all there is to say, in one line.
+        // The value and the expected ones say everything, in one line; clap's further lines are left out.
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let said = text.split("\n\n").next().unwrap_or(text);
             let words: Vec<&str> = said.split_whitespace().collect();
@@ -51,7 +51,8 @@ fn refuse_usage(name: &str, error: &clap::Error) -> ExitCode {
     Failure::Usage(String::new()).exit_code()
 }
 
-/// Logs to standard error: what `usual` selects, more for each `-v` (`verbose`), anything with `RUST_LOG`.
+/// Logs to standard error: by default `usual`, more for each `-v` (`verbose`), and as `RUST_LOG` selects if
+/// it is set.
 pub fn start_log(usual: &str, verbose: u8) {
     let asked = env::var("RUST_LOG").unwrap_or_default();
     let asked = targets(&asked).unwrap_or_else(|part| {
@@ -65,8 +66,8 @@ pub fn start_log(usual: &str, verbose: u8) {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        // A line that cannot be written (disk full, reader gone) is lost. It would be reported by
-        // `eprintln!`, which panics for the same reason.
+        // A line that cannot be written (disk full, reader gone) is lost. `eprintln!` would be used to report
+        // that, and panic for the same reason.
         .log_internal_errors(false);
     tracing_subscriber::registry()
         .with(lines)
@@ -74,15 +75,15 @@ pub fn start_log(usual: &str, verbose: u8) {
         .init();
 }
 
-/// Reads levels and targets with levels, between commas; `None` where there are none.
+/// Parses levels and targets with levels, separated by commas; returns `None` if there are none.
 ///
 /// # Errors
-/// The part that cannot be read.
+/// Fails with the part that cannot be parsed.
 fn targets(text: &str) -> Result<Option<Targets>, &str> {
     let parts = text.split(',').map(str::trim);
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
     for part in &parts {
-        // A target is the path of a module.
+        // A target is the path of a module, without spans, fields or blanks.
         let readable = !part.contains(|c: char| c == '[' || c.is_whitespace());
         if !readable || part.parse::<Targets>().is_err() {
             return Err(part);
@@ -92,7 +93,7 @@ fn targets(text: &str) -> Result<Option<Targets>, &str> {
     Ok(all.and_then(|all| all.parse().ok()))
 }
 
-/// Returns what is logged: as `asked`, if anything is.
+/// Returns the filter: `asked` if it is set, otherwise by `usual` and `verbose`.
 fn filter(asked: Option<Targets>, usual: &str, verbose: u8) -> Targets {
     let level = match verbose {
         0 => usual,
@@ -103,11 +104,11 @@ fn filter(asked: Option<Targets>, usual: &str, verbose: u8) -> Targets {
     asked.or_else(|| level.parse().ok()).unwrap_or_default()
 }
 
-/// Tells of a failure of the program `name`, and returns the exit code of the process.
+/// Reports a failure of the program `name`, and returns the exit code of the process.
 pub fn end(name: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // What was found is printed.
+        // The findings are printed already.
         Err(failure @ Failure::Found(_)) => failure.exit_code(),
         Err(failure) => {
             complain(name, &failure);
@@ -116,16 +117,16 @@ pub fn end(name: &str, result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Writes a line of the program `name` to standard error. One that cannot be written is lost: the exit code
-/// remains.
+/// Writes a line of the program `name` to standard error. A line that cannot be written is lost; the exit
+/// code remains.
 pub fn complain(name: &str, text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{name}: {text}");
 }
 
-/// Finds the program `name` beside the running one, else in `PATH`.
+/// Finds the program `name` beside the running one, otherwise in `PATH`.
 ///
 /// # Errors
-/// `NotFound`, with what to do about it.
+/// Fails with `NotFound` and the remedy.
 pub fn find(name: &str) -> io::Result<PathBuf> {
     let own = env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent);
@@ -139,7 +140,7 @@ pub fn find(name: &str) -> io::Result<PathBuf> {
 }
 
 fn find_in(name: &str, beside: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
-    // This may be root's process: a directory that depends on where it was started is passed over.
+    // This process may be root's: relative directories, which depend on where it was started, are skipped.
     let listed = path.into_iter().flat_map(env::split_paths);
     let listed = listed.filter(|directory| directory.is_absolute());
     let places = beside.map(Path::to_owned).into_iter().chain(listed);
@@ -175,7 +176,7 @@ mod tests {
         let linux = "braid_linux=debug";
         assert!(logs(linux, 0, "braid_linux::run", Level::DEBUG));
         assert!(!logs(linux, 3, "braid_proxy", Level::ERROR));
-        // Nothing between commas, and blanks, say nothing.
+        // Empty parts and blanks are ignored.
         assert!(logs("info,", 0, "braid_proxy", Level::INFO));
         let both = "warn, braid_linux=debug";
         assert!(logs(both, 0, "braid_linux", Level::DEBUG));

@@ -1,4 +1,4 @@
-//! The example files are good.
+//! Tests that the example files are valid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// The text of an example, and a key in place of that in the file it names.
+/// Returns the text of an example, and a key in place of the one in the file that it names.
 fn example(name: &str, key_file: &str) -> (String, PrivateKey) {
     let text = fs::read_to_string(examples().join(name)).expect("a readable file");
     assert!(text.contains(&format!("key_file = \"{key_file}\" ")));

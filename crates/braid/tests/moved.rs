@@ -1,4 +1,4 @@
-//! The commands that were `braid`'s in the last version run `braid-lab`, for one version more.
+//! The commands that `braid` had in the last version run `braid-lab`, for one version more.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held by the test that runs: while another thread starts a process, that process holds a script open for
-/// writing, and the kernel refuses to run such a file.
+/// Held by the test that runs. A process that another thread starts meanwhile holds a script open for
+/// writing, and the kernel refuses to run such a file (ETXTBSY).
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A directory with the program `braid`, and one that is in `PATH`. Both go with this value.
+/// A directory with the program `braid`, and another one that is in `PATH`. Both are removed with this value.
 struct Place {
     root: PathBuf,
     _alone: MutexGuard<'static, ()>,
@@ -29,14 +29,14 @@ impl Place {
         }
         let built = Path::new(env!("CARGO_BIN_EXE_braid"));
         let here = place.root.join("bin/braid");
-        // Another file system has no second name for it.
+        // A hard link is impossible on another file system.
         if fs::hard_link(built, &here).is_err() {
             fs::copy(built, &here).expect("room for it");
         }
         place
     }
 
-    /// Puts a `braid-lab` into a directory that prints who it is and its arguments, and ends with `code`.
+    /// Adds a `braid-lab` to a directory, which prints the directory and its arguments, and ends with `code`.
     fn add_laboratory(&self, directory: &str, code: u8) {
         let script = format!("#!/bin/sh\necho {directory}: \"$@\"\nexit {code}\n");
         let file = self.root.join(directory).join("braid-lab");
@@ -61,7 +61,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // The directory of temporary files is cleared by the system too.
+        // The system clears the directory of temporary files too.
         let _ = fs::remove_dir_all(&self.root);
     }
 }

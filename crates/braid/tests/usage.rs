@@ -1,11 +1,11 @@
-//! Commands that were asked for wrongly say so in a line, and end with exit code 2.
+//! Commands with wrong usage report that in a line, and end with exit code 2.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A file that goes with this value.
+/// A file that is removed with this value.
 struct File(PathBuf);
 
 impl File {
@@ -23,12 +23,12 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // It may be gone.
+        // The file may be gone already.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Fails unless the command is refused, by a first line that has all of `words` in it.
+/// Fails unless the command is refused, with all of `words` in the first line of its error.
 fn expect_refusal(arguments: &[&str], words: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_braid"))
         .args(arguments)
@@ -69,7 +69,7 @@ fn plan_says_which_file_is_wrong_and_where() {
     expect_refusal(&["plan", json.name(), "--count", "0"], &["'0'", "--count"]);
 }
 
-/// What a command prints; fails unless it does well and says nothing else.
+/// Returns the output of a command; fails unless it succeeds and writes no error.
 fn printed(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_braid"))
         .args(arguments)
@@ -159,7 +159,7 @@ fn password_says_what_it_cannot_use() {
     }
 }
 
-/// As box and server do.
+/// Box and server warn alike.
 #[test]
 fn password_warns_of_a_key_that_everybody_may_read() {
     let file = File::new("open", PRIVATE_KEY);
@@ -176,7 +176,7 @@ fn password_warns_of_a_key_that_everybody_may_read() {
     }
 }
 
-/// One line for `curl --proxy-user`, of a length that RFC 1929 has room for.
+/// One line for `curl --proxy-user`, within the lengths of RFC 1929.
 #[test]
 fn password_prints_user_and_password() {
     let file = File::new("mine", PRIVATE_KEY);

@@ -1,8 +1,8 @@
-//! The control socket of a running box or server, from both sides.
+//! The control socket of a running box or server, and its client.
 //!
-//! A thread of its own talks to whoever asks, one after another, with a bound on time and size. So
-//! the event loop never waits for a client, and has no state of clients to keep: it sees whole
-//! questions only, and hands plain data back, of which the thread makes the text.
+//! A thread serves clients one after another, with a bound on time and size. So the event loop never waits
+//! for a client and keeps no state of clients: it gets whole requests only, and hands back plain data, which
+//! the thread turns into text.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -29,23 +29,23 @@ use rustix::net::{
 use crate::lines;
 use crate::run::Wishes;
 
-/// How long a client may take to send its request, and each part of the answer to be taken.
+/// Time that a client has to send its request, and to take each part of the answer.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
-/// How long the event loop may take to answer.
+/// Time that the event loop has to answer.
 const LOOP_TIME: Duration = Duration::from_secs(5);
 /// Longest request, bytes.
 const REQUEST_LEN: usize = 4 << 10;
 /// Longest answer, bytes: 256 connections of 16 paths, with room to spare.
 const ANSWER_LEN: usize = 4 << 20;
-/// How long to wait where no connection can be taken, for want of descriptors.
+/// Pause when no connection can be accepted because descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Clients that wait for the one that is served.
+/// Clients that may wait while another is served.
 const BACKLOG: i32 = 128;
 
 /// A request that waits for the event loop.
 struct Pending {
     request: Request,
-    /// Has room for the one answer.
+    /// Channel for the one answer.
     answer: SyncSender<Answer>,
 }
 
@@ -55,19 +55,19 @@ pub(crate) struct ControlSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
     wake: Arc<OwnedFd>,
-    /// For the thread that serves clients, until it is started.
+    /// Sender for the thread that serves clients, until the thread is started.
     requests: Option<SyncSender<Pending>>,
     pending: Receiver<Pending>,
     opened: std::time::Instant,
 }
 
 impl ControlSocket {
-    /// Listens at `path`, which only this user may connect to. The directory is made where only
-    /// that is missing; a socket that nobody serves is replaced. Clients wait until it is
+    /// Listens at `path`, to which only this user may connect. The directory is made if only the last part of
+    /// it is missing; a socket that nobody serves is replaced. Clients wait until the socket is
     /// [started](Self::start).
     ///
     /// # Errors
-    /// What the system refused; `AddrInUse` where another process serves `path`.
+    /// Fails if the system refuses; with `AddrInUse` if another process serves `path`.
     pub(crate) fn open(path: &Path) -> io::Result<ControlSocket> {
         if let Some(directory) = path.parent() {
             match DirBuilder::new().mode(0o755).create(directory) {
@@ -96,10 +96,10 @@ impl ControlSocket {
         })
     }
 
-    /// Serves clients from now on, on a thread of its own.
+    /// Starts the thread that serves clients.
     ///
     /// # Errors
-    /// Where threads are wanting.
+    /// Fails if no thread can be started.
     pub(crate) fn start(&mut self) -> io::Result<()> {
         let Some(requests) = self.requests.take() else {
             return Ok(());
@@ -112,18 +112,18 @@ impl ControlSocket {
             .map(drop)
     }
 
-    /// Where it is.
+    /// Returns the path of the socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Readable when requests wait.
+    /// Returns the descriptor that is readable when requests wait.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Has the requests that wait answered by `core`, and those to read the configuration again by
-    /// whoever does that.
+    /// Has `core` answer the waiting requests. Requests to read the configuration again go to `wishes`, which
+    /// answer them later.
     pub(crate) fn serve(
         &self,
         now: Instant,
@@ -131,7 +131,7 @@ impl ControlSocket {
         stack: &mut Stack,
         wishes: Option<&Wishes>,
     ) {
-        // Only resets the counter; what it says is of no interest.
+        // Resets the counter; its value does not matter.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         while let Ok(Pending { request, answer }) = self.pending.try_recv() {
             if let (Request::Reload, Some(wishes)) = (&request, wishes) {
@@ -143,13 +143,13 @@ impl ControlSocket {
                 status.pid = std::process::id();
                 status.uptime_s = self.opened.elapsed().as_secs_f64();
             }
-            // The client may have lost patience.
+            // The client's thread may have timed out.
             let _ = answer.send(said);
         }
     }
 }
 
-/// Listens at `path`, which has no rights for others at any moment: Linux gives it those of the socket.
+/// Listens at `path`, to which others have no access at any moment: the file gets the mode of the socket.
 fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -157,6 +157,7 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
         SocketFlags::CLOEXEC,
         None,
     )?;
+    // Before bind, which creates the file. A chmod after it would leave a gap.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
@@ -164,7 +165,7 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl Drop for ControlSocket {
-    /// The thread ends by itself.
+    /// Removes the socket. The thread ends when its listener is shut down.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         let _ = shutdown(&self.listener, Shutdown::Both);
@@ -175,8 +176,9 @@ fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: 
     loop {
         let client = match listener.accept() {
             Ok((client, _)) => client,
-            // Shut down.
+            // The socket was dropped.
             Err(e) if e.kind() == ErrorKind::InvalidInput => return,
+            // Usually EMFILE: without a pause the loop would spin until a descriptor is free.
             Err(_) => {
                 thread::sleep(ACCEPT_PAUSE);
                 continue;
@@ -186,7 +188,7 @@ fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: 
             Ok(request) => ask_loop(request, requests, wake),
             Err(e) => Answer::Error(format!("this request makes no sense: {e}")),
         };
-        // The client may have gone away; that is its own affair.
+        // A client that has gone away needs no answer.
         let _ = lines::write(&client, &answer, CLIENT_TIME);
     }
 }
@@ -202,12 +204,12 @@ fn ask_loop(request: Request, requests: &SyncSender<Pending>, wake: &OwnedFd) ->
     .unwrap_or_else(|| Answer::Error("no answer in time: it is busy, or ends".to_owned()))
 }
 
-/// Why there is no answer.
+/// The reasons for a missing answer.
 #[derive(Debug)]
 pub enum AskError {
     /// Nothing serves this socket.
     NotRunning(PathBuf, io::Error),
-    /// The socket cannot be used, or the answer makes no sense.
+    /// The socket cannot be used, or the answer cannot be parsed.
     System(PathBuf, io::Error),
 }
 
@@ -224,18 +226,18 @@ impl fmt::Display for AskError {
     }
 }
 
-/// Asks whoever serves the socket at `path`.
+/// Asks the instance that serves the socket at `path`.
 ///
 /// # Errors
-/// There is nobody, or no answer.
+/// Fails if nothing serves the socket, or if no answer comes in time.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, AskError> {
     ask_within(path, request, LOOP_TIME + CLIENT_TIME)
 }
 
-/// Does so, and waits for the answer for `longest`.
+/// Asks the instance that serves the socket at `path`, and waits for its answer for `longest`.
 ///
 /// # Errors
-/// There is nobody, or no answer.
+/// Fails if nothing serves the socket, or if no answer comes in time.
 pub(crate) fn ask_within(
     path: &Path,
     request: &Request,
@@ -263,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// Says back what it was asked.
+    /// A core that answers with the request.
     struct Echo;
 
     impl Controlled for Echo {
@@ -329,7 +331,7 @@ mod tests {
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }
 
-    /// The event loop stands still: who asks goes on after the time that it gives.
+    /// The event loop hangs: the client gives up after its own timeout.
     #[test]
     fn an_instance_that_does_not_answer_is_waited_for_as_long_as_is_wanted() {
         let path = path("still");
@@ -348,7 +350,7 @@ mod tests {
         let path = path("sense");
         let socket = started(&path);
         let unknown = raw(&path, b"{\"command\":\"reboot\"}\n");
-        // Of another version, perhaps: nobody named what there is not.
+        // The client may be of another version, so the answer lists the known commands.
         assert!(unknown.starts_with("{\"error\":"), "{unknown}");
         for known in ["reboot", "status", "proxy", "link", "backup"] {
             assert!(unknown.contains(known), "{unknown}");
@@ -356,7 +358,7 @@ mod tests {
         assert!(raw(&path, b"\n").contains("makes no sense"));
         let long = raw(&path, &[b'x'; REQUEST_LEN + 1]);
         assert!(long.contains("more than 4096 bytes"), "{long}");
-        // One that says nothing holds the next up for a while only.
+        // A client that sends nothing delays the next one for a bounded time only.
         let silent = UnixStream::connect(&path).unwrap();
         let said = serving(&socket, 1, || ask(&path, &Request::Status)).unwrap();
         assert_eq!(said, Answer::Error("Status".to_owned()));

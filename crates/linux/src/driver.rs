@@ -18,14 +18,13 @@ use crate::net::{Result, SystemError};
 use crate::sockets::{self, FOREIGN_TOKEN, Sockets};
 use crate::tun::PacketIo;
 
-/// Packets or super-segments taken from, and handed to, the device before other work gets its
-/// turn.
+/// Packets or super-segments taken from, and handed to, the device before other work gets its turn.
 const PACKET_BATCH: usize = 64;
-/// Where so many bytes of packets were there at once, more are let gather, as network adapters hold back
-/// interrupts: each look at the device costs, and so does each acknowledgement, for both ends. So many are
-/// told of at once too: what they were read into is used again while the processor's cache has it.
+/// If one look at the device finds so many bytes, the next look waits for [`GATHERING_TIME`], as network
+/// adapters coalesce interrupts: each look costs processor time, and so does each acknowledgement at both
+/// ends. After so many bytes, the core is told of them, while the processor's cache still holds the memory.
 const MANY_BYTES: u64 = 128 << 10;
-/// For so long, so that it goes on only where paths bring 5 Gb/s and more.
+/// Time to let packets gather. With [`MANY_BYTES`] it takes a rate of 5 Gb/s to keep the loop gathering.
 const GATHERING_TIME: Duration = Duration::from_micros(200);
 /// Events given to the core before other work gets its turn.
 const EVENT_BATCH: usize = 256;
@@ -34,10 +33,10 @@ const READY_BATCH: usize = 256;
 
 const STOP: u64 = FOREIGN_TOKEN;
 const PACKETS: u64 = FOREIGN_TOKEN | 1;
-/// Tokens of a [`Host`] are this and what it chose.
+/// Base of the tokens of a [`Host`], which are this and the number that the host chose.
 const HOST: u64 = FOREIGN_TOKEN | 1 << 32;
 
-/// The monotonic clock, counted from its making.
+/// The monotonic clock, counted from its creation.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     made: u64,
@@ -45,13 +44,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows zero now.
+    /// Returns a clock that shows zero now.
     #[expect(clippy::new_without_default, reason = "no two clocks are equal")]
     pub fn new() -> Clock {
         Clock::showing(Instant::ZERO)
     }
 
-    /// A clock that shows `start` now: later than zero, it has a time for what happened before.
+    /// Returns a clock that shows `start` now. A `start` above zero leaves room for times of earlier events.
     pub fn showing(start: Instant) -> Clock {
         Clock {
             made: monotonic_nanos(),
@@ -59,7 +58,7 @@ impl Clock {
         }
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> Instant {
         self.start + Duration::from_nanos(monotonic_nanos() - self.made)
     }
@@ -78,7 +77,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// `Some` with the number of messages suppressed since the last one if one may be written.
+    /// Returns the number of messages suppressed since the last one if a message may be written now.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.next.is_some_and(|next| now < next) {
             self.suppressed += 1;
@@ -89,7 +88,7 @@ impl RateLimit {
     }
 }
 
-/// What went through the device.
+/// Counters of the packet device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets received; a merged one counts once.
@@ -106,7 +105,7 @@ pub struct Counters {
     pub tx_errors: u64,
 }
 
-/// What a [`Host`] may use: everything the loop drives.
+/// Everything that the loop drives, for use by a [`Host`].
 pub struct Context<'a, C> {
     /// The time.
     pub now: Instant,
@@ -118,22 +117,21 @@ pub struct Context<'a, C> {
     pub sockets: &'a mut Sockets,
 }
 
-/// What surrounds a core on this machine: links that come and go, the wall clock, …
+/// The surroundings of a core on this machine: links that come and go, the wall clock, …
 ///
-/// `()` is one that does nothing.
+/// `()` is a host that does nothing.
 pub trait Host<C> {
-    /// Descriptors to wait on for input, and a number for each that comes back with
-    /// [`Self::on_ready`].
+    /// Returns descriptors to wait on for input, each with a number that comes back with [`Self::on_ready`].
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
         Vec::new()
     }
 
-    /// There is input at a source; level-triggered.
+    /// Handles input at a source. Sources are level-triggered.
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, C>) {
         let _ = (source, context);
     }
 
-    /// When [`Self::handle_timeout`] is due, if ever.
+    /// Returns the time at which [`Self::handle_timeout`] is due.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
@@ -143,7 +141,7 @@ pub trait Host<C> {
         let _ = context;
     }
 
-    /// Called after each turn of the loop, when core and engine have nothing left to do.
+    /// Runs after each turn of the loop, when core and engine have nothing left to do.
     fn after_turn(&mut self, context: &mut Context<'_, C>) {
         let _ = context;
     }
@@ -153,8 +151,8 @@ impl<C> Host<C> for () {}
 
 /// Runs a core and an engine on a packet device and kernel sockets.
 ///
-/// An application that uses the engine without a proxy is a [`Core`] too, one that leaves its
-/// local side alone.
+/// An application that uses the engine without a proxy is a [`Core`] too, which ignores the downstream
+/// sockets.
 #[derive(Debug)]
 pub struct Driver<P, C, H> {
     clock: Clock,
@@ -164,24 +162,24 @@ pub struct Driver<P, C, H> {
     pub stack: Stack,
     /// The core.
     pub core: C,
-    /// What surrounds the core.
+    /// The surroundings of the core.
     pub host: H,
     /// Kernel sockets.
     pub sockets: Sockets,
     counters: Counters,
-    /// The last look at the device took all there was, and that was much.
+    /// The last look at the device found at least [`MANY_BYTES`], and took them all.
     gathers: bool,
-    /// When the run that is under way ends at the latest.
+    /// The latest end of the run that is under way.
     end: Option<Instant>,
     tx_log: RateLimit,
     rx_log: RateLimit,
 }
 
 impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
-    /// A driver that is ready to [`run`](Self::run).
+    /// Returns a driver that is ready to [`run`](Self::run).
     ///
     /// # Errors
-    /// Where descriptors are wanting.
+    /// Fails if descriptors run out.
     pub fn new(
         clock: Clock,
         packets: P,
@@ -213,10 +211,10 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         })
     }
 
-    /// Runs until there is input at `stop`, or `finished` says so after a turn.
+    /// Runs until there is input at `stop`, or until `finished` returns true after a turn.
     ///
     /// # Errors
-    /// Where waiting fails, which is this program's mistake.
+    /// Fails if waiting fails, which is a bug of this program.
     pub fn run(
         &mut self,
         stop: BorrowedFd<'_>,
@@ -225,10 +223,10 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         self.run_for(stop, None, finished)
     }
 
-    /// As [`run`](Self::run), until `end` at the latest, if there is one.
+    /// Runs as [`run`](Self::run) does, until `end` at the latest.
     ///
     /// # Errors
-    /// Where waiting fails, which is this program's mistake.
+    /// Fails if waiting fails, which is a bug of this program.
     pub fn run_for(
         &mut self,
         stop: BorrowedFd<'_>,
@@ -241,10 +239,10 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         outcome
     }
 
-    /// Runs until `finished` says so after a turn, or until `end` if that comes first.
+    /// Runs until `finished` returns true after a turn, or until `end` if that comes first.
     ///
     /// # Errors
-    /// Where waiting fails, which is this program's mistake.
+    /// Fails if waiting fails, which is a bug of this program.
     pub fn run_until(
         &mut self,
         end: Option<Instant>,
@@ -252,7 +250,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     ) -> Result<()> {
         let doing = || SystemError::doing("wait for events");
         self.end = end;
-        // The default of 50 us is more than the time between two packets of a fast path.
+        // The kernel's default of 50 µs is longer than the time between two packets of a fast path.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
         loop {
@@ -283,28 +281,28 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         }
     }
 
-    /// What went through the device.
+    /// Returns the counters of the packet device.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Serves timers, gives the core its events and sends what the engine has. Returns whether
-    /// nothing is left to do before the next input or timeout.
+    /// Serves timers, gives the core its events and sends the engine's packets. Returns whether nothing is
+    /// left to do before the next input or timeout.
     fn settle(&mut self) -> bool {
         let now = self.clock.now();
         self.sockets.set_now(now);
         self.expire(now);
         let mut idle = self.tell_engine_events(now);
         idle &= self.tell_local_events(now);
-        // What the core did with the local events may have made events of the engine.
+        // The core's reaction to local events may have caused events of the engine.
         idle &= self.tell_engine_events(now);
         idle &= self.transmit(now);
-        // A connection may end by what was sent last. What follows from that is the next turn's.
+        // The last packets may have ended a connection. The rest follows in the next turn.
         if let Some(event) = self.stack.poll_event() {
             let (core, mut ctx) = self.core(now);
             core.on_engine_event(&mut ctx, event);
@@ -315,7 +313,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         idle && !self.sockets.has_events()
     }
 
-    /// The core, and what it works with.
+    /// Returns the core and its context.
     pub fn core(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
         let ctx = Ctx {
             now,
@@ -325,7 +323,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         (&mut self.core, ctx)
     }
 
-    /// The host, and what it may use.
+    /// Returns the host and its context.
     fn host(&mut self, now: Instant) -> (&mut H, Context<'_, C>) {
         let context = Context {
             now,
@@ -382,7 +380,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                     self.counters.tx_packets += 1;
                     self.counters.tx_bytes += (transmit.header.len() + payload) as u64;
                 }
-                // Lost, as on any link: the engine sends it again.
+                // The packet is lost, as on any link: the engine retransmits it.
                 Err(error) => {
                     self.counters.tx_errors += 1;
                     if let Some(suppressed) = self.tx_log.admit(now) {
@@ -409,7 +407,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         Some(next.saturating_since(self.clock.now()))
     }
 
-    /// Takes in what is ready; false where the loop is to stop.
+    /// Handles ready descriptors; returns false if the loop is to stop.
     fn dispatch(&mut self, ready: &[epoll::Event]) -> bool {
         let mut now = self.clock.now();
         self.sockets.set_now(now);
@@ -428,7 +426,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         true
     }
 
-    /// Takes in packets, and returns the time, which goes on where the core is told of them.
+    /// Reads packets. Returns the time, which advances whenever the core is told of events.
     fn receive(&mut self, mut now: Instant) -> Instant {
         let before = self.counters.rx_bytes;
         let mut told = before;
@@ -454,6 +452,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                     if let Some(suppressed) = self.rx_log.admit(now) {
                         tracing::warn!(%error, suppressed, "packet not read");
                     }
+                    // `InvalidData` is one bad packet; after any other error the device may give nothing.
                     if error.kind() != io::ErrorKind::InvalidData {
                         break;
                     }

@@ -1,5 +1,5 @@
-//! What box and server need of Linux: TUN with GSO/GRO, event loop, netlink, nftables, kernel
-//! sockets, and the drivers that run `engine` and `proxy` on it.
+//! The parts of box and server that need Linux: TUN with GSO/GRO, event loop, netlink, nftables, kernel
+//! sockets, and the drivers that run `engine` and `proxy` on them.
 
 pub mod check;
 pub mod control;

@@ -1,4 +1,4 @@
-//! One line of JSON each way over a Unix socket: what control sockets speak.
+//! The format of control sockets: one line of JSON each way over a Unix socket.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 /// Reads a line of at most `most` bytes within `patience`.
 ///
 /// # Errors
-/// `TimedOut`; `InvalidData` where the line is longer, is no JSON or says something else than what
-/// is expected; `UnexpectedEof` where there is none.
+/// `TimedOut`; `InvalidData` if the line is too long, is no JSON or does not fit `T`; `UnexpectedEof` if the
+/// peer closes without a byte.
 pub fn read<T: DeserializeOwned>(
     mut stream: &UnixStream,
     most: usize,
@@ -30,7 +30,7 @@ pub fn read<T: DeserializeOwned>(
             Ok(0) if line.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(0) => break,
             Ok(n) => line.extend_from_slice(&chunk[..n]),
-            // Time is up, or a signal came: the time left tells.
+            // Either time is up, or a signal came. The check of the remaining time tells which.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
@@ -43,11 +43,10 @@ pub fn read<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Writes `message` as a line. Each part that the other side takes may come `patience` after the
-/// one before.
+/// Writes `message` as a line. Each part must be taken within `patience` of the part before.
 ///
 /// # Errors
-/// What the system refused, `WouldBlock` where the other side does not read.
+/// Fails if the system refuses; with `WouldBlock` if the peer does not read.
 pub fn write(
     mut stream: &UnixStream,
     message: &impl Serialize,

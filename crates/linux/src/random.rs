@@ -1,15 +1,15 @@
-//! Randomness of the system.
+//! Random bytes of the system.
 
 use std::io;
 
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Bytes that nobody can foretell: keys, seeds, nonces. Right after boot it waits until the system
-/// has gathered some.
+/// Returns random bytes fit for keys, seeds and nonces. Right after boot the call waits until the system has
+/// gathered entropy.
 ///
 /// # Errors
-/// The system has none to give.
+/// Fails if the system has no random source.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,5 +1,5 @@
-//! Whether super-segments really pass: kernels, drivers and sandboxes that promise offloads and
-//! do not keep them exist.
+//! A test whether super-segments really pass, since some kernels, drivers and sandboxes promise offloads and
+//! do not keep the promise.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,36 +13,36 @@ use crate::tun::PacketIo;
 
 /// Payload of the probe, bytes.
 const PAYLOAD_LEN: usize = 4_000;
-/// Bytes of each segment the probe is to be cut into.
+/// Segment size of the probe, bytes.
 const GSO_SIZE: u16 = 1_000;
-/// The way through this machine takes microseconds.
+/// Time to wait for the probe. It takes microseconds on its way through this machine.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Port 9, "discard", on both ends.
+/// The "discard" service, on both ends.
 const PORT: u16 = 9;
 
-/// What became of a super-segment sent through this machine.
+/// The fate of a super-segment sent through this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It came back as one.
+    /// The super-segment came back whole.
     Whole,
-    /// It came back, cut into packets: sending works, receiving is slower than it could be.
+    /// The super-segment came back cut into packets: sending works, receiving is slower than it could be.
     Cut,
-    /// It did not come back.
+    /// The super-segment did not come back.
     Lost,
 }
 
 impl Verdict {
-    /// Whether super-segments can be sent.
+    /// Returns whether super-segments can be sent.
     pub fn can_send(self) -> bool {
         self != Verdict::Lost
     }
 }
 
-/// Sends one super-segment from `src` to `dst`, both of which this machine must route to the
-/// device of `packets`, so that it comes back.
+/// Sends one super-segment from `src` to `dst`. This machine must route both to the device of `packets`, so
+/// that the super-segment comes back.
 ///
 /// # Errors
-/// Where the device cannot be read.
+/// Fails if the device cannot be read.
 pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Result<Verdict> {
     let payload: Vec<u8> = (0..PAYLOAD_LEN).map(|i| (i % 251) as u8).collect();
     let header = header(src, dst);
@@ -103,7 +103,7 @@ fn header(src: IpAddr, dst: IpAddr) -> Vec<u8> {
     header
 }
 
-/// `None` where `packet` is something else, such as a redirect or a neighbour's greeting.
+/// Judges a packet; `None` if it is not the probe but, for example, a redirect or a neighbour solicitation.
 fn judge(packet: &[u8], meta: RxMeta, ends: (IpAddr, IpAddr), payload: &[u8]) -> Option<Verdict> {
     let (ip, segment) = ip::Repr::parse(packet).ok()?;
     let (tcp, data) = tcp::Repr::parse(segment).ok()?;

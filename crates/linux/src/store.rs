@@ -14,42 +14,43 @@ use redb::{
     TableDefinition, TableError, Value,
 };
 
-/// By server and link: when, smoothed round trip, its deviation, the round trip without queues (ns
-/// each), delivery rate, bytes sent and lost. Another form gets another name.
+/// By server and link: time of the record (ms since 1970), then smoothed round trip, its deviation and the
+/// round trip without queues (ns each), delivery rate (bytes/s), bytes sent and bytes lost. A table of
+/// another layout gets another name.
 const RECORDS: TableDefinition<'_, (&str, &str), [u64; 7]> = TableDefinition::new("paths 1");
 
-/// When it was measured, what is free (bit/s), round trip (ms).
+/// Time of the measurement (ms since 1970), free bandwidth (bit/s), round trip (ms).
 type Measured = (u64, Option<f64>, Option<f64>);
 
-/// By server and link, which is empty of the way from the server to destinations.
+/// By server and link; the link is empty for the path from the server to destinations.
 const MEASUREMENTS: TableDefinition<'_, (&str, &str), Measured> = TableDefinition::new("servers 1");
 
-/// Memory for a file of a few kilobytes, bytes.
+/// Memory for the cache of a file of a few kilobytes, bytes.
 const CACHE: usize = 1 << 20;
 
 /// Most rows of a table that are read; the engine keeps no more.
 const MOST: usize = 1_024;
 
-/// Records in a file of redb.
+/// Records in a redb file.
 #[derive(Debug)]
 pub struct RecordFile {
     database: Database,
 }
 
-/// Why a file of records cannot be used.
+/// The reasons why a file of records cannot be used.
 enum Refusal {
-    /// There is nothing wrong with it: another process has it, or the system refuses.
+    /// The file is sound, but another process uses it, or the system refuses.
     System(StoreError),
-    /// It is damaged, or no such file.
+    /// The file is damaged, or is no file of records.
     Damaged(StoreError),
 }
 
 impl RecordFile {
-    /// Opens or makes the file at `path`, and reads it. One that is damaged is set aside, with
-    /// `.damaged` behind its name, and a new one begun.
+    /// Opens or makes the file at `path`, and reads it. A damaged file is set aside, with `.damaged` appended
+    /// to its name, and a new one begun.
     ///
     /// # Errors
-    /// The system refuses; another process uses the file.
+    /// Fails if the system refuses, or if another process uses the file.
     pub fn open(path: &Path) -> Result<(RecordFile, Kept), StoreError> {
         match attempt(path) {
             Ok(found) => Ok(found),
@@ -69,12 +70,13 @@ impl RecordFile {
     }
 }
 
-/// On a thread of its own: what is in a file must not be able to end this process.
+/// Opens and reads the file on a thread of its own: a damaged file may make redb panic, which must not end
+/// this process.
 fn attempt(path: &Path) -> Result<(RecordFile, Kept), Refusal> {
     let path = path.to_owned();
     let read = thread::Builder::new().spawn(move || {
         let mut database = Database::builder().set_cache_size(CACHE).create(&path)?;
-        // Small as it is, this takes no time.
+        // The file is small, so a full check takes no time.
         database.check_integrity()?;
         let mut file = RecordFile { database };
         let kept = file.load().map_err(Refusal::Damaged)?;
@@ -155,7 +157,7 @@ impl RecordStore for RecordFile {
     }
 }
 
-/// A table, if there is one yet.
+/// Returns a table, if it exists already.
 fn open<K: Key + 'static, V: Value + 'static>(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, K, V>,
@@ -213,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory that goes with this value.
+    /// A directory that is removed when this value is dropped.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -282,7 +284,7 @@ mod tests {
         assert_eq!(base_rtt, Duration::from_nanos(38));
         save(&path, &kept);
         assert_eq!(load(&path), kept);
-        // What is not there any more is gone.
+        // Records that were left out are gone.
         kept.records.pop();
         kept.measurements.pop();
         save(&path, &kept);
@@ -302,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Wherever bytes are changed or missing: what is read is what was saved, or nothing.
+    /// Wherever bytes are changed or missing, the records that were saved are read, or none.
     #[test]
     fn a_damaged_file_stops_nobody() {
         let directory = Directory::new("damaged");

@@ -1,5 +1,4 @@
-//! System calls that the standard library and rustix do not offer, or offer as unsafe only, behind
-//! calls that are safe.
+//! Safe wrappers of system calls that the standard library and rustix do not offer, or only as unsafe.
 #![expect(
     unsafe_code,
     reason = "here so that those who need such a call need no unsafe"
@@ -19,16 +18,16 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space, unshare_unsafe};
 /// Moves the calling thread into a new network namespace, for good.
 ///
 /// # Errors
-/// What the system refused.
+/// Fails if the system refuses.
 pub fn unshare_network() -> io::Result<()> {
     // SAFETY: unshare is unsafe for its flag FILES alone, which parts file descriptors.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     Ok(())
 }
 
-/// Makes `command` start inside `namespaces`, which it joins in this order, with no signal blocked. A
-/// process that reads its signals from a descriptor blocks them, and a command would inherit that: a
-/// SIGTERM would not end it.
+/// Makes `command` start inside `namespaces`, which it joins in this order, with no signal blocked. A process
+/// that reads its signals from a descriptor blocks them, and a command would inherit that: a SIGTERM would
+/// not end it.
 pub fn join_on_exec(command: &mut Command, namespaces: Vec<OwnedFd>) {
     before_exec(command, move || {
         for namespace in &namespaces {
@@ -38,7 +37,7 @@ pub fn join_on_exec(command: &mut Command, namespaces: Vec<OwnedFd>) {
     });
 }
 
-/// Lets every signal through to the calling thread.
+/// Unblocks every signal for the calling thread.
 fn unblock_signals() -> io::Result<()> {
     // SAFETY: the set is plain data that `sigemptyset` fills before it is read; nothing else is touched.
     let unblocked = unsafe {
@@ -49,8 +48,8 @@ fn unblock_signals() -> io::Result<()> {
     check(unblocked)
 }
 
-/// Makes `command` start as root of a new user namespace, with a network, mounts and `/run` of its
-/// own. It does not start where it could not open TUN devices there.
+/// Makes `command` start as root of a new user namespace, with a network, mounts and `/run` of its own. The
+/// start fails if TUN devices could not be opened there.
 pub fn isolate_on_exec(command: &mut Command) {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
@@ -66,14 +65,14 @@ pub fn isolate_on_exec(command: &mut Command) {
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change(c"/", private)?;
         mount(c"braid", c"/run", c"tmpfs", MountFlags::empty(), None)?;
-        // The right to open it is the outer user's; better to learn now that it is missing.
+        // Opening it takes rights of the outer user; a missing right has to show now.
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         rustix::fs::open(c"/dev/net/tun", flags, Mode::empty())?;
         Ok(())
     });
 }
 
-/// Has the kernel kill what `command` starts when the thread that starts it ends.
+/// Makes the kernel kill the process of `command` when the thread that starts it ends.
 pub fn die_with_parent(command: &mut Command) {
     before_exec(command, || {
         Ok(rustix::process::set_parent_process_death_signal(Some(
@@ -82,9 +81,9 @@ pub fn die_with_parent(command: &mut Command) {
     });
 }
 
-/// Makes `command` start in a session of its own, where the terminal's interrupt does not reach, with
-/// nothing open but the standard streams: who waits for the end of a pipe, or of a lock, that this
-/// process was given does not wait for the command.
+/// Makes `command` start in a session of its own, which the terminal's interrupt does not reach, with nothing
+/// open but the standard streams. Another process that waits for the end of a pipe or a lock of this process
+/// does not wait for the command.
 pub fn detach_on_exec(command: &mut Command) {
     before_exec(command, || {
         // SAFETY: nothing is closed before the new program begins, which knows of none of these.
@@ -94,8 +93,8 @@ pub fn detach_on_exec(command: &mut Command) {
     });
 }
 
-/// Hooks of this module only: each makes system calls on what was made before the fork, and
-/// neither allocates nor locks.
+/// Runs a hook between fork and exec. Only hooks of this module qualify: they make system calls on values
+/// from before the fork, and neither allocate nor lock.
 fn before_exec(
     command: &mut Command,
     hook: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
@@ -111,7 +110,7 @@ fn write_raw(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Does `work` while the terminal's interrupt (SIGINT) is ignored.
+/// Runs `work` while the terminal's interrupt (SIGINT) is ignored.
 pub fn ignoring_interrupts<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: no handler is installed, the signal is ignored from now on.
     let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
@@ -121,10 +120,10 @@ pub fn ignoring_interrupts<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Reads a socket option into `value`, whose length is the most that is written.
+/// Reads a socket option into `value`, whose length bounds the bytes written.
 ///
 /// # Errors
-/// What `getsockopt` answers.
+/// Fails if `getsockopt` does.
 pub fn socket_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -146,11 +145,11 @@ pub fn socket_option(
     check(result)
 }
 
-/// Has a packet socket take what an interface, or each of them where that is 0, sends and receives of
-/// `protocol` (`ETH_P_…`).
+/// Makes a packet socket receive the packets of `protocol` (`ETH_P_…`) that an interface sends and receives,
+/// or those of all interfaces if `interface` is 0.
 ///
 /// # Errors
-/// What `bind` answers.
+/// Fails if `bind` does.
 pub fn bind_packet_socket(
     socket: BorrowedFd<'_>,
     protocol: libc::c_int,
@@ -172,15 +171,15 @@ pub fn bind_packet_socket(
     })
 }
 
-/// When the packet that was read last passed the kernel, of a socket that was asked before that one came:
-/// the first call has the kernel note it from then on. A packet without a note is taken to pass now.
+/// Returns the time at which the packet that was read last passed the kernel. The first call turns these
+/// timestamps on for the socket; a packet that came before gets the present time.
 ///
 /// # Errors
-/// `NotFound` where none has been read yet.
+/// Fails with `NotFound` if no packet has been read yet.
 pub fn packet_timestamp(socket: BorrowedFd<'_>) -> io::Result<SystemTime> {
-    /// asm-generic/sockios.h.
+    /// From asm-generic/sockios.h.
     const SIOCGSTAMPNS_OLD: libc::Ioctl = 0x8907;
-    // What it writes.
+    // The old request writes a `timespec` of two longs.
     const { assert!(size_of::<libc::timespec>() == 2 * size_of::<libc::c_long>()) };
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -191,10 +190,10 @@ pub fn packet_timestamp(socket: BorrowedFd<'_>) -> io::Result<SystemTime> {
     Ok(SystemTime::UNIX_EPOCH + Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Switches on a socket option that is an int.
+/// Switches on a socket option of type int.
 ///
 /// # Errors
-/// What `setsockopt` answers.
+/// Fails if `setsockopt` does.
 pub(crate) fn enable_socket_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -215,8 +214,8 @@ pub(crate) fn enable_socket_option(
     check(result)
 }
 
-/// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99), or failing that at least
-/// rids its timers of their slack (50 µs by default). Answers whether it is SCHED_FIFO.
+/// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99). In any case it removes the slack of
+/// the thread's timers (50 µs by default). Returns whether the thread is under SCHED_FIFO.
 pub fn become_realtime(priority: i32) -> bool {
     let parameter = libc::sched_param {
         sched_priority: priority,
@@ -229,7 +228,7 @@ pub fn become_realtime(priority: i32) -> bool {
     realtime
 }
 
-/// Gives memory that is free back to the system, where the allocator is one that keeps it.
+/// Returns free memory to the system, if the allocator is glibc's, which keeps it.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes an integer only; the allocator's own locks keep other threads out.
@@ -238,10 +237,10 @@ pub(crate) fn give_back_memory() {
     }
 }
 
-/// Returns whether the system's clock is kept right by another one, as by NTP.
+/// Returns whether the system's clock is synchronised, for example by NTP.
 ///
 /// # Errors
-/// Where the system does not say.
+/// Fails if the system does not tell.
 pub(crate) fn clock_is_synchronised() -> io::Result<bool> {
     // SAFETY: `timex` is plain data, for which all zeroes is a valid value.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };
@@ -252,11 +251,11 @@ pub(crate) fn clock_is_synchronised() -> io::Result<bool> {
     }
 }
 
-/// Attaches `device`, an open `/dev/net/tun`, to a new device `name` of the calling thread's
-/// network namespace, whose packets stand behind a `virtio_net_hdr`.
+/// Attaches `device`, an open `/dev/net/tun`, to a new device `name` of the calling thread's network
+/// namespace. Each packet has a `virtio_net_hdr` in front of it.
 ///
 /// # Errors
-/// `InvalidInput` where `name` cannot name an interface; what the system refused.
+/// Fails with `InvalidInput` if `name` cannot name an interface, and if the system refuses.
 pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', ' ', '\0', '%']) {
         let message = format!("`{name}` cannot name an interface");
@@ -276,7 +275,7 @@ pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
 /// Tells the kernel which offloads (`TUN_F_…`) the reader of a TUN device understands.
 ///
 /// # Errors
-/// `InvalidInput` where the kernel does not know one.
+/// Fails with `InvalidInput` if the kernel does not know one.
 pub(crate) fn set_tun_offload(device: &OwnedFd, offloads: libc::c_uint) -> io::Result<()> {
     let offloads = libc::c_ulong::from(offloads);
     // SAFETY: the descriptor is open, and this request takes its argument by value.

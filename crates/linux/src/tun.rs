@@ -1,9 +1,9 @@
 //! TUN devices with segmentation and receive offload.
 //!
 //! Every packet carries a `virtio_net_hdr`, so that a super-segment of up to 64 kB crosses the
-//! kernel's stack as one buffer in both directions. The device is driven by its own few ioctls:
-//! libraries that offer TUN offload cut and merge super-segments in user space, which is the copy
-//! and the per-packet cost this is here to avoid.
+//! kernel's stack as one buffer in both directions. The device is driven by its own few ioctls: libraries
+//! that offer TUN offload cut and merge super-segments in user space, at the very cost per copy and per
+//! packet that offload avoids.
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,41 +17,40 @@ use braid_engine::{RxMeta, Transmit, TxChecksum};
 use crate::net::{Result, SystemError};
 use crate::sys;
 
-/// Bytes of the `virtio_net_hdr` in front of each packet (the size without `num_buffers`, which
-/// is the device's default).
+/// Bytes of the `virtio_net_hdr` in front of each packet: the device's default size, without `num_buffers`.
 pub const VNET_HDR_LEN: usize = 10;
-/// Largest packet the kernel hands over or takes.
+/// Largest packet that the kernel delivers or takes, bytes.
 const MAX_PACKET: usize = 65_535;
 const _: () = assert!(MAX_PACKET <= PacketBuffer::CAPACITY);
 
-/// Flag, in the first byte of that header, that the checksum is open: it holds the sum over the
-/// pseudo-header.
+/// Flag in the header's first byte: the packet's checksum field holds only the sum over the pseudo-header.
 pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
+// The rest of the flags and the kinds of segmentation, from linux/virtio_net.h.
 const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
 const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
 const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
 const VIRTIO_NET_HDR_GSO_TCPV6: u8 = 4;
 const VIRTIO_NET_HDR_GSO_ECN: u8 = 0x80;
 
-/// Sends and receives IP packets with their offload state.
+/// A device that sends and receives IP packets with their offload state.
 pub trait PacketIo {
-    /// What to wait on for packets.
+    /// Returns the descriptor that is readable when packets have come.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Hands one packet or super-segment to the device, without copying the payload before.
+    /// Hands one packet or super-segment to the device, without copying the payload first.
     ///
     /// # Errors
-    /// As the system says; the packet is lost then, as it may be on any link.
+    /// Fails if the system refuses; the packet is lost then, as it may be on any link.
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()>;
 
-    /// The next packet, `None` where there is none now.
+    /// Returns the next packet; `None` if there is none now.
     ///
     /// # Errors
-    /// As the system says, and `InvalidData` for a malformed offload header; the packet is gone.
+    /// Fails if the system does, and with `InvalidData` for a malformed offload header; the packet is gone.
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>>;
 }
 
-/// A device that is lent, so that it outlives what drives it.
+/// A borrowed device, which outlives its driver.
 impl<P: PacketIo> PacketIo for &mut P {
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
@@ -66,7 +65,7 @@ impl<P: PacketIo> PacketIo for &mut P {
     }
 }
 
-/// Which offloads a device has.
+/// The offloads of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
     /// Checksums, and TCP segmentation over IPv4 and IPv6, in both directions.
@@ -84,11 +83,11 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Creates the device `name` (1 to 15 bytes) in the network namespace of the calling thread.
-    /// It is down and has no address.
+    /// Creates the device `name` (1 to 15 bytes) in the network namespace of the calling thread. The device
+    /// is down and has no address.
     ///
     /// # Errors
-    /// Where `/dev/net/tun` is missing or may not be opened, or the name is taken.
+    /// Fails if `/dev/net/tun` is missing or may not be opened, or if the name is taken.
     pub fn create(name: &str) -> Result<Tun> {
         let fd = open_device(name)?;
         let mut tun = Tun {
@@ -103,10 +102,10 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Tells the kernel which offloads this end understands, that is, what it may hand over.
+    /// Tells the kernel which offloads this end understands, so that packets may come with them.
     ///
     /// # Errors
-    /// `InvalidInput` where the kernel does not know an offload.
+    /// Fails with `InvalidInput` if the kernel does not know an offload.
     pub fn set_offload(&mut self, offload: Offload) -> io::Result<()> {
         let flags = match offload {
             Offload::Segmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
@@ -117,7 +116,7 @@ impl Tun {
         Ok(())
     }
 
-    /// The offloads in force.
+    /// Returns the offloads in force.
     pub fn offload(&self) -> Offload {
         self.offload
     }
@@ -134,7 +133,7 @@ impl PacketIo for Tun {
         parts.push(IoSlice::new(&vnet));
         parts.push(IoSlice::new(transmit.header));
         parts.extend(transmit.payload.iter().map(|p| IoSlice::new(p)));
-        // A TUN takes a packet whole or not at all.
+        // A TUN device takes a packet whole or not at all, so there is no short write to handle.
         rustix::io::writev(&self.fd, &parts)?;
         Ok(())
     }
@@ -171,12 +170,12 @@ fn open_device(name: &str) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A new TUN device `name` of the calling thread's network namespace for whoever carries packets
-/// as they are: one a read or write, never larger than its MTU, each behind
-/// [`VNET_HDR_LEN`] bytes of a header that says whether its checksum is still open.
+/// Opens a TUN device `name` in the calling thread's network namespace for programs that only carry packets.
+/// Each read or write is one packet, never larger than the MTU, behind a header of [`VNET_HDR_LEN`] bytes
+/// that tells whether its checksum is still open.
 ///
 /// # Errors
-/// As [`Tun::create`].
+/// Fails as [`Tun::create`] does.
 pub fn open_plain(name: &str) -> Result<OwnedFd> {
     let fd = open_device(name)?;
     let set = sys::set_tun_offload(&fd, libc::TUN_F_CSUM);
@@ -198,7 +197,7 @@ struct VnetHdr {
 impl VnetHdr {
     fn of(transmit: &Transmit<'_>) -> VnetHdr {
         let mut hdr = VnetHdr {
-            // How much of the packet the kernel makes contiguous: it edits headers only.
+            // Bytes that the kernel makes contiguous: it edits headers only.
             hdr_len: u16::try_from(transmit.header.len()).unwrap_or(0),
             ..VnetHdr::default()
         };
@@ -241,14 +240,14 @@ impl VnetHdr {
         }
     }
 
-    /// `None` for a kind of segmentation that was not asked for.
+    /// Returns the offload state; `None` for a kind of segmentation that was not requested.
     fn meta(&self) -> Option<RxMeta> {
         let gso_size = match self.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
             VIRTIO_NET_HDR_GSO_NONE => 0,
             VIRTIO_NET_HDR_GSO_TCPV4 | VIRTIO_NET_HDR_GSO_TCPV6 => self.gso_size,
             _ => return None,
         };
-        // NEEDS_CSUM: the packet never left this machine, so nobody summed it and nothing can
+        // NEEDS_CSUM: the packet never left this machine, so its checksum was never computed, and nothing can
         // have damaged it.
         let trusted = VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID;
         Some(RxMeta {

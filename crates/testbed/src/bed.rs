@@ -22,11 +22,11 @@ use crate::layout::{InterfaceLayout, SegmentKind};
 use crate::spec::Spec;
 use crate::testbed::{Options, Testbed};
 
-/// Between two looks at something that is about to happen.
+/// Interval between two looks at a condition that is waited for.
 pub const POLL: Duration = Duration::from_millis(50);
 
-/// How the description of a network with a user behind a box goes on after its name. The user knows of
-/// no link: its gateway is the box.
+/// The part of a description, after its name, that has a user behind a box. The user knows no links: its
+/// gateway is the box.
 pub const USER: &str = r#"
 congestion = "cubic"
 
@@ -68,8 +68,8 @@ name = "backbone"
 hosts = ["internet", "server", "content"]
 "#;
 
-/// A testbed called `name`: user, box, two links of these rates and delays, a router, server and
-/// content host.
+/// Returns the description of a testbed called `name`: user, box, two links of these rates and delays, a
+/// router, server and content host.
 pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     let links = (1..).zip(links).map(|(n, (rate, delay))| {
         format!(
@@ -81,7 +81,7 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     format!("name = \"{name}\"\n{USER}{HOSTS}{links}")
 }
 
-/// The same with links that nothing holds back.
+/// Returns the same description with plain LANs in place of the emulated links.
 pub fn unshaped(name: &str) -> String {
     let links =
         (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
@@ -89,10 +89,10 @@ pub fn unshaped(name: &str) -> String {
     format!("name = \"{name}\"\n{USER}{HOSTS}{links}")
 }
 
-/// Reads a description that stands in no file.
+/// Reads a description that is not in a file.
 ///
 /// # Errors
-/// It is wrong.
+/// Fails if the description is wrong.
 pub fn spec(description: &str) -> Result<Spec, Error> {
     Ok(Spec::parse(description, Path::new("testbed.toml"))?)
 }
@@ -101,7 +101,7 @@ pub fn spec(description: &str) -> Result<Spec, Error> {
 pub struct Bed {
     /// The testbed.
     pub testbed: Testbed,
-    /// Whether there is no more waiting.
+    /// Returns true once waiting has to end.
     interrupted: Box<dyn Fn() -> bool>,
 }
 
@@ -114,10 +114,10 @@ impl std::fmt::Debug for Bed {
 }
 
 impl Bed {
-    /// Builds it. `interrupted` is asked whenever something is waited for.
+    /// Builds the testbed. `interrupted` is asked during every wait.
     ///
     /// # Errors
-    /// As [`Testbed::up`].
+    /// Fails as [`Testbed::up`] does.
     pub fn up(
         spec: Spec,
         options: Options,
@@ -129,28 +129,28 @@ impl Bed {
         })
     }
 
-    /// The address of a host that has only one, or the first of them.
+    /// Returns the IPv4 address of a host's first interface.
     ///
     /// # Errors
-    /// There is no such host, or it has none.
+    /// Fails if there is no such host, or it has no interface.
     pub fn address(&self, host: &str) -> Result<IpAddr, Error> {
         self.interface(host, |_| true)
             .map(|interface| interface.address4.into())
     }
 
-    /// The address of a host on its first LAN.
+    /// Returns the IPv4 address of a host on its first LAN.
     ///
     /// # Errors
-    /// There is no such host, or it is on no LAN.
+    /// Fails if there is no such host, or it is on no LAN.
     pub fn lan_address(&self, host: &str) -> Result<IpAddr, Error> {
         self.interface(host, |i| i.kind == SegmentKind::Lan)
             .map(|i| i.address4.into())
     }
 
-    /// The first interface of a host that is wanted.
+    /// Returns the first interface of a host for which `wanted` returns true.
     ///
     /// # Errors
-    /// There is no such host, or it has none.
+    /// Fails if there is no such host, or no such interface.
     pub fn interface(
         &self,
         host: &str,
@@ -163,18 +163,18 @@ impl Bed {
         })
     }
 
-    /// A command that runs on a host.
+    /// Returns a command that runs on a host.
     ///
     /// # Errors
-    /// There is no such host.
+    /// Fails if there is no such host.
     pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
         self.testbed.exec(host, program)
     }
 
-    /// Waits.
+    /// Waits for `time`.
     ///
     /// # Errors
-    /// There is no more waiting.
+    /// Fails if waiting is interrupted.
     pub fn sleep(&self, time: Duration) -> Result<(), Error> {
         let end = Instant::now() + time;
         loop {
@@ -192,7 +192,7 @@ impl Bed {
     /// Waits until `condition` holds.
     ///
     /// # Errors
-    /// It does not within `longest`, cannot any more, or there is no more waiting.
+    /// Fails if the condition does not hold within `longest` or returns an error, or if waiting is interrupted.
     pub fn wait_for(
         &mut self,
         what: &str,
@@ -212,7 +212,7 @@ impl Bed {
     /// Starts box or server and waits until it serves.
     ///
     /// # Errors
-    /// It ends, or takes longer than `longest`.
+    /// Fails if the process ends, or takes longer than `longest`.
     pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Error> {
         let earlier = self.log(host).len();
         self.testbed.start(host)?;
@@ -222,19 +222,19 @@ impl Bed {
                 let text = format!("the {host} ended while it started:\n{log}");
                 return Err(Error::InVain(text));
             }
-            // It is empty where it could not be read just now.
+            // The log is shorter than before if it could not be read just now.
             let since = log.get(earlier..).unwrap_or_default();
             Ok(since.lines().any(|line| line.ends_with(READY)))
         })
     }
 
-    /// Waits until the box takes connections in: once it has heard of the server, it listens.
+    /// Waits until the box intercepts connections: it listens once it has reached the server.
     ///
     /// # Errors
-    /// It takes longer than `longest`.
+    /// Fails if that takes longer than `longest`.
     pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Error> {
         self.wait_for("the box to reach the server", longest, |bed| {
-            // Where users' connections are taken in; others may listen elsewhere.
+            // The address of the intercepting listener; other programs may listen elsewhere.
             let only = ["-Hltn", "src", "127.0.0.1"];
             let listening = bed.exec("box", "ss")?.args(only).output();
             let listening = listening.map_err(|e| Error::system("run ss", e))?;
@@ -242,16 +242,16 @@ impl Bed {
         })
     }
 
-    /// Bytes that each of these links has carried so far towards the host it is from.
+    /// Returns the bytes that each of these links has delivered towards its `from` end.
     ///
     /// # Errors
-    /// There is no such link.
+    /// Fails if there is no such link.
     pub fn carried_back(&self, links: &[&str]) -> Result<Vec<u64>, Error> {
         let bytes = |link: &&str| Ok(self.testbed.link_status(link)?.reverse.bytes_delivered);
         links.iter().map(bytes).collect()
     }
 
-    /// What the process of a host wrote so far.
+    /// Returns what the process of a host has written so far.
     pub fn log(&mut self, host: &str) -> String {
         let hosts = self.testbed.status().map(|status| status.hosts);
         let mut hosts = hosts.unwrap_or_default().into_iter();

@@ -1,4 +1,4 @@
-//! What packets pass a host, or one of its interfaces.
+//! Capture of the packets that pass a host, or one of its interfaces.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -16,27 +16,27 @@ use crate::error::Error;
 use crate::netns;
 use crate::testbed::Testbed;
 
-/// Largest packet: one that GRO has joined.
+/// Largest packet, bytes: GRO joins segments to 64 KiB at most.
 const LARGEST: usize = 1 << 16;
-/// Packets kept at most; one more is an error.
+/// Most packets that are kept; one more is an error.
 const MOST: usize = 200_000;
 /// Bytes of packets that may wait to be read.
 const WAITING: usize = 16 << 20;
-/// How often it is looked whether to end.
+/// Interval of looks at the flag that ends the capture.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A packet that passed a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// When it passed the kernel, however much later it was read here: for one that was received, when it
-    /// came, so that it may be before that of the one sent before it.
+    /// The time at which the packet passed the kernel, however late it was read here. A received packet has
+    /// its time of arrival, which may be earlier than the time of the packet before it in the list.
     pub at: SystemTime,
     /// The packet, from its IP header on.
     pub bytes: Vec<u8>,
 }
 
-/// Takes down every packet that an interface of a host, or any of them, sends or receives, until it is
-/// finished or dropped.
+/// Records every packet that one interface of a host, or any of them, sends or receives, until it is finished
+/// or dropped.
 #[derive(Debug)]
 pub struct Capture {
     ending: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins on all interfaces of `host`: what it forwards is there twice.
+    /// Starts on all interfaces of `host`. Packets that the host forwards appear twice.
     ///
     /// # Errors
     ///
@@ -53,11 +53,11 @@ impl Capture {
         Capture::start_where(testbed, host, None)
     }
 
-    /// Begins on one interface of `host`.
+    /// Starts on one interface of `host`.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchHost`], [`Error::System`], also where there is no such interface.
+    /// [`Error::NoSuchHost`]; [`Error::System`], also if there is no such interface.
     pub fn start_on(testbed: &Testbed, host: &str, interface: &str) -> Result<Capture, Error> {
         Capture::start_where(testbed, host, Some(interface))
     }
@@ -69,16 +69,17 @@ impl Capture {
     ) -> Result<Capture, Error> {
         let namespace = &testbed.layout().host(host)?.namespace;
         let socket = netns::run_inside(namespace, || {
-            // Of no protocol until it is bound: else it had packets of other interfaces by then.
+            // Without a protocol the socket gets no packets before it is bound. Otherwise it would queue
+            // packets of other interfaces until then.
             let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
             let interface = interface.map(|name| name_to_index(&socket, name));
-            // Only root of the whole system may have more than everybody may.
+            // Only root of the initial user namespace may exceed `net.core.rmem_max`.
             if set_socket_recv_buffer_size_force(&socket, WAITING).is_err() {
                 socket.set_recv_buffer_size(WAITING)?;
             }
             socket.set_read_timeout(Some(PATIENCE))?;
             let interface = interface.transpose()?.unwrap_or(0);
-            // There is none yet, but the kernel is to note it from now on.
+            // No packet has come yet, but the first call makes the kernel take timestamps from now on.
             let asked = sys::packet_timestamp(socket.as_fd());
             if let Err(e) = asked
                 && e.kind() != io::ErrorKind::NotFound
@@ -98,11 +99,11 @@ impl Capture {
         })
     }
 
-    /// Ends it, and returns the packets in the order in which they were seen: all that have passed.
+    /// Ends the capture, and returns all packets that have passed, in the order in which they were seen.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] where packets could not be read, or came faster or were more than are kept.
+    /// [`Error::System`] if packets could not be read, came too fast, or were more than are kept.
     pub fn finish(mut self) -> Result<Vec<Captured>, Error> {
         let packets = self.join();
         packets.map_err(|e| Error::system("capture packets", e))
@@ -120,7 +121,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Nobody wants the packets any more, nor what was wrong with them.
+        // Neither the packets nor an error matter to a capture that is dropped.
         let _ = self.join();
     }
 }
@@ -131,7 +132,7 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
     let mut ends = false;
     loop {
         if !ends && ending.load(Ordering::Acquire) {
-            // What waits is still read.
+            // Packets that wait are still read.
             ends = true;
             socket.set_nonblocking(true)?;
         }
@@ -155,7 +156,7 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
     }
 }
 
-/// How many packets found no room (`tp_drops` of `struct tpacket_stats`, linux/if_packet.h).
+/// Returns the number of packets that found no room (`tp_drops` of `struct tpacket_stats`, linux/if_packet.h).
 fn dropped(socket: &Socket) -> io::Result<u32> {
     let mut stats = [[0; 4]; 2];
     let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);

@@ -1,4 +1,4 @@
-//! Changes of a link, as said in the file by its schedule, and by `set`.
+//! Changes of a link, from the schedule in the file or by `set`.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -16,18 +16,18 @@ use crate::error::Error;
 /// A change of a running link.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {
-    /// First starts the link anew, as the file has it: what it holds is dropped, and counters,
-    /// traces, schedule and random streams begin.
+    /// Restarts the link first, as the file describes it: packets in it are dropped, and counters, traces,
+    /// schedule and random streams begin anew.
     pub restart: bool,
-    /// New settings; what is `None` stays.
+    /// New settings; those that are `None` stay.
     pub model: LinkModel,
-    /// Carry packets or drop them all, silently: the interfaces stay up.
+    /// True to carry packets, false to drop them all silently. The interfaces stay up.
     pub up: Option<bool>,
 }
 
 impl LinkChange {
-    /// Reads `rate=… trace=… delay=… jitter=… queue=… codel=… loss=… reorder=… duplicate=…
-    /// corrupt=… up down restart` in any order. A trace is to be [loaded](Self::load) yet.
+    /// Reads `rate=… trace=… delay=… jitter=… queue=… codel=… loss=… reorder=… duplicate=… corrupt=… up down
+    /// restart` in any order. A trace has to be [loaded](Self::load) afterwards.
     ///
     /// # Errors
     ///
@@ -71,11 +71,11 @@ impl LinkChange {
 /// An entry of a link's schedule: `"10s rate=1Mbit/s loss=5%"`, `"12s forward down"`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScheduledChange {
-    /// When, from the start of the link.
+    /// Time from the start of the link.
     pub at: Duration,
-    /// Which direction; both where absent.
+    /// The direction that changes; `None` for both.
     pub direction: Option<Direction>,
-    /// What.
+    /// The change.
     pub change: LinkChange,
 }
 

@@ -1,4 +1,4 @@
-//! A testbed in a process of its own, and the socket to talk to it.
+//! A testbed in a process of its own, and its control socket.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -40,7 +40,7 @@ const REQUEST_LEN: usize = 64 << 10;
 /// Longest answer, bytes.
 const ANSWER_LEN: usize = 1 << 20;
 
-/// What the daemon writes to its standard output once the testbed is up.
+/// The line that the daemon writes to its standard output once the testbed is up.
 const READY: &str = "ready";
 
 #[derive(Serialize, Deserialize)]
@@ -68,7 +68,7 @@ enum Answer {
 ///
 /// # Errors
 ///
-/// [`Error::Busy`], or [`Error::Daemon`] with what the daemon said before it ended.
+/// [`Error::Busy`], or [`Error::Daemon`] with the daemon's message before it ended.
 pub fn spawn_daemon<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
@@ -83,7 +83,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    // Else the terminal's interrupt would end the daemon along with whatever runs in the foreground.
+    // Otherwise the terminal's interrupt would end the daemon together with the program in the foreground.
     sys::detach_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
     let mut said = String::new();
@@ -101,21 +101,21 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     }
 }
 
-/// The daemon itself: brings the testbed up, says so to [`spawn_daemon`] on its standard output,
-/// answers on the control socket, and returns once a client asked it to end or a SIGTERM or SIGINT
-/// came; everything is removed then. To be called with no other thread running and with nothing
-/// written to standard output. Moves to a user namespace first if it is not root.
+/// Runs the daemon: brings the testbed up, reports that to [`spawn_daemon`] on standard output, and answers
+/// on the control socket. Returns once a client asks for the end or a SIGTERM or SIGINT comes, after
+/// everything was removed. Must be called before any other thread is started and before anything is written
+/// to standard output. Moves to a user namespace first if it is not root.
 ///
 /// # Errors
 ///
-/// As of [`Testbed::up`]; they have been told to [`spawn_daemon`] already.
+/// As [`Testbed::up`]; [`spawn_daemon`] has got the message already.
 pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
     let up = || -> Result<(Testbed, UnixListener, Signals), Error> {
         let step = |e| Error::system("set up the testbed's daemon", e);
         let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
         let signals = Signals::take_over().map_err(step)?;
         let name = spec.name.to_string();
-        // Outside a user namespace nobody could find what a killed daemon left in it.
+        // From outside a user namespace, nobody could find the remains of a killed daemon in it.
         let mortal = capability == Capability::UserNamespace;
         let testbed = Testbed::up_with(spec, options, mortal)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
@@ -181,7 +181,7 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         }
         let answer = answer(&mut testbed, request);
         let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
-        // The client may have gone away; that is its own affair.
+        // A client that has gone away needs no answer.
         let _ = lines::write(&stream, &answer, CLIENT_TIME);
     }
 }
@@ -194,7 +194,7 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
             direction,
             mut change,
         } => {
-            // Read again here, since the contents of a trace do not travel; its path is absolute.
+            // Loaded again here, since the contents of a trace are not sent; its path is absolute.
             change.load("/".as_ref())?;
             testbed.set(&link, direction, &change)?;
         }
@@ -212,7 +212,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the testbed named `name`.
+    /// Returns a client of the testbed named `name`.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl Client {
         Ok(client)
     }
 
-    /// As [`Testbed::status`].
+    /// Returns the testbed's status, as [`Testbed::status`] does.
     ///
     /// # Errors
     ///
@@ -239,11 +239,11 @@ impl Client {
         }
     }
 
-    /// As [`Testbed::exec`]; also works from outside the daemon's user namespace.
+    /// Returns a command as [`Testbed::exec`] does; also works from outside the daemon's user namespace.
     ///
     /// # Errors
     ///
-    /// As of [`Testbed::exec`].
+    /// As [`Testbed::exec`].
     pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
         let status = self.status()?;
         let Some(namespace) = status
@@ -261,11 +261,11 @@ impl Client {
         Ok(command)
     }
 
-    /// As [`Testbed::set`].
+    /// Changes a link as [`Testbed::set`] does.
     ///
     /// # Errors
     ///
-    /// As of [`Testbed::set`].
+    /// As [`Testbed::set`].
     pub fn set(
         &self,
         link: &str,
@@ -279,20 +279,20 @@ impl Client {
         })
     }
 
-    /// As [`Testbed::start`].
+    /// Starts a host's process as [`Testbed::start`] does.
     ///
     /// # Errors
     ///
-    /// As of [`Testbed::start`].
+    /// As [`Testbed::start`].
     pub fn start(&self, host: &str) -> Result<(), Error> {
         self.order(&Request::Start(host.to_owned()))
     }
 
-    /// As [`Testbed::restart`].
+    /// Restarts a host's process as [`Testbed::restart`] does.
     ///
     /// # Errors
     ///
-    /// As of [`Testbed::restart`].
+    /// As [`Testbed::restart`].
     pub fn restart(&self, host: &str) -> Result<(), Error> {
         self.order(&Request::Restart(host.to_owned()))
     }
@@ -316,8 +316,8 @@ impl Client {
     }
 }
 
-/// Makes `command` start in a namespace as the daemon `pid` sees it: if that one has a user
-/// namespace of its own, in it, with its mounts.
+/// Makes `command` start in a namespace as the daemon `pid` sees it. If the daemon has a user namespace of
+/// its own, the command starts in that one, with its mounts.
 fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
     let open_file =
         |what: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{what}"))?.into());
@@ -326,16 +326,16 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
     if same {
         return netns::enter_on_exec(command, namespace);
     }
-    // What the namespace is mounted on is seen by the daemon alone.
+    // Only the daemon sees the mount of the namespace.
     let network = open_file(&format!("root/run/netns/{namespace}"))?;
     let namespaces = vec![open_file("ns/user")?, open_file("ns/mnt")?, network];
     sys::join_on_exec(command, namespaces);
     Ok(())
 }
 
-/// Takes the testbed named `name` down, whoever made it and whether that one still lives: asks
-/// its daemon to end if there is one, then removes whatever is left: processes, namespaces, state
-/// directory. Succeeds when there is nothing to do.
+/// Takes the testbed named `name` down, whichever process made it and whether it still lives. Asks the daemon
+/// to end if there is one, then removes what remains: processes, namespaces, state directory. Succeeds if
+/// there is nothing to do.
 ///
 /// # Errors
 ///
@@ -345,8 +345,8 @@ pub fn down(name: &str) -> Result<(), Error> {
     leftovers::remove(name)
 }
 
-/// Asks the daemon of testbed `name` to end and waits for it, kills it if it does not; nothing if
-/// there is none.
+/// Asks the daemon of testbed `name` to end, waits for its end, and kills it if it hangs. Does nothing if
+/// there is no daemon.
 fn stop_daemon(name: &str) -> Result<(), Error> {
     let client = match Client::connect(name) {
         Ok(client) => client,
@@ -362,7 +362,7 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
         killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }
     match result {
-        // It died on the way; what it left is removed by the caller.
+        // The daemon died meanwhile; the caller removes what remains.
         Err(Error::System { .. }) => Ok(()),
         other => other,
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, by who can mend it.
+//! The errors of a testbed.
 
 use std::fmt;
 use std::io;
@@ -8,42 +8,42 @@ use braid_units::ConfigError;
 
 use crate::netns::Reason;
 
-/// Why a testbed operation failed.
+/// The reasons why an operation on a testbed failed.
 #[derive(Debug)]
 pub enum Error {
     /// The testbed file is wrong.
     Spec(ConfigError),
-    /// The testbed has no host of this name; the second field lists those it has.
+    /// The testbed has no host of this name; the second field lists the hosts.
     NoSuchHost(String, Vec<String>),
-    /// The testbed has no link of this name; the second field lists those it has.
+    /// The testbed has no link of this name; the second field lists the links.
     NoSuchLink(String, Vec<String>),
     /// This host runs no process of its own; the second field says why.
     NoProcess(String, String),
-    /// A value handed to `set` makes no sense.
+    /// A value for `set` is wrong.
     BadChange(String),
     /// A testbed of this name is already up.
     Busy(String),
     /// No testbed of this name is up.
     NotUp(String),
-    /// Network namespaces are not to be had here.
+    /// This process cannot make network namespaces.
     NotCapable(Reason),
     /// The system refused a step.
     System {
-        /// What was being done.
+        /// The step, for messages.
         step: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What the daemon answered, as text.
+    /// The daemon's message.
     Daemon(String),
-    /// What was waited for has not come.
+    /// A condition did not come true in time.
     InVain(String),
-    /// Whoever waited was told not to wait any longer.
+    /// The wait was interrupted.
     Interrupted,
 }
 
 impl Error {
-    /// A refused step.
+    /// Returns the error of a refused step.
     pub(crate) fn system(step: impl Into<String>, source: io::Error) -> Self {
         Error::System {
             step: step.into(),

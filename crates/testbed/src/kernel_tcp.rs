@@ -1,5 +1,5 @@
-//! Kernel stream sockets with the transport and the congestion control named for each: the other
-//! end of tests, and the yardstick of measurements.
+//! Kernel stream sockets with a chosen transport and congestion control: the peer in tests, and the yardstick
+//! of measurements.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-/// What a socket speaks.
+/// The protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Plain TCP.
@@ -20,14 +20,13 @@ pub enum Transport {
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
-/// A connection that takes longer to open is given up: by then Linux has sent five SYNs, and goes on
-/// for two minutes.
+/// Time that a connection attempt may take: by then Linux has sent five SYNs, and would go on for two minutes.
 const OPENING: Duration = Duration::from_secs(20);
 
 /// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
 ///
 /// # Errors
-/// What the system refused; `NotFound` for an unknown congestion control.
+/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
 pub fn listen(
     address: SocketAddr,
     transport: Transport,
@@ -40,20 +39,20 @@ pub fn listen(
     Ok(socket.into())
 }
 
-/// The next connection of `listener`.
+/// Returns the next connection of `listener`.
 ///
 /// # Errors
-/// What the system refused; `NotFound` for an unknown congestion control.
+/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
 pub fn accept(listener: &TcpListener, congestion: &str) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept()?;
     SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes())?;
     Ok(stream)
 }
 
-/// The next connection of `listener`; `None` if none comes within `time`.
+/// Returns the next connection of `listener`; `None` if none comes within `time`, or if a signal comes first.
 ///
 /// # Errors
-/// What the system refused; `NotFound` for an unknown congestion control.
+/// Fails if the system refuses; with `NotFound` for an unknown congestion control.
 pub fn accept_within(
     listener: &TcpListener,
     congestion: &str,
@@ -68,19 +67,18 @@ pub fn accept_within(
     }
 }
 
-/// Makes the connection end by a reset as soon as `stream` is dropped: nothing of it is sent
-/// afterwards.
+/// Makes the connection end by a reset as soon as `stream` is dropped: no more data is sent then.
 ///
 /// # Errors
-/// What the system refused.
+/// Fails if the system refuses.
 pub fn reset_on_drop(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
-/// The congestion control that a socket really has.
+/// Returns the congestion control that a socket really has.
 ///
 /// # Errors
-/// What the system refused.
+/// Fails if the system refuses.
 pub fn congestion(stream: &TcpStream) -> io::Result<String> {
     let name = SockRef::from(stream).tcp_congestion()?;
     let end = name
@@ -90,10 +88,10 @@ pub fn congestion(stream: &TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// A connected socket.
+/// Returns a connected socket, bound to `bind` if there is one.
 ///
 /// # Errors
-/// What the system refused; `NotFound` for an unknown congestion control; `TimedOut` after 20 s.
+/// Fails if the system refuses; with `NotFound` for an unknown congestion control; with `TimedOut` after 20 s.
 pub fn connect(
     address: SocketAddr,
     bind: Option<SocketAddr>,
@@ -108,11 +106,10 @@ pub fn connect(
     Ok(socket.into())
 }
 
-/// Makes reads and writes fail that make no progress for so long.
-/// Zero waits for ever.
+/// Makes reads and writes fail that make no progress for `stall`. Zero waits for ever.
 ///
 /// # Errors
-/// What the system refused.
+/// Fails if the system refuses.
 pub fn set_stall(stream: &TcpStream, stall: Duration) -> io::Result<()> {
     let stall = (!stall.is_zero()).then_some(stall);
     stream.set_read_timeout(stall)?;
@@ -125,7 +122,7 @@ fn open(address: SocketAddr, transport: Transport, congestion: &str) -> io::Resu
         Transport::Mptcp => Protocol::MPTCP,
     };
     if transport == Transport::Mptcp {
-        // A Multipath TCP socket takes any name and finds out with its first subflow.
+        // A Multipath TCP socket takes any name and fails with its first subflow only, so a TCP socket tries it.
         open(address, Transport::Tcp, congestion)?;
     }
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;

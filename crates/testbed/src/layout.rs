@@ -1,4 +1,4 @@
-//! Who is where: namespaces, interfaces and addresses, resolved from the file.
+//! Namespaces, interfaces and addresses of the hosts, resolved from the file.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -24,9 +24,9 @@ pub struct HostLayout {
     pub name: String,
     /// Role in the file.
     pub role: Role,
-    /// When its process starts.
+    /// The time at which its process starts.
     pub start: Start,
-    /// Its network namespace, `<testbed>.<host>`, as `ip netns` knows it.
+    /// Its network namespace, `<testbed>.<host>`, as named for `ip netns`.
     pub namespace: String,
     /// Interfaces: LANs first, then links, in the order of the file.
     pub interfaces: Vec<InterfaceLayout>,
@@ -39,7 +39,7 @@ pub struct HostLayout {
 pub struct InterfaceLayout {
     /// Name of the interface, which is the name of its segment.
     pub name: String,
-    /// What kind of segment it is on.
+    /// The kind of its segment.
     pub kind: SegmentKind,
     /// IPv4 address.
     pub address4: Ipv4Addr,
@@ -49,9 +49,9 @@ pub struct InterfaceLayout {
     pub subnet4: Ipv4Net,
     /// IPv6 network.
     pub subnet6: Ipv6Net,
-    /// The host's gateway, or the first of them, on this segment, if it is there: the next hop for IPv4.
+    /// The host's first gateway on this segment, if there is one: the next hop for IPv4.
     pub gateway4: Option<Ipv4Addr>,
-    /// The same for IPv6.
+    /// The next hop for IPv6.
     pub gateway6: Option<Ipv6Addr>,
     /// The other hosts on the segment, with their addresses.
     pub neighbours: Vec<(String, Ipv4Addr, Ipv6Addr)>,
@@ -60,7 +60,7 @@ pub struct InterfaceLayout {
 /// Kinds of segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// Without emulation.
+    /// A plain LAN, without emulation.
     Lan,
     /// An emulated link.
     Link,
@@ -78,11 +78,11 @@ pub(crate) struct Segment {
 }
 
 impl Layout {
-    /// Gives every interface its addresses.
+    /// Computes the addresses of all interfaces.
     ///
     /// # Errors
     ///
-    /// Networks that overlap or are too small for their hosts.
+    /// Fails if networks overlap or are too small for their hosts.
     pub fn resolve(spec: &Spec) -> Result<Layout, ConfigError> {
         let segments = segments(spec)?;
         let hosts = spec
@@ -106,7 +106,7 @@ impl Layout {
         })
     }
 
-    /// The host named `name`.
+    /// Returns the host named `name`.
     ///
     /// # Errors
     ///
@@ -118,21 +118,21 @@ impl Layout {
         })
     }
 
-    /// The first host of a role.
+    /// Returns the first host of a role.
     pub fn first(&self, role: Role) -> Option<&HostLayout> {
         self.hosts.iter().find(|h| h.role == role)
     }
 }
 
 impl HostLayout {
-    /// The interfaces on emulated links, in the order of the file.
+    /// Returns the interfaces on emulated links, in the order of the file.
     pub fn links(&self) -> impl Iterator<Item = &InterfaceLayout> {
         self.interfaces
             .iter()
             .filter(|i| i.kind == SegmentKind::Link)
     }
 
-    /// The interfaces on LANs, in the order of the file.
+    /// Returns the interfaces on LANs, in the order of the file.
     pub fn lans(&self) -> impl Iterator<Item = &InterfaceLayout> {
         self.interfaces
             .iter()
@@ -140,17 +140,17 @@ impl HostLayout {
     }
 }
 
-/// Name of the namespace of `host`. Neither name has a dot in it.
+/// Returns the name of the namespace of `host`. Neither name has a dot in it.
 pub(crate) fn namespace(testbed: &str, host: &str) -> String {
     format!("{testbed}.{host}")
 }
 
-/// Name of the namespace with the bridge of `lan`.
+/// Returns the name of the namespace with the bridge of `lan`.
 pub(crate) fn switch_namespace(testbed: &str, lan: &str) -> String {
     format!("{testbed}.{lan}.switch")
 }
 
-/// Whether a namespace was made for the testbed named `testbed`.
+/// Returns whether a namespace was made for the testbed named `testbed`.
 pub(crate) fn belongs_to(namespace: &str, testbed: &str) -> bool {
     namespace
         .strip_prefix(testbed)
@@ -163,7 +163,7 @@ impl Segment {
     }
 
     fn address6(&self, host: &str) -> Option<Ipv6Addr> {
-        // The first address is the routers' own (RFC 4291 section 2.6.1).
+        // The first address is the subnet-router anycast address (RFC 4291 section 2.6.1).
         self.subnet6.hosts().nth(self.position(host)? + 1)
     }
 
@@ -193,7 +193,7 @@ impl Segment {
     }
 }
 
-/// All segments, LANs first, with their networks.
+/// Returns all segments with their networks, LANs first.
 pub(crate) fn segments(spec: &Spec) -> Result<Vec<Segment>, ConfigError> {
     let lans = spec.lans.iter().map(|lan| {
         let hosts = lan.hosts.iter().map(ToString::to_string).collect();
@@ -259,14 +259,14 @@ fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<
     }
 }
 
-/// 198.18.N.0/24 of the benchmarking range (RFC 2544), which no proxy takes for private.
+/// Returns 198.18.N.0/24 of the benchmarking range (RFC 2544), which no proxy treats as private.
 fn default4(index: usize) -> Ipv4Net {
     let n = (index as u32 + 1) << 8;
     let first = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + n);
     Ipv4Net::new_assert(first, 24)
 }
 
-/// 2001:db8:N::/64 of the documentation range (RFC 3849).
+/// Returns 2001:db8:N::/64 of the documentation range (RFC 3849).
 fn default6(index: usize) -> Ipv6Net {
     let n = index as u16 + 1;
     Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 0), 64)

@@ -1,4 +1,4 @@
-//! What a testbed left behind.
+//! Removal of a testbed's stale resources.
 
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -11,7 +11,7 @@ use crate::{layout, netns, state};
 /// Time that processes have to end after SIGKILL. It bounds only those that hang in the kernel.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Removes what a testbed named `name` left behind.
+/// Removes the namespaces, processes and state of a testbed named `name`.
 pub(crate) fn remove(name: &str) -> Result<(), Error> {
     let mut first_error = Ok(());
     let namespaces = netns::list().map_err(|e| Error::system("list namespaces", e))?;
@@ -31,7 +31,7 @@ pub(crate) fn remove(name: &str) -> Result<(), Error> {
         .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
 }
 
-/// Kills all processes in a namespace, and waits until they are gone, for [`GRACE`] at most.
+/// Kills all processes in a namespace, and waits for their end, for [`GRACE`] at most.
 fn kill_all_in(namespace: &str) {
     let deadline = Instant::now() + GRACE;
     while Instant::now() < deadline {

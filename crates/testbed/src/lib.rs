@@ -19,8 +19,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What a testbed makes is found again by name: namespaces `<testbed>.<host>`, so that
-//! [`down`] removes all of it even after the daemon was killed. Whatever process still runs in
+//! The resources of a testbed are found by their names, namespaces `<testbed>.<host>`. So [`down`] removes all of
+//! them even after the daemon was killed, together with every process that still runs in one of the namespaces.
 //! one of its namespaces is killed then.
 
 pub mod bed;

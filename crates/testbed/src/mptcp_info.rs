@@ -1,5 +1,5 @@
-//! What the kernel tells about one of its own Multipath TCP sockets (`MPTCP_INFO`) and its
-//! subflows (`MPTCP_TCPINFO`, `MPTCP_SUBFLOW_ADDRS`).
+//! The kernel's information about its own Multipath TCP sockets (`MPTCP_INFO`) and their subflows
+//! (`MPTCP_TCPINFO`, `MPTCP_SUBFLOW_ADDRS`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ const SUBFLOW_DATA_LEN: usize = 16;
 const TCP_INFO_LEN: usize = 216;
 /// `sizeof(struct mptcp_subflow_addrs)`: two `sockaddr_storage`.
 const ADDRS_LEN: usize = 256;
-/// Most subflows asked for; the kernel's own limit is 8 besides the first.
+/// Most subflows that are read; the kernel's own limit is 8 besides the first.
 const MAX_SUBFLOWS: usize = 16;
 /// `sizeof(struct mptcp_info)` of Linux 6.18; older kernels fill less of it.
 const INFO_LEN: usize = 96;
@@ -31,7 +31,7 @@ const FLAG_FALLBACK: u32 = 1;
 /// State of one kernel MPTCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MptcpInfo {
-    /// Subflows now, the first included. 1 where the kernel is too old to tell (before 6.6).
+    /// Subflows now, the first included; 1 if the kernel is older than 6.6 and does not tell.
     pub subflows: u8,
     /// The connection has fallen back to TCP (RFC 8684, section 3.7).
     pub fallback: bool,
@@ -41,7 +41,7 @@ pub struct MptcpInfo {
     pub bytes_sent: u64,
     /// Bytes received, duplicates excluded.
     pub bytes_received: u64,
-    /// Bytes sent again at the connection level.
+    /// Bytes retransmitted at the connection level.
     pub bytes_retransmitted: u64,
 }
 
@@ -54,17 +54,17 @@ pub struct SubflowInfo {
     pub remote: IpAddr,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Of these, bytes sent again on this subflow.
+    /// Bytes retransmitted on this subflow, which are part of the bytes sent.
     pub bytes_retransmitted: u64,
-    /// Segments sent again on this subflow.
+    /// Segments retransmitted on this subflow.
     pub retransmissions: u32,
 }
 
-/// The subflows that `socket` has now; none where it is, or has become, plain TCP. One that comes
-/// or goes during the call may be missing.
+/// Returns the present subflows of `socket`; none if it is, or has become, plain TCP. A subflow that comes or
+/// goes during the call may be missing.
 ///
 /// # Errors
-/// What `getsockopt` answers otherwise.
+/// Fails if `getsockopt` does for another reason.
 pub fn subflows(socket: BorrowedFd<'_>) -> io::Result<Vec<SubflowInfo>> {
     let addresses = subflow_array::<ADDRS_LEN>(socket, MPTCP_SUBFLOW_ADDRS)?;
     let counters = subflow_array::<TCP_INFO_LEN>(socket, MPTCP_TCPINFO)?;
@@ -75,6 +75,7 @@ pub fn subflows(socket: BorrowedFd<'_>) -> io::Result<Vec<SubflowInfo>> {
             Some(SubflowInfo {
                 local: socket_address(local)?,
                 remote: socket_address(remote)?,
+                // Offsets in `struct tcp_info` (linux/tcp.h).
                 bytes_sent: u64_at(counters, 200),
                 bytes_retransmitted: u64_at(counters, 208),
                 retransmissions: u32_at(counters, 100),
@@ -83,13 +84,13 @@ pub fn subflows(socket: BorrowedFd<'_>) -> io::Result<Vec<SubflowInfo>> {
         .collect())
 }
 
-/// Asks for an array with one element of `LEN` bytes for each subflow.
+/// Reads an array with one element of `LEN` bytes for each subflow.
 fn subflow_array<const LEN: usize>(
     socket: BorrowedFd<'_>,
     option: libc::c_int,
 ) -> io::Result<Vec<[u8; LEN]>> {
     let mut raw = vec![0u8; SUBFLOW_DATA_LEN + MAX_SUBFLOWS * LEN];
-    // size_subflow_data, num_subflows, size_kernel, size_user.
+    // Sets size_subflow_data and size_user; the kernel fills num_subflows and size_kernel between them.
     raw[..4].copy_from_slice(&(SUBFLOW_DATA_LEN as u32).to_ne_bytes());
     raw[12..16].copy_from_slice(&(LEN as u32).to_ne_bytes());
     if !get(socket, option, &mut raw)? {
@@ -109,18 +110,18 @@ fn socket_address(raw: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Reads the state of `socket`. `None` where it is not, or no longer, a Multipath TCP connection:
-/// a plain TCP socket, or one that fell back before it was established.
+/// Reads the state of `socket`. `None` if it is not, or no longer, a Multipath TCP connection: a plain TCP
+/// socket, or one that fell back before it was established.
 ///
 /// # Errors
-/// What `getsockopt` answers otherwise.
+/// Fails if `getsockopt` does for another reason.
 pub fn mptcp_info(socket: BorrowedFd<'_>) -> io::Result<Option<MptcpInfo>> {
     let mut raw = [0u8; INFO_LEN];
     let known = get(socket, MPTCP_INFO, &mut raw)?;
     Ok(known.then(|| parse(&raw)))
 }
 
-/// Reads an option of Multipath TCP into `raw`; false where the socket is none of that.
+/// Reads an option of Multipath TCP into `raw`; returns false if the socket is not Multipath TCP.
 fn get(socket: BorrowedFd<'_>, option: libc::c_int, raw: &mut [u8]) -> io::Result<bool> {
     match sys::socket_option(socket, SOL_MPTCP, option, raw) {
         Ok(()) => Ok(true),
@@ -133,6 +134,7 @@ fn get(socket: BorrowedFd<'_>, option: libc::c_int, raw: &mut [u8]) -> io::Resul
 
 fn parse(raw: &[u8; INFO_LEN]) -> MptcpInfo {
     MptcpInfo {
+        // Offsets in `struct mptcp_info` (linux/mptcp.h).
         subflows: raw[80].max(1),
         fallback: u32_at(raw, 8) & FLAG_FALLBACK != 0,
         token: u32_at(raw, 12),

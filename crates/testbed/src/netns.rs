@@ -25,11 +25,11 @@ pub const MARKER: &str = "BRAID_USER_NAMESPACE";
 
 const DIRECTORY: &str = "/run/netns";
 
-/// Makes a namespace named `name`, with nothing in it but a loopback interface that is down.
+/// Makes a namespace named `name` that holds only a loopback interface, which is down.
 ///
 /// # Errors
 ///
-/// `AlreadyExists` if there is one of this name; whatever the system refused.
+/// `AlreadyExists` if there is one of this name; otherwise the system's error.
 pub fn create(name: &str) -> io::Result<()> {
     prepare_directory()?;
     let path = path(name)?;
@@ -50,14 +50,14 @@ pub fn create(name: &str) -> io::Result<()> {
 }
 
 /// Removes the namespace named `name`, whose interfaces vanish once no process is left in it.
-/// Succeeds when there is none.
+/// Succeeds if there is none.
 ///
 /// # Errors
 ///
-/// Whatever the system refused.
+/// The system's error.
 pub fn delete(name: &str) -> io::Result<()> {
     let path = path(name)?;
-    // Not mounted (EINVAL) or not there (ENOENT): whatever remains is the file.
+    // EINVAL means not mounted, ENOENT not there: in both cases at most the file remains.
     let _ = unmount(&path, UnmountFlags::DETACH);
     match fs::remove_file(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -65,16 +65,16 @@ pub fn delete(name: &str) -> io::Result<()> {
     }
 }
 
-/// Whether there is a namespace named `name`.
+/// Returns whether there is a namespace named `name`.
 pub fn exists(name: &str) -> bool {
     path(name).is_ok_and(|p| p.exists())
 }
 
-/// Names of all namespaces.
+/// Returns the names of all namespaces.
 ///
 /// # Errors
 ///
-/// Whatever the system refused; no directory counts as no namespaces.
+/// The system's error; a missing directory counts as no namespaces.
 pub fn list() -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(DIRECTORY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -88,7 +88,7 @@ pub fn list() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A handle on the namespace named `name`, which keeps it alive.
+/// Returns a handle on the namespace named `name`, which keeps it alive.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 ///
-/// `NotFound` if there is none; whatever the system refused.
+/// `NotFound` if there is none; otherwise the system's error.
 pub fn enter(name: &str) -> io::Result<()> {
     let namespace = open(name)?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -113,7 +113,7 @@ pub fn enter(name: &str) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// As of [`enter`]; else what `work` answered.
+/// As [`enter`], and as `work`.
 pub fn run_inside<T: Send>(
     name: &str,
     work: impl FnOnce() -> io::Result<T> + Send,
@@ -143,18 +143,18 @@ pub fn enter_on_exec(command: &mut Command, name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A command that runs `program` inside the namespace named `name`.
+/// Returns a command that runs `program` inside the namespace named `name`.
 ///
 /// # Errors
 ///
-/// As of [`enter_on_exec`].
+/// As [`enter_on_exec`].
 pub fn command(name: &str, program: &str) -> io::Result<Command> {
     let mut command = Command::new(program);
     enter_on_exec(&mut command, name)?;
     Ok(command)
 }
 
-/// Ids of the processes that have a thread in the namespace named `name`, this one excepted.
+/// Returns the ids of the processes that have a thread in the namespace named `name`, except this one.
 ///
 /// # Errors
 ///
@@ -171,7 +171,7 @@ pub fn processes(name: &str) -> io::Result<Vec<u32>> {
         else {
             continue;
         };
-        // A process may end while it is looked at; it is then of no interest.
+        // The process may have ended since it was listed.
         let Ok(tasks) = fs::read_dir(entry.path().join("task")) else {
             continue;
         };
@@ -199,8 +199,8 @@ fn path(name: &str) -> io::Result<PathBuf> {
     Ok(Path::new(DIRECTORY).join(name))
 }
 
-/// Makes the directory a shared mount, as `ip netns` does, so that a namespace deleted here also
-/// goes away in the mount namespaces that were cloned meanwhile.
+/// Makes the directory a shared mount, as `ip netns` does. So a namespace that is deleted here also vanishes
+/// from mount namespaces that were cloned meanwhile.
 fn prepare_directory() -> io::Result<()> {
     fs::create_dir_all(DIRECTORY)?;
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
@@ -211,16 +211,16 @@ fn prepare_directory() -> io::Result<()> {
     Ok(())
 }
 
-/// On what ground a program may make namespaces.
+/// The grounds on which a program may make namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// It is root.
+    /// The program is root.
     Root,
-    /// It runs in an unprivileged user namespace with network and mounts of its own.
+    /// The program runs in an unprivileged user namespace with network and mounts of its own.
     UserNamespace,
 }
 
-/// Why no namespaces can be made here; reads well after "skipped: ".
+/// The reason why no namespaces can be made here; reads well after "skipped: ".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason(pub String);
 
@@ -233,19 +233,19 @@ impl fmt::Display for Reason {
 impl std::error::Error for Reason {}
 
 impl Reason {
-    /// Says on standard error that `what` is skipped; also from within a test, whose output is
-    /// otherwise shown only when it fails.
+    /// Reports on standard error that `what` is skipped. It appears even from within a test that succeeds,
+    /// whose output is captured.
     pub fn announce(&self, what: &str) {
         let _ = writeln!(io::stderr(), "{what} skipped: {self}");
     }
 }
 
-/// Tries whether this program can have network namespaces and TUN devices, and on what ground;
-/// where that is [`Capability::UserNamespace`], it is for [`ensure_capable`] to move there.
+/// Finds out whether this program can have network namespaces and TUN devices, and on what ground. For
+/// [`Capability::UserNamespace`] the caller has to move there by [`ensure_capable`].
 ///
 /// # Errors
 ///
-/// The reason if not.
+/// The reason if it cannot.
 pub fn capability() -> Result<Capability, Reason> {
     if std::env::var_os(MARKER).is_some() {
         let failed = |e| Reason(format!("cannot mount /run/netns in a user namespace ({e})"));
@@ -268,15 +268,15 @@ pub fn capability() -> Result<Capability, Reason> {
 
 /// Makes sure that this program may make network namespaces and TUN devices.
 ///
-/// As root it returns at once. Otherwise it starts this executable again, with the same arguments,
-/// inside a new user namespace with its own network, mounts and `/run`, waits for it, and ends
-/// this process with its exit code; inside, it returns. So call it first thing.
+/// As root it returns at once. Otherwise it starts this executable again, with the same arguments, inside a
+/// new user namespace with its own network, mounts and `/run`, waits for its end, and ends this process with
+/// its exit code. Inside the namespace it returns. So it has to be the first call of a program.
 ///
 /// # Errors
 ///
-/// The reason if neither is possible: the caller skips what it wanted to do and says so.
+/// The reason if neither is possible: the caller skips its work and reports that.
 pub fn ensure_capable() -> Result<Capability, Reason> {
-    // Tests ask from several threads; the program is to be started again once.
+    // Several threads of a test program may call this, but it must be started again only once.
     static ASKING: Mutex<()> = Mutex::new(());
     let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
     let capability = capability()?;
@@ -305,6 +305,6 @@ fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::Exit
     command.env(MARKER, rustix::process::getuid().as_raw().to_string());
     sys::isolate_on_exec(command);
     let mut child = command.spawn()?;
-    // The terminal's interrupt goes to both; the child, which cleans up, is to be waited for.
+    // The terminal's interrupt reaches both processes; this one has to wait for the child, which cleans up.
     sys::ignoring_interrupts(|| child.wait())
 }

@@ -1,5 +1,5 @@
-//! The bytes a test transfer carries: word i of the stream, little-endian, is the i-th output of
-//! SplitMix64 from the seed. Any position can be computed alone.
+//! The bytes of test transfers: word i of the stream, little-endian, is the i-th output of SplitMix64 from
+//! the seed. Any position can be computed alone.
 
 /// A position in the stream of one seed.
 #[derive(Debug, Clone)]
@@ -9,7 +9,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The stream of `seed`, from its start.
+    /// Returns the stream of `seed`, at its start.
     pub fn new(seed: u64) -> Self {
         Pattern { seed, at: 0 }
     }
@@ -27,8 +27,8 @@ impl Pattern {
         }
     }
 
-    /// Compares `bytes` with the next bytes of the stream; the offset in the stream of the first
-    /// difference, if any.
+    /// Compares `bytes` with the next bytes of the stream; fails with the offset in the stream of the first
+    /// difference.
     pub fn check(&mut self, bytes: &[u8]) -> Result<(), u64> {
         let mut expected = vec![0; bytes.len()];
         let start = self.at;
@@ -41,6 +41,7 @@ impl Pattern {
     }
 
     fn word(&self, index: u64) -> u64 {
+        // Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
         let step = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(index.wrapping_add(1));
         let mut z = self.seed.wrapping_add(step);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -9,17 +9,17 @@ use crate::layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 use crate::spec::Role;
 use crate::testbed::{RenderConfig, Rendered};
 
-/// Beside the configuration: elsewhere those of two testbeds would be the same.
+/// A path beside the configuration: at the default path, two testbeds would have the same socket.
 const CONTROL: &str = "control = \"control.sock\"";
 
-/// Most places a server may be told to measure its way to.
+/// Most targets to which a server may be told to measure.
 const TARGETS: usize = 8;
 
-/// Makes `box.toml` and `server.toml` for the hosts of a testbed, with a congestion control or with
-/// what they have of themselves, and keys of their own, which are made here.
+/// Makes `box.toml` and `server.toml` for the hosts of a testbed, with new keys, and with the congestion
+/// control `congestion` or their default.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// Fails if the system has no random source.
 pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
     let keys = Keys(braid_linux::random()?);
     let congestion = congestion.map(|name| format!("congestion = \"{name}\"\n"));
@@ -36,7 +36,7 @@ pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
     }))
 }
 
-/// The same configurations without protection.
+/// Returns the same configurations in plaintext.
 pub fn in_clear(render: RenderConfig) -> RenderConfig {
     Box::new(move |layout, host| {
         let Rendered { text, key } = render(layout, host)?;
@@ -52,7 +52,7 @@ pub fn in_clear(render: RenderConfig) -> RenderConfig {
 struct Keys([u8; 32]);
 
 impl Keys {
-    /// The same as often as it is asked for: whoever starts again is who it was.
+    /// Returns a host's key. It is the same at every call, so that a restarted host keeps its identity.
     fn of(&self, layout: &Layout, host: &HostLayout) -> PrivateKey {
         let place = layout.hosts.iter().position(|h| h.name == host.name);
         let place = place.map_or(u32::MAX, |place| place as u32);
@@ -103,7 +103,7 @@ fn server_config(
     keys: &Keys,
 ) -> Option<String> {
     let listen = uplink(host)?;
-    // A testbed's networks lie in ranges that a server on the Internet would refuse.
+    // A testbed's networks lie in ranges that a server refuses as destinations unless they are allowed.
     let contents = || layout.hosts.iter().filter(|h| h.role == Role::Content);
     let reachable = contents().flat_map(|content| &content.interfaces);
     let reachable = reachable.map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6));
@@ -129,7 +129,7 @@ fn server_config(
     Some(text)
 }
 
-/// The interface the world reaches a host at: the one towards its gateway, or the first.
+/// Returns the interface at which other hosts reach a host: the one towards its gateway, or the first.
 fn uplink(host: &HostLayout) -> Option<&InterfaceLayout> {
     host.interfaces
         .iter()

@@ -5,42 +5,41 @@ use std::collections::VecDeque;
 use crate::layout::{HostLayout, InterfaceLayout, Segment, SegmentKind};
 use crate::spec::{HostSpec, Spec};
 
-/// Metric of the default route over the first segment in common with the gateway.
+/// Metric of the default route over the first segment shared with the gateway.
 const FIRST_METRIC: usize = 100;
 
-/// Routing tables and rule priorities for routing by source; behind those a box makes.
+/// First routing table and rule priority for routing by source. The rules come after those of a box.
 const FIRST_TABLE: usize = 20_000;
 
-/// Subflows and addresses a kernel MPTCP host agrees to.
+/// Subflows and addresses that a kernel MPTCP host accepts: the kernel's maximum.
 const MPTCP_LIMIT: u32 = 8;
 
-/// Packets a device holds for the emulator until it reads them. Bursts must fit, since what is
-/// dropped there is dropped by no model.
+/// Packets that a device holds until the emulator reads them. Bursts must fit, since a drop in the device is
+/// part of no model.
 const DEVICE_QUEUE: u32 = 4096;
 
 /// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
 #[derive(Default)]
 pub(crate) struct Scripts {
-    /// May be run again, which mends what was changed since.
+    /// Lines that may run again, to restore what was changed since.
     pub v4: String,
-    /// The same for IPv6.
+    /// The same lines for IPv6.
     pub v6: String,
-    /// To be run once, after the others.
+    /// Lines that run once, after the others.
     pub once4: String,
-    /// The same for IPv6.
+    /// The same lines for IPv6.
     pub once6: String,
 }
 
 impl Scripts {
-    /// Settings of the device of an emulated link. Without multicast the kernel sends nothing of
-    /// its own accord, so that losses fall on the packets of one index in every run.
+    /// Adds the settings of an emulated link's device. Without multicast the kernel sends no packets of its
+    /// own, so that in every run packets of the same index are lost.
     pub fn device(&mut self, name: &str, mtu: u16) {
         self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
     }
 }
 
-/// What to feed to `ip -4 -batch` and `ip -6 -batch` so that the host has its addresses and
-/// routes.
+/// Returns the scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
 pub(crate) fn script(
     spec: &Spec,
     segments: &[Segment],
@@ -148,8 +147,8 @@ fn add_shortest_routes(
     }
 }
 
-/// For every segment `host` is not on: that segment, and the segment and neighbour its packets
-/// leave by. Only hosts that forward are passed through; the first in the file wins a tie.
+/// Returns each segment that `host` is not on, with the segment and the neighbour by which its packets leave.
+/// Routes lead only through hosts that forward; the first in the file wins a tie.
 fn shortest_ways<'a>(
     spec: &Spec,
     segments: &'a [Segment],
@@ -216,7 +215,8 @@ fn add_source_routing(scripts: &mut Scripts, host: &HostLayout, congestion: &str
             ),
         ];
         for (script, once, via, address, prefix) in families {
-            // Without the last route a link that lost its own would leak onto another one.
+            // Without the unreachable route, packets of a link that lost its own route would leave by another
+            // one.
             *script += &format!(
                 "route replace default via {via} dev {name} src {address} table {table} \
                  {congestion}\n\

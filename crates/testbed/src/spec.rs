@@ -39,7 +39,7 @@ pub struct Spec {
     /// Emulated links.
     #[serde(default, rename = "link")]
     pub links: Vec<LinkSpec>,
-    /// The file; relative paths in it start beside it.
+    /// The file; relative paths in it start in its directory.
     #[serde(skip)]
     pub file: PathBuf,
 }
@@ -50,22 +50,22 @@ pub struct Spec {
 pub struct HostSpec {
     /// Name of the host.
     pub name: Name,
-    /// What it is there for.
+    /// The role.
     pub role: Role,
-    /// When its process starts.
+    /// The time at which its process starts.
     #[serde(default)]
     pub start: Start,
-    /// Configuration file of a box or server; made from the layout where absent.
+    /// Configuration file of a box or server; made from the layout if absent.
     pub config: Option<PathBuf>,
-    /// Directory a content host serves; where absent, `www` in the state directory.
+    /// Directory that a content host serves; `www` in the state directory if absent.
     pub directory: Option<PathBuf>,
-    /// Neighbour, or list of them, that everything goes to which is not on a segment of this host.
-    /// With several segments in common the default routes have metrics 100, 101, … in the order of
-    /// the file. A host without a gateway has a route to every segment, by the shortest way.
+    /// Gateways: one neighbour, or a list of neighbours, for all packets to segments that this host is not
+    /// on. If several segments are shared with them, the default routes have metrics 100, 101, … in the order
+    /// of the file. A host without a gateway has a route to every segment, by the shortest way.
     #[serde(default)]
     pub gateway: Vec<Name>,
-    /// Kernel MPTCP for a baseline: endpoints on the links, limits, and a routing table for each
-    /// link chosen by source address.
+    /// Kernel MPTCP for a baseline: endpoints on the links, limits, and a routing table for each link, chosen
+    /// by source address.
     #[serde(default)]
     pub mptcp: bool,
     /// A routing table for each link, chosen by source address, so that a socket bound to the
@@ -74,7 +74,7 @@ pub struct HostSpec {
     pub source_routing: bool,
 }
 
-/// What a host is there for.
+/// The role of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -91,7 +91,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As written in the file.
+    /// Returns the role as written in the file.
     pub fn name(self) -> &'static str {
         match self {
             Role::User => "user",
@@ -102,13 +102,13 @@ impl Role {
         }
     }
 
-    /// Whether a host of this role forwards packets.
+    /// Returns whether a host of this role forwards packets.
     pub fn forwards(self) -> bool {
         matches!(self, Role::Box | Role::Router | Role::Server)
     }
 }
 
-/// When the process of a host starts.
+/// The time at which the process of a host starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
@@ -125,7 +125,7 @@ pub enum Start {
 pub struct LanSpec {
     /// Name of the segment and of the hosts' interfaces on it.
     pub name: Name,
-    /// Hosts on it, in the order of their addresses.
+    /// Hosts on the segment, in the order of their addresses.
     pub hosts: Vec<Name>,
     /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 where absent (RFC 2544).
     #[serde(default, deserialize_with = "subnet4")]
@@ -133,7 +133,7 @@ pub struct LanSpec {
     /// IPv6 network of 64 bits; 2001:db8:N::/64 where absent (RFC 3849).
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// Hosts outside get no route to it, as to a network behind NAT.
+    /// Hosts outside get no route to the segment, as to a network behind NAT.
     #[serde(default)]
     pub private: bool,
 }
@@ -148,23 +148,23 @@ pub struct LinkSpec {
     pub from: Name,
     /// The host at the other end.
     pub to: Name,
-    /// IPv4 network; as for a LAN.
+    /// IPv4 network; defaults as for a LAN.
     #[serde(default, deserialize_with = "subnet4")]
     pub subnet4: Option<Ipv4Net>,
-    /// IPv6 network; as for a LAN.
+    /// IPv6 network; defaults as for a LAN.
     #[serde(default, deserialize_with = "subnet6")]
     pub subnet6: Option<Ipv6Net>,
-    /// What holds for both directions where they do not say otherwise; its keys stand among the
-    /// others.
+    /// Settings of both directions, unless `forward` or `reverse` has another. Their keys are among the
+    /// link's own.
     #[serde(skip)]
     pub model: LinkModel,
     /// MTU of the interfaces, bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
-    /// What differs from `from` to `to`.
+    /// Settings that differ from `from` to `to`.
     #[serde(default)]
     pub forward: LinkModel,
-    /// What differs from `to` to `from`.
+    /// Settings that differ from `to` to `from`.
     #[serde(default)]
     pub reverse: LinkModel,
     /// Changes over time, in order.
@@ -180,7 +180,7 @@ impl LinkSpec {
         "name", "from", "to", "subnet4", "subnet6", "mtu", "forward", "reverse", "schedule", "seed",
     ];
 
-    /// What the file says of the directions at the start, forward and reverse.
+    /// Returns the settings at the start, forward and reverse.
     pub(crate) fn models(&self) -> [LinkModel; 2] {
         [&self.forward, &self.reverse].map(|own| own.or(&self.model))
     }
@@ -224,7 +224,7 @@ fn default_mtu() -> u16 {
 pub struct Name(Spanned<String>);
 
 impl Name {
-    /// Where it stands in the file, in bytes.
+    /// Returns its place in the file, in bytes.
     pub(crate) fn span(&self) -> Range<usize> {
         self.0.span()
     }
@@ -248,7 +248,7 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// [`Error::Spec`] if it cannot be read, or with the place of the first mistake.
+    /// [`Error::Spec`] if the file cannot be read, or with the place of the first mistake.
     pub fn read(path: &Path) -> Result<Spec, Error> {
         let text = std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(path, &e))?;
         Ok(Spec::parse(&text, path)?)
@@ -277,7 +277,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Where relative paths in the file start.
+    /// Returns the directory in which relative paths in the file start.
     pub(crate) fn directory(&self) -> &Path {
         self.file.parent().unwrap_or(Path::new(""))
     }
@@ -363,7 +363,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Where `words` stand first, from byte `from` on; there if nowhere.
+    /// Finds the first occurrence of `words` from byte `from` on; returns `from` if there is none.
     fn find(&self, words: &str, from: usize) -> Range<usize> {
         let rest = self.text.get(from..).unwrap_or_default();
         let at = rest.find(words).map_or(from, |at| from + at);
@@ -380,8 +380,8 @@ impl Source<'_> {
     }
 }
 
-/// Takes the settings of the links out of the tables they share with other keys. Serde's `flatten`
-/// would lose the place of a mistake.
+/// Takes the settings of the links out of the tables that they share with other keys. Serde's `flatten` would
+/// lose the place of a mistake.
 fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, ConfigError> {
     let mut models = Vec::new();
     let links = file.get_mut("link").map(Spanned::get_mut);
@@ -414,7 +414,7 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
     Ok(models)
 }
 
-/// Makes a list of a single gateway. An untagged enum would lose the place of a mistake.
+/// Turns a single gateway into a list. An untagged enum would lose the place of a mistake.
 fn list_gateways(file: &mut DeTable<'_>) {
     let hosts = file.get_mut("host").map(Spanned::get_mut);
     let Some(DeValue::Array(hosts)) = hosts else {

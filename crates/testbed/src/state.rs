@@ -1,5 +1,4 @@
-//! The state directory: logs, generated configuration, control socket, and the lock that says
-//! whose it is.
+//! The state directory: logs, generated configuration, control socket, and the lock of its owner.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,13 +14,13 @@ use crate::netns;
 /// Time that a child of a killed process has to become another program. It bounds only one that hangs.
 const EXEC_TIME: Duration = Duration::from_secs(60);
 
-/// Attempts at making a directory while other testbeds go down. They are counted rather than timed: a
-/// machine may stand still between two of them, and users need not wait where the place does not exist.
+/// Attempts to make a directory while other testbeds go down. They are counted, not timed: a machine may
+/// stand still between two of them, and users need not wait if the parent does not exist.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// Where the state of the testbed named `name` lies: below `/run/braid` for root, else below a
-/// directory of the user's in the place for temporary files (`/run` of a user namespace is
-/// private to it, but the control socket must be reachable from outside).
+/// Returns the state directory of the testbed named `name`: below `/run/braid` for root, otherwise below a
+/// directory of the user in the place for temporary files. The `/run` of a user namespace is private to it,
+/// but the control socket must be reachable from outside.
 pub(crate) fn directory(name: &str) -> PathBuf {
     root().join(name)
 }
@@ -35,28 +34,28 @@ fn root() -> PathBuf {
     }
 }
 
-/// Removes the directory above all state directories unless there are others.
+/// Removes the directory above all state directories if it is empty.
 pub(crate) fn remove_root_if_empty() {
     let _ = fs::remove_dir(root());
 }
 
-/// The control socket of the testbed named `name`.
+/// Returns the path of the control socket of the testbed named `name`.
 pub(crate) fn socket(name: &str) -> PathBuf {
     directory(name).join("control")
 }
 
-/// Holds a testbed's name; given up when dropped, also by the death of the process.
+/// The claim on a testbed's name, which ends when this is dropped or the process dies.
 pub(crate) struct Claim {
     _lock: File,
 }
 
-/// Whether a living process holds the testbed named `name`.
+/// Returns whether a living process holds the testbed named `name`.
 pub(crate) fn is_claimed(name: &str) -> bool {
     File::open(directory(name).join("lock"))
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
-/// The living process that holds the testbed named `name`.
+/// Returns the process that holds the testbed named `name`, as it wrote it into the lock.
 pub(crate) fn holder(name: &str) -> Option<Pid> {
     if !is_claimed(name) {
         return None;
@@ -65,16 +64,15 @@ pub(crate) fn holder(name: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// Whether the testbed named `name` is held in the name of a process that is dead.
+/// Returns whether the testbed named `name` is held in the name of a dead process.
 pub(crate) fn is_orphaned(name: &str) -> bool {
     let dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
     holder(name).is_some_and(dead)
 }
 
-/// Whether a living process holds a testbed named `name`.
+/// Returns whether a living process holds a testbed named `name`.
 pub fn is_up(name: &str) -> bool {
-    // Of a killed process, a child that was about to become another program holds the name for a
-    // moment longer.
+    // A child of a killed process holds the lock until it becomes another program.
     let deadline = Instant::now() + EXEC_TIME;
     while is_claimed(name) {
         if !is_orphaned(name) || Instant::now() > deadline {
@@ -85,11 +83,11 @@ pub fn is_up(name: &str) -> bool {
     false
 }
 
-/// Takes the name and makes its empty directory; there is none.
+/// Takes the name and makes its directory, which must not exist.
 pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
     let directory = directory(name);
     let made = || -> io::Result<File> {
-        // Another testbed that goes down may remove the root between the two.
+        // Another testbed that goes down may remove the root between the two calls.
         let mut attempts = 1;
         while let Err(e) = create_private(&root()).and_then(|()| create_private(&directory)) {
             if e.kind() != io::ErrorKind::NotFound || attempts >= MAX_ATTEMPTS {
@@ -112,7 +110,7 @@ fn create_private(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         other => return other,
     }
-    // In a directory for all, another user could have been first.
+    // In a directory for all users, another user may have made it first.
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! What a running testbed looks like, for people and for machines.
+//! The status of a running testbed, for people and for machines.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A testbed, now.
+/// The present status of a testbed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     /// The testbed's name.
@@ -15,11 +15,11 @@ pub struct Status {
     pub hosts: Vec<HostStatus>,
     /// Links, in the order of the file.
     pub links: Vec<LinkStatus>,
-    /// How late the emulator delivered.
+    /// The emulator's lateness.
     pub lateness: LatenessStatus,
 }
 
-/// A host, now.
+/// The present status of a host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostStatus {
     /// Name in the file.
@@ -39,13 +39,13 @@ pub struct HostStatus {
 pub struct ChildStatus {
     /// Process id while it runs.
     pub pid: Option<u32>,
-    /// How it ended, if it did.
+    /// The exit status as text, if it has ended.
     pub ended: Option<String>,
     /// Its standard output and error.
     pub log: String,
 }
 
-/// A link, now.
+/// The present status of a link.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LinkStatus {
     /// Name in the file; also the interface's name at both ends.
@@ -67,14 +67,14 @@ impl LinkStatus {
     }
 }
 
-/// One direction of a link, now. Bytes are those of whole IP packets.
+/// The present status of one direction of a link. Bytes count whole IP packets.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DirectionStatus {
-    /// Whether it carries packets.
+    /// True if the direction carries packets.
     pub up: bool,
     /// bit/s, the mean for a trace; `None` if not limited.
     pub rate: Option<u64>,
-    /// Where the rate is a trace: how long it lasts before it begins anew, ms.
+    /// Length of the trace that sets the rate, after which it repeats, ms.
     #[serde(default)]
     pub trace_ms: Option<f64>,
     /// One-way delay, ms.
@@ -88,7 +88,7 @@ pub struct DirectionStatus {
     pub codel: Option<String>,
     /// Probability of random loss in the long run, 0 to 1.
     pub loss: f64,
-    /// The parameters of Gilbert and Elliott where losses come in bursts.
+    /// The parameters of the Gilbert-Elliott model, if losses come in bursts.
     #[serde(default)]
     pub bursts: Option<String>,
     /// Probability of being overtaken, 0 to 1.
@@ -114,7 +114,7 @@ pub struct DirectionStatus {
     /// Packets delivered with a bit flipped.
     #[serde(default)]
     pub packets_corrupted: u64,
-    /// Packets sent on a detour that lets others overtake.
+    /// Packets delayed on a detour, so that others overtake them.
     #[serde(default)]
     pub packets_detoured: u64,
     /// Packets dropped because the queue was full.
@@ -126,8 +126,8 @@ pub struct DirectionStatus {
     pub dropped_loss: u64,
     /// Packets dropped because the link was down.
     pub dropped_down: u64,
-    /// Packets the sending device dropped before the emulator read them: with any, the emulator
-    /// was too slow for what was sent, and what was measured is not the link as described.
+    /// Packets that the sending device dropped before the emulator read them. If there are any, the emulator
+    /// was too slow for the traffic, and measurements do not show the link as described.
     #[serde(default)]
     pub dropped_device: u64,
     /// Bytes in the queue now.
@@ -136,23 +136,23 @@ pub struct DirectionStatus {
     pub queue_bytes_max: u64,
 }
 
-/// How late packets were delivered, against the time the model gave them.
+/// Delays of packets beyond the delivery times of the model.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LatenessStatus {
     /// Packets counted.
     pub samples: u64,
     /// Median, µs.
     pub p50_us: f64,
-    /// 99th percentile, µs. A measurement with more than 1000 is not to be trusted.
+    /// 99th percentile, µs. Measurements with more than 1000 µs are invalid.
     pub p99_us: f64,
     /// Largest, µs.
     pub max_us: f64,
-    /// Whether the emulator runs under SCHED_FIFO.
+    /// True if the emulator runs under SCHED_FIFO.
     pub realtime: bool,
 }
 
 impl DirectionStatus {
-    /// What is not off of the settings that usually are.
+    /// Returns those settings as text that are usually off and are on.
     fn further_settings(&self) -> String {
         let mut text = String::new();
         if let Some(bursts) = &self.bursts {

@@ -18,8 +18,8 @@ use crate::{leftovers, state};
 use links::LinkState;
 use process::Process;
 
-/// Makes the configuration of a box or server from the resolved addresses: given the layout and
-/// the host. `None` where it has nothing to offer for that host.
+/// Makes the configuration of a box or server from the layout and the host. Returns `None` if it has none for
+/// that host.
 pub type RenderConfig = Box<dyn Fn(&Layout, &HostLayout) -> Option<Rendered> + Send + Sync>;
 
 /// The configuration of a box or server.
@@ -31,7 +31,7 @@ pub struct Rendered {
     pub key: PrivateKey,
 }
 
-/// How to bring a testbed up, apart from what the file says.
+/// The options of bringing a testbed up, apart from the file.
 #[derive(Default)]
 pub struct Options {
     /// The program that has the `box` and `server` commands; by default `braid`, beside this one
@@ -39,7 +39,7 @@ pub struct Options {
     pub executable: Option<PathBuf>,
     /// Makes the configuration of boxes and servers whose `config` the file does not name.
     pub render: Option<RenderConfig>,
-    /// Leave the hosts' processes to [`Testbed::start`], whatever `start` says in the file.
+    /// Start no processes, whatever `start` says in the file, but leave that to [`Testbed::start`].
     pub start_nothing: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Testbed {
     layout: Layout,
     options: Options,
     state_dir: PathBuf,
-    /// Links in the order of the file, once they run.
+    /// The links in the order of the file, once they run.
     link_states: Vec<LinkState>,
     emulator: Option<Emulator>,
     processes: BTreeMap<String, Process>,
@@ -59,19 +59,18 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Builds namespaces, links, LANs, addresses and routes, then starts the processes of the
-    /// hosts whose `start` is `"auto"`. Removes first what an earlier testbed of the same name
-    /// left behind.
+    /// Builds namespaces, links, LANs, addresses and routes, then starts the processes of the hosts whose
+    /// `start` is `"auto"`. Before that, it removes the remains of an earlier testbed of the same name.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] when a daemon holds a testbed of this name; [`Error::System`] with the step
-    /// that failed otherwise, and nothing is left over.
+    /// [`Error::Busy`] if a daemon holds a testbed of this name; otherwise [`Error::System`] with the step
+    /// that failed, after everything was removed.
     pub fn up(spec: Spec, options: Options) -> Result<Testbed, Error> {
         Testbed::up_with(spec, options, false)
     }
 
-    /// [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
+    /// Does the same as [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
     pub(crate) fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
         let layout = Layout::resolve(&spec)?;
         if state::is_claimed(&spec.name) {
@@ -96,18 +95,18 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Addresses, interfaces and namespaces as they were resolved.
+    /// Returns addresses, interfaces and namespaces as they were resolved.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Where logs, generated configuration and sockets lie; gone after `down`.
+    /// Returns the directory of logs, generated configuration and sockets; `down` removes it.
     pub fn state_dir(&self) -> &Path {
         &self.state_dir
     }
 
-    /// A command that will run on `host`, that is in its network namespace; everything else of
-    /// the environment is the caller's.
+    /// Returns a command that runs in the network namespace of `host`; the rest of its environment is the
+    /// caller's.
     ///
     /// # Errors
     ///
@@ -120,7 +119,7 @@ impl Testbed {
         Ok(command)
     }
 
-    /// Ends all processes and removes all that was made.
+    /// Ends all processes and removes everything that was made.
     ///
     /// # Errors
     ///

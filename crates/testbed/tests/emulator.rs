@@ -1,7 +1,7 @@
-//! The link emulator between network namespaces.
+//! Tests of the link emulator between network namespaces.
 //!
-//! Tests outside the module `soak` bound times from below only, so that they hold however late the
-//! emulator or the test is served.
+//! Tests outside the module `soak` check lower bounds of times only, so that they hold however late the
+//! emulator or the test is scheduled.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
@@ -52,16 +52,16 @@ const DELAY: Duration = Duration::from_millis(20);
 const HEADERS: usize = 28;
 /// Largest payload that a test sends, bytes.
 const MAX_PAYLOAD: usize = 1500 - HEADERS;
-/// Datagrams of 100 bytes or less that may be on their way at once. Without privileges, the buffer of a
-/// socket holds about 256 of them (`net.core.rmem_default`), and a duplicated one counts twice.
+/// Most datagrams of 100 bytes or less on their way at once. Without privileges, the buffer of a socket holds
+/// about 256 of them (`net.core.rmem_default`), and a duplicated one counts twice.
 const BATCH: u32 = 100;
 
-/// Bound on everything that a test waits for: other work may hold a machine up for seconds.
+/// Bound on every wait: other work may delay a machine for seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Time between two looks at what is waited for.
+/// Interval between two looks at a condition that is waited for.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Brings up a testbed of two links; `None` where namespaces cannot be made.
+/// Brings up a testbed of two links; `None` if namespaces cannot be made.
 fn up(suffix: &str) -> Option<Testbed> {
     up_as(TWO_PATHS, suffix)
 }
@@ -104,7 +104,7 @@ fn wait_for(
     }
 }
 
-/// Waits until `link` was offered `sent` packets since its start and holds none of them any more.
+/// Waits until `link` was offered `sent` packets since its start and none is in it any more.
 fn settled(testbed: &Testbed, link: &str, sent: u64) -> DirectionStatus {
     let what = format!("{sent} packets are delivered or dropped");
     wait_for(testbed, link, &what, |d| is_settled(d, sent))
@@ -142,8 +142,7 @@ fn path(testbed: &Testbed, link: usize, port: u16) -> Sockets {
 }
 
 impl Sockets {
-    /// Sends a datagram of `len` bytes, IP headers included, for each of `numbers`, which it begins
-    /// with.
+    /// Sends a datagram of `len` bytes, IP headers included, for each of `numbers`, which is in its first bytes.
     fn send_numbered(&self, numbers: Range<u32>, len: usize) {
         let mut datagram = vec![0; len - HEADERS];
         for n in numbers {
@@ -165,9 +164,9 @@ impl Sockets {
         came
     }
 
-    /// Sends `count` numbered datagrams of `len` bytes. Reads those that come before it sends more than
-    /// the buffer of a socket holds. Returns their numbers, in order of arrival, and what the link
-    /// counted. The link must have been restarted or unused before.
+    /// Sends `count` numbered datagrams of `len` bytes. Reads those that have arrived before it sends more
+    /// than the buffer of a socket holds. Returns their numbers, in order of arrival, and the link's
+    /// counters. The link must have been restarted or unused before.
     fn exchange_numbered(
         &self,
         testbed: &Testbed,
@@ -190,8 +189,8 @@ impl Sockets {
     }
 }
 
-/// Restarts link 1 with `changes` and sends `count` numbered datagrams of 32 bytes over it. Returns
-/// the numbers of those that came, in order of arrival, and what the link counted.
+/// Restarts link 1 with `changes` and sends `count` numbered datagrams of 32 bytes over it. Returns the
+/// numbers of those that arrive, in order, and the link's counters.
 fn numbered(
     testbed: &mut Testbed,
     path: &Sockets,
@@ -259,7 +258,7 @@ fn losses_are_within_three_sigma() {
                 let sigma = (f64::from(COUNT) * LOSS * (1.0 - LOSS)).sqrt();
                 let off = (chance as f64 - f64::from(COUNT) * LOSS).abs();
                 assert!(off < 3.0 * sigma, "{chance} of {COUNT} lost: {status:#?}");
-                // All that is missing was lost by chance or in a queue.
+                // All missing packets were lost by chance or in a queue.
                 let queues = status.dropped_queue + status.dropped_device;
                 let lost = u64::from(COUNT) - status.packets_delivered;
                 assert_eq!(lost, chance + queues, "{status:#?}");
@@ -302,7 +301,7 @@ fn what_is_set_of_a_link_happens_to_its_packets() {
     assert_eq!(came, twice);
     assert_eq!(status.packets_duplicated, 50);
 
-    // The checksum finds a flipped bit: of what comes, an intact packet sent later is the first.
+    // The receiver's checksum detects a flipped bit, so an intact packet sent later is the first to arrive.
     let (_, status) = numbered(&mut testbed, &path, &with("corrupt=1"), 50);
     assert_eq!(status.packets_corrupted, 50);
     set(&mut testbed, "link1", &["corrupt=0"]);
@@ -316,7 +315,7 @@ fn what_is_set_of_a_link_happens_to_its_packets() {
     overtaken.sort();
     assert_eq!(overtaken, each);
 
-    // In bursts of a hundred: much at once, not each tenth.
+    // In bursts of a hundred: long runs of losses, not every tenth packet.
     let (came, _) = numbered(
         &mut testbed,
         &path,
@@ -372,7 +371,7 @@ fn a_trace_holds_packets_back_until_they_may_leave() {
     testbed.down().unwrap();
 }
 
-/// The two links with this schedule in place of losses.
+/// Returns the description of the two links, with this schedule in place of losses.
 fn scheduled(schedule: &str) -> String {
     let schedule = format!("schedule = {schedule}");
     TWO_PATHS.replace("loss = \"1%\"", &schedule)
@@ -387,7 +386,7 @@ fn a_link_changes_as_its_schedule_says() {
         return;
     };
     let path = path(&testbed, 0, 5002);
-    // A machine that stands still for as long as the link is down loses nothing: then again.
+    // If the machine stands still while the link is down, nothing is lost: try again.
     let deadline = Instant::now() + TIMEOUT;
     let lost = loop {
         let lost = lost_by_schedule(&mut testbed, &path, UP);
@@ -396,7 +395,7 @@ fn a_link_changes_as_its_schedule_says() {
         }
         assert!(Instant::now() < deadline, "nothing is lost");
     };
-    // Those sent while the link is down are lost, and those that are in it when it goes down.
+    // Packets sent while the link is down are lost, as are packets in it when it goes down.
     let (first, last) = (lost[0], lost[lost.len() - 1]);
     assert_eq!(lost, (first..=last).collect::<Vec<_>>());
     let status = testbed.link_status("link1").unwrap();
@@ -405,7 +404,7 @@ fn a_link_changes_as_its_schedule_says() {
         (60.0, 60.0)
     );
 
-    // What is set holds until the schedule says otherwise, and leaves the rest of it in force.
+    // Settings of `set` hold until the schedule changes them, and leave its other changes in force.
     set(&mut testbed, "link1", &["rate=1M"]);
     let status = testbed.link_status("link1").unwrap();
     assert_eq!(
@@ -415,8 +414,8 @@ fn a_link_changes_as_its_schedule_says() {
     testbed.down().unwrap();
 }
 
-/// Restarts link 1 and sends numbered datagrams over it until its schedule has brought it up again.
-/// Returns the numbers of those that are lost.
+/// Restarts link 1 and sends numbered datagrams over it until its schedule has brought it up again. Returns
+/// the numbers of the lost ones.
 fn lost_by_schedule(testbed: &mut Testbed, path: &Sockets, up: Duration) -> Vec<u32> {
     let begun = Instant::now();
     set(testbed, "link1", &["restart"]);
@@ -462,13 +461,13 @@ fn a_link_that_is_down_is_dark_and_comes_back() {
     assert_eq!(status.packets_offered, 1, "{status:#?}");
     set(&mut testbed, "link1", &["up"]);
     path.a.send_to(b"carried", path.to_b).unwrap();
-    // The first that comes: the other one is not late but lost.
+    // The other datagram is not late but lost, so this one is the first to arrive.
     assert_eq!(path.b.recv(&mut [0; 16]).unwrap(), 7);
     testbed.down().unwrap();
 }
 
-/// The emulator against the wall clock. What is measured while the emulator itself was late is
-/// thrown away and measured again.
+/// Tests of the emulator against the wall clock. Measurements during which the emulator itself was late are
+/// repeated.
 mod soak {
     use std::io::Write;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -476,13 +475,13 @@ mod soak {
 
     use super::*;
 
-    /// Attempts at a measurement that is thrown away because the emulator was late.
+    /// Attempts at a measurement that is invalid because the emulator was late.
     const ATTEMPTS: usize = 5;
 
-    /// Lateness in µs at the 99th percentile up to which the model was seen, not the machine.
+    /// Largest lateness (99th percentile, µs) with which a measurement shows the model, not the machine.
     const TOLERABLE: f64 = 1000.0;
 
-    /// Time between two looks of a receiver whether anything is still to come.
+    /// Interval at which a receiver looks whether to go on.
     const LOOK: Duration = Duration::from_millis(300);
 
     /// Held during a measurement, since two would disturb each other.
@@ -496,14 +495,14 @@ mod soak {
         let path = path(testbed, link, port);
         for socket in [&path.a, &path.b] {
             socket.set_read_timeout(Some(LOOK)).unwrap();
-            // Large enough that a receiver that is not scheduled for a while loses nothing; only root
-            // may do so.
+            // Large enough that a receiver that is not scheduled for a while loses nothing. Only root may
+            // exceed the limit.
             let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 8 << 20);
         }
         path
     }
 
-    /// Runs `measure` until the emulator was in time throughout, and judges that one.
+    /// Runs `measure` until the emulator was in time throughout, and judges that measurement.
     fn undisturbed<T>(
         testbed: &mut Testbed,
         measure: impl Fn(&Testbed) -> T,
@@ -570,7 +569,7 @@ mod soak {
             "{} of {count} came back",
             times.len()
         );
-        // What the scheduling of these threads adds is not the link's: most are free of it, not all.
+        // The lower quartile: scheduling of these threads delays some round trips, not most.
         times.sort();
         times[times.len() / 4]
     }
@@ -699,7 +698,7 @@ mod soak {
         let faster = ["rate=400M", "delay=5ms", "loss=0", "queue=1MB"];
         set(&mut testbed, "link1", &faster);
         let path = measured_path(&testbed, 0, 5000);
-        // Other work on the machine may take the sender's or the receiver's time: the best counts.
+        // Other work on the machine may delay the sender or the receiver, so the best rate counts.
         let mut best = 0.0f64;
         for _ in 0..ATTEMPTS {
             let (sent, came, rate) = flood(&path, 1500, 33.0, Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Testbeds within this process.
+//! Tests of testbeds within this process.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,12 +13,12 @@ use braid_testbed::{kernel_tcp, netns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Bound on everything that a test waits for: other work may hold a machine up for seconds.
+/// Bound on every wait: other work may delay a machine for seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 
-/// The demonstration's testbed without box and server, under a name of its own; `None` where
+/// Brings up the demonstration's testbed without box and server, under a name of its own; `None` if
 /// namespaces cannot be made.
 fn up(suffix: &str) -> Option<Testbed> {
     if let Err(reason) = netns::ensure_capable() {
@@ -45,7 +45,7 @@ fn addresses(testbed: &Testbed, host: &str, interface: &str) -> [IpAddr; 2] {
     [interface.address4.into(), interface.address6.into()]
 }
 
-/// What nginx on `host` answers to a request of `from`.
+/// Returns nginx's answer on `host` to a request from `from`.
 fn fetch(testbed: &Testbed, from: &str, address: IpAddr, path: &str) -> io::Result<String> {
     let namespace = &testbed.layout().host(from).unwrap().namespace;
     let address = SocketAddr::new(address, 80);
@@ -70,7 +70,7 @@ fn a_user_reaches_nginx_through_the_box_over_ipv4_and_ipv6() {
         let start = Instant::now();
         let answer = fetch(&testbed, "user", address, "/greeting").unwrap();
         assert!(answer.ends_with("\r\n\r\nhello from afar"), "{answer}");
-        // Two round trips over link 1, of 30 ms each; a busy machine makes it longer, never shorter.
+        // Two round trips of 30 ms each over link 1; a busy machine makes it longer, never shorter.
         assert!(
             start.elapsed() >= Duration::from_millis(60),
             "{:?}",
@@ -122,7 +122,7 @@ fn nothing_is_left_of_a_testbed() {
     assert!(!namespaces.iter().any(|n| netns::exists(n)));
     assert!(!state.exists());
     assert!(!Path::new(&format!("/proc/{nginx}")).exists());
-    // What was run there is killed rather than left in a namespace nobody can reach.
+    // Processes that were started there are killed rather than left in a namespace that nobody can reach.
     assert!(!sleeper.wait().unwrap().success());
 }
 
@@ -219,7 +219,7 @@ fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
             let enough = &enough;
             let sender = scope.spawn(move || {
                 let (mut stream, block, mut sent) = (server, [7; 64 << 10], 0);
-                // The deadline is for the case that the loop below panics.
+                // The deadline ends the sender if the loop below panics.
                 while !enough.load(Ordering::Relaxed) && Instant::now() < deadline {
                     stream.write_all(&block).unwrap();
                     sent += block.len() as u64;
@@ -233,7 +233,7 @@ fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
                 let now = carried();
                 shares = [0, 1].map(|link| now[link] - before[link]);
             }
-            // Before anything is asserted, since the scope waits for the sender.
+            // Before the assertions, since the scope waits for the sender.
             enough.store(true, Ordering::Relaxed);
             assert_eq!(reader.join().unwrap(), sender.join().unwrap());
             assert!(

@@ -1,5 +1,5 @@
-//! A testbed held by a daemon. This program starts itself again as that daemon, whose standard output
-//! must be its own; so it has no harness, and answers to the arguments of one.
+//! Tests of a testbed held by a daemon. This program starts itself again as the daemon, whose standard output
+//! must be its own. So it has no test harness, and parses the arguments of one itself.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 
-/// Bound on everything that a test waits for: other work may hold a machine up for seconds.
+/// Bound on every wait: other work may delay a machine for seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The argument that makes this program the daemon of the testbed in the file that follows.
 const DAEMON: &str = "daemon";
 
-/// A test by its name; it is given the name of its testbed.
+/// A test by its name; it gets the name of its testbed.
 type Test = (&'static str, fn(&str));
 
-/// All tests. Each is of the tier `network`: to a test runner they look ignored.
+/// All tests. Each is of the tier `network`, so it appears as ignored to a test runner.
 const TESTS: [Test; 3] = [
     ("life_of_a_daemon", life_of_a_daemon),
     ("a_daemon_keeps_nothing_open", a_daemon_keeps_nothing_open),
@@ -82,9 +82,9 @@ fn daemon(file: &Path) -> ExitCode {
     }
 }
 
-/// Runs a test on a testbed of its own, and removes what is left of that whatever happened.
+/// Runs a test on a testbed of its own, and removes the testbed whatever happened.
 fn passes(name: &str, test: fn(&str)) -> bool {
-    // Each name has another length.
+    // The length of the test's name keeps the testbeds' names apart.
     let testbed = format!("bd{}-{}", std::process::id(), name.len());
     let passed = std::panic::catch_unwind(|| test(&testbed)).is_ok();
     testbed::down(&testbed).unwrap();
@@ -93,7 +93,7 @@ fn passes(name: &str, test: fn(&str)) -> bool {
     passed
 }
 
-/// The arguments of the standard test harness, as far as they say which tests to run.
+/// The arguments of the standard test harness that select tests.
 #[derive(Default)]
 struct Asked {
     ignored: bool,
@@ -113,7 +113,7 @@ impl Asked {
                 "--list" => asked.list = true,
                 "--exact" => asked.exact = true,
                 "--skip" => asked.skipped.extend(arguments.next()),
-                // The value is of no interest, and no filter either.
+                // Skips the option's value, which is no filter.
                 "--test-threads" | "--format" | "--color" | "--logfile" | "--shuffle-seed" => {
                     arguments.next();
                 }
@@ -157,7 +157,7 @@ fn spawn(name: &str) -> Result<Client, testbed::Error> {
     testbed::spawn_daemon(name, [DAEMON.as_ref(), description(name).as_os_str()])
 }
 
-/// Those that are seen here: not what a daemon has in a user namespace of its own.
+/// Returns the namespaces visible here; those in a daemon's own user namespace are not.
 fn namespaces_of(name: &str) -> Vec<String> {
     let prefix = format!("{name}.");
     netns::list()
@@ -167,7 +167,7 @@ fn namespaces_of(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whoever started it may wait for the end of what it was given.
+/// The daemon's starter may wait for the end of a pipe that the daemon inherited.
 fn a_daemon_keeps_nothing_open(name: &str) {
     let (mut ours, given) = std::io::pipe().unwrap();
     fcntl_setfd(&given, FdFlags::empty()).unwrap();
@@ -207,7 +207,7 @@ fn life_of_a_daemon(name: &str) {
         (link2.forward.rate, link2.reverse.up),
         (Some(5_000_000), false)
     );
-    // 1 BDP of the new rate: 5 Mbit/s x 70 ms.
+    // 1 BDP at the new rate: 5 Mbit/s x 70 ms.
     assert_eq!(link2.forward.queue, "43750 bytes");
     let unknown = client
         .set("link3", None, &LinkChange::default())

@@ -7,72 +7,71 @@ use clap::{Args, Subcommand, ValueEnum};
 /// Arguments of `braid box`.
 #[derive(Debug, Args)]
 pub struct BoxArgs {
-    /// The configuration (TOML): of the box to run, or of the one that runs and is asked. Without
-    /// it, the one on the device braid0 is asked.
+    /// The configuration (TOML) of the box to run, or of the running box to ask. Without it, the box on the
+    /// device braid0 is asked.
     #[arg(short, long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// What to ask of a running box; without it, a box is run.
+    /// The request to a running box; without one, a box is run.
     #[command(subcommand)]
     pub command: Option<BoxCommand>,
 }
 
-/// What may be asked of a running box.
+/// Requests to a running box.
 #[derive(Debug, Subcommand)]
 pub enum BoxCommand {
     /// Show what the running box does: links, connections, counters.
     Status(StatusArgs),
     /// Check configuration, machine and links, before a start or beside a running box.
     ///
-    /// Prints a verdict for each thing that was looked at and what to do about it. Exit code 0: fine; 3:
-    /// warnings; 4: it would not work; 1: it could not be checked, as by another user than root. Opens a
-    /// connection to each server over each link and sends some pings; takes up to 15 seconds.
+    /// Prints a verdict on each thing that was checked, and what to do about it. Exit code 0: fine; 3:
+    /// warnings; 4: it would not work; 1: it could not be checked, for example by a user other than root.
+    /// Opens a connection to each server over each link and sends some pings; takes up to 15 seconds.
     Check,
-    /// Switch the whole box: off, new connections are forwarded over one link, unjoined.
+    /// Switch the whole box: off, new connections are forwarded over one link, not aggregated.
     ///
-    /// Connections that were taken in before keep being served. It stays switched until it is
-    /// switched again or the box is restarted.
+    /// Connections that are aggregated already keep being served. The switch stays until the next one or a
+    /// restart of the box.
     Proxy {
-        /// The wish.
+        /// The state to switch to.
         switch: Switch,
     },
-    /// Switch a link: off, connections go on over the others, and nothing new goes there; as a
-    /// backup, it is used while no other works.
+    /// Switch a link: off, connections go on over the others, and new ones do not use it; as a backup, it is
+    /// used while no other link works.
     ///
-    /// That goes for connections that are there and for new ones; only one that has fallen back to
-    /// regular TCP stays where it is. It stays so until it is switched again or the box is restarted:
-    /// then the configuration holds.
+    /// This holds for existing and for new connections; only a connection that has fallen back to regular TCP
+    /// stays where it is. The switch stays until the next one or a restart of the box, after which the
+    /// configuration holds.
     Link {
-        /// Name of the link in the configuration, which is that of the interface by default.
+        /// Name of the link in the configuration; by default the name of the interface.
         name: String,
-        /// The wish.
+        /// The state to switch to.
         #[arg(value_name = "WISH")]
         wish: LinkWish,
     },
-    /// Show the servers: what is free on each link to them and beyond them, how long it takes, and
-    /// which is chosen.
+    /// Show the servers: free bandwidth and round trip on each link to them and beyond them, and the chosen one.
     Servers(ServersArgs),
     /// Use one server for new connections while it answers; `auto` leaves the choice to the box.
     ///
-    /// Connections that are there go on where they are. It stays so until it is changed again or
-    /// the box is restarted.
+    /// Existing connections stay where they are. The choice holds until it is changed again or the box is
+    /// restarted.
     Server {
         /// Name of the server in the configuration, or auto.
         name: String,
     },
     /// Have the running box read its configuration again, as SIGHUP does.
     ///
-    /// Links and servers come, go and change; rules, lists, timeouts and most limits hold for what begins
-    /// from then on. Connections go on: those over a link that is gone over the others, those to a server
-    /// that is gone where they are. What cannot change while a box runs is named, and stays as it was. A
-    /// file with a mistake, or one that the system refuses, changes nothing.
+    /// Links and servers may come, go and change; rules, lists, timeouts and most limits hold for new
+    /// connections. Connections go on: those over a removed link over the others, those to a removed server
+    /// where they are. Settings that cannot change while a box runs are named and keep their values. A file
+    /// with a mistake, or one that the system refuses, changes nothing.
     Reload,
 }
 
 /// Arguments of `braid box servers`.
 #[derive(Debug, Args)]
 pub struct ServersArgs {
-    /// Measure them first, over every link, whatever the time of the day: takes some seconds, and
-    /// less than 1 % of each link.
+    /// Measure them first, over every link, at any time of day: takes some seconds, and less than 1 % of each
+    /// link.
     #[arg(long)]
     pub probe: bool,
 }
@@ -80,37 +79,37 @@ pub struct ServersArgs {
 /// Arguments of `braid server`.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// The configuration (TOML): of the server to run, or of the one that runs and is asked. Without
-    /// it, the one on the device braid0 is asked.
+    /// The configuration (TOML) of the server to run, or of the running server to ask. Without it, the server
+    /// on the device braid0 is asked.
     #[arg(short, long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// What to ask of a running server; without it, a server is run.
+    /// The request to a running server; without one, a server is run.
     #[command(subcommand)]
     pub command: Option<ServerCommand>,
 }
 
-/// What may be asked of a running server.
+/// Requests to a running server.
 #[derive(Debug, Subcommand)]
 pub enum ServerCommand {
     /// Show what the running server does: addresses, connections, counters.
     Status(StatusArgs),
     /// Check configuration and machine, before a start or beside a running server.
     ///
-    /// Prints a verdict for each thing that was looked at and what to do about it. Exit code 0: fine; 3:
-    /// warnings; 4: it would not work; 1: it could not be checked, as by another user than root.
+    /// Prints a verdict on each thing that was checked, and what to do about it. Exit code 0: fine; 3:
+    /// warnings; 4: it would not work; 1: it could not be checked, for example by a user other than root.
     Check,
     /// Have the running server read its configuration again, as SIGHUP does.
     ///
-    /// Users who are no more, or have another key, are cut off at once; what all others have goes on.
-    /// Lists of destinations, timeouts and most limits hold for what begins from then on. What cannot
-    /// change while a server runs is named, and stays as it was. A file with a mistake changes nothing.
+    /// Users who were removed, or have another key, are cut off at once; connections of all others go on.
+    /// Lists of destinations, timeouts and most limits hold for new connections. Settings that cannot change
+    /// while a server runs are named and keep their values. A file with a mistake changes nothing.
     Reload,
 }
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Show it again every second until interrupted; with --json, an object a line.
+    /// Repeat the status every second until interrupted; with --json, one object a line.
     #[arg(short, long)]
     pub watch: bool,
 }
@@ -120,25 +119,25 @@ pub struct StatusArgs {
 pub enum Switch {
     /// Use it.
     On,
-    /// Do not.
+    /// Do not use it.
     Off,
 }
 
-/// How a link is to be used. Whether it is a backup and whether it is used at all are two switches.
+/// The state of a link. Backup or regular, and on or off, are two independent switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LinkWish {
     /// Use it.
     On,
-    /// Do not.
+    /// Do not use it.
     Off,
     /// Use it while no other link works.
     Backup,
-    /// Use it beside the others: no backup any more.
+    /// Use it beside the others, no longer as a backup.
     Regular,
 }
 
 impl Switch {
-    /// Whether it is on.
+    /// Returns whether the switch is on.
     pub fn is_on(self) -> bool {
         self == Switch::On
     }

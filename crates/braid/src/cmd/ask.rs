@@ -1,4 +1,4 @@
-//! Asking a running box or server: `status`, and the switches of a box.
+//! Requests to a running box or server: `status`, and the switches of a box.
 
 pub mod columns;
 pub mod servers;
@@ -22,25 +22,25 @@ use crate::cli::gateway::{ServersArgs, StatusArgs};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// Name of the TUN device where the configuration names none.
+/// Name of the TUN device if the configuration names none.
 const DEFAULT_TUN: &str = "braid0";
-/// Between two looks with `--watch`.
+/// Interval between two looks with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Between the two looks that rates are made of, without it.
+/// Time between the two looks that rates are computed from, without `--watch`.
 const GLANCE: Duration = Duration::from_millis(300);
-/// How long servers may take to be measured: slow links are left alone for half a minute after each.
+/// Time for measuring the servers: slow links pause for half a minute after each measurement.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Cursor to the upper left corner, and everything after it gone.
+/// Terminal codes: cursor to the upper left corner, and clear everything after it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// A box or server that is asked.
+/// A box or server to ask.
 pub struct Asked {
     role: Role,
     socket: PathBuf,
 }
 
 impl Asked {
-    /// The one whose configuration names `socket`, or the device `tun`.
+    /// Returns the box or server whose configuration names `socket`, or the device `tun`.
     pub fn new(role: Role, socket: Option<&Path>, tun: Option<&str>) -> Asked {
         let identity = Identity::of_tun(tun.unwrap_or(DEFAULT_TUN));
         let default = || identity.control_socket(text::role(role));
@@ -50,7 +50,7 @@ impl Asked {
         }
     }
 
-    /// The box of this configuration, if there is one.
+    /// Returns the box or server with this configuration, or else the one on the default device.
     pub fn of(role: Role, config: Option<&BoxConfig>) -> Asked {
         let socket = config.and_then(|c| c.control.as_deref());
         let tun = config.map(|c| c.tun.name.as_str());
@@ -69,12 +69,12 @@ impl Asked {
         }
     }
 
-    /// The servers of a box.
+    /// Returns the servers of a box.
     pub fn servers(&self) -> Result<Vec<ServerStatus>, Failure> {
         Ok(self.status()?.servers)
     }
 
-    /// Has a box measure its servers, and waits until it is through.
+    /// Makes a box measure its servers, and waits until it has finished.
     fn measure(&self) -> Result<(), Failure> {
         match self.ask(&Request::Measure)? {
             Answer::Done => {}
@@ -93,7 +93,7 @@ impl Asked {
         )))
     }
 
-    /// Shows what it does.
+    /// Shows the status.
     pub fn show(&self, args: &StatusArgs, json: bool) -> Result<(), Failure> {
         match json {
             true if !args.watch => {
@@ -136,7 +136,7 @@ impl Asked {
         }
     }
 
-    /// Carries out an order, and says what follows from it.
+    /// Sends a command, and prints its consequence.
     pub fn order(&self, request: &Request, json: bool) -> Result<(), Failure> {
         match self.ask(request)? {
             Answer::Done if json => print_json(&Answer::Done),
@@ -145,7 +145,7 @@ impl Asked {
         }
     }
 
-    /// Has a box or a server read its configuration again, and says what has changed.
+    /// Makes a box or a server read its configuration again, and prints the changes.
     pub fn reload(&self, json: bool) -> Result<(), Failure> {
         match self.ask(&Request::Reload)? {
             Answer::Reloaded(changes) if json => print_json(&changes),
@@ -181,7 +181,7 @@ impl Asked {
     }
 }
 
-/// The exit code of a status: what is not in order is a failure of its own kind.
+/// Returns the status as an exit code: 3 if degraded, 4 if down.
 fn in_order(status: &Status) -> Result<(), Failure> {
     match status.verdict.health {
         Health::Working => Ok(()),
@@ -192,7 +192,7 @@ fn in_order(status: &Status) -> Result<(), Failure> {
 
 fn consequence(request: &Request) -> String {
     match request {
-        // These say more than that it was done.
+        // For these the answer itself is shown.
         Request::Status | Request::Reload => String::new(),
         Request::Proxy { on: true } => {
             "on: new connections are aggregated while a server can be used".to_owned()
@@ -215,7 +215,7 @@ fn consequence(request: &Request) -> String {
     }
 }
 
-/// Writes to standard output; false where nobody reads it any more (`| head`).
+/// Writes to standard output; returns false if nobody reads it any more (`| head`).
 fn is_read(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout
@@ -227,7 +227,7 @@ fn is_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Rows and columns of the terminal that is written to, if it is one.
+/// Returns rows and columns of the terminal at standard output, if it is one.
 fn window() -> Option<(usize, usize)> {
     let stdout = io::stdout();
     let size = tcgetwinsize(&stdout)
@@ -236,7 +236,7 @@ fn window() -> Option<(usize, usize)> {
     (size.ws_row > 0).then_some((size.ws_row.into(), size.ws_col.into()))
 }
 
-/// What of `page` a terminal has room for: a longer one would scroll away at once.
+/// Returns the part of `page` that fits the terminal: a longer page would scroll away at once.
 fn cut(page: &str, (rows, columns): (usize, usize)) -> String {
     let lines = page.lines().take(rows.saturating_sub(1));
     let line = |line: &str| line.chars().take(columns).chain(['\n']).collect::<String>();

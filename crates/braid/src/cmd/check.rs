@@ -1,4 +1,4 @@
-//! `braid box check` and `braid server check`, and what a start makes of the same checks.
+//! `braid box check` and `braid server check`, and the same checks at a start.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 const WARNINGS: u8 = 3;
 const WOULD_NOT_WORK: u8 = 4;
 const COULD_NOT_CHECK: u8 = 1;
-/// Checks of the machine. A start that they refuse fails; what else refuses it is the file's mistake.
+/// Checks of the machine. A start that only these refuse is a failure at run time; otherwise the file is wrong.
 const OF_MACHINE: [&str; 6] = [
     "privileges",
     "tun.device",
@@ -30,7 +30,7 @@ const OF_MACHINE: [&str; 6] = [
     "port",
 ];
 
-/// Checks what a box would meet with this file.
+/// Checks a box with this file.
 pub fn boxed(file: &Path, json: bool) -> Result<(), Failure> {
     let stop = Signals::take_over()?;
     let (name, text) = read(file)?;
@@ -57,7 +57,7 @@ pub fn boxed(file: &Path, json: bool) -> Result<(), Failure> {
     show("box", &name, findings, json)
 }
 
-/// Checks what a server would meet with this file.
+/// Checks a server with this file.
 pub fn server(file: &Path, json: bool) -> Result<(), Failure> {
     let (name, text) = read(file)?;
     let findings = match ServerConfig::from_toml(&name, &text) {
@@ -72,7 +72,7 @@ pub fn server(file: &Path, json: bool) -> Result<(), Failure> {
     show("server", &name, findings, json)
 }
 
-/// Refuses the start of a box that can never work, and warns of what works badly.
+/// Refuses the start of a box that can never work, and warns of lesser faults.
 pub fn box_may_start(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
     let (_, text) = read(file)?;
     let text = text.as_str();
@@ -80,7 +80,7 @@ pub fn box_may_start(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
     may_start(check::box_starts(File { path, text, config }))
 }
 
-/// The same of a server.
+/// Does the same for a server, as [`box_may_start`] does for a box.
 pub fn server_may_start(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
     let (_, text) = read(file)?;
     let text = text.as_str();
@@ -112,7 +112,7 @@ fn read(file: &Path) -> Result<(String, String), Failure> {
     Ok((file.display().to_string(), text))
 }
 
-/// A mistake for which the file is refused.
+/// Returns the finding for a mistake that makes the file unusable.
 fn of_file(error: &ConfigError) -> Finding {
     let subject = match error.position {
         Some((line, column)) => format!("{}:{line}:{column}", error.file),
@@ -137,7 +137,7 @@ fn with_file(name: &str, mut found: Vec<Finding>) -> Vec<Finding> {
     found
 }
 
-/// The result for machines.
+/// The result in JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     version: u32,
@@ -148,7 +148,7 @@ struct Report<'a> {
 }
 
 fn show(role: &str, file: &str, findings: Vec<Finding>, json: bool) -> Result<(), Failure> {
-    // That something cannot be known at all is nothing to worry about.
+    // Things that can never be checked here do not lower the verdict.
     let verdicts = findings.iter().map(|f| f.verdict);
     let worst = verdicts.filter(|v| *v != Verdict::NotChecked).max();
     let verdict = worst.unwrap_or(Verdict::Ok);

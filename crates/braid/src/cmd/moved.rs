@@ -1,4 +1,4 @@
-//! The commands that were `braid`'s in the last version and are `braid-lab`'s now.
+//! The commands that `braid` had in the last version and `braid-lab` has now.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -8,9 +8,9 @@ use crate::cli::Moved;
 use crate::failure::Failure;
 use crate::program::{self, BRAID, BRAID_LAB};
 
-/// Replaces this process by `braid-lab`, so that signals, terminal and exit code are its own. `old` is the
-/// command of `braid` and `new` the one of `braid-lab`, empty where the arguments name it; `global` are the
-/// options before both.
+/// Replaces this process by `braid-lab`, which so gets signals, terminal and exit code. `old` is the command
+/// of `braid`, and `new` the command of `braid-lab`, empty if the arguments name it; `global` are the options
+/// before both.
 pub fn run(old: &str, new: &str, global: Vec<OsString>, moved: &Moved) -> Result<(), Failure> {
     let now = format!("{BRAID_LAB} {new}");
     let now = now.trim_end();

@@ -1,4 +1,4 @@
-//! `braid password`: for programs that speak SOCKS5 to a server without a box.
+//! `braid password`, for programs that speak SOCKS5 to a server without a box.
 
 use std::time::SystemTime;
 
@@ -10,14 +10,14 @@ use crate::cli::PasswordArgs;
 use crate::failure::Failure;
 use crate::print::{print, print_json};
 
-/// What a program is to say in its SOCKS5 handshake.
+/// The user name and password of a SOCKS5 handshake (RFC 1929).
 #[derive(Serialize)]
 struct Credentials {
     user: String,
     password: String,
 }
 
-/// Prints user and password that are good for one connection.
+/// Prints user and password for one connection.
 pub fn run(args: &PasswordArgs, json: bool) -> Result<(), Failure> {
     let key = PrivateKey::read(&args.key).map_err(Failure::Usage)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! `braid plan`: which servers to rent.
+//! `braid plan`: a ranking of servers to rent.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ pub fn run(args: &PlanArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// What a running box has measured.
+/// Returns the measurements of the running box.
 fn ask(config: Option<&Path>) -> Result<Vec<Site>, Failure> {
     let config = config.map(BoxConfig::load).transpose()?;
     let servers = Asked::of(Role::Box, config.as_ref()).servers()?;
@@ -43,7 +43,7 @@ fn ask(config: Option<&Path>) -> Result<Vec<Site>, Failure> {
     Ok(sites.collect())
 }
 
-/// What `braid box servers --json` or `braid box status --json` printed, or a file in TOML.
+/// The output of `braid box servers --json` or `braid box status --json`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Json {

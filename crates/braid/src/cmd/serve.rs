@@ -15,7 +15,7 @@ use crate::cli::gateway::{BoxArgs, BoxCommand, LinkWish, ServerArgs, ServerComma
 use crate::failure::Failure;
 use crate::print::print;
 
-/// Runs a box until a signal ends it, or asks one that runs.
+/// Runs a box until a signal ends it, or sends a request to a running one.
 pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
     let file = args.config.as_deref();
     if let Some(BoxCommand::Check) = &args.command {
@@ -29,7 +29,7 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
     };
     let asked = Asked::of(Role::Box, config.as_ref());
     match command {
-        // Asks nobody.
+        // Handled above, before the configuration is read.
         BoxCommand::Check => Ok(()),
         BoxCommand::Status(args) => asked.show(args, json),
         BoxCommand::Proxy { switch } => {
@@ -55,7 +55,7 @@ fn link_request(name: String, wish: LinkWish) -> Request {
     }
 }
 
-/// Runs a server until a signal ends it, or asks one that runs.
+/// Runs a server until a signal ends it, or sends a request to a running one.
 pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
     let file = args.config.as_deref();
     if let Some(ServerCommand::Check) = &args.command {
@@ -107,7 +107,7 @@ fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
     run::run_server(config, Some(reload), privileges, end.as_fd(), ready).map_err(failure)
 }
 
-/// Whether anybody reads it is no business of a box that serves.
+/// Prints the line that reports readiness. A box serves its users even if nobody can read it.
 fn tell_ready(role: &str, name: &str) {
     if let Err(error) = print(format_args!("braid {role} {name}: {READY}\n")) {
         tracing::warn!(%error, "going on");

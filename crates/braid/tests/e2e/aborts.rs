@@ -1,5 +1,5 @@
 //! The engine or the kernel's Multipath TCP aborts a connection with two subflows in the middle of a
-//! transfer, and the other one is told once for all of it (MP_FASTCLOSE, RFC 8684 section 3.5).
+//! transfer. A single MP_FASTCLOSE (RFC 8684 section 3.5) tells the peer.
 
 use super::interop::{Interop, Side};
 
@@ -32,7 +32,7 @@ fn aborted(client: Side, aborting: Side) {
     }
     assert!(interop.count(told) >= 1, "{told}");
     assert_eq!(interop.count(untold), 0, "{untold}");
-    // Nothing is left of it at the kernel.
+    // Nothing of the connection is left at the kernel.
     assert_eq!(interop.count("MPCurrEstab"), 0);
 }
 

@@ -1,24 +1,23 @@
-//! The engine and the kernel's Multipath TCP tell each other of addresses and priorities (RFC 8684
-//! sections 3.1, 3.3.8 and 3.4), during the transfers of `interop`. The links are slow until all of that
-//! has happened.
+//! The engine and the kernel's Multipath TCP announce addresses and priorities to each other (RFC 8684 sections
+//! 3.1, 3.3.8 and 3.4), during the transfers of `interop`. The links are slow until all of that has happened.
 
 use std::net::IpAddr;
 
 use super::interop::{Interop, PORT, RECEIVED, SENT, Side};
 
-/// Lets the kernel take further subflows and join what is announced.
+/// Lets the kernel take further subflows and join announced addresses.
 fn allow(interop: &Interop) {
     let limits = ["limits", "set", "subflows", "4", "add_addr_accepted", "4"];
     mptcp(interop, &limits);
 }
 
-/// `ip mptcp` at the kernel's side.
+/// Runs `ip mptcp` at the kernel's side.
 fn mptcp(interop: &Interop, arguments: &[&str]) {
     let arguments = [&["mptcp"], arguments].concat();
     interop.bed.run("kernel", "ip", &arguments);
 }
 
-/// The kernel announces `addr`, which gets the id 7.
+/// Makes the kernel announce `addr` with the id 7.
 fn announce(interop: &Interop, addr: IpAddr, port: Option<&str>) {
     allow(interop);
     let addr = addr.to_string();
@@ -28,7 +27,7 @@ fn announce(interop: &Interop, addr: IpAddr, port: Option<&str>) {
     mptcp(interop, &arguments);
 }
 
-/// Returns the bytes that each link carried of what a side sends.
+/// Returns the bytes sent by a side that each link carried.
 fn carried(interop: &Interop, sender: Side) -> [u64; 2] {
     interop.carried().map(|[forward, reverse]| match sender {
         Side::Engine => forward,
@@ -43,28 +42,28 @@ fn expect_link2_in_use(interop: &Interop, sender: Side, before: [u64; 2]) {
     });
 }
 
-/// Waits until link 1 has carried `bytes` more, and returns what both links carried meanwhile. Link 1
-/// carries more than `bytes` where this thread stands still.
+/// Waits until link 1 has carried `bytes` more, and returns the bytes that both links carried meanwhile. Link
+/// 1 carries more than `bytes` if this thread stands still.
 fn carried_meanwhile(interop: &Interop, sender: Side, bytes: u64) -> [u64; 2] {
     let before = carried(interop, sender);
     interop.wait_until("link 1 to carry on", || {
         carried(interop, sender)[0] >= before[0] + bytes
     });
-    // Link 1 was counted first before and is counted last now. The time of link 2 is thus never the
-    // longer one, wherever this thread stood still.
+    // Link 1 was counted first before and is counted last now. So the time of link 2 is never the longer one,
+    // wherever this thread stood still.
     let [_, link2] = carried(interop, sender);
     let [link1, _] = carried(interop, sender);
     [link1 - before[0], link2 - before[1]]
 }
 
-/// Returns whether link 2 carries no data of a side beside link 1. The side's acknowledgements still go
-/// that way: 80 bytes for one or two segments, which is 5 % at most. With data on both links
-/// the share of link 2 is about a half.
+/// Returns whether link 2 carries no data of a side beside link 1. The side's acknowledgements still go that
+/// way: 80 bytes for one or two segments, which is 5 % at most. With data on both links the share of link 2
+/// is about a half.
 fn is_left_alone([link1, link2]: [u64; 2]) -> bool {
     link2 * 100 < link1 * 8
 }
 
-/// Expects nothing of a side's data on link 2, once what was under way there has arrived.
+/// Expects no data of a side on link 2, once the data under way there has arrived.
 fn expect_link2_left_alone(interop: &Interop, sender: Side) {
     interop.wait_until("link 2 to be left", || {
         is_left_alone(carried_meanwhile(interop, sender, 100_000))
@@ -77,22 +76,22 @@ fn expect_link2_left_alone(interop: &Interop, sender: Side) {
     );
 }
 
-/// Subflows that the kernel has.
+/// Returns the number of subflows at the kernel.
 fn subflows(interop: &Interop) -> usize {
     let filter = format!("( sport = :{PORT} or dport = :{PORT} )");
     let shown = ["-Htn", "state", "established", &filter];
     interop.bed.print("kernel", "ss", &shown).lines().count()
 }
 
-/// Bytes that both links carry, both ways together, while a test looks for an event that must not
-/// happen. Held links take a second for them, or two seconds if one link carries all.
+/// Bytes that both links carry, both ways together, while a test looks for an event that must not happen.
+/// Held links take a second for them, or two seconds if one link carries all.
 const MEANWHILE: u64 = 2_000_000;
 
-/// Of ADD_ADDR, or of its echoes, the first that comes by is lost.
+/// A rule that drops the first packet with ADD_ADDR, or the first echo.
 const FIRST_ADD_ADDR_DROPPED: &str =
     "tcp option mptcp subtype 3 limit rate 1/hour burst 1 packets drop";
 
-/// The engine verifies, echoes and joins it.
+/// Makes the kernel announce an address, which the engine verifies, echoes and joins.
 fn joined_by_the_engine(addr: impl Fn(&Interop) -> IpAddr, port: Option<&str>) -> Interop {
     let mut interop = Interop::lossless(Side::Engine, 1);
     announce(&interop, addr(&interop), port);
@@ -100,7 +99,7 @@ fn joined_by_the_engine(addr: impl Fn(&Interop) -> IpAddr, port: Option<&str>) -
     interop.wait_for_join();
     interop.wait_for_count("EchoAdd", 1);
     interop.expect_subflows(peers, 2);
-    // Recent kernels repeat it as soon as a round trip should be over; two at once have one echo.
+    // Recent kernels repeat ADD_ADDR as soon as a round trip should be over; two at once have one echo.
     let said = interop.count("AddAddrTx");
     assert!((1..=said).contains(&interop.count("EchoAdd")));
     assert_eq!(interop.count("MPJoinAckRx"), 1);
@@ -138,9 +137,9 @@ fn kernel_joins_what_the_engine_announces() {
     assert_eq!(interop.count("MPJoinSynAckRx"), 1);
 }
 
-/// Expects the engine to announce its address no more once the echo has come. Without an echo the
-/// engine announces it five times: the first pause is a retransmission time-out, and each further one is
-/// twice as long. The engine may have repeated the announcement where the echo took its time.
+/// Expects that the engine stops announcing its address once the echo has come. Without an echo the engine
+/// announces it five times: the first pause is a retransmission time-out, and each further one is twice as
+/// long. The engine may have repeated the announcement if the echo was slow.
 fn expect_echo_heard(interop: &Interop) {
     interop.wait_for_join();
     interop.wait_for_count("EchoAddTx", 1);
@@ -153,7 +152,7 @@ fn expect_echo_heard(interop: &Interop) {
     assert!((1..=said).contains(&interop.count("EchoAddTx")));
 }
 
-/// What the kernel withdraws is closed at both ends, and the rest arrives by what is left.
+/// Both ends close the subflow of a withdrawn address, and the rest arrives over the other one.
 #[test]
 #[ignore = "network"]
 fn kernel_withdraws_an_address() {
@@ -166,7 +165,7 @@ fn kernel_withdraws_an_address() {
     interop.wait_until("the end of its subflow", || subflows(&interop) == 1);
     interop.wait_for_progress(MEANWHILE);
     interop.expect_short_lived(peers, 2);
-    // It was not joined again.
+    // The address was not joined again.
     assert_eq!(interop.count("MPJoinSynRx"), 1);
 }
 
@@ -189,8 +188,8 @@ fn engine_withdraws(link: &str) {
         interop.count("MPJoinAckRx") >= 2 && subflows(&interop) == 2
     });
     interop.wait_for_progress(MEANWHILE);
-    // The engine may have three for a moment: when the link is back it hears that the kernel has
-    // left the old one, which still carries what it held while the new one opens.
+    // The engine may have three for a moment. When the link is back it learns that the kernel has left the
+    // old one, which still carries its data while the new one opens.
     for report in interop.reports(peers) {
         assert_eq!(report["fallback"], false, "{report}");
     }
@@ -203,14 +202,14 @@ fn engine_withdraws_an_address() {
     engine_withdraws("link2");
 }
 
-/// The connection was opened from there.
+/// The connection was opened from this address.
 #[test]
 #[ignore = "network"]
 fn engine_withdraws_its_initial_address() {
     engine_withdraws("link1");
 }
 
-/// A server gives up the address that the connection was opened to.
+/// A server withdraws the address that the connection was opened to.
 // Conforms: 8684-3.4.2-3
 #[test]
 #[ignore = "network"]
@@ -228,7 +227,7 @@ fn kernel_withdraws_the_address_that_the_engine_came_to() {
     assert_eq!(interop.count("MPJoinSynRx"), 1);
 }
 
-/// A client gives up the address that it opened the connection from.
+/// A client withdraws the address that it opened the connection from.
 #[test]
 #[ignore = "network"]
 fn kernel_withdraws_the_address_that_it_came_from() {
@@ -242,7 +241,7 @@ fn kernel_withdraws_the_address_that_it_came_from() {
     interop.expect_short_lived(peers, 2);
 }
 
-/// The engine sends nothing on what the kernel made a backup, until it is one no more.
+/// The engine sends no data on a subflow that the kernel made a backup, until the kernel takes that back.
 #[test]
 #[ignore = "network"]
 fn kernel_demotes_a_subflow() {
@@ -262,20 +261,20 @@ fn kernel_demotes_a_subflow() {
     interop.expect_subflows(peers, 2);
 }
 
-/// The kernel sends nothing on what the engine made a backup, until it is one no more.
+/// The kernel sends no data on a subflow that the engine made a backup, until the engine takes that back.
 fn engine_demotes(client: Side, paths: usize) {
     let mut interop = Interop::lossless(client, paths);
     allow(&interop);
     interop.announces = client == Side::Kernel;
-    // A held link 1 takes 8 s from one to the other, of which the steps need 2 s.
+    // A held link 1 takes 8 s between the two, of which the steps need 2 s.
     let demote = interop.bytes / 10;
     let [demote, promote] = [demote, demote + 4_000_000].map(|bytes| bytes.to_string());
     let peers = interop.start_with(&["--demote", &demote, "--promote", &promote]);
     interop.wait_for_count("MPPrioRx", 1);
     expect_link2_left_alone(&interop, Side::Kernel);
     let before = carried(&interop, Side::Kernel);
-    // The engine sends each change twice. Half of the bytes are left when it promotes the subflow, and
-    // held links take seconds for them.
+    // The engine sends each change twice. Half of the bytes are left when it promotes the subflow, and held
+    // links take seconds for them.
     interop.wait_for_count("MPPrioRx", 3);
     expect_link2_in_use(&interop, Side::Kernel, before);
     interop.expect_subflows(peers, 2);
@@ -295,7 +294,7 @@ fn engine_demotes_a_subflow_that_the_kernel_opened() {
     engine_demotes(Side::Kernel, 1);
 }
 
-/// C flag: the engine joins the announced address and never the one it came to.
+/// C flag: the engine joins the announced address and never the initial one.
 // Conforms: 8684-3.1-6
 #[test]
 #[ignore = "network"]
@@ -311,7 +310,7 @@ fn kernel_denies_joins_to_its_initial_address() {
     assert_eq!(interop.count("MPJoinAckRx"), 1);
 }
 
-/// C flag: the kernel joins the announced address and never the one it came to.
+/// C flag: the kernel joins the announced address and never the initial one.
 #[test]
 #[ignore = "network"]
 fn engine_denies_joins_to_its_initial_address() {
@@ -327,7 +326,7 @@ fn engine_denies_joins_to_its_initial_address() {
     assert_eq!(interop.count("MPJoinSynAckRx"), 1);
 }
 
-/// The engine's first echo is lost, so the kernel says it again, and hears it.
+/// The engine's first echo is lost, so the kernel repeats the announcement, and gets the next echo.
 // Conforms: 8684-3.4.1-3
 #[test]
 #[ignore = "network"]
@@ -345,7 +344,7 @@ fn kernel_announces_again_what_was_not_echoed() {
     assert_eq!(interop.count("MPJoinSynRx"), 1);
 }
 
-/// The kernel's first echo is lost, so the engine says it again, and hears it.
+/// The kernel's first echo is lost, so the engine repeats the announcement, and gets the next echo.
 // Conforms: 8684-3.4.1-4
 #[test]
 #[ignore = "network"]
@@ -363,7 +362,7 @@ fn engine_announces_again_what_was_not_echoed() {
     assert_eq!(interop.count("MPJoinSynTx"), 1);
 }
 
-/// An endpoint that is written as IPv6 and is one of IPv4.
+/// An IPv4 endpoint that is written as an IPv4-mapped IPv6 address.
 #[test]
 #[ignore = "network"]
 fn engine_joins_a_mapped_address_that_the_kernel_announces() {
@@ -374,7 +373,7 @@ fn engine_joins_a_mapped_address_that_the_kernel_announces() {
     joined_by_the_engine(mapped, None);
 }
 
-/// A socket of IPv6, the packets of which are IPv4's.
+/// An IPv6 socket whose packets are IPv4.
 #[test]
 #[ignore = "network"]
 fn kernel_connects_and_joins_by_mapped_addresses() {

@@ -1,5 +1,5 @@
-//! Attacks at the server by those who are no box, while users are at work: what they say is refused, counted
-//! and logged once, nobody reaches a destination by it, and users notice nothing.
+//! Attacks on the server by hosts that are no users, while users are at work: their messages are refused,
+//! counted and logged once, none reaches a destination, and users notice nothing.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,16 +21,16 @@ use super::control::status;
 use super::reload::{Guested, in_clear_too};
 use super::siege::{Attack, Siege, USERS};
 
-/// The server's port where the configuration names none.
+/// The server's default port.
 const PORT: u16 = 1080;
-/// Attempts a second: fewer than the failures of one source for which it is refused.
+/// Attempts a second: fewer than the failures for which the server refuses a source.
 const ATTEMPTS: f64 = 80.0;
-/// How long an attacker waits for an answer.
+/// Time that an attacker waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// By which the clock of a user may be wrong in no direction.
+/// Offset of a user's clock, in either direction, with which the server refuses a password, minutes.
 const MINUTES: i64 = 10;
 
-/// Somebody who may be a user of the server.
+/// A host that may be a user of the server.
 pub struct Client {
     server: SocketAddr,
     server_key: PublicKey,
@@ -39,7 +39,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The guest of a server that serves in clear too.
+    /// Returns the user without a box of a server that also serves in plaintext.
     pub fn guest(world: &Guested) -> Self {
         let state = world.bed.testbed.state_dir();
         let key = |file: &str| PrivateKey::read(&state.join(file)).expect("a key");
@@ -51,7 +51,7 @@ impl Client {
         }
     }
 
-    /// Greeting and password for a destination, by a clock that is wrong by so many minutes.
+    /// Returns greeting and password for a destination, by a clock that is off by `minutes`.
     fn sign_in(&self, key: &PrivateKey, destination: &Destination, minutes: i64) -> Vec<u8> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.expect("a clock that was set").as_millis() as i64;
@@ -63,7 +63,7 @@ impl Client {
         sign_in(self.key.public().to_string().as_bytes(), &password)
     }
 
-    /// What a user with a password says.
+    /// Returns the messages of a user with a password.
     pub fn asks(&self, destination: &Destination) -> Vec<u8> {
         let signed_in = self.sign_in(&self.key, destination, 0);
         [signed_in, request(None, destination)].concat()
@@ -77,12 +77,12 @@ impl Client {
         stream
     }
 
-    /// What the server answers up to its end, or to what is expected.
+    /// Returns the server's answer up to its end, or `expected` bytes of it.
     pub fn answer(&self, says: &[u8], expected: usize) -> Vec<u8> {
         let mut stream = self.connect();
         let mut answer = vec![0; expected];
         let mut len = 0;
-        // A reset tells no less than an end.
+        // A reset tells as much as an orderly end.
         if stream.write_all(says).is_ok() {
             while len < expected
                 && let Ok(read @ 1..) = stream.read(&mut answer[len..])
@@ -95,14 +95,14 @@ impl Client {
     }
 }
 
-/// What a client says to be connected.
+/// A function that makes a client's messages up to its request.
 type Says = dyn Fn(&Client, &Destination) -> Vec<u8> + Sync;
 
-/// Something that is refused.
+/// An attempt that the server refuses.
 struct Refused {
-    /// The server's counter of it.
+    /// The counter for it at the server.
     counter: &'static str,
-    /// The last that it answers.
+    /// The end of the server's answer.
     answer: &'static [u8],
     says: Box<Says>,
 }
@@ -120,13 +120,13 @@ fn refused(
     }
 }
 
-/// What the server says of no method, of a wrong password and of what it does not do.
+/// The server's answers to an unknown method, to a wrong password and to an unsupported command.
 const NO_METHOD: &[u8] = &[5, 0xff];
 const WRONG: &[u8] = &[1, 1];
 const NOT_ALLOWED: &[u8] = &[5, 2, 0, 1, 0, 0, 0, 0, 0, 0];
 const NO_COMMAND: &[u8] = &[5, 7, 0, 1, 0, 0, 0, 0, 0, 0];
 
-/// The request with another command in place of CONNECT: BIND is 2, UDP ASSOCIATE 3.
+/// Returns a request with another command in place of CONNECT: BIND is 2, UDP ASSOCIATE 3 (RFC 1928 section 4).
 fn with_command(command: u8) -> impl Fn(&Client, &Destination) -> Vec<u8> {
     move |client, to| {
         let mut request = request(None, to);
@@ -142,7 +142,7 @@ fn by_clock(minutes: i64) -> impl Fn(&Client, &Destination) -> Vec<u8> {
     }
 }
 
-/// All that is refused of those who speak in clear; `replayed` was said before.
+/// Returns all refused attempts in plaintext; `replayed` is a flight that was sent before.
 fn refusals(replayed: &[u8]) -> Vec<Refused> {
     let replayed = replayed.to_vec();
     vec![
@@ -165,7 +165,7 @@ fn refusals(replayed: &[u8]) -> Vec<Refused> {
             let signed_in = client.sign_in(&client.key, &elsewhere, 0);
             [signed_in, request(None, to)].concat()
         }),
-        // The same password twice on one connection: the second goes for a request.
+        // The same password twice on one connection: the server reads the second as a request.
         refused("auth_destination", NOT_ALLOWED, |client, to| {
             client.sign_in(&client.key, to, 0).repeat(2)
         }),
@@ -174,7 +174,7 @@ fn refusals(replayed: &[u8]) -> Vec<Refused> {
     ]
 }
 
-/// Says all of it in turn, again and again; how often each was said, by counter.
+/// Makes all attempts in turn, again and again; returns how often each was made, by counter.
 fn say_all(
     attack: &Attack,
     client: &Client,
@@ -195,7 +195,7 @@ fn say_all(
     said
 }
 
-/// Makes attempt after attempt, each with its number, until the attack is to end; at least `least`.
+/// Makes numbered attempts at an even pace until the attack has to end, but at least `least`.
 pub fn keep_pace(attack: &Attack, least: usize, mut attempt: impl FnMut(usize)) {
     attack.begins();
     let begun = Instant::now();
@@ -209,7 +209,7 @@ pub fn keep_pace(attack: &Attack, least: usize, mut attempt: impl FnMut(usize)) 
     }
 }
 
-/// The server's counters.
+/// Returns the server's counters.
 pub fn counters(bed: &Bed) -> BTreeMap<String, u64> {
     status(bed, "server").counters
 }
@@ -218,7 +218,7 @@ fn content(bed: &Bed) -> Destination {
     Destination::Address(SocketAddr::new(bed.v4("content"), 80))
 }
 
-/// By how much counters have grown.
+/// Returns the growth of a counter.
 pub fn grown(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name: &str) -> u64 {
     after[name] - before[name]
 }
@@ -244,11 +244,11 @@ fn strangers(judge: Judge) {
     for (counter, said) in said {
         assert_eq!(grown(&before, &after, counter), said, "{counter}");
     }
-    // Nobody was connected but users.
+    // Only users were connected.
     assert_eq!(grown(&before, &after, "connected"), USERS as u64);
     siege.expect_memory_back(&mut world.bed);
 
-    // A server that was restarted has forgotten what was said to it, but not since when it runs.
+    // A restarted server has forgotten the passwords it has seen, but knows the time of its start.
     world.bed.testbed.kill("server").expect("it ran");
     world.bed.start("server");
     world = world.knowing_the_guest();
@@ -263,12 +263,12 @@ pub fn namespace(bed: &Bed, host: &str) -> String {
     host.namespace.clone()
 }
 
-/// What `work` gives on another host.
+/// Returns the result of `work` on another host.
 pub fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     netns::run_inside(namespace, || Ok(work())).expect("a known host")
 }
 
-/// What boxes said on connections of their own up to the server's first answer, the longest first.
+/// Returns the first flights of boxes' connections, up to the server's first answer, the longest first.
 fn first_flights(packets: &[Captured]) -> Vec<Vec<u8>> {
     let mut flights = BTreeMap::new();
     for captured in packets {
@@ -288,7 +288,7 @@ fn first_flights(packets: &[Captured]) -> Vec<Vec<u8>> {
                 let flight = (segment.seq.add(1), Vec::new(), joins);
                 flights.entry(ends[0]).or_insert(flight);
             }
-            // What is seen twice, as it comes and goes, is there.
+            // A packet is captured twice, as it comes and as it goes.
             (true, _) if !payload.is_empty() => match flights.get_mut(&ends[0]) {
                 Some((next, said, false)) if segment.seq == *next => {
                     said.extend_from_slice(payload);
@@ -309,7 +309,7 @@ fn first_flights(packets: &[Captured]) -> Vec<Vec<u8>> {
     flights
 }
 
-/// How many records there are, whole ones.
+/// Returns the number of whole TLS records.
 fn records(mut flight: &[u8]) -> usize {
     let mut records = 0;
     while let [_, _, _, a, b, rest @ ..] = flight {
@@ -320,10 +320,10 @@ fn records(mut flight: &[u8]) -> usize {
     records
 }
 
-/// A first flight with a user's request, as somebody on a link sees it.
+/// Returns a first flight with a user's request, as an observer on a link sees it.
 fn recorded(bed: &mut Bed) -> Vec<u8> {
     let small = bed.offer("small", 20_000);
-    // The first brings tickets.
+    // The first connection brings tickets.
     bed.fetch(1_000);
     let capture = Capture::start(&bed.testbed, "internet").expect("a capture");
     let users: Vec<_> = (0..4).map(|_| bed.curl("small")).collect();
@@ -332,12 +332,12 @@ fn recorded(bed: &mut Bed) -> Vec<u8> {
     }
     let flights = first_flights(&capture.finish().expect("packets"));
     let flight = flights.into_iter().next().expect("a connection");
-    // A ClientHello, greeting, request, foreword, and the user's bytes.
+    // A ClientHello, greeting, request, early hints, and the user's bytes.
     assert!(records(&flight) >= 5, "{} records", records(&flight));
     flight
 }
 
-/// Sends a recorded flight on a connection of its own: it is offered a handshake, and no more.
+/// Sends a recorded flight on a new connection: it gets a handshake, and nothing more.
 fn replay(client: &Client, flight: &[u8]) {
     let mut stream = client.connect();
     stream.write_all(flight).expect("it takes that");
@@ -346,7 +346,7 @@ fn replay(client: &Client, flight: &[u8]) {
     assert_eq!(answer[0], 22, "{:?}", &answer[..len]);
 }
 
-/// Packets with payload that reached the content host.
+/// Returns the number of packets with payload that reached the content host.
 fn reached(packets: &[Captured]) -> usize {
     let with_payload = packets.iter().filter(|captured| {
         let segment = ip::Repr::parse(&captured.bytes).ok();
@@ -357,7 +357,7 @@ fn reached(packets: &[Captured]) -> usize {
 }
 
 fn recorded_first_flights(judge: Judge) {
-    // Where no connection waits for users, what one asks for leaves in the first flight.
+    // Without idle connections in the pool, a user's request leaves in the first flight.
     let cold = |text| format!("{text}\n[warm]\nmax = 0\n");
     let render = changed(render_changed(Role::Server, in_clear_too), Role::Box, cold);
     let mut world = Guested::of(Bed::up_idle(render));
@@ -369,7 +369,7 @@ fn recorded_first_flights(judge: Judge) {
     let mut said = 0;
     let kept = siege.during(&mut world.bed, |attack| {
         keep_pace(attack, 20, |n| {
-            // Also twice on one connection.
+            // Every other time the flight is sent twice on one connection.
             replay(&client, &flight.repeat(1 + n % 2));
             said += 1;
         });
@@ -393,7 +393,7 @@ fn recorded_first_flights(judge: Judge) {
     assert_eq!(counted, [1, 0], "{counters:?}");
 }
 
-/// As many as the server lets begin, but for users.
+/// As many as the server permits, without those of users.
 const HALF_OPEN: usize = 2_000;
 
 fn half_open_handshakes(judge: Judge) {
@@ -407,7 +407,7 @@ fn half_open_handshakes(judge: Judge) {
         let mut held = Vec::new();
         for n in 0..HALF_OPEN {
             let mut stream = client.connect();
-            // Half of them say nothing at all.
+            // Half of them send nothing at all.
             let says = &hello[..(n % 2) * hello.len() / 2];
             stream.write_all(says).expect("it takes that");
             held.push(stream);
@@ -428,7 +428,7 @@ fn half_open_handshakes(judge: Judge) {
     siege.expect_memory_back(&mut world.bed);
 }
 
-/// A box's ClientHello.
+/// Returns a box's ClientHello.
 fn recorded_hello(bed: &mut Bed) -> Vec<u8> {
     let capture = Capture::start(&bed.testbed, "internet").expect("a capture");
     bed.fetch(1_000);
@@ -438,13 +438,14 @@ fn recorded_hello(bed: &mut Bed) -> Vec<u8> {
     hello
 }
 
-/// Idle connections beside which users keep their rate, and beside which they are served.
+/// Idle connections beside which users keep their rate.
 const IDLE: usize = 5_000;
+// Idle connections beside which users are served.
 const SOME_IDLE: usize = 1_000;
-/// Where their destinations listen; each takes in half of them and never accepts one.
+/// Ports of the destinations of idle connections; each has half of them and never accepts one.
 pub const SINKS: [u16; 2] = [7_100, 7_101];
 
-/// A destination in a namespace whose kernel takes connections in that nobody serves.
+/// Returns a destination whose kernel completes handshakes that no program accepts.
 pub fn sink(namespace: &str, at: SocketAddr) -> Socket {
     let listen = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -491,7 +492,7 @@ fn idle_connections(judge: Judge, idle: usize) {
     siege.expect_memory_back(&mut world.bed);
 }
 
-/// Both ends of thousands of connections are here.
+/// Raises the limit of descriptors, since both ends of thousands of connections are in this process.
 pub fn raise_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let all = Rlimit {

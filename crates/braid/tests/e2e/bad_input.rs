@@ -1,4 +1,4 @@
-//! What strangers may send: it is counted and logged, and nobody else notices.
+//! Malformed input from strangers is counted and logged, and nobody else notices.
 
 use std::fs;
 use std::io;
@@ -14,13 +14,13 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::bed::{Bed, unique_name};
 use super::control::status;
 
-/// The server's port where the configuration names none.
+/// The server's default port.
 const PORT: u16 = 1080;
 /// Enough to hit every length and flag many times.
 const PACKETS: usize = 20_000;
 
-/// Sends TCP segments of random bytes and lengths from the router to `to`. Their ports are right,
-/// so that they get past the packet filter; some are shorter than a TCP header.
+/// Sends TCP segments of random bytes and lengths from the router to `to`. Their ports are right, so that
+/// they pass the packet filter; some are shorter than a TCP header.
 fn send_garbage(bed: &Bed, to: SocketAddr) -> io::Result<()> {
     let host = bed.testbed.layout().host("internet").expect("a known host");
     netns::run_inside(&host.namespace, || {
@@ -33,7 +33,7 @@ fn send_garbage(bed: &Bed, to: SocketAddr) -> io::Result<()> {
             pattern.fill(&mut segment);
             segment[2..4].copy_from_slice(&to.port().to_be_bytes());
             if i % 2 == 0 {
-                // A header length that is plausible lets the options be looked at.
+                // With a plausible header length the options are parsed.
                 segment[12] = 0x50 + ((i % 11) << 4) as u8;
             }
             let len = 4 + i % (segment.len() - 4);
@@ -79,7 +79,7 @@ fn garbage_in_place_of_socks_is_refused() {
     expect_alive(&mut bed);
 }
 
-/// Box and server have an error to log, and nowhere to write it: a full disk, and a reader that is gone.
+/// Box and server have an error to log, and cannot write it: the disk is full, or the reader is gone.
 #[test]
 #[ignore = "network"]
 fn a_log_that_cannot_be_written_ends_nothing() {
@@ -101,7 +101,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
             status(bed, "server").counters["clear"] >= 4
         });
         expect_alive(&mut bed);
-        // The directory of temporary files is cleared by the system too.
+        // The system clears the directory of temporary files too.
         let _ = fs::remove_file(program);
     }
 }
@@ -122,7 +122,7 @@ fn send_garbage_for_socks(bed: &Bed) {
                 seed,
             ],
         );
-        // The server ends the connection; how that looks to the sender is a matter of timing.
+        // The server ends the connection; the timing decides how the sender sees that.
         let report = String::from_utf8_lossy(&peer.wait().stdout).into_owned();
         assert!(!report.contains("no progress"), "{report}");
     }

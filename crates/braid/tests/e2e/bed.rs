@@ -18,18 +18,18 @@ use braid_testbed::{HostLayout, LinkChange, Options, Pattern, RenderConfig, Rend
 use super::control;
 use super::interop::is_soak;
 
-/// Longest that a condition is waited for. A loaded machine may let a test stand still for seconds.
+/// Longest wait for a condition. A loaded machine may let a test stand still for seconds.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest that a single download may take, seconds, as curl wants it.
+/// Longest duration of a single download, seconds, in curl's form.
 pub const MAX_TIME_S: &str = "120";
-/// A download on which nothing moves for so many seconds hangs.
+/// A download without progress for so many seconds hangs.
 const STALLED_S: &str = "60";
-/// One that moves may take as long as a loaded machine needs.
+/// A download with progress may take as long as a loaded machine needs, seconds.
 const LONGEST_S: &str = "900";
 /// Lines of a log that a failed wait shows.
 const LOG_LINES: usize = 12;
 
-/// The aspects of a service that a test judges while something happens to its users.
+/// The aspects of a service that a test judges while it is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
     /// Users are served, and nothing hangs: `make test`.
@@ -43,12 +43,12 @@ pub fn bulk() -> usize {
     if is_soak() { 50_000_000 } else { 10_000_000 }
 }
 
-/// The testbed of these tests, under a name of each test's own.
+/// Returns the description of the testbed of these tests, under a test's own name.
 pub fn description(name: &str) -> String {
     bed::description(name, [("100mbit", "5ms"), ("60mbit", "15ms")])
 }
 
-/// A name no other test uses, neither now nor in a run beside this one.
+/// Returns a name that no other test uses, neither now nor in a run beside this one.
 pub fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!(
@@ -58,14 +58,14 @@ pub fn unique_name() -> String {
     )
 }
 
-/// The program under test: the one that was built with the tests, or another build of it.
+/// Returns the program under test: the one that was built with the tests, or another build of it.
 fn braid() -> PathBuf {
     let built = || env!("CARGO_BIN_EXE_braid").into();
     std::env::var_os("BRAID_PROGRAM").map_or_else(built, PathBuf::from)
 }
 
-/// Returns the laboratory's program, which has the peers. Every build of the workspace's tests puts it beside
-/// the product's.
+/// Returns the laboratory's program, which contains the peers. Every build of the workspace's tests puts it
+/// beside the product's.
 pub fn laboratory() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_braid")).with_file_name(BRAID_LAB);
     let missing =
@@ -92,12 +92,12 @@ impl DerefMut for Bed {
 }
 
 impl Bed {
-    /// With box and server running.
+    /// Brings it up with box and server running.
     pub fn up() -> Self {
         Bed::up_with(render_config(None).expect("randomness"))
     }
 
-    /// The same with configurations of the test's own making.
+    /// Does the same with configurations of the test's own.
     pub fn up_with(render: RenderConfig) -> Self {
         let mut bed = Bed::up_idle(render);
         bed.start("server");
@@ -106,22 +106,22 @@ impl Bed {
         bed
     }
 
-    /// With neither box nor server running.
+    /// Brings it up with neither box nor server running.
     pub fn up_idle(render: RenderConfig) -> Self {
         Bed::build(&description(&unique_name()), render, braid())
     }
 
-    /// The same, with a program of the test's own that runs box and server.
+    /// Does the same, with a program of the test's own that runs box and server.
     pub fn up_idle_by(render: RenderConfig, program: PathBuf) -> Self {
         Bed::build(&description(&unique_name()), render, program)
     }
 
-    /// Another network, without box and server.
+    /// Brings up another network, without box and server.
     pub fn of(description: &str) -> Self {
         Bed::of_with(description, Box::new(|_, _| None))
     }
 
-    /// Another network, with neither box nor server running.
+    /// Brings up another network, with neither box nor server running.
     pub fn of_with(description: &str, render: RenderConfig) -> Self {
         let description = description.replace("NAME", &unique_name());
         Bed::build(&description, render, braid())
@@ -146,13 +146,13 @@ impl Bed {
         started.unwrap_or_else(|e| panic!("start {host}: {e}\n{}", self.seen()));
     }
 
-    /// Waits until the box takes connections in.
+    /// Waits until the box intercepts connections.
     pub fn wait_for_intake(&mut self) {
         let open = self.0.wait_for_intake(WAIT_TIMEOUT);
         open.unwrap_or_else(|e| panic!("{e}\n{}", self.seen()));
     }
 
-    /// Takes it down.
+    /// Takes the testbed down.
     pub fn down(self) {
         self.0.testbed.down().expect("all of it goes");
     }
@@ -168,8 +168,8 @@ impl Bed {
         }
     }
 
-    /// Returns the state of the testbed for the message of a failed test: what each link carried and
-    /// dropped, and of box and server the status and the end of the log.
+    /// Returns the state of the testbed for the message of a failed test: bytes and drops of each link, and
+    /// of box and server the status and the end of the log.
     pub fn seen(&mut self) -> String {
         let mut seen = String::new();
         let status = self.testbed.status();
@@ -191,7 +191,7 @@ impl Bed {
         seen
     }
 
-    /// Waits until downloads use both links (again), by themselves.
+    /// Waits until downloads use both links (again).
     pub fn expect_both_links(&mut self) {
         self.narrow();
         let expected = self.offer("again", 5_000_000);
@@ -204,14 +204,14 @@ impl Bed {
         self.release();
     }
 
-    /// A command on a host.
+    /// Returns a command on a host.
     pub fn exec(&self, host: &str, program: &str) -> Command {
         self.0
             .exec(host, program)
             .unwrap_or_else(|e| panic!("exec on {host}: {e}"))
     }
 
-    /// What a command on a host prints.
+    /// Returns the output of a command on a host.
     pub fn print(&self, host: &str, program: &str, arguments: &[&str]) -> String {
         let output = self
             .exec(host, program)
@@ -221,7 +221,7 @@ impl Bed {
         stdout(&output)
     }
 
-    /// Runs a command on a host that must succeed.
+    /// Runs a command on a host, which must succeed.
     pub fn run(&self, host: &str, program: &str, arguments: &[&str]) {
         let output = self
             .exec(host, program)
@@ -235,12 +235,12 @@ impl Bed {
         );
     }
 
-    /// Starts this project's kernel peer on a host. One that listens does so already on return.
+    /// Starts the kernel peer on a host. A peer that listens does so already on return.
     pub fn kernel_peer(&self, host: &str, arguments: &[&str]) -> Background {
         self.peer(host, "kernel-peer", arguments)
     }
 
-    /// The same with the engine in place of kernel sockets.
+    /// Starts the engine peer, which has the engine in place of kernel sockets.
     pub fn engine_peer(&self, host: &str, arguments: &[&str]) -> Background {
         self.peer(host, "engine-peer", arguments)
     }
@@ -267,22 +267,22 @@ impl Bed {
         }
     }
 
-    /// The first IPv4 address of a host.
+    /// Returns the first IPv4 address of a host.
     pub fn v4(&self, host: &str) -> IpAddr {
         self.host(host).interfaces[0].address4.into()
     }
 
-    /// The IPv4 address of a host on its interface number `index`.
+    /// Returns the IPv4 address of a host on its interface number `index`.
     pub fn v4_of(&self, host: &str, index: usize) -> IpAddr {
         self.host(host).interfaces[index].address4.into()
     }
 
-    /// The first IPv6 address of a host.
+    /// Returns the first IPv6 address of a host.
     pub fn v6(&self, host: &str) -> IpAddr {
         self.host(host).interfaces[0].address6.into()
     }
 
-    /// The IPv6 address of a host on its interface number `index`.
+    /// Returns the IPv6 address of a host on its interface number `index`.
     pub fn v6_of(&self, host: &str, index: usize) -> IpAddr {
         self.host(host).interfaces[index].address6.into()
     }
@@ -300,7 +300,7 @@ impl Bed {
     }
 
     /// Slows both links down, so that 10 MB take 13 s: the steps of a test come before the end of such a
-    /// download, whatever else takes the machine's time. [`Bed::release`] ends it quickly.
+    /// download, however busy the machine is. [`Bed::release`] ends it quickly.
     pub fn slow_down(&mut self) {
         self.set_links(["rate=3mbit"; 2]);
     }
@@ -310,7 +310,7 @@ impl Bed {
         self.set_links(["rate=12mbit"; 2]);
     }
 
-    /// Lets the links carry what is left in a moment.
+    /// Speeds the links up, so that the rest arrives in a moment.
     pub fn release(&mut self) {
         self.set_links(["rate=100mbit", "rate=60mbit"]);
     }
@@ -321,7 +321,7 @@ impl Bed {
         }
     }
 
-    /// Bytes the links carried towards the user so far.
+    /// Returns the bytes that the links have carried towards the user.
     pub fn carried(&self) -> [u64; 2] {
         ["link1", "link2"].map(|link| {
             let stats = self
@@ -332,7 +332,7 @@ impl Bed {
         })
     }
 
-    /// Fails unless both links have carried more than `bytes` each since they had carried `before`.
+    /// Fails unless both links have carried more than `bytes` each since `before`.
     pub fn expect_carried(&self, before: [u64; 2], bytes: u64) {
         for (link, (after, before)) in (1..).zip(self.carried().iter().zip(before)) {
             let carried = after - before;
@@ -340,8 +340,8 @@ impl Bed {
         }
     }
 
-    /// Fails unless a download of `size` bytes spares a link (0 or 1). The other one may be silent for a
-    /// moment in which nothing is wrong but that this machine stands still, so one of three has to.
+    /// Fails unless a download of `size` bytes spares a link (0 or 1). The other link may be silent for a
+    /// moment just because this machine stands still, so one of three downloads has to spare it.
     pub fn expect_spared(&self, link: usize, size: usize) {
         let mut carried = [0; 3];
         for bytes in &mut carried {
@@ -355,7 +355,7 @@ impl Bed {
         panic!("link{} carried {carried:?} bytes", link + 1);
     }
 
-    /// What the content host serves.
+    /// Returns the directory that the content host serves.
     pub fn www(&self) -> PathBuf {
         self.testbed.state_dir().join("content/www")
     }
@@ -373,7 +373,7 @@ impl Bed {
         self.curl_from(self.v4("content"), name)
     }
 
-    /// The same from a content host's other address.
+    /// Starts a download from a content host's other address.
     pub fn curl_from(&self, content: IpAddr, name: &str) -> Download {
         let host = match content {
             IpAddr::V4(address) => address.to_string(),
@@ -382,12 +382,12 @@ impl Bed {
         self.curl_by(&["--noproxy", "*"], &format!("http://{host}/{name}"))
     }
 
-    /// Starts a download on the user host by a way that curl is told.
+    /// Starts a download on the user host, with curl's options `way`.
     pub fn curl_by(&self, way: &[&str], url: &str) -> Download {
         self.download(self.exec("user", "curl"), way, url)
     }
 
-    /// Starts a download by `curl`, on whatever host that runs.
+    /// Starts a download by `curl`, on the host of that command.
     pub fn download(&self, mut curl: Command, way: &[&str], url: &str) -> Download {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -413,7 +413,7 @@ impl Bed {
         }
     }
 
-    /// Puts a file of `size` zero bytes on the content host, which takes no room there.
+    /// Puts a file of `size` zero bytes on the content host, where it takes no room.
     pub fn offer_zeros(&self, name: &str, size: u64) {
         let file = fs::File::create(self.www().join(name));
         let sized = file.and_then(|file| file.set_len(size));
@@ -434,25 +434,25 @@ pub struct Download {
 }
 
 impl Download {
-    /// Bytes that came so far.
+    /// Returns the bytes received so far.
     pub fn bytes(&self) -> u64 {
         fs::metadata(&self.to).map_or(0, |file| file.len())
     }
 
-    /// Waits for the end, whatever it is; whether all went well for curl, and what curl said.
+    /// Waits for the end, whatever it is; returns whether curl succeeded, and curl's error message.
     pub fn end(mut self) -> (bool, String) {
         let output = self.curl.wait();
         (output.status.success(), stderr(&output))
     }
 
-    /// Waits for the end and fails unless exactly `expected` came.
+    /// Waits for the end and fails unless exactly `expected` arrived.
     pub fn expect_bytes(self, expected: &[u8]) {
         let (well, said) = self.end_as(expected);
         assert!(well, "curl: {said}");
     }
 
-    /// Waits for the end and fails where curl takes something else than `expected` for all of it; whether
-    /// all went well for curl, and what curl said.
+    /// Waits for the end and fails if curl takes other bytes than `expected` for the whole file. Returns
+    /// whether curl succeeded, and its error message.
     pub fn end_as(mut self, expected: &[u8]) -> (bool, String) {
         let output = self.curl.wait();
         if !output.status.success() {
@@ -467,15 +467,15 @@ impl Download {
     }
 }
 
-/// A process that ends with this value.
+/// A process that ends when this is dropped.
 pub struct Background {
     child: Option<Child>,
-    /// Its standard output, where some of that was read already.
+    /// Its standard output, if some of it was read already.
     stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Background {
-    /// Waits for its end and what it printed.
+    /// Waits for its end and returns its output.
     pub fn wait(&mut self) -> Output {
         let mut printed = Vec::new();
         if let Some(mut stdout) = self.stdout.take() {
@@ -491,7 +491,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -508,7 +508,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Configurations as the demo has them, changed by `change` for hosts of the role.
+/// Returns configurations as the demo has them, changed by `change` for hosts of the role.
 pub fn render_changed(
     role: Role,
     change: impl Fn(String) -> String + Send + Sync + 'static,
@@ -516,7 +516,7 @@ pub fn render_changed(
     changed(render_config(None).expect("randomness"), role, change)
 }
 
-/// Those of `render`, changed by `change` for hosts of the role.
+/// Returns the configurations of `render`, changed by `change` for hosts of the role.
 pub fn changed(
     render: RenderConfig,
     role: Role,

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::bed::{Bed, Download, stderr};
 use super::control::{ask, status};
 
-/// The box's file, and what it began with.
+/// The box's file, and its text at the start.
 struct File {
     path: PathBuf,
     text: String,
@@ -22,14 +22,14 @@ impl File {
         File { path, text }
     }
 
-    /// Puts a file in place of the box's, as editors do.
+    /// Replaces the box's file, as editors do.
     fn write(&self, text: &str) {
         let new = self.path.with_extension("new");
         fs::write(&new, text).expect("the state directory is writable");
         fs::rename(new, &self.path).expect("in one directory");
     }
 
-    /// The file without one of the links.
+    /// Returns the file without one of the links.
     fn without(&self, link: &str) -> String {
         let (head, rest) = self.text.split_once("\n[[link]]").expect("links");
         let (links, servers) = rest.split_once("\n[[server]]").expect("servers");
@@ -39,7 +39,7 @@ impl File {
         format!("{head}{kept}\n[[server]]{servers}")
     }
 
-    /// With a line above the links.
+    /// Returns the file with a line above the links.
     fn with(&self, line: &str) -> String {
         format!("{line}\n{}", self.text)
     }
@@ -55,7 +55,7 @@ fn expect_reloaded(bed: &Bed, expected: &str) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
 }
 
-/// SIGHUP, and what the box logs of it.
+/// Sends SIGHUP, and waits until the box logs `expected`.
 fn hang_up(bed: &mut Bed, expected: &str) {
     let before = bed.log("box").len();
     let pid = bed.testbed.pid("box").expect("it runs");
@@ -67,7 +67,7 @@ fn hang_up(bed: &mut Bed, expected: &str) {
     });
 }
 
-/// A download of which some has come, over slow links.
+/// Starts a download over slow links, and waits until some of it has arrived.
 fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     bed.fetch(1_000);
     bed.slow_down();
@@ -89,7 +89,7 @@ fn links(bed: &Bed) -> Vec<String> {
     paths.map(|path| path.name).collect()
 }
 
-/// Taken out and put back while it carries a download, the faster one too.
+/// A link, the faster one too, is removed and added again while it carries a download.
 #[test]
 #[ignore = "network"]
 fn links_come_and_go_while_a_user_downloads() {
@@ -101,10 +101,10 @@ fn links_come_and_go_while_a_user_downloads() {
         expect_reloaded(&bed, &format!("changed: link {link} removed\n"));
         assert_eq!(links(&bed).len(), 1);
         expect_progress(&mut bed, &download);
-        // What it had is gone a little later.
+        // The kernel set-up of the link is removed a little later.
         bed.wait_for("the link to have no rule", |bed| {
             let rules = bed.print("box", "nft", &["list", "ruleset"]);
-            // The settings that are to be put back name it too.
+            // The recorded settings name the link too.
             !rules.contains(&format!("{link:?}"))
         });
         let before = bed.carried();
@@ -122,7 +122,7 @@ fn links_come_and_go_while_a_user_downloads() {
     }
 }
 
-/// A box that began with one link: the one that is added has its kernel settings, routes and rules.
+/// A link added to a box that started with one gets its kernel settings, routes and rules.
 #[test]
 #[ignore = "network"]
 fn a_box_begins_with_one_link_and_gets_another() {
@@ -164,7 +164,7 @@ fn settings_change_while_a_user_downloads() {
     let (download, expected) = under_way(&mut bed);
     let taken_in = |bed: &Bed| status(bed, "box").counters["accepted"];
 
-    // A destination that is only forwarded from now on; what waits for a restart is named.
+    // A destination that is only forwarded from now on; settings that need a restart are named.
     let content = bed.v4("content");
     let settings = format!("bypass = \"{content}\"\nshortcut = false\nlimits.per_host = 50");
     file.write(&file.with(&settings));
@@ -184,13 +184,13 @@ fn settings_change_while_a_user_downloads() {
     download.expect_bytes(&expected);
 }
 
-/// What the system refuses, or has a mistake, changes nothing.
+/// A file that the system refuses, or one with a mistake, changes nothing.
 #[test]
 #[ignore = "network"]
 fn what_is_refused_changes_nothing() {
     let mut bed = Bed::up();
     let file = File::of(&bed);
-    // A proxy for programs, and a place where nobody can listen.
+    // A proxy for programs, and an address at which no program can listen.
     let lan = "0.0.0.0:1081";
     file.write(&file.with(&format!("socks = {lan:?}")));
     expect_reloaded(&bed, "changed: socks\n");
@@ -227,7 +227,7 @@ fn servers_and_gateways_change_while_a_user_downloads() {
     let mut bed = Bed::up();
     let file = File::of(&bed);
     let (download, expected) = under_way(&mut bed);
-    // Another server, which does not answer, before the one there is; then without it.
+    // Another server, which does not answer, before the existing one; then without it.
     let spare = "[[server]]\nname = \"spare\"\naddress = \"192.0.2.77\"";
     let key = file
         .text

@@ -8,8 +8,8 @@ use super::control::status;
 
 const OBJECTS: usize = 60;
 
-/// Fetches all objects at once, as many side by side as the browser sees fit, and says of each how
-/// long it is and what its bytes add up to.
+/// Fetches all objects at once, with as many connections as the browser chooses, and shows length and
+/// checksum of each.
 const PAGE: &str = r#"<!doctype html><meta charset=utf-8><title>page</title><body>loading<script>
 const sum = bytes => bytes.reduce((sum, byte) => (sum * 31 + byte) % 65521, 0);
 const load = async (_, i) => {
@@ -28,7 +28,8 @@ fn sum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, add)
 }
 
-/// Loads the page over both links, and checks what the browser shows; how many connections the box took in.
+/// Loads the page over both links, and checks what the browser shows; returns the number of connections to
+/// the box.
 fn load(bed: &Bed) -> u64 {
     let sizes = [500, 4_000, 15_000, 60_000, 250_000];
     let objects = (0..OBJECTS).map(|i| {
@@ -55,7 +56,7 @@ fn load(bed: &Bed) -> u64 {
             "--disable-background-networking",
         ])
         .arg(format!("--user-data-dir={}", home.display()))
-        // Its clock stands still while something is loaded.
+        // The browser's clock stands still while something is loaded.
         .args(["--virtual-time-budget=10000", "--dump-dom"])
         .arg(format!("http://{}/page.html", bed.v4("content")))
         .env("HOME", &home)

@@ -1,5 +1,5 @@
-//! An observer of both links of the box sees nothing that users send, receive or ask for, and no key.
-//! Without protection the same search finds all of it.
+//! An observer of both links of the box sees nothing that users send, receive or request, and no key. Without
+//! protection the same search finds all of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,14 +15,15 @@ use socket2::SockRef;
 
 use super::bed::{Bed, changed};
 
-/// The demo's. So are the hosts, and their configurations but for a user's name and SOCKS at the box.
+/// The links of the demo. Hosts and configurations are the demo's too, but for a user's name and SOCKS at the
+/// box.
 const LINKS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
-/// Longest time that a query, a connection or its next bytes are awaited.
+/// Longest wait for a query, a connection or its next bytes.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Bytes of an answer and of an upload.
 const SIZE: usize = 3_000_000;
 
-/// Words that are nowhere else.
+/// Words that occur nowhere else.
 const USER: &str = "gardener-of-the-northern-wing";
 const NAME: &str = "hyacinth-behind-the-fence.invalid";
 const FILE: &str = "weathercock-upon-the-barn";
@@ -30,14 +31,14 @@ const SAID: &str = "xylophone-in-the-attic-of-grandmother";
 const HEARD: &str = "porcupine-under-the-veranda-at-midnight";
 const SENT: &str = "marmalade-for-the-lighthouse-keepers";
 
-/// Box and server, and what passes the links.
+/// Box and server, with a capture of the links.
 pub struct Watched {
     pub bed: Bed,
     captures: Vec<Capture>,
 }
 
 impl Watched {
-    /// From before the box's first packet on.
+    /// Brings them up, with a capture from before the box's first packet.
     pub fn up(clear: bool) -> Watched {
         let render = render_config(None).expect("randomness");
         let render = match clear {
@@ -63,8 +64,8 @@ impl Watched {
         }
     }
 
-    /// Fails unless what is said in clear was seen where nothing is protected, and nowhere else; and what is
-    /// `never` said was seen nowhere.
+    /// Fails unless the words in `shown` were seen if and only if nothing is protected (`clear`), and the
+    /// words in `never` in no case.
     pub fn expect(self, clear: bool, shown: &[Sought], never: &[Sought]) {
         let ends: Vec<IpAddr> = ["box", "server"]
             .iter()
@@ -90,12 +91,12 @@ impl Watched {
     }
 }
 
-/// What is looked for.
+/// A byte string to search for.
 pub struct Sought {
     name: String,
     bytes: Vec<u8>,
-    /// How often it has to be there to count. Of some megabytes that are random, some four bytes are any
-    /// given ones in one run of a thousand, and once more where a copy was sent.
+    /// Occurrences that count as found. Four given bytes occur in some megabytes of random bytes by chance in
+    /// one run of a thousand, and once more if a copy was sent.
     least: usize,
 }
 
@@ -110,7 +111,7 @@ impl Sought {
     }
 }
 
-/// The content host, as requests have it: in text, and as SOCKS has it.
+/// Returns the content host's address as requests contain it: in text, and in SOCKS.
 pub fn addresses_of_content(address: IpAddr) -> [Sought; 2] {
     let octets = match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -123,7 +124,7 @@ pub fn addresses_of_content(address: IpAddr) -> [Sought; 2] {
     ]
 }
 
-/// The keys of box and server and the user's name: what is on no link in any case, and what is in clear.
+/// Returns keys and names that are on no link in any case, and the key that is sent in plaintext.
 pub fn identities(bed: &Bed) -> (Vec<Sought>, Sought) {
     let mut never = vec![Sought::new("the user's name", USER)];
     let mut shown = None;
@@ -146,7 +147,7 @@ pub fn identities(bed: &Bed) -> (Vec<Sought>, Sought) {
             key.public().as_bytes(),
         ));
         match role {
-            // It is the user field of the sign-in.
+            // The box signs in with its public key as the user name.
             "box" => shown = Some(public),
             _ => never.push(public),
         }
@@ -162,12 +163,12 @@ fn addresses(bed: &Bed, host: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Everything but UDP that was seen.
+/// All captured packets but UDP.
 #[derive(Default)]
 struct Seen {
     packets: Vec<Vec<u8>>,
     streams: Vec<Stream>,
-    /// Which of them is the last one between these ends, in this direction.
+    /// Index of the last of these streams between these ends, in this direction.
     last: BTreeMap<[SocketAddr; 2], usize>,
 }
 
@@ -175,12 +176,12 @@ struct Seen {
 struct Stream {
     /// Sequence number of its first byte.
     start: u32,
-    /// By place.
+    /// Segments by offset.
     segments: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Seen {
-    /// Fails where it is TCP between others than `ends`.
+    /// Adds a packet; fails if it is TCP between other ends than `ends`.
     fn take(&mut self, packet: Captured, ends: &[IpAddr]) {
         let parsed = ip::Repr::parse(&packet.bytes);
         let (header, segment) = parsed.unwrap_or_else(|e| panic!("{e}: {:?}", packet.bytes));
@@ -214,7 +215,7 @@ impl Seen {
             }
             return;
         }
-        // A reset of what never was.
+        // A reset of a stream that was never seen.
         let Some(at) = self.last.get(&between) else {
             return;
         };
@@ -234,13 +235,13 @@ impl Seen {
 }
 
 impl Stream {
-    /// How often it says so, across the bounds of segments too.
+    /// Returns the number of occurrences, also across the bounds of segments.
     fn count(&self, what: &[u8]) -> usize {
         let mut bytes = Vec::new();
         let (mut found, mut next) = (0, 0);
         for (place, segment) in &self.segments {
             if *place > next {
-                // Something is missing.
+                // Bytes are missing here.
                 found += count(&bytes, what);
                 bytes.clear();
                 next = *place;
@@ -330,14 +331,14 @@ fn inside<T: Send>(bed: &Bed, host: &str, work: impl FnOnce() -> std::io::Result
     netns::run_inside(&host.namespace, work).expect("an address of the host's")
 }
 
-/// In the place of the machine's, on the server host.
+/// Serves names on the server host, in place of the machine's name server.
 fn name_server(bed: &Bed) -> UdpSocket {
     let config = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let named = config
         .lines()
         .filter_map(|line| line.strip_prefix("nameserver"));
     let named = named.map(|address| address.trim().parse::<IpAddr>());
-    // Where none is named it is looked for here (resolv.conf(5)).
+    // Without a configured name server the resolver asks this address (resolv.conf(5)).
     let address = named.flatten().next();
     let address = address.unwrap_or(Ipv4Addr::LOCALHOST.into());
     if !address.is_loopback() {
@@ -349,7 +350,7 @@ fn name_server(bed: &Bed) -> UdpSocket {
     socket
 }
 
-/// Answers who asks for addresses of both families (RFC 1035 section 4), with the one there is.
+/// Answers a query for the address of either family (RFC 1035 section 4) with the existing one.
 fn answer_look_up(socket: &UdpSocket, address: IpAddr) {
     const A: u8 = 1;
     let IpAddr::V4(address) = address else {
@@ -398,7 +399,7 @@ fn nothing_of_users_is_on_the_links() {
     }
 }
 
-/// The search itself: a word that no packet has whole.
+/// Tests the search itself, with a word that no packet contains as a whole.
 #[test]
 fn what_is_cut_into_segments_is_found() {
     let stream = |segments: &[(u32, &str)]| Stream {

@@ -1,4 +1,4 @@
-//! `braid box check` and `braid server check`: each mistake is named, and nothing is said of a sound network.
+//! `braid box check` and `braid server check`: each mistake is named, and a sound network gets no complaint.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,13 +18,13 @@ const UNKNOWN: i32 = 1;
 const WARNINGS: i32 = 3;
 const BROKEN: i32 = 4;
 
-/// A testbed whose box and server promise no more than the machine has, with their files written.
+/// A testbed whose box and server claim no more than the machine has, with their files written.
 struct Checked {
     bed: Bed,
 }
 
 impl Checked {
-    /// With the server running, and the box not.
+    /// Brings it up with the server running, and the box stopped.
     fn up() -> Self {
         let mut checked = Checked::with_box();
         checked.bed.testbed.stop("box").expect("it ran");
@@ -51,14 +51,14 @@ impl Checked {
         fs::read_to_string(file).expect("it was started once")
     }
 
-    /// Writes another file beside that of the box or server.
+    /// Writes another file beside the one of box or server.
     fn write(&self, role: &str, text: &str) -> PathBuf {
         let file = self.directory(role).join("other.toml");
         fs::write(&file, text).expect("the state directory is writable");
         file
     }
 
-    /// Checks this file of the role on its host, by a shell that does `before` first.
+    /// Checks this file of the role on its host, by a shell that runs `before` first.
     fn check_by(&self, role: &str, text: &str, before: &str) -> Report {
         let file = self.write(role, text);
         let braid = env!("CARGO_BIN_EXE_braid");
@@ -111,7 +111,7 @@ impl Report {
         self.json["findings"].as_array().expect("a list")
     }
 
-    /// Findings with one of these verdicts.
+    /// Returns the findings with one of these verdicts.
     fn with<'a>(&'a self, verdicts: &'a [&str]) -> impl Iterator<Item = &'a Value> {
         let wanted = |f: &&Value| verdicts.contains(&f["verdict"].as_str().expect("text"));
         self.findings().iter().filter(wanted)
@@ -133,7 +133,7 @@ impl Report {
         assert_eq!(self.code, Some(code), "{all:#?}");
     }
 
-    /// Fails where somebody is told of anything.
+    /// Fails if there is any complaint.
     #[track_caller]
     fn expect_fine(&self) {
         let bad: Vec<_> = self
@@ -146,7 +146,7 @@ impl Report {
         );
     }
 
-    /// Returns the number of findings of this id that are well.
+    /// Returns the number of good findings of this id.
     fn count(&self, id: &str) -> usize {
         self.with(&["ok"]).filter(|f| f["id"] == id).count()
     }
@@ -219,7 +219,7 @@ fn what_is_printed_is_a_table_with_remedies() {
     );
 }
 
-/// Mistakes 1, 2, 9, 10, 11, 14 and 20, of the file alone.
+/// Mistakes that the file alone shows.
 #[test]
 #[ignore = "network"]
 fn mistakes_of_the_file_are_named() {
@@ -292,7 +292,7 @@ fn mistakes_of_the_file_are_named() {
     );
 }
 
-/// Mistakes 12 and 13.
+/// Mistakes with the private key's file.
 #[test]
 #[ignore = "network"]
 fn mistakes_with_the_key_file_are_named() {
@@ -332,7 +332,7 @@ fn mistakes_with_the_key_file_are_named() {
     );
 }
 
-/// Mistakes 3, 4, 5 and 8, of interfaces and addresses.
+/// Mistakes about interfaces and addresses.
 #[test]
 #[ignore = "network"]
 fn mistakes_about_the_network_are_named() {
@@ -377,7 +377,7 @@ fn mistakes_about_the_network_are_named() {
     );
 }
 
-/// Mistakes 6 and 7.
+/// A range of the TUN device that the LAN or a link uses.
 #[test]
 #[ignore = "network"]
 fn ranges_that_others_have_are_named() {
@@ -424,13 +424,13 @@ fn ranges_that_others_have_are_named() {
     checked.expect(of_server, "server.address", "server server", words);
 }
 
-/// The /64 of an address.
+/// Returns the /64 network of an address.
 fn ipnet_of(address: std::net::Ipv6Addr) -> String {
     let network = address.to_bits() & !u128::from(u64::MAX);
     format!("{}/64", std::net::Ipv6Addr::from_bits(network))
 }
 
-/// Mistakes 15, 16, 18 and 19, of the machine.
+/// Mistakes of the machine: its kernel, its rights and its limits.
 #[test]
 #[ignore = "network"]
 fn mistakes_of_the_machine_are_named() {
@@ -495,7 +495,7 @@ fn mistakes_of_the_machine_are_named() {
         .expect("memory", "limits.memory", (WARNINGS, &["4096000 MiB"]));
 }
 
-/// Mistake 17.
+/// Another instance, or another program, has the port.
 #[test]
 #[ignore = "network"]
 fn other_instances_in_the_way_are_named() {
@@ -617,7 +617,7 @@ fn what_is_wrong_with_a_link_is_named() {
     checked.check("box", &checked.text("box")).expect_fine();
 }
 
-/// A server that does not know the box, and none at all.
+/// A server that does not know the box, and a host without a server.
 #[test]
 #[ignore = "network"]
 fn a_server_that_does_not_serve_is_named() {
@@ -642,7 +642,7 @@ fn a_server_that_does_not_serve_is_named() {
     );
 }
 
-/// Another user than root hears what could not be checked.
+/// A user other than root is told what could not be checked.
 #[test]
 #[ignore = "network"]
 fn what_root_alone_may_see_is_said_to_others() {
@@ -662,7 +662,7 @@ fn what_root_alone_may_see_is_said_to_others() {
     report.expect("link.tcp", "links", (UNKNOWN, &["CAP_NET_RAW"]));
 }
 
-/// A start refuses what can never work, by name, and warns of what may heal.
+/// A start refuses faults that can never heal, by name, and warns of those that may.
 #[test]
 #[ignore = "network"]
 fn a_start_refuses_what_can_never_work_and_warns_of_the_rest() {
@@ -693,7 +693,7 @@ fn a_start_refuses_what_can_never_work_and_warns_of_the_rest() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).starts_with("braid: /dev/net/tun: cannot open it"));
 
-    // It goes on without its LAN, and says so.
+    // The box goes on without its LAN, and reports that.
     let (key, server) = (
         checked.directory("box").join("box.key"),
         checked.directory("server"),

@@ -1,4 +1,4 @@
-//! A running box and server that are asked and switched.
+//! Requests to a running box and server, and the switches of a box.
 
 use std::process::Output;
 
@@ -13,7 +13,7 @@ const JOINING: ProxyStatus = ProxyStatus {
     taking_in: true,
 };
 
-/// Asks the `role` of the testbed, from the machine itself.
+/// Runs a command for the `role` of the testbed on the machine itself.
 pub fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
     let config = bed
         .testbed
@@ -39,7 +39,7 @@ pub fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What box or server show of themselves.
+/// Returns the status of box or server.
 pub fn status(bed: &Bed, role: &str) -> Status {
     let output = ask(bed, role, &["status", "--json"]);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -54,7 +54,7 @@ pub fn status(bed: &Bed, role: &str) -> Status {
     status
 }
 
-/// A large download of which 2 MB have come, over slow links: it is not over before [`Bed::release`].
+/// Starts a large download over slow links, and waits for 2 MB of it. It does not end before [`Bed::release`].
 fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     bed.slow_down();
     let expected = bed.offer("large", bulk());
@@ -122,7 +122,7 @@ fn a_link_is_switched_off_and_on_in_the_middle_of_a_download() {
     download.expect_bytes(&expected);
 }
 
-/// A backup carries nothing of the downloads that are there or come, until the other link is dark.
+/// A backup carries nothing of existing and new downloads until the other link is dark.
 #[test]
 #[ignore = "network"]
 fn a_link_is_made_a_backup_and_regular_again_in_the_middle_of_a_download() {
@@ -184,11 +184,11 @@ fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
     assert_eq!(joining.proxy, Some(JOINING));
 }
 
-/// What was sent over a link is known at once after a restart, though nothing was sent since.
+/// The bytes over a link are known at once after a restart, though nothing was sent since.
 #[test]
 #[ignore = "network"]
 fn a_box_that_is_restarted_knows_its_links() {
-    // Without warm connections, whose subflows would be shown in place of what is remembered.
+    // Without idle connections, whose subflows would be shown in place of the records.
     let keep = |text| format!("state = \"state\"\n{text}\n[warm]\nmax = 0\n");
     let mut bed = Bed::up_with(render_changed(Role::Box, keep));
     bed.fetch(100_000);

@@ -1,5 +1,5 @@
-//! SIGKILL and SIGSTOP of box and server while users are at work: what they had ends as an error or goes on,
-//! and never looks whole where it is not; users who come after a restart are served. The soak judges how soon.
+//! SIGKILL and SIGSTOP of box and server while users are at work. Their connections fail or go on, and never
+//! look complete if they are not. Users who come after a restart are served; the soak judges how soon.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,20 +18,19 @@ use super::left_over::{expect_as_before, settled_host};
 
 /// Longest time that users' connections may hang after a crash.
 const HANG: Duration = Duration::from_secs(60);
-/// A user who comes this long after the start of the process is served: 2 s, and twice that, since the end
-/// of all that was under way and the users who look take the same processors.
+/// Longest time from the start of the process until a new user is served: 2 s, and twice that, since ending
+/// connections and polling users take the same processors.
 const SOON: Duration = Duration::from_secs(4);
-/// The user has the answer this long after that, including the question whether it came through the server.
+/// Longest time until the user has the answer, including the check whether it came through the server.
 const SERVED: Duration = Duration::from_secs(6);
-/// The beginning of curl's error about a download that took longer than it may.
+/// The beginning of curl's error about a download that took too long.
 const TIMED_OUT: &str = "curl: (28)";
-/// How long a process stands still; `BRAID_STANDSTILL` has another number of seconds.
+/// Seconds that a process stands still; `BRAID_STANDSTILL` has another number of seconds.
 const STANDSTILL: u64 = 10;
-/// Where responses have no length, so that only the end of the connection tells that of the body
-/// (RFC 9112 section 6.3).
+/// Port of responses without length, whose bodies end with the connection (RFC 9112 section 6.3).
 const UNTOLD: u16 = 8_080;
 
-/// Who serves as the oldest servers do: the end of a body is that of the connection. Until dropped.
+/// A web server as the oldest ones were: the end of the connection is the end of a body. It runs until dropped.
 struct Untold(Arc<AtomicBool>);
 
 impl Untold {
@@ -64,7 +63,7 @@ impl Drop for Untold {
     }
 }
 
-/// That the client is gone in the middle is no error here.
+/// Answers a request. A client that leaves early is no error here.
 fn answer_without_length(mut stream: TcpStream, body: &[u8]) {
     let mut request = [0; 1024];
     if stream.read(&mut request).is_ok()
@@ -72,12 +71,13 @@ fn answer_without_length(mut stream: TcpStream, body: &[u8]) {
         && stream.write_all(body).is_ok()
         && stream.shutdown(Shutdown::Write).is_ok()
     {
-        // Until the client has closed: what it did not read is not to be thrown away.
+        // Waits until the client has closed, so that this end does not cut off bytes that the client has not
+        // read.
         let _ = stream.read(&mut request);
     }
 }
 
-/// Fifty downloads, each with bytes on its way; the length of every second one is not told beforehand.
+/// Fifty downloads, each with bytes on its way; every second one has no known length.
 struct UnderWay {
     downloads: Vec<Download>,
     expected: Vec<u8>,
@@ -108,7 +108,7 @@ impl UnderWay {
         }
     }
 
-    /// Waits for all; none hangs, and what curl takes for whole is whole. Returns how many failed.
+    /// Waits for all. None hangs, and what curl takes for complete is complete. Returns how many failed.
     fn end(self, judge: Judge) -> usize {
         let begun = Instant::now();
         let ends = self.downloads.into_iter();
@@ -135,12 +135,12 @@ impl UnderWay {
 }
 
 /// Starts box or server; users who come from then on are served through the server. Before that the box
-/// forwards them, and what it forwards goes on.
+/// forwards them, and forwarded connections go on.
 fn start_and_serve(bed: &mut Bed, host: &str, judge: Judge) {
     let expected = bed.offer("small", 20_000);
     let started = Instant::now();
     bed.testbed.start(host).expect("it starts");
-    // Nobody can be asked before it is there.
+    // The status cannot be read before the process is up.
     let served = |bed: &Bed| {
         let answer = ask(bed, "server", &["status", "--json"]).stdout;
         let status: Option<serde_json::Value> = serde_json::from_slice(&answer).ok();
@@ -157,7 +157,7 @@ fn start_and_serve(bed: &mut Bed, host: &str, judge: Judge) {
     });
 }
 
-/// Lets users come until one is served by a `host` that has begun or gone on at `since`.
+/// Lets users come until one is served by a `host` that started or went on at `since`.
 fn expect_service(
     bed: &mut Bed,
     (host, since): (&str, Instant),
@@ -190,7 +190,7 @@ fn killed_box(judge: Judge) {
     bed.release();
     under_way.expect_some_to_fail(judge);
 
-    // The box's kernel forwards over one link, once the server no longer repeats what the box had.
+    // The box's kernel forwards over one link, once the server has stopped repeating the box's old segments.
     let expected = bed.offer("forwarded", 5_000_000);
     bed.wait_for("a download over one link alone", |bed| {
         let before = bed.carried();
@@ -217,7 +217,7 @@ fn killed_server(judge: Judge) {
     bed.expect_both_links();
 }
 
-/// Killed and started again under load, and then stopped in order.
+/// Box and server are killed and started again under load, and then stopped in order.
 #[test]
 #[ignore = "network"]
 fn a_crash_under_load_leaves_nothing_behind() {
@@ -242,7 +242,7 @@ fn a_crash_under_load_leaves_nothing_behind() {
     }
 }
 
-/// A process that stands still has not crashed: what it had may go on, or end as an error.
+/// A process that stands still has not crashed: its connections may go on, or end with an error.
 fn stands_still(name: &str, judge: Judge) {
     let mut bed = Bed::up();
     let under_way = UnderWay::begin(&mut bed);

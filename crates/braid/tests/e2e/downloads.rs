@@ -4,7 +4,7 @@ use braid_testbed::Role;
 
 use super::bed::{Bed, bulk, render_changed};
 
-/// Sizes from 1 kB to 5 MB, evenly on a logarithmic scale.
+/// Returns sizes from 1 kB to 5 MB, evenly on a logarithmic scale.
 fn sizes(count: u32) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| {
         let exponent = f64::from(i) / f64::from(count - 1);

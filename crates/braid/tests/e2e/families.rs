@@ -1,4 +1,4 @@
-//! A server that loses its way to IPv6 destinations, and has it back.
+//! A server that loses its route to IPv6 destinations, and gets it back.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use super::bed::{Bed, MAX_TIME_S};
 use super::control::{expect_text, status};
 
 /// Fetches a file from the host at `addresses` under one name, as a program does that knows them all. Returns
-/// the address that served it, or nothing where that failed.
+/// the address that served it, or nothing if that failed.
 fn fetch(bed: &Bed, addresses: &[String]) -> Option<String> {
     let known = format!("two.test:80:{}", addresses.join(","));
     let output = bed
@@ -24,8 +24,8 @@ fn fetch(bed: &Bed, addresses: &[String]) -> Option<String> {
     output.status.success().then_some(served_by)
 }
 
-/// Gives the server routes that are preferred to those it has, to the content and to everywhere, and lead
-/// nowhere; or takes them away.
+/// Adds or removes routes at the server that lead nowhere and are preferred to its own, to the content host
+/// and to all others.
 fn set_dead_ends(bed: &Bed, there: bool) {
     let verb = if there { "add" } else { "del" };
     let IpAddr::V6(content) = bed.v6("content") else {
@@ -38,7 +38,7 @@ fn set_dead_ends(bed: &Bed, there: bool) {
     }
 }
 
-/// Every program that knows an IPv6 address and an IPv4 address is served, but for the one that finds out.
+/// Every program that knows an IPv6 and an IPv4 address is served, except the one that discovers the loss.
 #[test]
 #[ignore = "network"]
 fn programs_use_ipv4_where_the_server_has_no_ipv6() {
@@ -68,14 +68,14 @@ fn programs_use_ipv4_where_the_server_has_no_ipv6() {
     let page = expect_text(&bed, "box", &["status"]);
     assert!(page.contains(", reaches IPv4 only"), "{page}");
     assert!(bed.log("box").contains("no server reaches IPv6"));
-    // Nothing of a program that has IPv6 alone waits.
+    // A program that has only IPv6 fails without waiting.
     assert_eq!(fetch(&bed, &both[..1]), None);
-    // With nobody to take connections in, none is refused.
+    // A box that intercepts nothing refuses nothing.
     expect_text(&bed, "box", &["proxy", "off"]);
     assert_eq!(fetch(&bed, &both), Some(v6.clone()), "it is forwarded");
     expect_text(&bed, "box", &["proxy", "on"]);
     assert_eq!(fetch(&bed, &both), Some(v4.clone()));
-    // The rules are healed as they are now.
+    // The guard restores the present rules, not older ones.
     let table = bed.print("box", "nft", &["list", "tables"]);
     let table = table.lines().find(|line| line.contains("table inet braid"));
     let table = table.expect("the box has a table").split_whitespace();
@@ -100,7 +100,7 @@ fn programs_use_ipv4_where_the_server_has_no_ipv6() {
     );
 }
 
-/// A server that never had IPv6 says so before any user has failed.
+/// A server that never had IPv6 reports that before any user has failed.
 #[test]
 #[ignore = "network"]
 fn a_server_without_ipv6_says_so_at_once() {

@@ -1,4 +1,4 @@
-//! What a user sees of a server or a destination that refuses, and of what the box does not join.
+//! A user's view of a server or a destination that refuses, and of connections that the box does not aggregate.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn a_wrong_key_serves_nobody_and_breaks_nothing() {
     let mut bed = Bed::up_idle(render);
     bed.start("server");
     bed.start("box");
-    // The box finds out by itself, and says so; users are forwarded.
+    // The box finds out by itself, and reports it; users are forwarded.
     bed.wait_for("the verdict that no server can be used", |bed| {
         let verdict = status(bed, "box").verdict;
         verdict.reasons.iter().any(|r| r.code == "key-refused") && verdict.health == Health::Down
@@ -43,7 +43,7 @@ fn a_wrong_key_serves_nobody_and_breaks_nothing() {
     }
 }
 
-/// Fails unless a destination that refuses is seen as a reset. Returns how long that took.
+/// Fails unless a destination that refuses is seen as a reset. Returns the time that took.
 fn expect_reset() -> Duration {
     let bed = Bed::up();
     bed.fetch(1_000);
@@ -67,7 +67,7 @@ fn a_refused_destination_is_reset() {
     expect_reset();
 }
 
-/// A host with kernel Multipath TCP that sends and receives some; whether both ends fell back.
+/// Lets a host with kernel Multipath TCP send and receive; returns whether each end fell back.
 fn exchange_by_multipath(bed: &Bed) -> [bool; 2] {
     let address = format!("{}:7003", bed.v4("content"));
     let there = [

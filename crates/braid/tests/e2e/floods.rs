@@ -16,37 +16,37 @@ use super::bed::{Bed, Judge};
 use super::control::status;
 use super::siege::{Attack, Siege};
 
-/// Packets a second of a flood that is to cost users no rate, where the machine can send that many.
+/// Packets a second of a flood that must cost users no rate, if the machine can send that many.
 const FLOOD_RATE: f64 = 50_000.0;
-/// Where fewer reach the server's engine, the machine has no processor for users and flood together, and
-/// tells nothing.
+/// If fewer reach the server's engine, the machine has too few processors for users and flood together, and
+/// the result means nothing.
 const LEAST: f64 = 0.8 * FLOOD_RATE;
-/// Packets a second of a flood beside which users are only to be served.
+/// Packets a second of a flood beside which users must only be served.
 const TRICKLE_RATE: f64 = 5_000.0;
-/// Packets that each flood has at least: past the bounds of what the server keeps for a packet.
+/// Least packets of each flood: beyond the bounds of what the server keeps for a packet.
 const FLOOD_PACKETS: u64 = 5_000;
-/// Handshakes a second of joins whose third ACK is forged: each is answered by the server.
+/// Handshakes a second of joins with a forged third ACK: the server answers each.
 const GUESSES: f64 = 1_000.0;
-/// Guessed third ACKs that are sent at least.
+/// Least number of guessed third ACKs.
 const LEAST_GUESSES: u64 = 200;
-/// Packets that are sent at once where the attacker fell behind.
+/// Most packets that are sent at once when the attacker has fallen behind.
 const BURST: u64 = 100;
-/// Longest that an attacker goes on after the users are done.
+/// Longest time that an attacker goes on after the users are done.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(60);
 /// The server's port.
 const PORT: u16 = 1080;
-/// IPv4, as packet sockets are told (linux/if_ether.h).
+/// IPv4's protocol number for packet sockets (linux/if_ether.h).
 const ETH_P_IP: u16 = 0x0800;
-/// Addresses that nobody has (RFC 5737): the forged packets come from there.
+/// A network without hosts (RFC 5737), from which the forged packets come.
 const NOWHERE: [u8; 3] = [203, 0, 113];
 
-/// What a forged packet is.
+/// The kind of a forged packet.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Syn,
     CapableSyn,
     JoinSyn,
-    /// With the token of a connection that is there, as somebody on a link sees it.
+    /// With the token of an existing connection, as an observer on a link sees it.
     StolenJoinSyn,
     JoinAck,
     Ack,
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// What the server counts of it, where it keeps no memory of such a packet.
+    /// Returns the server's counter of these packets, if it keeps no memory of them.
     fn counter(self) -> Option<&'static str> {
         match self {
             Kind::Syn | Kind::CapableSyn => Some("syn_cookies"),
@@ -85,17 +85,17 @@ impl Kind {
     }
 }
 
-/// Somebody who writes packets in the name of hosts that are nowhere.
+/// An attacker who writes packets in the name of hosts that do not exist.
 struct Forger {
     socket: Socket,
     server: Ipv4Addr,
-    /// Of connections that are there.
+    /// Tokens of existing connections.
     tokens: Vec<u32>,
     rng: Rng,
 }
 
 impl Forger {
-    /// On the thread's host.
+    /// Returns an attacker on the thread's host.
     fn new(server: Ipv4Addr, tokens: &[u32]) -> Self {
         let raw = Some(Protocol::from(255));
         Forger {
@@ -144,7 +144,7 @@ impl Forger {
         Some(option)
     }
 
-    /// A header whose numbers are drawn at random.
+    /// Returns a header with random numbers.
     fn header(&mut self, kind: Kind) -> tcp::Repr {
         let port = 1 + self.rng.below(65_535) as u16;
         let mut repr = tcp::Repr::new(port, PORT, kind.flags());
@@ -156,7 +156,7 @@ impl Forger {
         repr
     }
 
-    /// Sends a packet to the server from somewhere.
+    /// Sends a packet to the server from a random address.
     fn send(&mut self, kind: Kind) {
         let [a, b, c] = NOWHERE;
         let src = Ipv4Addr::new(a, b, c, self.rng.below(256) as u8);
@@ -188,11 +188,11 @@ impl Forger {
 
     fn put(&self, packet: &[u8]) {
         let to = SockAddr::from(SocketAddr::new(self.server.into(), 0));
-        // What the device has no room for is lost: what counts is what arrives.
+        // A packet that the device has no room for is lost: only arrivals count.
         let _ = self.socket.send_to(packet, &to);
     }
 
-    /// Answers what the server said to a forged join by a third ACK with a code that is drawn at random.
+    /// Answers the server's answer to a forged join with a third ACK whose code is random.
     fn guess(&mut self, heard: &[u8]) -> bool {
         let Some((from, to, segment)) = parse(heard) else {
             return false;
@@ -213,14 +213,14 @@ impl Forger {
     }
 }
 
-/// Addresses and header of a TCP segment.
+/// Returns addresses and header of a TCP segment.
 fn parse(packet: &[u8]) -> Option<(IpAddr, IpAddr, tcp::Repr)> {
     let (header, segment) = ip::Repr::parse(packet).ok()?;
     let (segment, _) = tcp::Repr::parse(segment).ok()?;
     Some((header.src, header.dst, segment))
 }
 
-/// The tokens of the connections that were joined meanwhile.
+/// Returns the tokens of the connections that were joined meanwhile.
 fn tokens(packets: &[Captured]) -> Vec<u32> {
     let tokens = packets.iter().filter_map(|packet| {
         let (_, _, segment) = parse(&packet.bytes)?;
@@ -232,13 +232,13 @@ fn tokens(packets: &[Captured]) -> Vec<u32> {
     tokens.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Calls `forge` at `rate` a second until the attack is to end and `forge` has returned `true`.
+/// Calls `forge` at `rate` a second until the attack has to end and `forge` has returned `true`.
 fn keep_pace(attack: &Attack, rate: f64, mut forge: impl FnMut(u64) -> bool) {
     attack.begins();
     let (begun, mut forged, mut enough) = (Instant::now(), 0, false);
     while attack.goes_on() || (!enough && begun.elapsed() < ATTACK_TIMEOUT) {
         let due = (begun.elapsed().as_secs_f64() * rate) as u64;
-        // What fell behind is made up for slowly: a burst would be lost in the queue of a device.
+        // A backlog is worked off slowly: a burst would be lost in the queue of a device.
         let next = due.min(forged + BURST);
         while forged < next {
             forged += 1;
@@ -248,8 +248,8 @@ fn keep_pace(attack: &Attack, rate: f64, mut forge: impl FnMut(u64) -> bool) {
     }
 }
 
-/// Joins connections that are there by a wrong HMAC in the third ACK; how many got so far. What the server
-/// answers to addresses that are nowhere passes the attacker.
+/// Joins existing connections with a wrong HMAC in the third ACK; returns the number that got so far. The
+/// server's answers to the forged addresses pass the attacker.
 fn guess(attack: &Attack, mut forger: Forger) -> u64 {
     let ip = Some(Protocol::from(i32::from(ETH_P_IP.to_be())));
     let mut heard = Socket::new(Domain::PACKET, Type::DGRAM, ip).expect("a packet socket");
@@ -320,7 +320,7 @@ fn floods(judge: Judge) {
             });
         });
         let packets = kept.packets;
-        // Behind the last packet of the flood, the server still has to count.
+        // After the last packet of the flood, the server still has to count.
         w.bed.wait_for(&format!("{kind:?} to be counted"), |bed| {
             kind.counter().is_none_or(|name| {
                 status(bed, "server").counters[name] - before > FLOOD_PACKETS / 2
@@ -341,7 +341,7 @@ fn floods(judge: Judge) {
     w.siege.expect_memory_back(&mut w.bed);
 }
 
-/// Forges joins as an attacker on a link does: it sees token and numbers of a join, but not the keys.
+/// Forges joins as an attacker on a link can: it sees token and numbers of a join, but not the keys.
 fn joins_with_a_wrong_hmac(judge: Judge) {
     let mut w = World::up(judge);
     let before = w.counted("joins_forged");

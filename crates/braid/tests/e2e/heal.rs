@@ -1,4 +1,4 @@
-//! Other programs that remove what box and server have set up in the kernel, and a network that changes.
+//! Repairs after other programs removed the kernel set-up of box and server, and changes of the network.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -21,15 +21,15 @@ table inet filter {
   chain forward { type filter hook forward priority filter; policy accept; }
 }";
 
-/// What is looked at to see that a host has all it needs. Each line counts, their order does not: the kernel
-/// lists what was added again last.
+/// Commands whose output shows whether a host has everything it needs. Lines are compared without their
+/// order: the kernel lists re-added objects last.
 const LOOKS: [&str; 10] = [
     "nft list table inet braid_braid0",
     "nft list table netdev braid-shortcut",
     "nft list table inet braid-shortcut",
     "ip rule",
     "ip -6 rule",
-    // Of the protocol that Braid's routes have.
+    // With the protocol number of Braid's routes.
     "ip route show table all proto 180",
     "ip -6 route show table all proto 180",
     "ip -4 -brief address show dev braid0",
@@ -37,22 +37,22 @@ const LOOKS: [&str; 10] = [
     "grep . /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv4/conf/*/rp_filter",
 ];
 
-/// Prints what a shell makes of a line on a host.
+/// Returns the output of a shell line on a host.
 fn shell(bed: &Bed, host: &str, line: &str) -> String {
     bed.print(host, "sh", &["-c", line])
 }
 
-/// All that Braid has on a host.
+/// Returns everything that Braid has set up on a host.
 fn set_up(bed: &Bed, host: &str) -> Vec<String> {
     let listings = LOOKS.map(|look| shell(bed, host, &format!("{look} 2>/dev/null")));
     let lines = listings.iter().flat_map(|listing| listing.lines());
-    // Routes out of an interface that is about to be put up say so.
+    // Routes out of an interface that is not up yet have this flag.
     let mut lines: Vec<String> = lines.map(|l| l.replace(" linkdown", "")).collect();
     lines.sort_unstable();
     lines
 }
 
-/// Has a line of shell remove something on a host, and waits until all is as before.
+/// Makes a line of shell remove something on a host, and waits until everything is as before.
 fn expect_healed(bed: &mut Bed, host: &str, before: &[String], damage: &str) {
     let repairs = |bed: &mut Bed| bed.log(host).matches("restored").count();
     let repaired = repairs(bed);
@@ -71,17 +71,17 @@ fn expect_healed(bed: &mut Bed, host: &str, before: &[String], damage: &str) {
     }
 }
 
-/// The rule of a chain that stands at place `n`.
+/// Returns a command that deletes the rule number `n` of a chain.
 fn delete_rule(chain: &str, n: usize) -> String {
     format!(
         "handle=$(nft -a list chain inet braid_braid0 {chain} | grep -o 'handle [0-9]*$' | sed -n {}p)
          nft delete rule inet braid_braid0 {chain} $handle",
-        // That of the chain comes first.
+        // The chain's own handle comes first.
         n + 1
     )
 }
 
-/// The first routing rule of Braid's of a family, and of those with this in them.
+/// Returns a command that deletes Braid's first routing rule of a family that contains `with`.
 fn delete_routing_rule(family: &str, with: &str) -> String {
     format!(
         "rule=$(ip {family} rule | grep 'lookup 1[0-9]*' | grep '{with}' | head -n 1 | sed 's/^\\([0-9]*\\):/pref \\1/; s/\\[.*//')
@@ -90,7 +90,7 @@ fn delete_routing_rule(family: &str, with: &str) -> String {
     )
 }
 
-/// The first of Braid's routes of a family.
+/// Returns a command that deletes the first of Braid's routes of a family.
 fn delete_route(family: &str) -> String {
     format!(
         "route=$(ip {family} route show table all proto 180 | grep -v unreachable | head -n 1)
@@ -113,7 +113,7 @@ fn removes(host: &str, all: &[String]) {
     bed.expect_both_links();
 }
 
-/// Packet filter rules that are there on box and server, whole and in part.
+/// Returns commands that remove the packet filter rules of box and server, whole and in part.
 fn packet_filter_damage() -> Vec<String> {
     vec![
         format!("nft -f - <<'END'\n{FIREWALL}\nEND"),
@@ -185,8 +185,8 @@ fn device_and_settings_come_back() {
     }
 }
 
-/// What was repaired can be asked for, and who made that necessary. Whoever keeps at it is told of, and does
-/// not keep the rules away for good.
+/// The status tells what was repaired, and which program made that necessary. A program that keeps removing
+/// rules is named, and does not keep them away for good.
 #[test]
 #[ignore = "network"]
 fn somebody_who_keeps_removing_rules_is_named() {
@@ -218,7 +218,7 @@ fn somebody_who_keeps_removing_rules_is_named() {
     bed.fetch(100_000);
 }
 
-/// A user's connection that began while the box was dead is only forwarded, and still is when it is back.
+/// A user's connection that began while the box was dead is only forwarded, and stays so when the box is back.
 #[test]
 #[ignore = "network"]
 fn what_began_while_the_box_was_dead_goes_on_when_it_is_back() {
@@ -237,7 +237,7 @@ fn what_began_while_the_box_was_dead_goes_on_when_it_is_back() {
     download.expect_bytes(&expected);
 }
 
-/// Who tells those that connect which address they come from. Until dropped.
+/// A server that tells clients the address that they come from. It runs until dropped.
 struct Mirror(Arc<AtomicBool>);
 
 impl Mirror {
@@ -276,7 +276,7 @@ impl Drop for Mirror {
     }
 }
 
-/// What the user gets from an address; nothing where the connection is refused.
+/// Returns the user's answer from an address; nothing if the connection is refused.
 fn asked(bed: &Bed, address: IpAddr) -> String {
     let url = match address {
         IpAddr::V4(address) => format!("http://{address}/"),
@@ -286,8 +286,8 @@ fn asked(bed: &Bed, address: IpAddr) -> String {
     bed.print("user", "curl", &curl)
 }
 
-/// The page of the modem behind a link, and a network beside the Internet. Routes that come and go are
-/// followed.
+/// The page of the modem behind a link, and a network beside the Internet, are forwarded. The rules follow
+/// routes that come and go.
 #[test]
 #[ignore = "network"]
 fn networks_that_the_box_reaches_itself_are_forwarded() {
@@ -323,7 +323,7 @@ fn networks_that_the_box_reaches_itself_are_forwarded() {
             }
         });
         let on_lo = [family, "address", "add", address, "dev", "lo"];
-        // The kernel checks an IPv6 address for duplicates first, if only as soon as it has time.
+        // The kernel first checks an IPv6 address for duplicates, and may start that late.
         let at_once: &[&str] = if ip.is_ipv6() { &["nodad"] } else { &[] };
         bed.run("internet", "ip", &[&on_lo, at_once].concat());
         let _mirror = Mirror::serve(&bed, "internet", ip);
@@ -339,7 +339,7 @@ fn networks_that_the_box_reaches_itself_are_forwarded() {
     bed.fetch(1_000_000);
 }
 
-/// A link that loses one family is used over the other, and again over the one when it is back.
+/// A link that loses one family is used over the other, and over the first again once it is back.
 #[test]
 #[ignore = "network"]
 fn a_link_that_loses_a_family_is_used_over_the_other() {
@@ -356,7 +356,7 @@ fn a_link_that_loses_a_family_is_used_over_the_other() {
             (0..2).all(|link| bed.carried()[link] > before[link] + 500_000)
         });
         bed.testbed.reconfigure("box").expect("it was set up so");
-        // Then the first family carries all alone.
+        // Then the first family alone carries everything.
         let other = if family == "-4" { "-6" } else { "-4" };
         for link in ["link1", "link2"] {
             let flush = [other, "address", "flush", "dev", link, "scope", "global"];
@@ -376,7 +376,7 @@ mod soak {
 
     use super::*;
 
-    /// Longest that users are without what somebody removed.
+    /// Longest time that users may lack what another program removed.
     const HEALED: Duration = Duration::from_secs(2);
 
     #[test]

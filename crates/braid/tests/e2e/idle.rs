@@ -17,11 +17,11 @@ mod soak {
 
     /// Connections of one host.
     const IDLE: usize = 5_000;
-    /// So many of them begin together: a server bounds the handshakes of one source.
+    /// Connections that are opened together: a server bounds the handshakes of one source.
     const AT_ONCE: usize = 200;
-    /// For so long nothing but what keeps them alive is sent: each of two subflows asks twice in it.
+    /// A time in which only keepalives are sent: each of two subflows sends two.
     const MEASURED: Duration = Duration::from_secs(120);
-    /// Fewer questions are not asked in that time.
+    /// Least keepalives in that time.
     const QUESTIONS: u64 = IDLE as u64 * 2 * 2;
 
     /// Processor time and wakeups of a daemon so far.
@@ -69,7 +69,7 @@ mod soak {
                 status(bed, "server").counters["connected"] >= held.len() as u64
             });
         }
-        // What came with their beginning is over.
+        // Traffic from the start of the connections is over by then.
         thread::sleep(Duration::from_secs(60));
         let before = ["box", "server"].map(|host| used(&mut bed, host));
         thread::sleep(MEASURED);

@@ -1,11 +1,10 @@
-//! The engine and the kernel's Multipath TCP with each other, both ways round: 10 MB each way on
-//! one connection (50 MB in `make soak`), every byte compared, both directions ended in order.
+//! The engine and the kernel's Multipath TCP with each other, both ways round: 10 MB each way on one
+//! connection (50 MB in `make soak`), every byte compared, both directions ended in order.
 //!
-//! The links are slower than the processor, so that both of them are in use on a machine that has
-//! other work as well. In `make soak` they have 200 and 100 Mbit/s instead. A test that does something
-//! during a transfer calls [`Interop::hold`], which slows the links down further. What waits for the ends
-//! of the transfer speeds them up again. The end of the transfer then comes after the steps of the test,
-//! however long these take.
+//! The links are slower than the processor, so that both are used even on a busy machine. In `make soak` they
+//! have 200 and 100 Mbit/s instead. A test that acts during a transfer calls [`Interop::hold`], which slows
+//! the links down further. Waiting for the ends of the transfer speeds them up again. So the transfer ends
+//! after the steps of the test, however long these take.
 
 use std::env;
 use std::fmt::Display;
@@ -55,11 +54,11 @@ delay = "4ms"
 queue = "100kB"
 "#;
 
-/// Where the side that accepts listens.
+/// The port at which the accepting side listens.
 pub const PORT: u16 = 7005;
-/// Before what the kernel receives, as nftables calls it.
+/// The nftables hook before the kernel receives.
 pub const RECEIVED: &str = "prerouting";
-/// Behind what the kernel sends.
+/// The nftables hook behind the kernel's sending.
 pub const SENT: &str = "postrouting";
 
 /// Rate of a link during the steps of a test: 10 MB take 10 s over two such links and 20 s over one.
@@ -72,11 +71,11 @@ const SOAK_LINKS: [(&str, &str); 2] = [
     ("link1", "rate=200mbit queue=1000p"),
     ("link2", "rate=100mbit queue=1000p"),
 ];
-/// Longest time that a condition is awaited.
+/// Longest wait for a condition.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Longest time that the end of a transfer is awaited. 50 MB over one released link take 10 s.
+/// Longest wait for the end of a transfer. 50 MB over one released link take 10 s.
 const MAX_TRANSFER: Duration = Duration::from_secs(240);
-/// Time for which a failed test captures packets: some retransmissions where the connection is stuck.
+/// Time for which a failed test captures packets: some retransmissions if the connection is stuck.
 const CAPTURED: Duration = Duration::from_secs(3);
 /// Packets that a failed test shows: some round trips of both subflows, and not a screen more.
 const LAST_PACKETS: usize = 20;
@@ -91,7 +90,7 @@ fn transfer_bytes() -> u64 {
     if is_soak() { 50_000_000 } else { 10_000_000 }
 }
 
-/// What a side is told: so much each way, compared byte by byte.
+/// Returns the arguments of a side: so many bytes each way, compared byte by byte.
 fn told<'a>(bytes: &'a str, [own, other]: [&'a str; 2]) -> [&'a str; 8] {
     [
         "--send", bytes, "--seed", own, "--expect", bytes, "--verify", other,
@@ -108,7 +107,7 @@ pub enum Side {
 /// The engine and the kernel as the two ends of a connection.
 pub struct Interop {
     pub bed: Bed,
-    /// Who opens the connection.
+    /// The side that opens the connection.
     pub client: Side,
     paths: usize,
     /// The engine requires DSS checksums.
@@ -117,23 +116,22 @@ pub struct Interop {
     asks_ecn: bool,
     /// The links run at [`HELD_RATE`].
     held: bool,
-    /// What each side sends, bytes.
+    /// Bytes that each side sends.
     pub bytes: u64,
-    /// The connection is one of IPv6.
+    /// The connection uses IPv6.
     pub v6: bool,
-    /// The kernel connects by a socket of IPv6 to an IPv4-mapped address.
+    /// The kernel connects an IPv6 socket to an IPv4-mapped address.
     pub mapped: bool,
     /// The engine announces its addresses where it listens.
     pub announces: bool,
-    /// The engine wants no joins to the address that the kernel came to.
+    /// The engine denies joins to the address that the kernel connected to.
     pub denies_joins: bool,
 }
 
 impl Interop {
     pub fn new(client: Side, paths: usize) -> Self {
-        // A kernel client chooses the link by the source address of a subflow. A kernel server
-        // must not: all subflows come to one address of its own, and their way back is that of
-        // the destination.
+        // A kernel client chooses the link by the source address of a subflow. A kernel server must not: all
+        // subflows come to one address of its own, and their way back depends on the destination.
         let by_source = client == Side::Kernel && paths == 2;
         let mut bed =
             Bed::of(&DESCRIPTION.replace("MPTCP", if by_source { "mptcp = true" } else { "" }));
@@ -157,10 +155,10 @@ impl Interop {
         }
     }
 
-    /// Makes a connection that loses nothing, held until its ends are awaited. The kernel says some
-    /// things once and hears no acknowledgement of them: addresses that go, priorities, why a subflow
-    /// ends. The queues take all that windows and send buffers hold, and a held link is so slow that
-    /// it does not take all of it.
+    /// Makes a connection that loses nothing, held until its ends are awaited. The kernel sends some messages
+    /// once, without acknowledgement: withdrawn addresses, priorities, reasons for the end of a subflow. The
+    /// queues take all that windows and send buffers hold, and a held link is so slow that it does not take
+    /// all of it.
     pub fn lossless(client: Side, paths: usize) -> Self {
         let mut interop = Self::new(client, paths);
         // Small enough to pass through a held link in less than a second.
@@ -179,8 +177,7 @@ impl Interop {
         self.set_rate(HELD_RATE);
     }
 
-    /// Speeds held links up. What the test still waits for must be counted in a way that also holds after
-    /// the end of the transfer.
+    /// Speeds held links up. Further waits must be for counts that also hold after the end of the transfer.
     pub fn release(&mut self) {
         if self.held {
             self.held = false;
@@ -194,7 +191,7 @@ impl Interop {
         }
     }
 
-    /// Waits until `condition` holds, for a minute at most, and says at failure what was there instead.
+    /// Waits until `condition` holds, for a minute at most, and shows at failure the state instead.
     pub fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let end = Instant::now() + MAX_WAIT;
         while !condition() {
@@ -212,13 +209,13 @@ impl Interop {
         });
     }
 
-    /// Waits until a subflow has joined. A client opens the subflows, except where a test makes the
-    /// other side announce addresses to it.
+    /// Waits until a subflow has joined. A client opens the subflows, except if a test makes the other side
+    /// announce addresses to it.
     pub fn wait_for_join(&self) {
         self.wait_for_count(self.joins(), 1);
     }
 
-    /// Waits until the links have carried `bytes` more, both ways together: an event that must not
+    /// Waits until the links have carried `bytes` more, both ways together, so that an event that must not
     /// happen had time to happen.
     pub fn wait_for_progress(&self, bytes: u64) {
         let total = || -> u64 { self.carried().iter().flatten().sum() };
@@ -228,8 +225,7 @@ impl Interop {
         });
     }
 
-    /// Returns the bytes that each link carried so far: of those that the engine sent, and of those that
-    /// the kernel sent.
+    /// Returns the bytes that each link has carried: those that the engine sent, and those that the kernel sent.
     pub fn carried(&self) -> [[u64; 2]; 2] {
         ["link1", "link2"].map(|link| {
             let status = self.bed.testbed.link_status(link).expect("statistics");
@@ -237,8 +233,8 @@ impl Interop {
         })
     }
 
-    /// Returns the data sequence numbers that the kernel expects next from the engine, and the engine from
-    /// the kernel as its DATA_ACKs say. There are none where the kernel has no open connection.
+    /// Returns the next data sequence numbers that the kernel expects from the engine, and the engine from
+    /// the kernel by its DATA_ACKs. There are none if the kernel has no open connection.
     fn in_order(&self) -> Option<[u64; 2]> {
         let shown = self
             .bed
@@ -251,13 +247,13 @@ impl Interop {
         Some([number("rcv_nxt:")?, number("snd_una:")?])
     }
 
-    /// Describes a failed test: the connection as the kernel sees it, what the links carried and dropped,
+    /// Describes a failed test: the connection as the kernel sees it, carried and dropped bytes of the links,
     /// and the last packets. Takes [`CAPTURED`] for these.
     pub fn seen(&self) -> String {
         seen_by(self.observers(), &self.bed.testbed)
     }
 
-    /// Commands that show counters and sockets of the kernel.
+    /// Returns commands that show counters and sockets of the kernel.
     fn observers(&self) -> [Command; 2] {
         [("nstat", "-as"), ("ss", "-OaeimntM")].map(|(program, argument)| {
             let mut command = self.bed.exec("kernel", program);
@@ -266,7 +262,7 @@ impl Interop {
         })
     }
 
-    /// The first address of a host.
+    /// Returns the first address of a host.
     pub fn address(&self, host: &str) -> IpAddr {
         match self.v6 {
             true => self.bed.v6(host),
@@ -287,24 +283,24 @@ impl Interop {
         self.bed.run("kernel", "nft", &[&table]);
     }
 
-    /// Starts both sides; the engine's first.
+    /// Starts both sides; returns the engine's first.
     pub fn start(&self) -> [Background; 2] {
         self.start_with(&[])
     }
 
-    /// The same; the engine is told more.
+    /// Does the same, with more arguments for the engine.
     pub fn start_with(&self, more: &[&str]) -> [Background; 2] {
         let bytes = self.bytes.to_string();
         let [engine, kernel] = [["1", "2"], ["2", "1"]].map(|seeds| told(&bytes, seeds));
         self.start_as(&[&engine, more].concat(), &kernel)
     }
 
-    /// Starts both sides with what each is told; the engine's first.
+    /// Starts both sides with their arguments; returns the engine's first.
     pub fn start_as(&self, engine: &[&str], kernel: &[&str]) -> [Background; 2] {
         let config = self.config();
         match self.client {
             Side::Engine => {
-                // What it announces without a port is joined at the same one.
+                // An address that is announced without a port is joined at the same port.
                 let listen = format!("[::]:{PORT}");
                 let arguments = [&["listen", &listen], kernel].concat();
                 let listening = self.bed.kernel_peer("kernel", &arguments);
@@ -326,7 +322,7 @@ impl Interop {
         }
     }
 
-    /// Writes the engine's configuration; its path.
+    /// Writes the engine's configuration; returns its path.
     pub fn config(&self) -> String {
         let mut text = match self.client {
             Side::Engine => "lan = \"lo\"\n".to_owned(),
@@ -346,7 +342,7 @@ impl Interop {
             text.insert_str(0, "checksum = true\n");
         }
         if self.asks_ecn {
-            // BBR answers no marks.
+            // BBR does not respond to marks.
             text.insert_str(0, "ecn = \"ask\"\ncongestion = \"cubic\"\n");
         }
         // Nobody signs in here.
@@ -377,7 +373,7 @@ impl Interop {
         path.display().to_string()
     }
 
-    /// Waits for both sides and looks at what they report.
+    /// Waits for both sides and checks their reports.
     fn finish(&mut self, peers: [Background; 2]) {
         self.expect_subflows(peers, self.paths);
         self.expect_counters();
@@ -389,12 +385,12 @@ impl Interop {
         }
     }
 
-    /// Returns the least bytes that a link carries that is in use.
+    /// Returns the least bytes that a link in use carries.
     fn least_share(&self) -> u64 {
         self.bytes / 25
     }
 
-    /// Waits for both sides: all arrived, by at most so many subflows at once.
+    /// Waits for both sides: everything arrived, over at most `subflows` subflows at once.
     pub fn expect_subflows(&mut self, peers: [Background; 2], subflows: usize) {
         for report in self.reports(peers) {
             assert_eq!(report["fallback"], false, "{report}");
@@ -402,8 +398,8 @@ impl Interop {
         }
     }
 
-    /// The same where a subflow may be gone before the kernel's peer, which looks now and then only,
-    /// has seen it: what counts is what the engine saw.
+    /// Does the same if a subflow may end before the kernel's peer, which looks at intervals, has seen it:
+    /// only the engine's count matters.
     pub fn expect_short_lived(&mut self, peers: [Background; 2], subflows: usize) {
         let reports = self.reports(peers);
         assert_eq!(reports[0]["subflows"], subflows, "{}", reports[0]);
@@ -412,7 +408,7 @@ impl Interop {
         }
     }
 
-    /// Waits for both sides: all arrived; what they report.
+    /// Waits for both sides: everything arrived; returns their reports.
     pub fn reports(&mut self, peers: [Background; 2]) -> [Value; 2] {
         let reports = self.ends(peers);
         if !reports.iter().all(|r| r["ok"] == true) {
@@ -421,7 +417,7 @@ impl Interop {
         reports
     }
 
-    /// Waits for both sides, however they end, over fast links; what they report.
+    /// Waits for both sides, however they end, over fast links; returns their reports.
     pub fn ends(&mut self, peers: [Background; 2]) -> [Value; 2] {
         self.release();
         let test: &Interop = self;
@@ -431,7 +427,7 @@ impl Interop {
         })
     }
 
-    /// Waits for one side; what it reports.
+    /// Waits for one side; returns its report.
     fn report(&self, mut peer: Background) -> Value {
         let output = peer.wait();
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -448,8 +444,8 @@ impl Interop {
         report
     }
 
-    /// Ends the peers where they take longer than [`MAX_TRANSFER`], after printing what [`Self::seen`]
-    /// describes: they then report what they had. Dropping the value calls that off.
+    /// Ends the peers if they take longer than [`MAX_TRANSFER`], after printing what [`Self::seen`]
+    /// describes: they then report what they had. Dropping the value cancels that.
     fn watch<'scope, 'env>(&'env self, scope: &'scope Scope<'scope, 'env>) -> Sender<()> {
         let (watchdog, ended) = mpsc::channel();
         let (observers, testbed) = (self.observers(), &self.bed.testbed);
@@ -465,19 +461,19 @@ impl Interop {
             eprintln!("waited in vain for the end of a transfer\n{seen}");
             for host in hosts {
                 let end = format!("ip netns pids {host} | xargs -r kill");
-                // Where this fails too, the test hangs, and what is printed above says why.
+                // If this fails too, the test hangs, and the output above tells why.
                 let _ = Command::new("sh").args(["-c", &end]).status();
             }
         });
         watchdog
     }
 
-    /// One of the kernel's counters of Multipath TCP.
+    /// Returns one of the kernel's counters of Multipath TCP.
     pub fn count(&self, name: &str) -> u64 {
         self.count_any(&format!("MPTcpExt{name}"))
     }
 
-    /// Any of the kernel's counters.
+    /// Returns any of the kernel's counters.
     pub fn count_any(&self, name: &str) -> u64 {
         let printed = self.bed.print("kernel", "nstat", &["-asz", "--json"]);
         let counters: Value = serde_json::from_str(&printed).expect("JSON");
@@ -487,8 +483,8 @@ impl Interop {
             .unwrap_or_else(|| panic!("no counter {name}: {value}"))
     }
 
-    /// The kernel's own counters: joined as often as there are paths, never fallen back, and the
-    /// connection ended by DATA_FIN, not by a reset.
+    /// Checks the kernel's own counters: as many joins as further paths, no fallback, and the connection
+    /// ended by DATA_FIN, not by a reset.
     fn expect_counters(&self) {
         assert_eq!(self.count(self.joins()), self.paths as u64 - 1, "joins");
         for name in [
@@ -507,7 +503,7 @@ impl Interop {
         }
     }
 
-    /// Names the kernel's counter of subflows that joined.
+    /// Returns the name of the kernel's counter of joined subflows.
     fn joins(&self) -> &'static str {
         match self.client {
             Side::Engine => "MPJoinAckRx",
@@ -524,8 +520,8 @@ fn seen_by(mut observers: [Command; 2], testbed: &Testbed) -> String {
     seen + &last_packets(testbed)
 }
 
-/// Describes the last packets that pass the kernel's host from now on. A capture of the whole transfer
-/// would keep every byte of tests that do not fail.
+/// Describes the last packets that pass the kernel's host from now on. A capture of the whole transfer would
+/// keep every byte of tests that do not fail.
 fn last_packets(testbed: &Testbed) -> String {
     let capture = Capture::start(testbed, "kernel");
     thread::sleep(CAPTURED);
@@ -557,7 +553,7 @@ fn described(packet: &Captured, first: SystemTime) -> String {
     }
 }
 
-/// Returns what a command prints, or why it did not run.
+/// Returns the output of a command, or why it did not run.
 fn printed_by(command: &mut Command) -> String {
     match command.output() {
         Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -568,7 +564,7 @@ fn printed_by(command: &mut Command) -> String {
 fn plain(client: Side, paths: usize) {
     let mut interop = Interop::new(client, paths);
     if paths == 1 {
-        // No second link has to be in use.
+        // No second link has to be used.
         interop.bed.set_link("link1", "rate=200mbit");
     }
     let peers = interop.start();
@@ -593,12 +589,12 @@ fn darkness() -> Duration {
     }
 }
 
-/// One link carries nothing in the middle.
+/// One link carries nothing in the middle of the transfer.
 fn dark(client: Side) {
     let mut interop = Interop::new(client, 2);
     interop.hold();
-    // Behind a longer queue the kernel declares the subflow stale before its timer for the connection
-    // expires, and counts nothing of what it then sends again. On a busy machine it may do so in any case.
+    // With a longer queue the kernel would declare the subflow stale before its timer for the connection
+    // expires, and not count the retransmissions. On a busy machine it may do so in any case.
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "queue=100kB");
     }
@@ -615,7 +611,7 @@ fn dark(client: Side) {
         counters.map(|name| interop.count(name)).iter().sum::<u64>()
     };
     let (had_given_up, came_twice) = (given_up(&interop), interop.count("DuplicateData"));
-    // A hole that link 2 left and link 1 did not fill would end what comes in order.
+    // A hole that link 2 left and link 1 did not fill would stop delivery in order.
     interop.wait_until("link 1 to carry on, with what link 2 lost", || {
         let [after, _] = interop.carried();
         let Some(now) = interop.in_order() else {
@@ -627,13 +623,12 @@ fn dark(client: Side) {
         (0..2).all(carries_on) && given_up(&interop) > had_given_up && since.elapsed() >= darkness()
     });
     interop.bed.set_link("link2", "up");
-    // What was under way on link 2 went over link 1 meanwhile, both ways, and came twice.
+    // The data under way on link 2 went over link 1 meanwhile, both ways, and arrived twice.
     interop.wait_for_count("DuplicateData", came_twice + 1);
     interop.finish(peers);
 }
 
-/// The MTU of one link falls in the middle, at both of its ends; its subflow stays in use, and is
-/// never replaced.
+/// The MTU of one link falls in the middle, at both of its ends; its subflow stays in use, and is never replaced.
 fn narrowed(client: Side) {
     let mut interop = Interop::new(client, 2);
     interop.hold();
@@ -647,7 +642,7 @@ fn narrowed(client: Side) {
         interop.bed.run(host, "ip", &narrow);
     }
     let [_, before] = interop.carried();
-    // The links are slow until then: a fast link 1 alone would carry the rest before link 2 is in use.
+    // The links are slow until then: a fast link 1 alone would carry the rest before link 2 is used.
     interop.wait_until("link 2 to carry on with a smaller MTU, both ways", || {
         let [_, after] = interop.carried();
         let least = interop.bytes / 10;
@@ -680,7 +675,7 @@ fn checksums(client: Side) {
     }
 }
 
-/// Queues that mark (RFC 3168): the kernel gets marked packets, and is told of marks on its own.
+/// Queues that mark (RFC 3168): the kernel gets marked packets, and learns of marks on its own.
 fn marks(client: Side) {
     let mut interop = Interop::new(client, 2);
     interop.asks_ecn = true;

@@ -1,4 +1,4 @@
-//! Nothing is left over.
+//! Tests that nothing is left over.
 
 use std::fs;
 use std::mem;
@@ -11,7 +11,7 @@ use braid_testbed::netns;
 
 use super::bed::{Bed, description, laboratory, stderr, unique_name};
 
-/// Everything of this machine's own network that a testbed, box or server could leave behind.
+/// Returns everything of this machine's own network that a testbed, box or server could leave behind.
 fn machine() -> Vec<String> {
     let look = |program: &str, arguments: &[&str]| {
         let output = Command::new(program)
@@ -29,14 +29,14 @@ fn machine() -> Vec<String> {
     ]
 }
 
-/// Namespaces of a testbed. Other tests have namespaces of their own meanwhile.
+/// Returns the namespaces of a testbed. Other tests have their own namespaces meanwhile.
 fn namespaces(testbed: &str) -> Vec<String> {
     let mut names = netns::list().expect("a list of namespaces");
     names.retain(|name| name.starts_with(&format!("{testbed}.")));
     names
 }
 
-/// The same of one host of a testbed.
+/// Returns the network state of one host of a testbed.
 fn host(bed: &Bed, host: &str) -> Vec<String> {
     vec![
         bed.print(host, "ip", &["-brief", "link"]),
@@ -51,8 +51,8 @@ fn host(bed: &Bed, host: &str) -> Vec<String> {
 /// Prints the kernel settings of interfaces that box and server change.
 const SETTINGS: &str = "cd /proc/sys/net && grep . ipv[46]/conf/*/forwarding ipv4/conf/*/rp_filter";
 
-/// The same once the kernel, which gives a new interface its local addresses and routes in its own time,
-/// is done with it.
+/// Returns the same once it has settled: the kernel adds local addresses and routes of a new interface a
+/// little later.
 pub fn settled_host(bed: &mut Bed, name: &str) -> Vec<String> {
     let (mut seen, mut times) = (host(bed, name), 0);
     bed.wait_for("its interfaces to be set up", |bed| {
@@ -64,7 +64,7 @@ pub fn settled_host(bed: &mut Bed, name: &str) -> Vec<String> {
     seen
 }
 
-/// Waits until a host is as it was `before`: the kernel removes routes in its own time.
+/// Waits until a host is as it was `before`: the kernel removes routes a little later.
 pub fn expect_as_before(bed: &mut Bed, name: &str, before: &[String]) {
     bed.wait_for(&format!("{name} to leave nothing behind"), |bed| {
         let now = host(bed, name);
@@ -134,7 +134,7 @@ impl Cli {
 impl Drop for Cli {
     fn drop(&mut self) {
         self.testbed("down", &[]);
-        // The directory of temporary files is cleared by the system too.
+        // The system clears the directory of temporary files too.
         let _ = fs::remove_file(&self.file);
     }
 }

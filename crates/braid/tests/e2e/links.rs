@@ -4,7 +4,7 @@ use braid_testbed::Role;
 
 use super::bed::{Bed, Download, bulk, render_changed};
 
-/// A large download of which 1 MB has come, over slow links: it is not over before [`Bed::release`].
+/// Starts a large download over slow links, and waits for 1 MB of it. It does not end before [`Bed::release`].
 pub fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     bed.fetch(1_000);
     bed.slow_down();
@@ -16,7 +16,7 @@ pub fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     (download, expected)
 }
 
-/// Waits until the download has 1 MB more: it outlives what has just happened.
+/// Waits until the download has 1 MB more: it has survived the last step.
 pub fn expect_progress(bed: &mut Bed, download: &Download) {
     let before = download.bytes();
     bed.wait_for("the download to go on", |_| {
@@ -77,8 +77,8 @@ fn an_address_that_goes_away_does_not_end_a_download() {
     download.expect_bytes(&expected);
 }
 
-/// What is not TCP goes out over one link, and over the other when that one is dark. That no answer
-/// comes is noticed without waiting for the next probe.
+/// Packets other than TCP leave over one link, and over the other when that one is dark. A missing answer is
+/// noticed without waiting for the next probe.
 #[test]
 #[ignore = "network"]
 fn datagrams_find_the_link_that_works() {
@@ -98,7 +98,7 @@ fn datagrams_find_the_link_that_works() {
     }
 }
 
-/// A connection that is only forwarded stays on the link it began on when new ones take another.
+/// A connection that is only forwarded stays on its link when new ones take another.
 #[test]
 #[ignore = "network"]
 fn forwarded_connections_stay_on_their_link() {
@@ -123,7 +123,7 @@ fn forwarded_connections_stay_on_their_link() {
     assert!(bed.carried()[1] < moved + 1_000_000, "the old one moved");
 }
 
-/// A link that is held back carries nothing of a download until no other works, and then all of it.
+/// A backup or metered link carries nothing of a download until no other works, and then all of it.
 #[test]
 #[ignore = "network"]
 fn backup_and_metered_links_wait_until_they_are_needed() {

@@ -1,7 +1,7 @@
-//! Box and server as a user meets them: an ordinary curl, an ordinary nginx, real processes in
-//! network namespaces, emulated links; and the engine against the kernel's Multipath TCP. Run by
-//! `make test` and, in modules `soak`, by `make soak`; or some of them by
-//! `scripts/with-net.sh cargo test --workspace --test e2e -- --ignored NAME`.
+//! Box and server as a user meets them: an ordinary curl, an ordinary nginx, real processes in network
+//! namespaces, emulated links; and the engine against the kernel's Multipath TCP. Run by `make test` and, in
+//! modules `soak`, by `make soak`; or some of them by `scripts/with-net.sh cargo test --workspace --test e2e
+//! -- --ignored NAME`.
 
 mod aborts;
 mod addresses;

@@ -1,25 +1,25 @@
-//! The engine and the kernel's Multipath TCP with something between them that meddles with single
-//! segments: rules of nftables at the kernel's host edit what it receives and sends. All arrives
-//! nevertheless, and the kernel's counters say what it met.
+//! The engine and the kernel's Multipath TCP with a middlebox between them that changes single segments:
+//! rules of nftables at the kernel's host edit received and sent segments. Everything arrives nevertheless,
+//! and the kernel's counters show the changes.
 
 use super::interop::{Interop, RECEIVED, SENT, Side};
 
-/// What each side sends, bytes.
+/// Bytes that each side sends.
 const BYTES: u64 = 5_000_000;
 
 /// A transfer with a rule of nftables in its way.
 struct Case {
     name: &'static str,
-    /// Where the rule stands: before what the kernel receives or behind what it sends.
+    /// The hook of the rule: before the kernel receives or behind its sending.
     hook: &'static str,
     rule: &'static str,
     /// DSS checksums are on.
     checksum: bool,
     /// The connection falls back to TCP, as its opener sees it.
     fallback: bool,
-    /// Most subflows at once as the engine sees them, one that is reset later included.
+    /// Most subflows at once as the engine sees them, including one that is reset later.
     subflows: usize,
-    /// By how much each of the kernel's counters grows, at least; it does not where this is 0.
+    /// Least growth of the kernel's counters; a counter with 0 must not grow.
     counters: &'static [(&'static str, u64)],
 }
 
@@ -162,7 +162,8 @@ const KERNEL: [Case; 10] = [
         hook: SENT,
         rule: "tcp flags & (syn|ack) == ack tcp option mptcp subtype 1 tcp option @30,32,32 set 0x12345678",
         subflows: 1,
-        // To a subflow that waits for the fourth ACK our RST is no answer: it resets that itself.
+        // A subflow that waits for the fourth ACK does not accept our RST as an answer: the kernel resets it
+        // itself.
         counters: &[("MPJoinSynAckRx", 1), ("MPRstTx", 1)],
         ..PLAIN
     },

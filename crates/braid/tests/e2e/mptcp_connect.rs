@@ -1,5 +1,5 @@
-//! `mptcp_connect`, the test client of Multipath TCP that comes with Linux, in every way it can be
-//! told to transfer, with the engine at the other end. `scripts/mptcp-connect.sh` builds it.
+//! `mptcp_connect`, the test client of Multipath TCP that comes with Linux, in each of its transfer modes,
+//! with the engine at the other end. `scripts/mptcp-connect.sh` builds it.
 
 use std::fs::{self, File};
 use std::net::UdpSocket;
@@ -11,7 +11,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::interop::{Interop, PORT, Side};
 
-/// What it is told, how often it transfers then, and how many bytes each way. With `-r` it rests for
+/// Arguments of each mode, the number of transfers with it, and the bytes each way. With `-r` it rests for
 /// 0.4 s after every write.
 const WAYS: [(&[&str], usize, usize); 10] = [
     (&["-m", "poll"], 1, 1_000_000),
@@ -26,9 +26,9 @@ const WAYS: [(&[&str], usize, usize); 10] = [
     (&["-r", "10000"], 1, 50_000),
 ];
 
-/// Longest that it runs, seconds. A machine with other work may stand still for several of them.
+/// Longest run, seconds. A busy machine may stand still for several of them.
 const MAX_RUN_S: &str = "180";
-/// Longest that it waits for something to read or to write, seconds.
+/// Longest wait for something to read or to write, seconds.
 const MAX_SILENCE_S: &str = "60";
 
 /// A transfer between the two, both ways at once.
@@ -39,8 +39,8 @@ struct Transfer {
     /// The connection may fall back to TCP.
     may_fall_back: bool,
     directory: PathBuf,
-    /// Linux stamps packets only while a socket wants that, and begins some time after the first one wants it:
-    /// what came before would miss the time stamp that `mptcp_connect -c` asks for.
+    /// Linux stamps packets only while a socket wants that, and starts some time after the first one wants
+    /// it. Packets before that would lack the time stamp that `mptcp_connect -c` asks for.
     _stamps: UdpSocket,
 }
 
@@ -60,7 +60,7 @@ impl Transfer {
         }
     }
 
-    /// Starts it; what it receives goes to a file.
+    /// Starts it; the received bytes go to a file.
     fn mptcp_connect(&self, way: &[&str], address: &[&str]) -> Child {
         let program = std::env::var_os("BRAID_MPTCP_CONNECT");
         let program =
@@ -91,10 +91,10 @@ impl Transfer {
             .wait_until("mptcp_connect to listen", || !listeners().is_empty());
     }
 
-    /// All arrived, in both directions, over Multipath TCP.
+    /// Runs the transfers: everything arrives, in both directions, over Multipath TCP.
     fn run(&self, client: Side, (way, times, size): (&[&str], usize, usize)) {
-        // A cookie of the first connection is for the ones that follow it, and `mptcp_connect` uses it
-        // in its first connection only.
+        // The cookie of the first connection serves the following ones, and `mptcp_connect` uses it in its
+        // first connection only.
         let (opening, processes): (&[&str], _) = match (self.fast_open, client) {
             (true, Side::Engine) => (&["--fast-open", "--in-turn"], 1),
             (true, Side::Kernel) => (&["--fast-open"], times),
@@ -187,8 +187,8 @@ fn both_ways_round_over_ipv6() {
     every_way(Side::Engine, true);
 }
 
-/// TCP Fast Open with Multipath TCP (RFC 8684 appendix B): the first connection gets a cookie, and the
-/// SYNs of the others carry what is written first.
+/// TCP Fast Open with Multipath TCP (RFC 8684 appendix B): the first connection gets a cookie, and the SYNs
+/// of the others carry the first bytes.
 fn fast_open(client: Side, v6: bool, checksum: bool) {
     let mut transfer = Transfer::new(client, v6);
     transfer.fast_open = true;
@@ -235,7 +235,7 @@ fn the_engine_opens_fast_to_it() {
     fast_open(Side::Engine, true, false);
 }
 
-/// The kernel has a cookie that the engine no longer takes, and sends again what its SYN carried: beside a
+/// The kernel has a cookie that the engine no longer accepts, and retransmits the SYN's payload beside a
 /// DATA_ACK and without keys (RFC 8684 section 3.7, fallback). All of it arrives.
 #[test]
 #[ignore = "network"]
@@ -250,7 +250,7 @@ fn it_repeats_what_the_engine_does_not_take() {
         transfer.fast_open = false;
         transfer.may_fall_back = true;
         transfer.run(Side::Kernel, (way, 1, size));
-        // Its SYN carried data.
+        // The kernel's SYN carried data.
         let sent = transfer.interop.count_any("TcpExtTCPFastOpenActiveFail");
         assert!(sent > 0, "no SYN carried data that was not taken");
     }

@@ -1,5 +1,5 @@
-//! Names that somebody has led to where a server must not go: each answer is judged as it is used, so one that
-//! is another at the next look is of no use (DNS rebinding).
+//! Names that an attacker has pointed at addresses a server must not connect to. Each answer is judged as it
+//! is used, so an answer that changes at the next look-up gains nothing (DNS rebinding).
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use super::bed::{Bed, Judge, render_changed, unique_name};
 use super::reload::{Guested, in_clear_too};
 use super::siege::{Siege, USERS};
 
-/// A directory that a process of the testbed finds in place of `/etc`, and the program that sees to it.
+/// A directory that a process of the testbed sees in place of `/etc`, and the program that arranges that.
 /// Removed when dropped.
 struct Etc(PathBuf);
 
@@ -45,7 +45,7 @@ impl Etc {
         self.0.join("braid")
     }
 
-    /// Names are looked up at `server`.
+    /// Makes names be looked up at `server`.
     fn ask(&self, server: IpAddr) {
         let resolver = format!("nameserver {server}\noptions timeout:5 attempts:2\n");
         let write = |name: &str, text: &str| {
@@ -59,19 +59,19 @@ impl Etc {
 
 impl Drop for Etc {
     fn drop(&mut self) {
-        // The directory of temporary files is cleared by the system too.
+        // The system clears the directory of temporary files too.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A name server that somebody wrote to lead others astray. Ends when dropped.
+/// An attacker's name server. It ends when dropped.
 struct Rebinding {
     ending: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
 
 impl Rebinding {
-    /// On the thread's host, which is at `good`.
+    /// Serves on the thread's host, which is at `good`.
     fn serve(good: Ipv4Addr) -> io::Result<Self> {
         let socket = UdpSocket::bind((good, 53))?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
@@ -85,7 +85,7 @@ impl Rebinding {
                 };
                 let answer = answer(&query[..len], |name| addresses(name, good, &mut looks));
                 if let Some(answer) = answer {
-                    // Who asked may be gone.
+                    // The client that asked may be gone.
                     let _ = socket.send_to(&answer, from);
                 }
             }
@@ -107,7 +107,7 @@ impl Drop for Rebinding {
     }
 }
 
-/// Nowhere good, somewhere good at every other look, or both.
+/// Returns private addresses, and for two names a good one too: at every other look-up, or beside them.
 fn addresses(name: &str, good: Ipv4Addr, looks: &mut u64) -> Vec<Ipv4Addr> {
     let private = [
         Ipv4Addr::LOCALHOST,
@@ -124,7 +124,7 @@ fn addresses(name: &str, good: Ipv4Addr, looks: &mut u64) -> Vec<Ipv4Addr> {
     }
 }
 
-/// The answer to a query (RFC 1035 section 4), which is not to be kept; none to what is no query.
+/// Returns the answer to a query (RFC 1035 section 4), which must not be cached; none to other packets.
 fn answer(query: &[u8], addresses: impl FnOnce(&str) -> Vec<Ipv4Addr>) -> Option<Vec<u8>> {
     let (mut labels, mut at) = (Vec::new(), 12);
     while let len @ 1.. = usize::from(*query.get(at)?) {
@@ -132,7 +132,7 @@ fn answer(query: &[u8], addresses: impl FnOnce(&str) -> Vec<Ipv4Addr>) -> Option
         at += 1 + len;
     }
     let question = query.get(12..at + 5)?;
-    // Type A; of others there are none.
+    // Type A; there are no others.
     let addresses = match question[question.len() - 4..] {
         [0, 1, 0, 1] => addresses(&labels.join(".")),
         _ => Vec::new(),
@@ -159,7 +159,7 @@ fn names_that_lead_astray(judge: Judge) {
     etc.ask(good.into());
     let names = inside(&namespace(&bed, "content"), || Rebinding::serve(good));
     let _names = names.expect("a name server");
-    // What is at the server itself.
+    // A program on the server itself.
     let trap = inside(&namespace(&bed, "server"), || {
         TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 80)))
     });
@@ -169,7 +169,7 @@ fn names_that_lead_astray(judge: Judge) {
     let client = Client::guest(&world);
     let mut siege = Siege::lay(&mut world.bed, judge);
     let before = counters(&world.bed);
-    // By name: how often there was a connection, and how often it was forbidden.
+    // By name: the number of connections, and the number of refusals.
     let mut heard = [[0u64; 2]; NAMES.len()];
     let kept = siege.during(&mut world.bed, |attack| {
         keep_pace(attack, 4 * NAMES.len(), |n| {

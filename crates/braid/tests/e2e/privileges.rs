@@ -1,4 +1,4 @@
-//! What box and server are left with once they run.
+//! The privileges of box and server once they run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,11 +7,11 @@ use super::bed::{Bed, stderr};
 use super::control::status;
 use super::reload::Guested;
 
-/// CAP_NET_ADMIN, and where Landlock bounds what may be read again, CAP_DAC_READ_SEARCH.
+/// CAP_NET_ADMIN, and if Landlock bounds the files that may be read again, CAP_DAC_READ_SEARCH.
 const KEPT: &str = "0000000000001000";
 const KEPT_TO_READ: &str = "0000000000001004";
 
-/// What is told of a thread's privileges, and what it has to be.
+/// Returns the fields of a thread's privileges, and their expected values.
 fn expected(kept: &str) -> [(&'static str, &str); 6] {
     [
         ("CapInh", "0000000000000000"),
@@ -27,7 +27,7 @@ fn has_landlock(bed: &mut Bed) -> bool {
     !bed.log("server").contains("no Landlock")
 }
 
-/// Fails where a thread of the host's process has others; how many threads there are.
+/// Fails if a thread of the host's process has other privileges; returns the number of threads.
 fn expect_little(bed: &mut Bed, host: &str) -> usize {
     let expected = expected(if has_landlock(bed) {
         KEPT_TO_READ
@@ -54,17 +54,17 @@ fn every_thread_of_box_and_server_can_do_little() {
     world.write(&world.file(true, true, str::to_owned));
     world.expect_reloaded("users: 1 added\n");
     world.bed.fetch(1_000_000);
-    // Names are looked up all the same, on one more thread; this one is the server's own address.
+    // Names are still looked up, on one more thread: `localhost` is found, and forbidden.
     let (well, _) = world.guest_from("localhost", "no").end();
     assert!(!well);
     let counters = status(&world.bed, "server").counters;
     assert_eq!((counters["forbidden"], counters["not_resolved"]), (1, 0));
-    // Besides there are those that serve the control socket and read the configuration.
+    // The other threads serve the control socket and read the configuration.
     assert_eq!(expect_little(&mut world.bed, "server"), 4);
     assert_eq!(expect_little(&mut world.bed, "box"), 3);
 }
 
-/// The server reads a key wherever the configuration says, and has no business elsewhere.
+/// The server reads a key wherever the configuration names it, and no other file there.
 #[test]
 #[ignore = "network"]
 fn a_server_reads_no_file_but_its_own() {

@@ -11,16 +11,16 @@ use super::bed::{Bed, Download, render_changed, stderr};
 use super::control::{ask, status};
 use super::stock::{braid, text};
 
-/// The file `large`, slow enough to see what becomes of it. It is the content host that is slow: a curl that
-/// reads slowly has all the rest in its kernel's buffer soon.
+/// The file `large`, slow enough to observe the download. The content host is slow, since a curl that reads
+/// slowly soon has all the rest in its kernel's buffer.
 const SLOW: &str = "large?rate=1m";
 
 /// Box and server, and a user of the server without a box.
 pub struct Guested {
     pub bed: Bed,
-    /// The guest's, beside the server's.
+    /// The guest's key file, beside the server's.
     key: PathBuf,
-    /// What the server began with.
+    /// The server's configuration at its start.
     text: String,
 }
 
@@ -29,12 +29,12 @@ impl Guested {
         Guested::of(Bed::up_idle(render_changed(Role::Server, in_clear_too)))
     }
 
-    /// With a guest whom the server knows from the start on.
+    /// Brings it up with a guest whom the server knows from the start.
     pub fn with_guest() -> Self {
         Guested::up().knowing_the_guest()
     }
 
-    /// On a bed with neither box nor server running.
+    /// Takes a bed with neither box nor server running.
     pub fn of(mut bed: Bed) -> Self {
         let key = bed.testbed.state_dir().join("guest.key");
         braid(&["key", "new", text(&key)]);
@@ -55,7 +55,7 @@ impl Guested {
         self
     }
 
-    /// The server's file with these users of the two, and a change.
+    /// Returns the server's file with the selected users, and a change.
     pub fn file(&self, boxed: bool, guest: bool, change: impl Fn(&str) -> String) -> String {
         let (settings, user) = self.text.split_once("[[user]]").expect("a user");
         let public = braid(&["key", "show", text(&self.key)]);
@@ -66,7 +66,7 @@ impl Guested {
         change(settings) + &users.map(|(_, text)| text.as_str()).collect::<String>()
     }
 
-    /// Puts a file in place of the server's, as editors do.
+    /// Replaces the server's file, as editors do.
     pub fn write(&self, text: &str) {
         let directory = self.bed.testbed.state_dir().join("server");
         let new = directory.join("server.toml.new");
@@ -84,27 +84,27 @@ impl Guested {
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     }
 
-    /// SIGHUP, and what the server logs of it.
+    /// Sends SIGHUP, and waits until the server logs `expected`.
     fn hang_up(&mut self, expected: &str) {
         let before = self.bed.log("server");
         let pid = self.bed.testbed.pid("server").expect("it runs");
         let pid = Pid::from_raw(pid as i32).expect("a process id");
         kill_process(pid, Signal::HUP).expect("it runs");
-        // Those who were taken out may be heard of too: they come back, and are refused.
+        // Removed users may be logged too: they come back, and are refused.
         self.bed.wait_for(expected, |bed| {
-            // Nothing where it cannot be read just now.
+            // Empty if the log could not be read just now.
             let log = bed.log("server");
             log.get(before.len()..)
                 .is_some_and(|new| new.contains(expected))
         });
     }
 
-    /// A download by the guest.
+    /// Starts a download by the guest.
     fn guest(&self, name: &str) -> Download {
         self.guest_from(&self.bed.v4("content").to_string(), name)
     }
 
-    /// The same from a host by its name, or its address.
+    /// Starts a download from a host by its name, or its address.
     pub fn guest_from(&self, content: &str, name: &str) -> Download {
         let server = self.bed.testbed.state_dir().join("server/server.key");
         let server = braid(&["key", "show", text(&server)]);
@@ -125,7 +125,7 @@ impl Guested {
     }
 }
 
-/// The server's settings, with clients that know nothing of protection.
+/// Returns the server's settings, with users in plaintext permitted.
 pub fn in_clear_too(text: String) -> String {
     format!("unprotected = true\n{text}")
 }
@@ -142,10 +142,10 @@ fn users_come_and_go_while_others_download() {
     let both = world.file(true, true, as_it_was);
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
-    // Both are to be in the middle of it.
+    // Both have to be in the middle of the download.
     let (guest, user) = (world.guest(SLOW), world.bed.curl(SLOW));
     world.wait_for_bytes(&[&user, &guest]);
-    // The command, and who is not taken out goes on.
+    // By the command; users who are not removed go on.
     world.write(&world.file(true, false, as_it_was));
     world.expect_reloaded("users: 1 removed\n");
     let (well, _) = guest.end();
@@ -167,7 +167,7 @@ fn users_come_and_go_while_others_download() {
     world.hang_up("the configuration stays as it was");
     world.bed.fetch(100_000);
 
-    // The signal, with a setting that has to wait.
+    // By the signal, with a setting that needs a restart.
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
     let (guest, user) = (world.guest(SLOW), world.bed.curl(SLOW));
@@ -178,7 +178,7 @@ fn users_come_and_go_while_others_download() {
     assert!(!well, "who was taken out had all of it");
     guest.expect_bytes(&expected);
 
-    // Who comes back is served.
+    // A user who comes back is served.
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
     let connected = |bed: &Bed| status(bed, "server").counters["connected"];

@@ -1,5 +1,5 @@
-//! A box that has a choice of servers is asked about them, and told which to use. Both are the same
-//! machine, by its two addresses.
+//! A box with a choice of servers shows them, and takes a command which to use. Both are the same machine, by
+//! its two addresses.
 
 use braid_proxy::status::ServerStatus;
 use braid_testbed::Role;
@@ -7,7 +7,7 @@ use braid_testbed::Role;
 use super::bed::{Bed, render_changed, stderr};
 use super::control::{ask, expect_text, status};
 
-/// The one `[[server]]` of a box as two: `four` and `six`.
+/// Returns the configuration with the box's one `[[server]]` split in two: `four` and `six`.
 fn split(text: &str) -> String {
     let (rest, server) = text.split_once("[[server]]").expect("a server");
     let (_, server) = server.split_once("\naddress = [").expect("addresses");
@@ -47,14 +47,14 @@ fn servers_are_measured_when_somebody_asks() {
     ];
     assert_eq!(heads, expected);
     assert_eq!(lines.count(), 2, "{table}");
-    // How much was measured the soak judges: a train that a busy machine held up measures the machine.
+    // The soak judges the measured rates: a train that a busy machine delays measures the machine.
     bed.wait_for("two servers to be measured over two links", |bed| {
         expect_text(bed, "box", &["servers", "--probe"]);
         measured(bed).len() == 4
     });
 }
 
-/// Returns what was measured of servers over links, as shares of the links' rates.
+/// Returns the measured rates of servers over links, as shares of the links' rates.
 fn measured(bed: &Bed) -> Vec<f64> {
     let servers = status(bed, "box").servers.into_iter();
     let shares = servers.flat_map(|server| {
@@ -104,7 +104,7 @@ mod soak {
     #[ignore = "soak"]
     fn measured_rates_are_those_of_the_links() {
         let bed = up();
-        // A train that a busy machine held up measures the machine: it may take another.
+        // A train that a busy machine delays measures the machine, so further ones are permitted.
         let plausible = (0..5).any(|_| {
             expect_text(&bed, "box", &["servers", "--probe"]);
             let shares = measured(&bed);

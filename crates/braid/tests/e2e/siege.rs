@@ -1,5 +1,5 @@
-//! Users at work while somebody attacks their server: a download goes on, all users who come are served, and
-//! neither log nor memory of the server grow with the attack. In the soak, users keep their rate too.
+//! Users at work while their server is attacked: a download goes on, all users who come are served, and
+//! neither log nor memory of the server grows with the attack. In the soak, users keep their rate too.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,27 +13,27 @@ use super::bed::{Bed, Download, Judge};
 
 /// The share of their rate that users keep.
 const ENOUGH: f64 = 0.9;
-/// Users that come during an attack.
+/// Users who come during an attack.
 pub const USERS: usize = 25;
-/// A rate is measured over this long.
+/// Time over which a rate is measured.
 const SPAN: Duration = Duration::from_secs(3);
-/// Spans of which one is enough: something else may take the processors in one, an attack is in all.
+/// Spans of which one has to be good: other work may take the processors in one, but an attack is in all.
 const SPANS: u32 = 5;
-/// Bytes of that download, more than the links carry in an hour, and how long it may take, seconds.
+/// Bytes of the download, more than the links carry in an hour, and its longest duration, seconds.
 const LARGE: u64 = 40_000_000_000;
 const LARGE_S: &str = "3600";
-/// An attack may take this long until it is under way.
+/// Longest time until an attack is under way.
 const ONSET: Duration = Duration::from_secs(60);
 /// Bytes by which the download has to grow during an attack.
 const PROGRESS: u64 = 500_000;
-/// Memory of the server's process may grow by this much, bytes,
+/// Bytes by which the memory of the server's process may grow,
 const GROWTH: u64 = 64 << 20;
-/// and this much of it may remain: what the allocator keeps in place of giving it back.
+/// and bytes of it that may remain: the allocator keeps some freed memory.
 const KEPT: u64 = 16 << 20;
-/// Lines that an attack may write to the log of the server: one a minute for what it does, by source.
+/// Lines that an attack may add to the server's log: one a minute for each kind of message, by source.
 const LINES: usize = 30;
 
-/// A download, the users who come beside it, and what the server had before.
+/// A download, the users who come beside it, and the server's state before.
 pub struct Siege {
     judge: Judge,
     download: Download,
@@ -41,7 +41,7 @@ pub struct Siege {
     memory: u64,
 }
 
-/// An attack under way, as the attacker knows it.
+/// The signals between an attack under way and its judge.
 #[derive(Default)]
 pub struct Attack {
     begun: AtomicBool,
@@ -49,18 +49,18 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// It is under way: users come now.
+    /// Tells that the attack is under way: users come now.
     pub fn begins(&self) {
         self.begun.store(true, Ordering::Release);
     }
 
-    /// Until users have seen enough of it.
+    /// Returns true until users have seen enough of it.
     pub fn goes_on(&self) -> bool {
         !self.ending.load(Ordering::Acquire)
     }
 }
 
-/// Ends an attack when it is dropped, also by a test that fails.
+/// Ends an attack when it is dropped, even by a test that fails.
 struct EndsWith<'a>(&'a Attack);
 
 impl Drop for EndsWith<'_> {
@@ -71,15 +71,15 @@ impl Drop for EndsWith<'_> {
 
 /// The outcome of an attack.
 pub struct Kept {
-    /// Share that users kept of their rate without an attack, and that rate in bytes a second; `None` where
-    /// only the service is judged.
+    /// Share of their rate that users kept, and that rate without an attack in bytes a second; `None` if only
+    /// the service is judged.
     rate: Option<(f64, f64)>,
-    /// Packets a second that the server's system handed to its engine.
+    /// Packets a second that the server's kernel delivered to its engine.
     pub packets: f64,
 }
 
 impl Kept {
-    /// Fails where `what` took too much of the users' rate, if that is judged.
+    /// Fails if `what` took too much of the users' rate, if that is judged.
     pub fn expect_enough(&self, what: &str) {
         if let Some((share, alone)) = self.rate {
             println!("{what}: users have {share:.2} of {alone:.0} bytes/s");
@@ -89,7 +89,7 @@ impl Kept {
 }
 
 impl Siege {
-    /// Slows the links down to what two processors carry beside an attack, and begins a download.
+    /// Slows the links down to what two processors carry beside an attack, and starts a download.
     pub fn lay(bed: &mut Bed, judge: Judge) -> Self {
         bed.set_link("link1", "rate=20mbit");
         bed.set_link("link2", "rate=10mbit");
@@ -149,7 +149,7 @@ impl Siege {
         kept
     }
 
-    /// Ends the download; the server's memory is what it was.
+    /// Ends the download; the server's memory must be as before.
     pub fn expect_memory_back(self, bed: &mut Bed) {
         let (before, mut last) = (self.memory, 0);
         drop(self.download);
@@ -165,7 +165,7 @@ impl Siege {
     }
 }
 
-/// Begins a download and waits until it has got going; where its rate is judged, until slow start is over.
+/// Starts a download and waits until it is under way; if its rate is judged, until slow start is over.
 fn begin(bed: &mut Bed, judge: Judge) -> Download {
     let going = match judge {
         Judge::Service => PROGRESS,
@@ -190,7 +190,7 @@ fn best_share(alone: f64, moved: impl Fn() -> u64) -> f64 {
     share
 }
 
-/// Memory of the server's process, bytes.
+/// Returns the memory of the server's process, bytes.
 fn memory(bed: &mut Bed) -> u64 {
     let pid = bed.testbed.pid("server").expect("it runs");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("of a process");
@@ -203,7 +203,7 @@ fn memory(bed: &mut Bed) -> u64 {
     kib.expect("a number") << 10
 }
 
-/// Packets that the server's system has handed to its engine.
+/// Returns the number of packets that the server's kernel has delivered to its engine.
 fn packets(bed: &Bed) -> u64 {
     let printed = bed.print("server", "ip", &["-j", "-s", "link", "show", "braid0"]);
     let link: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
@@ -211,7 +211,7 @@ fn packets(bed: &Bed) -> u64 {
     packets.expect("a counter")
 }
 
-/// Bytes a second that move, over [`SPAN`].
+/// Returns the bytes a second that `bytes` grows, over [`SPAN`].
 fn rate(bytes: impl Fn() -> u64) -> f64 {
     let (begun, before) = (Instant::now(), bytes());
     thread::sleep(SPAN);

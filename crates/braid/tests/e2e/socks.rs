@@ -1,4 +1,4 @@
-//! Programs that ask the box itself by SOCKS5, and say in the user name what they are up to.
+//! Programs that use the box as a SOCKS5 proxy, with hints about their connections in the user name.
 
 use braid_proxy::status::{ConnStatus, SizeFrom};
 use braid_testbed::Role;
@@ -14,7 +14,7 @@ fn up() -> Bed {
     Bed::up_with(render)
 }
 
-/// The box as a proxy for a program with these hints.
+/// Returns the box's address as a proxy for a program with these hints.
 fn proxy(bed: &Bed, hints: &str) -> String {
     format!("socks5h://{hints}:x@{}:1080/", bed.v4("box"))
 }
@@ -23,7 +23,7 @@ fn fetch(bed: &Bed, hints: &str, url: &str) -> Download {
     bed.curl_by(&["--proxy", &proxy(bed, hints)], url)
 }
 
-/// The only connection of box or server that does not wait for a user.
+/// Returns the only connection of box or server that is not idle.
 fn only(bed: &Bed, role: &str) -> ConnStatus {
     let mut connections = status(bed, role).connections;
     connections.retain(|conn| conn.destination.is_some());
@@ -78,7 +78,7 @@ fn whatever_hints_say_all_bytes_arrive() {
         fetch(&bed, hints, &url).expect_bytes(&expected);
     }
     let boxed = status(&bed, "box");
-    // All but a size of 1, which costs time alone; three in the last but one.
+    // All but a size of 1, which only costs time; three in the last but one.
     assert_eq!(boxed.counters["bad_hints"], 8 + 3);
     assert_eq!(boxed.counters["connected"], bad.len() as u64);
 }
@@ -87,7 +87,7 @@ fn whatever_hints_say_all_bytes_arrive() {
 #[ignore = "network"]
 fn curl_hears_why_a_name_is_not_connected() {
     let bed = up();
-    // The server looks it up, and its rules forbid what it finds.
+    // The server looks the name up, and its rules forbid the address.
     let (well, said) = fetch(&bed, "urgency=1", "http://localhost/some").end();
     assert!(!well && said.contains("(2)"), "{said}");
     assert_eq!(status(&bed, "box").counters["destination_forbidden"], 1);
@@ -106,7 +106,7 @@ fn nobody_outside_is_served() {
         .args(["-q", "-sS", "--max-time", "2", "--proxy", &proxy, &url])
         .output()
         .expect("curl runs");
-    // It has no answer at all.
+    // The host gets no answer at all.
     assert_eq!(stranger.status.code(), Some(28), "{}", stderr(&stranger));
     assert_eq!(status(&bed, "box").counters["accepted"], 0);
 }

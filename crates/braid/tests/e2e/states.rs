@@ -1,4 +1,4 @@
-//! Links and servers that are neither up nor down, and what `status` and the log say of them.
+//! Links and servers that are neither up nor down, and their conditions in `status` and the log.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -15,11 +15,11 @@ use braid_testbed::render::render_config;
 use super::bed::{Bed, render_changed};
 use super::control::status;
 
-/// Where the portal listens on the router.
+/// The portal's port on the router.
 const PORT: u16 = 8_080;
 
-/// A captive portal on link1: its web server answers every TCP connection, all else is dropped. It goes
-/// when dropped, but for its rules.
+/// A captive portal on link1: its web server answers every TCP connection, everything else is dropped.
+/// Dropping it ends the server but leaves its rules.
 struct Portal(Arc<AtomicBool>);
 
 impl Portal {
@@ -39,7 +39,7 @@ impl Portal {
                     continue;
                 };
                 if answers {
-                    // That the box has gone is no error here.
+                    // A box that has gone is no error here.
                     let _ =
                         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n<html>log in</html>");
                 } else {
@@ -65,7 +65,7 @@ impl Portal {
         Portal(ending)
     }
 
-    /// Somebody logs in.
+    /// Opens the portal, as after a login.
     fn log_in(self, bed: &Bed) {
         nft(bed, "delete table ip portal\ndelete table ip6 portal\n");
     }
@@ -77,7 +77,7 @@ impl Drop for Portal {
     }
 }
 
-/// Neither box nor server runs yet.
+/// Brings up a bed on which neither box nor server runs yet.
 fn idle() -> Bed {
     Bed::up_idle(render_config(None).expect("randomness"))
 }
@@ -97,8 +97,8 @@ fn wait_for_condition(bed: &mut Bed, link: usize, condition_: Condition) {
     });
 }
 
-/// The box starts behind a portal on its faster link. It says so, serves users over the other link, and is
-/// whole once somebody has logged in.
+/// The box starts behind a portal on its faster link. It reports that, serves users over the other link, and
+/// works fully after a login.
 #[test]
 #[ignore = "network"]
 fn a_captive_portal_is_named_and_avoided() {
@@ -127,7 +127,7 @@ fn a_captive_portal_is_named_and_avoided() {
     }
 }
 
-/// The faster link's network takes the options of Multipath TCP out.
+/// The faster link's network removes the options of Multipath TCP.
 #[test]
 #[ignore = "network"]
 fn a_link_that_strips_multipath_tcp_is_named_and_avoided() {
@@ -156,7 +156,7 @@ fn a_link_that_strips_multipath_tcp_is_named_and_avoided() {
     wait_for_condition(&mut bed, 0, Condition::Working);
 }
 
-/// No user can come in: `lan` names an interface that is not there. It is plugged in later.
+/// No user can connect: `lan` names a missing interface, which is plugged in later.
 #[test]
 #[ignore = "network"]
 fn a_lan_that_is_missing_is_named() {

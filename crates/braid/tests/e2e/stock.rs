@@ -1,5 +1,5 @@
-//! Clients that know nothing of Braid: curl by SOCKS5 over the kernel's Multipath TCP, from a host
-//! with two links and without a box; and a host that joins a connection of its own through a box.
+//! Clients without Braid: curl by SOCKS5 over the kernel's Multipath TCP, from a host with two links and
+//! without a box; and a host that joins a connection of its own through a box.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ hosts = ["internet", "server", "content"]
 
 struct Stock {
     bed: Bed,
-    /// The laptop's.
+    /// The laptop's key file.
     key: PathBuf,
 }
 
@@ -72,7 +72,7 @@ impl Stock {
         Stock { bed, key }
     }
 
-    /// User and password for one connection.
+    /// Returns user and password for one connection.
     fn password(&self, destination: &str) -> String {
         let server = self.bed.testbed.state_dir().join("server/server.key");
         let server = braid(&["key", "show", text(&server)]);
@@ -93,7 +93,7 @@ impl Stock {
 
 impl Drop for Stock {
     fn drop(&mut self) {
-        // That it stays behind changes nothing.
+        // A file that remains harms nothing.
         let _ = fs::remove_file(&self.key);
     }
 }
@@ -102,7 +102,7 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-/// What the command prints.
+/// Returns the output of the command.
 pub fn braid(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_braid"))
         .args(arguments)
@@ -165,8 +165,8 @@ fn its_password_serves_one_connection_to_one_place() {
     assert_eq!(counters, [1, 1, 1, 2], "{:?}", server.counters);
 }
 
-/// A user of the box with a link of its own beside it: what begins there, the box knows nothing of,
-/// so where it takes Multipath TCP in, it still forwards what joins.
+/// A user of the box with a link of its own beside it. The box knows nothing of connections that begin there,
+/// so even if it intercepts Multipath TCP, it still forwards joins.
 #[test]
 #[ignore = "network"]
 fn a_join_is_forwarded_where_connections_are_taken_in() {

@@ -1,5 +1,5 @@
-//! Somebody elsewhere has seen the keys of users' connections on their way (RFC 8684 section 3.1), joins these
-//! connections with them, and acknowledges whatever the server sends there.
+//! An attacker elsewhere has seen the keys of users' connections on their way (RFC 8684 section 3.1), joins
+//! these connections with them, and acknowledges all that the server sends there.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
@@ -19,18 +19,18 @@ use super::control::status;
 
 /// The server's port.
 const PORT: u16 = 1080;
-/// IPv4, as packet sockets are told (linux/if_ether.h).
+/// IPv4's protocol number for packet sockets (linux/if_ether.h).
 const ETH_P_IP: u16 = 0x0800;
-/// An address that nobody has (RFC 5737): the thief's.
+/// The thief's address, which no host has (RFC 5737).
 const ELSEWHERE: [u8; 4] = [203, 0, 113, 66];
-/// Between two joins of one connection.
+/// Time between two joins of one connection.
 const GAP: Duration = Duration::from_millis(20);
-/// Connections whose keys the thief remembers, the newest.
+/// Newest connections whose keys the thief remembers.
 const MAX_KEYS: usize = 8;
 /// The share of its rate that a download keeps.
 const ENOUGH: f64 = 0.8;
 
-/// Ends the theft when it is dropped, also by a test that fails.
+/// Ends the theft when it is dropped, even by a test that fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -39,12 +39,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Joins whatever passes, until `over` says so.
+/// Joins every connection that passes, until `over` is true.
 fn steal(server: IpAddr, over: &AtomicBool) -> Thief {
     let raw = Some(Protocol::from(255));
     let socket = Socket::new(Domain::IPV4, Type::RAW, raw).expect("a raw socket");
     let to = SockAddr::from(SocketAddr::new(server, 0));
-    // What the device has no room for is lost, as on any way.
+    // A packet that the device has no room for is lost, as on any path.
     let put = |packet: &[u8]| drop(socket.send_to(packet, &to));
     let ip = Some(Protocol::from(i32::from(ETH_P_IP.to_be())));
     let mut heard = Socket::new(Domain::PACKET, Type::DGRAM, ip).expect("a packet socket");
@@ -84,7 +84,7 @@ fn stolen(packet: &[u8]) -> Option<Keys> {
     keys_in(&segment)
 }
 
-/// Lines of the server's log that tell of a join that was refused.
+/// Returns the number of lines in the server's log about a refused join.
 fn told(bed: &mut Bed) -> usize {
     let log = bed.log("server");
     log.lines()
@@ -94,7 +94,7 @@ fn told(bed: &mut Bed) -> usize {
 
 /// Downloads `size` bytes without and with the thief.
 fn stolen_keys_take_nothing_of(size: usize, judge: Judge) {
-    // Users' connections are opened for them, so that their keys pass the thief.
+    // Without idle connections, so that the keys of users' connections pass the thief.
     let render = render_changed(Role::Box, |text| format!("warm.max = 0\n{text}"));
     let mut bed = Bed::up_with(render);
     let [a, b, c, d] = ELSEWHERE;
@@ -121,7 +121,7 @@ fn stolen_keys_take_nothing_of(size: usize, judge: Judge) {
     println!("{} joins, {} bytes taken", thief.tried, thief.taken);
     assert!(thief.tried > 0, "nothing was joined");
     assert_eq!(thief.taken, 0);
-    // The last ones may come when their connection has ended.
+    // The last joins may come after their connection has ended.
     bed.wait_for("the joins to be counted", |bed| {
         status(bed, "server").counters["joins_forged"] + 2 >= thief.tried
     });

@@ -8,9 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::bed::{Bed, Download, Judge, render_changed};
 use super::control::status;
 
-/// The beginning of curl's error about a download that took longer than it may.
+/// The beginning of curl's error about a download that took too long.
 const TIMED_OUT: &str = "curl: (28)";
-/// A user waits no longer for the end of what was cut off.
+/// Longest time that a user waits for the end of a connection that was cut off.
 const END: Duration = Duration::from_secs(3);
 
 fn terminate(bed: &mut Bed, host: &str) {
@@ -19,7 +19,7 @@ fn terminate(bed: &mut Bed, host: &str) {
     kill_process(pid, Signal::TERM).expect("it runs");
 }
 
-/// Downloads that take longer than a server that is stopped lets them have.
+/// Starts downloads that take longer than a stopping server permits.
 fn begin(bed: &mut Bed) -> Vec<Download> {
     bed.slow_down();
     let _ = bed.offer("large", 10_000_000);
@@ -30,7 +30,7 @@ fn begin(bed: &mut Bed) -> Vec<Download> {
     downloads
 }
 
-/// A server that is stopped under load over links that lose packets: its users hear of it from the box.
+/// A server is stopped under load over links that lose packets: its users learn of it from the box.
 fn server_stops(bed: &mut Bed, judge: Judge) {
     let downloads = begin(bed);
     for link in ["link1", "link2"] {
@@ -48,7 +48,7 @@ fn server_stops(bed: &mut Bed, judge: Judge) {
     }
     let heard = stopped.elapsed();
     if judge == Judge::Clock {
-        // The time for transfers to end comes before.
+        // The grace period for transfers comes before.
         assert!(
             heard < END + Duration::from_secs(1),
             "heard after {heard:?}"
@@ -74,7 +74,7 @@ fn users_hear_that_the_server_stops() {
     server_stops(&mut bed, Judge::Service);
 }
 
-/// What is short ends, and the box's users see a reset and no end that looks whole; nothing is left.
+/// Users of downloads under way see a reset and no end that looks complete; nothing is left.
 #[test]
 #[ignore = "network"]
 fn users_hear_that_the_box_stops() {
@@ -97,7 +97,7 @@ fn users_hear_that_the_box_stops() {
     bed.expect_both_links();
 }
 
-/// What is under way has the time that is configured, and a second signal ends that.
+/// Connections under way have the configured time, and a second signal ends that.
 #[test]
 #[ignore = "network"]
 fn a_second_signal_ends_the_time_to_drain() {

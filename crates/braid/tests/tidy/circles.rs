@@ -1,21 +1,20 @@
-//! No circle of files inside a crate.
+//! The rule that files inside a crate do not import each other in a circle.
 //!
-//! The rule: files are nodes, and a file points to the file in which what it names is defined. It
-//! names things by `use`, and by paths that start with `crate`, `super`, `self` or a module below
-//! it. Going from file to file along these arrows never leads back. A module and those below it are
-//! a family and do not count: the parent defines what its children share, and names them. A
-//! `pub use` is a sign on the door: who imports through it points to where the thing is defined, and
-//! the file that has the sign does not point there unless it uses the name itself. Tests are left
-//! out, and so are method calls, of which a text does not tell the file.
+//! Files are nodes, and a file points to the file that defines what it names. It names things by `use`, and
+//! by paths that start with `crate`, `super`, `self` or a module below it. Going from file to file along
+//! these arrows never leads back. A module and those below it are a family and do not count: the parent
+//! defines what its children share, and names them. A `pub use` is only a sign: a file that imports through
+//! it points to the file of the definition, and the file with the sign does not point there unless it uses
+//! the name itself. Tests are left out, and so are method calls, whose file the text does not show.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use syn::visit::{self, Visit};
 
-/// By name of a file, the files that it points to.
+/// By the name of a file, the files that it points to.
 pub type Arrows<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Complaints about all of `files`, which are given by name and text.
+/// Returns complaints about all of `files`, given by name and text.
 pub fn check(files: &[(String, String)]) -> Vec<String> {
     let crates = arrows(files);
     let circles = crates.values().flat_map(circles);
@@ -24,7 +23,7 @@ pub fn check(files: &[(String, String)]) -> Vec<String> {
         .collect()
 }
 
-/// The arrows between the files of each crate, by the directory of the crate.
+/// Returns the arrows between the files of each crate, by the directory of the crate.
 pub fn arrows(files: &[(String, String)]) -> BTreeMap<&str, Arrows<'_>> {
     let mut crates: BTreeMap<&str, Vec<(&str, Module)>> = BTreeMap::new();
     for (name, text) in files {
@@ -42,7 +41,7 @@ pub fn arrows(files: &[(String, String)]) -> BTreeMap<&str, Arrows<'_>> {
     arrows.collect()
 }
 
-/// The names from the crate's root to the module in the file `path` below `src`; `None` for a
+/// Returns the names from the crate's root to the module in the file `path` below `src`; `None` for a
 /// program's own file.
 fn module_path(path: &str) -> Option<Vec<String>> {
     let path = path.strip_suffix(".rs")?;
@@ -54,17 +53,17 @@ fn module_path(path: &str) -> Option<Vec<String>> {
     Some(names.map(str::to_owned).collect())
 }
 
-/// What a file says of names.
+/// The names that a file defines and uses.
 #[derive(Default)]
 struct Module {
     path: Vec<String>,
-    /// Names made here by `use`, with what they stand for, from the root of the crate or relative.
+    /// Names that `use` introduces, with their paths, from the root of the crate or relative.
     imports: BTreeMap<String, Vec<String>>,
     /// Modules all of whose names are imported.
     globs: Vec<Vec<String>>,
-    /// Imports that are for others.
+    /// Imports that are public.
     signs: BTreeSet<String>,
-    /// Paths named, those of private imports among them.
+    /// Paths named, including those of private imports.
     named: BTreeSet<Vec<String>>,
     /// Things defined here.
     items: BTreeSet<String>,
@@ -157,7 +156,7 @@ impl<'ast> Visit<'ast> for Module {
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }
 
-/// The arrows between the files of one crate.
+/// Returns the arrows between the files of one crate.
 fn arrows_within<'a>(files: &[(&'a str, Module)]) -> Arrows<'a> {
     let by_path: BTreeMap<_, _> = files.iter().map(|(_, m)| (&m.path[..], m)).collect();
     let name_of: BTreeMap<_, _> = files.iter().map(|(n, m)| (&m.path[..], *n)).collect();
@@ -165,7 +164,7 @@ fn arrows_within<'a>(files: &[(&'a str, Module)]) -> Arrows<'a> {
     for (name, module) in files {
         let mut targets = BTreeSet::new();
         for path in &module.named {
-            // An import is told by its `use`; a name alone, only if it stands on a sign.
+            // An import counts by its `use`; a mere name counts only if it is a public import.
             let is_told = module.imports.contains_key(&path[0]) && !module.signs.contains(&path[0]);
             let target = resolve(&by_path, module, path, 0).filter(|_| !is_told);
             targets.extend(
@@ -180,7 +179,7 @@ fn arrows_within<'a>(files: &[(&'a str, Module)]) -> Arrows<'a> {
     arrows
 }
 
-/// The circles along `arrows`, the shortest one through each place that stands in one; each circle once.
+/// Returns the circles along `arrows`: the shortest one through each node of one, and each circle once.
 pub fn circles<'a>(arrows: &Arrows<'a>) -> Vec<Vec<&'a str>> {
     let mut seen = BTreeSet::new();
     let shortest = arrows.keys().filter_map(|name| way_back(arrows, name));
@@ -189,8 +188,8 @@ pub fn circles<'a>(arrows: &Arrows<'a>) -> Vec<Vec<&'a str>> {
         .collect()
 }
 
-/// The file of the thing that `path` names when it stands in `from`; `None` where that is of
-/// another crate, or nothing.
+/// Returns the file of the thing that `path` names in `from`; `None` if that is in another crate, or does not
+/// exist.
 fn resolve<'a>(
     modules: &BTreeMap<&[String], &'a Module>,
     from: &'a Module,
@@ -213,7 +212,7 @@ fn resolve<'a>(
                     here = module;
                 } else if let Some(import) = here.imports.get(name).filter(|_| depth < 8) {
                     let import: Vec<String> = import.iter().chain(more).cloned().collect();
-                    // A name may be imported that is like its crate: `use toml`.
+                    // An imported name may equal its crate: `use toml`.
                     return match import.first() == Some(first) && is_anchor {
                         true => None,
                         false => resolve(modules, here, &import, depth + 1),
@@ -230,7 +229,7 @@ fn resolve<'a>(
     Some(here)
 }
 
-/// As [`resolve`], among what `here` imports without a name.
+/// Resolves like [`resolve`], among the glob imports of `here`.
 fn glob<'a>(
     modules: &BTreeMap<&[String], &'a Module>,
     here: &'a Module,
@@ -246,7 +245,7 @@ fn glob<'a>(
         .find(|target| target.items.contains(&path[0]))
 }
 
-/// The shortest way along `arrows` from `start` back to it.
+/// Returns the shortest way along `arrows` from `start` back to it.
 fn way_back<'a>(arrows: &Arrows<'a>, start: &'a str) -> Option<Vec<&'a str>> {
     let mut ways = VecDeque::from([vec![start]]);
     let mut seen = BTreeSet::new();

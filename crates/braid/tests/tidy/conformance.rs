@@ -8,14 +8,14 @@ use std::fmt::Write;
 
 const MARK: &str = "// Conforms: ";
 
-/// What an RFC demands.
+/// A demand of an RFC.
 #[derive(serde::Deserialize)]
 struct Demand {
     /// RFC, section and number, as in `8684-3.2-1`.
     id: String,
     level: String,
     text: String,
-    /// Why it is not met.
+    /// The reason why it is not met.
     not: Option<String>,
 }
 
@@ -31,7 +31,7 @@ struct Cited {
     tests: Vec<(String, String)>,
 }
 
-/// The page that `demands` and the citations in `files` give, or what is wrong with them.
+/// Returns the page for `demands` and the citations in `files`, or the mistakes in them.
 pub fn page(demands: &str, files: &[(String, String)]) -> Result<String, Vec<String>> {
     let demands: Demands = toml::from_str(demands).map_err(|error| vec![error.to_string()])?;
     let mut cited: BTreeMap<&str, Cited> = BTreeMap::new();
@@ -76,7 +76,7 @@ pub fn page(demands: &str, files: &[(String, String)]) -> Result<String, Vec<Str
     }
 }
 
-/// The name of the function that begins in `line`.
+/// Returns the name of the function that begins in `line`.
 fn function(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("fn ")?.split('(').next()
 }

@@ -1,12 +1,12 @@
-//! Which crate may depend on which, and under which licences.
+//! The rules on dependencies between crates, and on licences.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// The crates from left to right; a crate imports only what stands to its left. `strategy` and `secure`
-/// stand side by side, and so do `sim` and `linux`.
+/// The crates from left to right; a crate imports only crates to its left. `strategy` and `secure` stand side
+/// by side, and so do `sim` and `linux`.
 const ORDER: &[(&str, u32)] = &[
     ("wire", 0),
     ("units", 0),
@@ -22,7 +22,7 @@ const ORDER: &[(&str, u32)] = &[
     ("lab", 8),
 ];
 
-/// The crates of the laboratory: none of the others, which are the product's, imports one of them.
+/// The crates of the laboratory. The others are the product's, and import none of these.
 const LABORATORY: &[&str] = &["links", "sim", "testbed", "lab"];
 
 /// Licences that may be linked into a binary under MIT or Apache-2.0; as in deny.toml.
@@ -40,7 +40,7 @@ const LICENCES: &[&str] = &[
     "CC0-1.0",
 ];
 
-/// The name of a crate's directory.
+/// Returns the name of a crate's directory.
 fn directory_name(crate_name: &str) -> &str {
     crate_name.strip_prefix("braid-").unwrap_or(crate_name)
 }
@@ -59,7 +59,7 @@ fn may_import(name: &str, dependency: &str) -> bool {
     is_left && (is_laboratory(name) || !is_laboratory(dependency))
 }
 
-/// Complaints about the manifests below `crates`.
+/// Returns complaints about the manifests below `crates`.
 pub fn check(root: &Path) -> Vec<String> {
     let mut complaints = Vec::new();
     for entry in std::fs::read_dir(root.join("crates")).expect("crates exists") {
@@ -80,7 +80,7 @@ pub fn check(root: &Path) -> Vec<String> {
             continue;
         }
         let manifest: toml::Table = text.parse().expect("a valid manifest");
-        // Tests and examples are compiled after the crate, and may use what stands on it.
+        // Tests and examples are compiled after the crate, and may use crates to its right.
         for table in ["dependencies", "build-dependencies"] {
             let Some(entries) = manifest.get(table).and_then(toml::Value::as_table) else {
                 continue;
@@ -96,7 +96,7 @@ pub fn check(root: &Path) -> Vec<String> {
     complaints
 }
 
-/// Complaints about the licences of everything the lock file names.
+/// Returns complaints about the licences of all crates in the lock file.
 pub fn check_licences(root: &Path) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked"])
@@ -122,10 +122,10 @@ pub fn check_licences(root: &Path) -> Vec<String> {
         .collect()
 }
 
-/// An SPDX expression of which at least one alternative asks for known licences only.
+/// Returns whether at least one alternative of an SPDX expression needs only known licences.
 fn is_permissive(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], "");
-    // With the brackets gone, an OR inside an AND would be read wrongly: then every name counts.
+    // Without the brackets, an OR inside an AND would be misread; then every name counts.
     if expression.contains('(') && expression.contains(" AND ") {
         return plain.split(" AND ").all(is_permissive);
     }
@@ -147,8 +147,8 @@ fn imports_are_judged_by_place() {
     assert!(!may_import("engine", "nowhere"));
 }
 
-/// What the product is linked with is all that its crates import, so their manifests are enough: this asks
-/// Cargo once more, which also knows of optional dependencies and of other names.
+/// The manifests of the product's crates show all dependencies. This asks Cargo once more, which also knows
+/// optional dependencies and renamed ones.
 #[test]
 fn the_product_is_linked_with_no_crate_of_the_laboratory() {
     let output = Command::new(env!("CARGO"))

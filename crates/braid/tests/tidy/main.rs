@@ -1,8 +1,8 @@
-//! The rules of the house as a test: which crate may import which, how long a file and a function
-//! may be, how large a type, and what is forbidden where. `make lint` runs it apart, `cargo test` with the rest.
+//! The rules of the house as a test: which crate may import which, the length of files and functions, the size of
+//! types, and what is forbidden in which crates. `make lint` runs it apart, `cargo test` with the rest.
 //!
-//! Where a limit would make the code worse, a comment `// tidy: <why>` directly above the function
-//! (or on the line itself, for the line rules) lifts it.
+//! If a limit would make the code worse, a comment `// tidy: <why>` directly above the function (or on the
+//! line itself, for the line rules) lifts it.
 
 mod circles;
 mod conformance;
@@ -14,13 +14,13 @@ mod types;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     root.canonicalize().expect("the workspace exists")
 }
 
-/// Every Rust file below `crates` and `fuzz`, with its path from the root.
+/// Returns every Rust file below `crates` and `fuzz`: its path from the root, and its text.
 fn rust_files() -> Vec<(String, String)> {
     let root = root();
     let mut files = Vec::new();

@@ -1,9 +1,9 @@
-//! Few rooms in a crate, and few arrows between them.
+//! The rule that a crate has few rooms, and few arrows between them.
 //!
-//! A room is a module at the root of a crate, with all files below it. One room points to another where
-//! any of its files points to a file of the other, as `circles` finds that. Rooms keep the crate readable
-//! only while they are few, while most of what a file needs stands in its own room, and while they can be
-//! read in one order: so their number and that of the arrows have a bound, and no arrows lead in a circle.
+//! A room is a module at the root of a crate, with all files below it. A room points to another if any of its
+//! files points to a file of the other, as `circles` finds that. Rooms keep the crate readable only while
+//! they are few, while most of what a file needs is in its own room, and while they can be read in one order.
+//! So their number and the number of arrows have a bound, and no arrows lead in a circle.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::circles::{self, Arrows};
 /// The crates that have rooms, with the most rooms, and the most arrows between them.
 const BOUNDS: &[(&str, usize, usize)] = &[("crates/proxy", 11, 40)];
 
-/// Complaints about all of `files`, which are given by name and text.
+/// Returns complaints about all of `files`, given by name and text.
 pub fn check(files: &[(String, String)]) -> Vec<String> {
     let crates = circles::arrows(files);
     let complaints = BOUNDS.iter().flat_map(|(root, rooms, arrows)| {
@@ -24,7 +24,7 @@ pub fn check(files: &[(String, String)]) -> Vec<String> {
     complaints.collect()
 }
 
-/// What is wrong with these rooms of a crate, of which there may be so many, with so many arrows.
+/// Returns complaints about the rooms of a crate, which has at most so many rooms and arrows.
 fn complaints(root: &str, rooms: &Arrows<'_>, most: (usize, usize)) -> Vec<String> {
     let mut complaints = Vec::new();
     if rooms.len() > most.0 {
@@ -49,7 +49,7 @@ fn complaints(root: &str, rooms: &Arrows<'_>, most: (usize, usize)) -> Vec<Strin
     complaints
 }
 
-/// The arrows between rooms that follow from those between files. The root of the crate is no room.
+/// Returns the arrows between rooms that follow from those between files. The root of the crate is no room.
 fn between_rooms<'a>(root: &str, files: &Arrows<'a>) -> Arrows<'a> {
     let mut rooms = Arrows::new();
     for (file, targets) in files {
@@ -65,7 +65,7 @@ fn between_rooms<'a>(root: &str, files: &Arrows<'a>) -> Arrows<'a> {
     rooms
 }
 
-/// The room that a file stands in.
+/// Returns the room of a file.
 fn room<'a>(root: &str, file: &'a str) -> Option<&'a str> {
     let path = file.strip_prefix(root)?.strip_prefix("/src/")?;
     let name = path.split('/').next()?;
@@ -105,7 +105,7 @@ mod tests {
         );
     }
 
-    /// Files that stand in no circle may still join two rooms to one.
+    /// Files that are in no circle may still put two rooms into one.
     #[test]
     fn circles_of_rooms_are_found() {
         let files = [

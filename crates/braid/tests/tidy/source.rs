@@ -6,15 +6,15 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// Lines of code in a file.
+/// Most lines of code in a file.
 const FILE_LINES: usize = 800;
-/// Lines of code in a function.
+/// Most lines of code in a function.
 const FUNCTION_LINES: usize = 70;
-/// Lines a function may have around the one `match` it consists of.
+/// Most lines of a function around the one `match` that it consists of.
 const AROUND_MATCH: usize = 10;
-/// Arguments of a function, `self` not counted.
+/// Most arguments of a function, without `self`.
 const ARGUMENTS: usize = 6;
-/// A reason shorter than this is none.
+/// Least length of a reason, bytes.
 const REASON_LEN: usize = 15;
 
 /// Crates that may read the clock.
@@ -46,12 +46,12 @@ const WALKS: &[&str] = &[
     "extract_if",
 ];
 
-/// Why a test may be ignored: what runs it.
+/// The valid reasons to ignore a test: the tiers that run it.
 const TIERS: &[&str] = &["network", "soak", "tshark", "ffmpeg", "make aggregation"];
 /// The module of tests that judge rates or times of the wall clock: `make test` skips it by name.
 const SOAK: &str = "soak";
 
-/// Complaints about one file.
+/// Returns complaints about one file.
 pub fn check(name: &str, text: &str) -> Vec<String> {
     let file = match syn::parse_file(text) {
         Ok(file) => file,
@@ -82,7 +82,7 @@ struct Checker<'a> {
     is_test: bool,
     /// Fields, arguments and variables of this file whose type is a hash map or set.
     hash_names: BTreeSet<String>,
-    /// The modules of this file around what is visited.
+    /// The modules of this file around the visited item.
     modules: Vec<String>,
     complaints: Vec<String>,
 }
@@ -99,7 +99,7 @@ impl Checker<'_> {
         crates.iter().any(|prefix| self.name.starts_with(prefix))
     }
 
-    /// A `// tidy: …` on the line, or in the comments and attributes directly above it.
+    /// Returns whether a `// tidy: …` is on the line, or in the comments and attributes directly above it.
     fn has_reason(&self, line: usize) -> bool {
         let is_reason = |text: &str| {
             text.split_once("// tidy: ")
@@ -113,7 +113,7 @@ impl Checker<'_> {
                 .any(is_reason)
     }
 
-    /// Lines from `first` to `last`, both counted from 1, that are not blank or comments.
+    /// Counts the lines from `first` to `last`, both counted from 1, that are not blank or comments.
     fn code_lines(&self, first: usize, last: usize) -> usize {
         self.lines[first - 1..last]
             .iter()
@@ -174,7 +174,8 @@ impl Checker<'_> {
             .any(|text| text.contains("SAFETY:") || text.contains("# Safety"))
     }
 
-    /// A test is ignored for the tier that runs it, and stands where that tier looks for it.
+    /// Checks that an ignored test names the tier that runs it, and is in the module in which that tier looks
+    /// for it.
     fn check_ignore(&mut self, attribute: &syn::Attribute) {
         let line = attribute.span().start().line;
         let reason = match &attribute.meta {
@@ -301,7 +302,7 @@ impl Checker<'_> {
     }
 }
 
-/// The span of the longest `match` that is a statement of `block` itself, or of the one loop it
+/// Returns the span of the longest `match` that is a statement of `block` itself, or of the one loop that it
 /// consists of.
 fn longest_match(block: &syn::Block) -> Option<Span> {
     let spans = block.stmts.iter().filter_map(|statement| match statement {
@@ -316,7 +317,7 @@ fn longest_match(block: &syn::Block) -> Option<Span> {
     spans.max_by_key(|span| span.end().line - span.start().line)
 }
 
-/// `std::time::{Instant, SystemTime}` in any grouping of a `use`.
+/// Finds `std::time::{Instant, SystemTime}` in any grouping of a `use`.
 fn names_std_clock(tree: &syn::UseTree) -> bool {
     fn walk(tree: &syn::UseTree, path: &mut Vec<String>) -> bool {
         match tree {
@@ -338,7 +339,7 @@ fn names_std_clock(tree: &syn::UseTree) -> bool {
     walk(tree, &mut Vec::new())
 }
 
-/// The text of a string literal.
+/// Returns the text of a string literal.
 fn string_literal(expression: &syn::Expr) -> Option<String> {
     match expression {
         syn::Expr::Lit(syn::ExprLit {
@@ -349,7 +350,7 @@ fn string_literal(expression: &syn::Expr) -> Option<String> {
     }
 }
 
-/// The last name of `self.table`, `&table`, `(table)` …
+/// Returns the last name of `self.table`, `&table`, `(table)` …
 fn last_name(expression: &syn::Expr) -> Option<String> {
     match expression {
         syn::Expr::Reference(item) => last_name(&item.expr),
@@ -419,7 +420,7 @@ impl<'ast> Visit<'ast> for HashNames<'_> {
 mod tests {
     use super::check;
 
-    /// Lines on which a file of this name and text is complained about.
+    /// Returns the lines with complaints in a file of this name and text.
     fn lines(name: &str, text: &str) -> Vec<String> {
         let prefix = format!("{name}:");
         let complaints = check(name, text);

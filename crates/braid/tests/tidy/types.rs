@@ -1,17 +1,17 @@
-//! How large a type may grow: its methods over all `impl` blocks and files, its fields, its flags.
+//! The limits on a type's size: its methods over all `impl` blocks and files, its fields, its flags.
 //!
-//! A type that does everything hides behind limits on files and functions. One that owns little is
-//! understood by itself.
+//! A type that does everything escapes limits on files and functions. A type that owns little is understood
+//! by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
 
-/// Methods of a type, in all its `impl` blocks.
+/// Most methods of a type, in all its `impl` blocks.
 const METHODS: usize = 90;
-/// Fields of a type with behaviour.
+/// Most fields of a type with behaviour.
 const FIELDS: usize = 25;
-/// Flags of a type with behaviour: beyond this they stand for a state that has a name.
+/// Most flags of a type with behaviour: more of them stand for a state that has a name.
 const FLAGS: usize = 3;
 
 /// Crates of the product.
@@ -19,18 +19,17 @@ const CRATES: &[&str] = &[
     "units", "wire", "engine", "strategy", "secure", "proxy", "linux", "braid",
 ];
 
-/// A type that is larger than the limits, and how large it may be until it is cut. A figure within its
-/// limit is 0.
+/// A type beyond the limits, and the size that it may have until it is split. A figure within its limit is 0.
 pub struct Excess {
-    /// Its crate and name, `engine::Stack`.
+    /// Its crate and name, as in `engine::Stack`.
     name: &'static str,
     methods: usize,
     fields: usize,
     flags: usize,
 }
 
-/// Types that are still too large. The list only shrinks: a figure that was undercut is lowered, and an
-/// entry within the limits is removed.
+/// Types that are still too large. The list only shrinks: a figure that was undercut is lowered, and an entry
+/// within the limits is removed.
 pub const EXCESSES: &[Excess] = &[
     excess("proxy::Gauge", 0, 0, 4),
     excess("proxy::Relay", 0, 0, 7),
@@ -46,7 +45,7 @@ const fn excess(name: &'static str, methods: usize, fields: usize, flags: usize)
     }
 }
 
-/// Size of a type.
+/// The size of a type.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Size {
     /// The file that defines it.
@@ -54,11 +53,11 @@ struct Size {
     methods: usize,
     fields: usize,
     flags: usize,
-    /// A method changes it: it is no plain data, as settings and messages are.
+    /// A method changes the type, so it is not plain data, as settings and messages are.
     changes: bool,
 }
 
-/// What a file says of types.
+/// The types that a file defines or extends.
 #[derive(Default)]
 struct Found {
     /// Fields and flags of each struct.
@@ -67,7 +66,7 @@ struct Found {
     others: BTreeSet<String>,
     /// Flags that a type keeps in one number: constants of its own type.
     masks: BTreeMap<String, usize>,
-    /// Methods, and whether one of them changes the type.
+    /// Number of methods, and whether one of them changes the type.
     methods: BTreeMap<String, (usize, bool)>,
 }
 
@@ -79,7 +78,7 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(is_test)
 }
 
-/// The last name of a type's path, without what it is generic over.
+/// Returns the last name of a type's path, without generic arguments.
 fn name_of(ty: &syn::Type) -> Option<String> {
     match ty {
         syn::Type::Path(path) => path.path.segments.last().map(|s| s.ident.to_string()),
@@ -127,7 +126,7 @@ impl<'ast> Visit<'ast> for Found {
     }
 }
 
-/// A constant of the type itself that is made of a shifted bit: `const A: Self = Self(1 << 3)`.
+/// Returns whether this is a constant of the type itself made of a shifted bit: `const A: Self = Self(1 << 3)`.
 fn is_mask(ty: &syn::Type, value: &syn::Expr, name: &str) -> bool {
     let own = name_of(ty).is_some_and(|ty| ty == "Self" || ty == name);
     let shifts =
@@ -135,7 +134,7 @@ fn is_mask(ty: &syn::Type, value: &syn::Expr, name: &str) -> bool {
     own && matches!(value, syn::Expr::Call(call) if call.args.iter().any(shifts))
 }
 
-/// The crate of a source file of the product.
+/// Returns the crate of a source file of the product.
 fn crate_of(file: &str) -> Option<&str> {
     let (name, rest) = file.strip_prefix("crates/")?.split_once('/')?;
     let is_code =
@@ -143,12 +142,12 @@ fn crate_of(file: &str) -> Option<&str> {
     (CRATES.contains(&name) && is_code).then_some(name)
 }
 
-/// Settings have a field for each thing that an operator may write, and change when they are read again.
+/// Returns whether the file has settings: they have a field for each key, and change when they are read again.
 fn is_settings(file: &str) -> bool {
     file.contains("/config/")
 }
 
-/// How many directories and names two paths have in common.
+/// Returns the number of leading directories and names that two paths share.
 fn shared(a: &str, b: &str) -> usize {
     let parts = |path: &str| -> Vec<String> {
         let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
@@ -158,7 +157,7 @@ fn shared(a: &str, b: &str) -> usize {
     a.iter().zip(&b).take_while(|(a, b)| a == b).count()
 }
 
-/// The size of each type, by its crate and name; several of one name stand behind each other.
+/// Returns the sizes of types, by crate and name; types of one name are in one list.
 fn sizes(files: &[(String, String)]) -> BTreeMap<String, Vec<Size>> {
     let mut found = Vec::new();
     for (file, text) in files {
@@ -197,7 +196,7 @@ fn sizes(files: &[(String, String)]) -> BTreeMap<String, Vec<Size>> {
     }
     for (krate, file, here) in &found {
         for (name, (methods, changes)) in &here.methods {
-            // Where several have the name, it is the nearest: that of the file itself, above all.
+            // If several types have the name, the nearest is meant, above all the file's own.
             let all = sizes.get_mut(&format!("{krate}::{name}"));
             let nearest = all.and_then(|all| all.iter_mut().max_by_key(|s| shared(&s.file, file)));
             if let Some(size) = nearest {
@@ -209,7 +208,7 @@ fn sizes(files: &[(String, String)]) -> BTreeMap<String, Vec<Size>> {
     sizes
 }
 
-/// Complaints about types that are too large, or smaller than `excesses` has them.
+/// Returns complaints about types that are too large, or smaller than in `excesses`.
 pub fn check(files: &[(String, String)], excesses: &[Excess]) -> Vec<String> {
     let sizes = sizes(files);
     let mut complaints = Vec::new();
@@ -251,8 +250,8 @@ pub fn check(files: &[(String, String)], excesses: &[Excess]) -> Vec<String> {
     complaints
 }
 
-/// What is counted of a type, its limit, and what the list allows beyond. Plain data may have any number of
-/// fields.
+/// Returns the counted figures of a type, each with its limit, and with what the list permits beyond. Plain
+/// data may have any number of fields.
 fn figures(
     size: &Size,
     excess: Option<&Excess>,
@@ -279,7 +278,7 @@ mod tests {
         check(&files, excesses)
     }
 
-    /// A type with so many methods in an `impl` block.
+    /// Returns an `impl` block with so many methods.
     fn methods(of: &str, count: usize, receiver: &str) -> String {
         let methods = (0..count).map(|n| format!("fn f{n}({receiver}) {{}}\n"));
         format!("impl {of} {{\n{}}}\n", methods.collect::<String>())

@@ -1,4 +1,4 @@
-//! `box.toml` against this machine's network.
+//! Checks of `box.toml` against this machine's network.
 
 use std::net::{IpAddr, TcpListener};
 
@@ -11,7 +11,8 @@ use crate::net::routes::{Interface, stands_for_default};
 
 const SHOW: &str = "see `ip address` and `ip route`";
 
-/// All of it; `running` says that a box of this configuration runs.
+/// Returns all findings. `running` says that a box of this configuration runs, which then owns the SOCKS
+/// ports.
 pub(super) fn findings(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
     let mut found = lan(config, machine);
     found.extend(links(config, machine));
@@ -44,6 +45,7 @@ fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
                 found.push(Finding::warning(at, message, remedy));
                 broken += 1;
             }
+            // Not counted as broken: it comes up again without a change of the file.
             Some(interface) if !interface.running => {
                 let message = "it is down or has no carrier: no user is reached until it is up";
                 let remedy = format!("plug in the cable, or: ip link set {name} up");
@@ -111,7 +113,7 @@ fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
     Finding::ok(("link", format!("link {}", link.name)), message)
 }
 
-/// Returns the reason why nothing leaves over a link now. All of them may come right.
+/// Returns the reason why nothing leaves over a link now. Each reason can heal without a change of the file.
 fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let at = || ("link", format!("link {}", link.name));
     let warn =
@@ -171,7 +173,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     )
 }
 
-/// Returns whether a server is a neighbour on the link, so that no gateway is needed.
+/// Returns whether a server is a neighbour on the link, so that the link needs no gateway.
 fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bool {
     let addresses = |s: &braid_proxy::config::ServerEntry| {
         let v4 = s.v4.map(IpAddr::V4);
@@ -202,7 +204,7 @@ fn gateway_remedy(name: &str) -> String {
     format!("write the gateway of this link, or \"auto\" (see: ip route show default dev {name})")
 }
 
-/// Returns the family that a mistake of the configuration keeps from a link that works.
+/// Reports the family that a mistake of the configuration keeps from a link that works in the other family.
 fn half_usable(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let interface = machine.interface(&link.interface)?;
     let far = [false, true]
@@ -231,11 +233,11 @@ fn too_large(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     ))
 }
 
-/// An earlier link of the same interface that leaves by the same gateway now.
+/// Warns if an earlier link of the same interface leaves by the same gateway now.
 fn same_way(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let on_it = before.iter().filter(|o| o.interface == link.interface);
     let shared = |other: &LinkConfig| {
-        // Two that are written are compared as they stand in the file.
+        // The check of the file itself compares two gateways that are written there.
         if other.gateway != braid_proxy::config::Gateway::Auto
             && link.gateway != braid_proxy::config::Gateway::Auto
         {
@@ -278,8 +280,8 @@ fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Networks of this machine that have an address in common with a range of `[tun]`. `worst` says which
-/// interfaces are needed, and what happens to them.
+/// Finds networks of this machine that share addresses with a range of `[tun]`. `worst` names the harm if the
+/// interface is one that the box needs.
 pub(super) fn overlaps(
     tun: &str,
     range: &IpNet,
@@ -313,7 +315,7 @@ pub(super) fn overlaps(
     found
 }
 
-/// Routes that lead nearly everything out of an interface that is no link.
+/// Warns of routes that lead nearly everything out of an interface that is no link.
 fn elsewhere(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let index_of = |name: &String| machine.interface(name).map(|i| i.index);
     let links = config.links.iter().map(|link| &link.interface);
@@ -393,7 +395,8 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
             let remedy = "write the address of the box in its LAN";
             found.push(Finding::warning(at(), message, remedy));
         }
-        // The socket goes at once. What this process may not try, such as low ports, says nothing.
+        // The socket closes at once. Other errors, such as EACCES for low ports, tell nothing: the check may
+        // have fewer privileges than the box.
         if let Err(error) = TcpListener::bind(addr)
             && error.kind() == std::io::ErrorKind::AddrInUse
             && !running

@@ -1,4 +1,4 @@
-//! The file of the private key, and those beside it.
+//! Checks of the private key's file, and of the files beside it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,13 +8,13 @@ use braid_proxy::config::Finding;
 use braid_secure::keys::PrivateKey;
 use rustix::process::getegid;
 
-/// Files of a directory that are looked at.
+/// Entries of the directory that are looked at, so that a large directory does not delay the check.
 const MAX_FILES: usize = 256;
-/// A larger file is no key.
+/// Longest file that can be a key, bytes.
 const MAX_LEN: u64 = 128;
 
-/// Finds a key that others may read. `said` leaves out a key that everybody may read: reading it, as at a
-/// start, has warned of that.
+/// Finds a key that others may read. With `said`, a key that everybody may read is left out, because reading
+/// the file has already warned of it.
 pub(super) fn mode(path: &Path, said: bool) -> Option<Finding> {
     let file = fs::metadata(path).ok()?;
     let mode = file.mode();
@@ -39,7 +39,7 @@ pub(super) fn mode(path: &Path, said: bool) -> Option<Finding> {
     Some(Finding::warning(("key.mode", "key_file"), message, remedy))
 }
 
-/// A public key in the place of the private one, where the private one lies beside it.
+/// Finds a public key in the place of the private one, if the private one lies beside it.
 pub(super) fn swapped(path: &Path, key: &PrivateKey) -> Option<Finding> {
     let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
     let files = fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;

@@ -13,24 +13,26 @@ use crate::net::links::has_ipv6;
 use crate::net::netlink::Netlink;
 use crate::net::routes::{Address, DefaultRoute, Interface, MAIN_TABLE, Routes, ip_of, table_of};
 
-/// The network at one look.
+/// The state of the network at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Machine {
     pub interfaces: Vec<Interface>,
-    /// Without loopback and link-local ones.
+    /// All addresses but loopback and link-local ones.
     pub addresses: Vec<Address>,
-    /// Default routes of the main table, the preferred first.
+    /// Default routes of the main table, the preferred one first.
     pub defaults: Vec<DefaultRoute>,
-    /// Networks that the main table leads to by an interface, without default routes.
+    /// Networks that the main table reaches over an interface without a gateway.
     pub routes: Vec<(u32, IpNet)>,
     pub all: Routes,
-    /// The kernel has IPv6.
+    /// The kernel supports IPv6.
     pub v6: bool,
 }
 
 impl Machine {
+    /// Reads the state of the network from the kernel.
+    ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if netlink does.
     pub fn look() -> io::Result<Machine> {
         let mut netlink = Netlink::open()?;
         let all = netlink.routes()?;
@@ -53,18 +55,18 @@ impl Machine {
         found.map_or("an interface", |i| i.name.as_str())
     }
 
-    /// Addresses of an interface.
+    /// Returns the addresses of an interface.
     pub fn of(&self, index: u32) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |a| a.interface == index)
     }
 
-    /// The addresses of this machine as a list for people; empty where it has none.
+    /// Returns the addresses of this machine as a list for people; empty if there are none.
     pub fn own_addresses(&self) -> String {
         let addresses = self.addresses.iter().map(|a| a.addr.to_string());
         addresses.collect::<Vec<_>>().join(", ")
     }
 
-    /// The interface that has this address.
+    /// Returns the interface that has this address.
     pub fn carrier(&self, addr: IpAddr) -> Option<&Interface> {
         let found = self.addresses.iter().find(|a| a.addr == addr)?;
         self.interfaces.iter().find(|i| i.index == found.interface)
@@ -72,7 +74,7 @@ impl Machine {
 
     /// Returns whether an interface leads to a neighbour at `gateway`.
     pub fn has_neighbour(&self, index: u32, gateway: IpAddr) -> bool {
-        // Link-local gateways are the rule in IPv6.
+        // Gateways of IPv6 usually have link-local addresses, which are on every link.
         let link_local = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
         link_local
             || self.of(index).any(|a| network(a).contains(&gateway))
@@ -82,7 +84,7 @@ impl Machine {
                 .any(|(via, net)| *via == index && net.contains(&gateway))
     }
 
-    /// Returns the way out over a link in one family.
+    /// Returns how packets of a family leave over a link.
     pub fn way(&self, link: &LinkConfig, v6: bool) -> Way {
         let wanted = if v6 { link.v6 && self.v6 } else { link.v4 };
         let Some(interface) = self.interface(&link.interface).filter(|_| wanted) else {
@@ -117,18 +119,19 @@ impl Machine {
     }
 }
 
-/// The way out over a link in one family.
+/// The route of a family's packets over a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The configuration does not want the family, there is no interface, or no IPv6.
+    /// The family is unused: the configuration excludes it, the interface is missing, or the kernel has no
+    /// IPv6.
     NotUsed,
     /// The interface has no address of the family.
     NoAddress,
-    /// The routing table has none for the interface.
+    /// The routing table has no default route by the interface.
     NoGateway,
-    /// The one of the configuration is no neighbour.
+    /// The gateway of the configuration is no neighbour.
     FarGateway(IpAddr),
-    /// By this gateway, or by none on a point-to-point link.
+    /// Packets leave by this gateway, or without one on a point-to-point link.
     Out(Option<IpAddr>),
 }
 
@@ -146,7 +149,7 @@ fn routes(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpNet)>> {
     Ok(found)
 }
 
-/// The network that a route of the main table says is on the link itself.
+/// Returns the network of a main-table route without a gateway, which is reached on the link itself.
 fn neighbours(route: &RouteMessage) -> Option<(u32, IpNet)> {
     let length = route.header.destination_prefix_length;
     if table_of(route) != MAIN_TABLE || route.header.kind != RouteType::Unicast || length == 0 {

@@ -22,25 +22,25 @@ use machine::Machine;
 use running::{Running, Sought};
 use system::Needs;
 
-/// A configuration, with the file and the text it was read from.
+/// A configuration with the file and the text that it was read from.
 #[derive(Debug)]
 pub struct File<'a, C> {
     /// The file.
     pub path: &'a Path,
-    /// Its text.
+    /// The text of the file.
     pub text: &'a str,
     /// The configuration that it holds.
     pub config: &'a C,
 }
 
-/// Checks file, machine and links of a box, until `stop` is readable. Takes up to a dozen seconds.
+/// Checks file, machine and links of a box, until `stop` is readable. The check takes up to a dozen seconds.
 pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding> {
     let Looked {
         mut found,
         machine,
         status,
     } = of_box(&file, false);
-    // What cannot be read has been said.
+    // The finding on the unreadable network is there already.
     let Some(machine) = machine else {
         return found;
     };
@@ -68,22 +68,22 @@ pub fn check_server(file: File<'_, ServerConfig>) -> Vec<Finding> {
     found
 }
 
-/// Checks file and machine at the start of a box. What [refuses](Finding::refuses_start) the start cannot
-/// work.
+/// Checks file and machine at the start of a box. A finding that [refuses](Finding::refuses_start) the start
+/// means that the box cannot work.
 pub fn box_starts(file: File<'_, BoxConfig>) -> Vec<Finding> {
     of_box(&file, true).found
 }
 
-/// The same of a server.
+/// Checks file and machine at the start of a server, as [`box_starts`] does for a box.
 pub fn server_starts(file: File<'_, ServerConfig>) -> Vec<Finding> {
     of_server(&file, true)
 }
 
-/// A look at file and machine.
+/// The result of a check of file and machine.
 struct Looked {
     found: Vec<Finding>,
     machine: Option<Machine>,
-    /// The status of the instance of this configuration.
+    /// The status of the running instance of this configuration.
     status: Option<Box<Status>>,
 }
 
@@ -140,7 +140,7 @@ fn add_key(file: &Path, text: &str, key: &PrivateKey, starts: bool, found: &mut 
     };
     found.extend(keys::mode(&path, starts));
     if let Some(swapped) = keys::swapped(&path, key) {
-        // It says all that the file alone makes likely.
+        // A check of the file alone can only guess at this mistake, so this finding replaces its guess.
         found.retain(|other| other.id != swapped.id);
         found.push(swapped);
     }

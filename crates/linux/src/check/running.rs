@@ -1,4 +1,4 @@
-//! Instances that run already: the one of this configuration, and others in its way.
+//! Checks for instances that run already: the one of this configuration, and others that compete with it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,16 +15,16 @@ use crate::control::{self, AskError};
 use crate::net::Identity;
 use crate::nft;
 
-/// Directory of control sockets if no configuration says otherwise.
+/// Directory of control sockets, unless a configuration names another.
 const SOCKETS: &str = "/run/braid";
 
-/// Longest that the instance of a configuration is waited for, and all others together: what stands still must
-/// not hold up the rest.
+/// Time to wait for the instance of this configuration, and for all others together. An instance that hangs
+/// must not delay the check.
 const PATIENCE: Duration = Duration::from_millis(2_500);
-/// The part of that which one of the others may take.
+/// The part of this time that a single one of the others may take.
 const PATIENCE_FOR_ONE: Duration = Duration::from_millis(500);
 
-/// The marks by which the instance of a configuration is known.
+/// The properties that identify the instance of a configuration.
 #[derive(Debug)]
 pub(super) struct Sought<'a> {
     pub role: Role,
@@ -34,7 +34,8 @@ pub(super) struct Sought<'a> {
     /// Names of links, or listening endpoints.
     pub paths: Vec<String>,
     pub servers: Vec<SocketAddr>,
-    /// Claims that only one instance can have: interfaces of the LAN, listening endpoints.
+    /// Strings in an nftables ruleset that show a claim which only one instance can have: interfaces of the
+    /// LAN, listening endpoints.
     pub claims: Vec<String>,
 }
 
@@ -89,7 +90,7 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// The instances that run.
+/// The result of the look for running instances.
 #[derive(Debug)]
 pub(super) struct Running {
     /// The status of the instance of this configuration.
@@ -97,7 +98,7 @@ pub(super) struct Running {
     pub findings: Vec<Finding>,
 }
 
-/// Looks for the instance, at a start or for a check.
+/// Looks for running instances, at a start or for a check.
 pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Running {
     let word = sought.word();
     let at = || ("instance", format!("tun {}", sought.tun));
@@ -169,9 +170,10 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
     running
 }
 
-/// Instances with other devices that have what this one needs for itself.
+/// Finds instances with other TUN devices that claim what this one needs for itself.
 fn rivals(sought: &Sought<'_>) -> Vec<Finding> {
     let own = Identity::of_tun(sought.tun).nft_table();
+    // Reading the rules needs privileges; the control sockets may be readable without.
     let Ok(tables) = nft::instances() else {
         return by_sockets(sought);
     };
@@ -188,7 +190,7 @@ fn rivals(sought: &Sought<'_>) -> Vec<Finding> {
     found
 }
 
-/// Returns whether the rules of a box take in connections by an interface, whose name is in quotes.
+/// Returns whether the rules of a box intercept connections from an interface, whose name is in quotes.
 fn is_lan_of(rules: &str, interface: &str) -> bool {
     let chain = rules.split("chain prerouting").nth(1).unwrap_or_default();
     let first = chain.lines().find(|line| line.contains("iifname != "));
@@ -213,13 +215,14 @@ fn rival(sought: &Sought<'_>, claim: &str, whose: &str) -> Finding {
     Finding::warning(("port", subject), message, remedy)
 }
 
-/// The same of servers by what they say, where the rules are not to be read.
+/// Finds competing servers by their status, for processes that may not read the rules.
 fn by_sockets(sought: &Sought<'_>) -> Vec<Finding> {
     let own = sought.socket();
     let files = fs::read_dir(SOCKETS).into_iter().flatten().flatten();
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
     let until = Instant::now() + PATIENCE;
+    // A bound in case the directory is full of stale sockets.
     for socket in others.take(16) {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.min(PATIENCE_FOR_ONE);

@@ -1,4 +1,4 @@
-//! `server.toml` against this machine's network.
+//! Checks of `server.toml` against this machine's network.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,10 +8,10 @@ use braid_proxy::config::{Finding, ServerConfig, weigh};
 use super::boxes::overlaps;
 use super::machine::Machine;
 
-/// State of a listening socket in `/proc/net/tcp`.
+/// State of a listening socket in `/proc/net/tcp`: `TCP_LISTEN` (linux/net/tcp_states.h), in hexadecimal.
 const LISTEN: &str = "0A";
 
-/// All of it.
+/// Returns all findings.
 pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     let mut found = listen(config, machine);
     for range in config.tun.ranges() {
@@ -57,10 +57,12 @@ fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
     found
 }
 
-/// Programs that listen where boxes come in: the server gets their connections from now on.
+/// Finds programs that listen at the server's endpoints. The server takes over their connections when it
+/// starts.
 fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
     let taken = |endpoint: &SocketAddr| {
         kernel.iter().any(|other| {
+            // A socket at :: gets IPv4 connections too.
             let any = other.ip().is_unspecified()
                 && (other.is_ipv6() || other.is_ipv4() == endpoint.is_ipv4());
             other.port() == endpoint.port() && (any || other.ip() == endpoint.ip())
@@ -78,7 +80,8 @@ fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
     found.collect()
 }
 
-/// Addresses at which kernel sockets of this network namespace listen; empty where that is not to be read.
+/// Returns the addresses at which kernel sockets of this network namespace listen; none if they cannot be
+/// read.
 fn kernel_listeners() -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for file in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
@@ -88,7 +91,7 @@ fn kernel_listeners() -> Vec<SocketAddr> {
     found
 }
 
-/// The local address of a line of `/proc/net/tcp` or `tcp6`, if it listens.
+/// Returns the local address of a line of `/proc/net/tcp` or `tcp6` if the socket listens.
 fn listener(line: &str) -> Option<SocketAddr> {
     let mut fields = line.split_whitespace().skip(1);
     let local = fields.next()?;
@@ -97,7 +100,7 @@ fn listener(line: &str) -> Option<SocketAddr> {
     }
     let (address, port) = local.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // Words of four bytes in the order of the machine.
+    // The kernel prints words of four bytes in the machine's byte order.
     let words = address.as_bytes().chunks(8).map(|word| {
         let word = std::str::from_utf8(word).ok()?;
         Some(u32::from_str_radix(word, 16).ok()?.to_ne_bytes())

@@ -1,4 +1,4 @@
-//! Needs of box and server: of the kernel, of tools, and of this process.
+//! Checks of the needs of box and server: kernel, tools, and the rights of this process.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -15,12 +15,13 @@ use crate::net::sysctl::Sysctl;
 use crate::nft;
 use crate::sys;
 
-/// Descriptors besides those of connections.
+/// Descriptors besides those of connections: devices, sockets, files and threads' own, with room to spare.
 const OTHER_DESCRIPTORS: u64 = 256;
-/// Share of this machine's memory that payload may take.
+/// Share of this machine's memory that payload may take at most. The rest is for the system and for users'
+/// other programs.
 const MEMORY_SHARE: f64 = 0.75;
 const TUN: &str = "/dev/net/tun";
-/// Without it, a kernel setting is as it is.
+/// Remedy if this process may not change the network.
 const ROOT: &str = "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW";
 
 /// The needs of an instance.
@@ -32,12 +33,12 @@ pub(super) struct Needs {
     pub forwarding: Vec<String>,
     /// IPv6 packets are forwarded too.
     pub forwarding_v6: bool,
-    /// Interfaces by which answers come back that the main table would not expect there.
+    /// Interfaces at which answers arrive whose senders the main table would reach over another interface.
     pub asymmetric: Vec<String>,
     pub shortcut: bool,
     pub connections: usize,
     pub memory: usize,
-    /// Clocks matter, for something is said in clear.
+    /// Something is sent in plaintext, so the clocks of box and server have to agree.
     pub clear: bool,
 }
 
@@ -90,7 +91,7 @@ pub(super) fn is_privileged() -> bool {
     has(CapabilitySet::NET_ADMIN) && has(CapabilitySet::NET_RAW)
 }
 
-/// All of it, at a start or for a check.
+/// Returns all findings, at a start or for a check.
 pub(super) fn findings(needs: &Needs, starts: bool, running: bool) -> Vec<Finding> {
     let privileged = has(CapabilitySet::NET_ADMIN);
     let mut found = Vec::new();
@@ -179,7 +180,7 @@ fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
     }
 }
 
-/// Forwarding, and the filter on sources, which Braid sets where it may.
+/// Checks forwarding and the filter on sources, which Braid sets if it may.
 fn settings(needs: &Needs, running: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     for name in &needs.forwarding {
@@ -207,7 +208,8 @@ fn settings(needs: &Needs, running: bool) -> Vec<Finding> {
     found
 }
 
-/// IPv6 knows forwarding for all interfaces only. Without it IPv4 works all the same.
+/// Checks IPv6 forwarding, which the kernel switches for all interfaces at once. IPv4 works without it, so
+/// this is never a failure.
 fn forwarding_v6(needs: &Needs, running: bool) -> Option<Finding> {
     let key = "net/ipv6/conf/all/forwarding";
     let off = Sysctl::current(key).is_some_and(|now| now.value == "0");
@@ -228,7 +230,7 @@ fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
     let all = value("all").unwrap_or(0);
     let mut found = Vec::new();
     for name in &needs.asymmetric {
-        // The larger of both counts; 1 is strict, 2 loose.
+        // The kernel uses the larger of both values (ip-sysctl.rst): 1 is strict, 2 loose.
         let is_strict = value(name).is_some_and(|own| own.max(all) == 1);
         let key = format!("net/ipv4/conf/{name}/rp_filter");
         if is_strict && (running || !is_writable(&key)) {
@@ -272,7 +274,7 @@ fn descriptors(needs: &Needs) -> Finding {
     if enough(now.maximum) {
         return Finding::ok(at(), format!("{wanted} descriptors may be open"));
     }
-    // Root may have more: whether this is such a root shows when it is tried.
+    // Only the attempt shows whether this process has CAP_SYS_RESOURCE, which raising the limit takes.
     let raised = Rlimit {
         current: now.current,
         maximum: Some(wanted),
@@ -324,7 +326,7 @@ fn memory(needs: &Needs) -> Finding {
     Finding::warning(at(), message, remedy)
 }
 
-/// Bytes that this process can have: of the machine, or of its control group.
+/// Returns the bytes of memory that this process can have, by the machine or by its control group.
 fn memory_of_machine() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok();
     let total = info.as_deref().and_then(|text| {
@@ -337,7 +339,7 @@ fn memory_of_machine() -> Option<u64> {
     total.into_iter().chain(memory_of_group()).min()
 }
 
-/// The lowest `memory.max` of the control groups (version 2) that this process is in.
+/// Returns the lowest `memory.max` of the control groups (version 2) that this process is in.
 fn memory_of_group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -348,7 +350,7 @@ fn memory_of_group() -> Option<u64> {
     limits.filter_map(|text| text.trim().parse().ok()).min()
 }
 
-/// Clocks count only where something is said in clear: passwords are good for a while.
+/// Checks the clock of instances that send something in plaintext: their passwords expire.
 fn clock(needs: &Needs) -> Option<Finding> {
     if !needs.clear {
         return None;

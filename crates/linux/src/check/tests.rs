@@ -1,4 +1,4 @@
-//! Configurations against machines that are written down.
+//! Tests of configurations against machines written as literals.
 
 use std::net::IpAddr;
 
@@ -51,7 +51,7 @@ fn default(interface: u32, gateway: &str) -> DefaultRoute {
     }
 }
 
-/// A LAN and two links that are sound.
+/// Returns a machine with a sound LAN and two sound links.
 fn machine() -> Machine {
     Machine {
         interfaces: vec![
@@ -107,7 +107,8 @@ fn of_server(listen: &str, machine: &Machine) -> Vec<Finding> {
     found.into_iter().filter(Finding::is_bad).collect()
 }
 
-/// Fails unless there is exactly one finding: this verdict, subject, and all of `words` in what it says.
+/// Fails unless there is exactly one finding, with this verdict and subject, and all of `words` in its
+/// message.
 #[track_caller]
 fn expect(found: &[Finding], verdict: Verdict, (id, subject): (&str, &str), words: &[&str]) {
     let [finding] = found else {
@@ -132,7 +133,7 @@ fn nothing_is_said_of_a_sound_machine() {
     for setting in ["gateway = \"198.51.100.9\"", "v6 = false", "mtu = 1400"] {
         assert_eq!(of_box(&with(setting), &machine()), [], "{setting}");
     }
-    // A neighbour by a route of its own, and by point to point.
+    // A neighbour reached by a route of its own, and a point-to-point link.
     let mut routed = machine();
     routed
         .routes
@@ -144,7 +145,7 @@ fn nothing_is_said_of_a_sound_machine() {
     assert_eq!(of_box(&usual(), &point), []);
 }
 
-/// Mistake 3: a start does not refuse what may be plugged in.
+/// A missing LAN interface does not refuse a start, since it may be plugged in later.
 #[test]
 fn a_lan_that_is_not_there_is_named() {
     let missing = boxed(|text| text.replace("lan = \"eth0\"", "lan = \"eth99\""));
@@ -179,7 +180,7 @@ fn a_lan_that_is_not_there_is_named() {
     );
 }
 
-/// Mistake 4.
+/// A link that is missing, down, without address or without route is named.
 #[test]
 fn a_link_that_is_not_there_is_named() {
     let mut gone = machine();
@@ -216,7 +217,7 @@ fn a_link_that_is_not_there_is_named() {
         &["no default route"],
     );
 
-    // All of them.
+    // All links at once are a failure.
     let mut none = machine();
     none.interfaces.retain(|i| i.index <= LAN);
     let found = of_box(&usual(), &none);
@@ -227,7 +228,7 @@ fn a_link_that_is_not_there_is_named() {
     }
 }
 
-/// Mistake 5.
+/// A gateway outside the networks of its link is named.
 #[test]
 fn a_gateway_that_no_address_reaches_is_named() {
     let v4 = boxed(|text| text.replace("#link", "gateway = \"192.168.99.1\""));
@@ -238,7 +239,7 @@ fn a_gateway_that_no_address_reaches_is_named() {
         ("link", "link wwan0"),
         &words,
     );
-    // One family of two.
+    // One family of two is wrong.
     let v6 = boxed(|text| text.replace("#link", "gateway = [\"198.51.100.1\", \"2001:db8:9::1\"]"));
     let mut both = machine();
     both.addresses.push(address(LTE, "2001:db8:4::10/64"));
@@ -249,7 +250,7 @@ fn a_gateway_that_no_address_reaches_is_named() {
     expect(&of_box(&v6, &both), Warning, ("link", "link wwan0"), &words);
 }
 
-/// Mistakes 6 and 7, in both families.
+/// In both families.
 #[test]
 fn a_range_of_the_device_that_others_have_is_named() {
     for (interface, net, verdict, words) in [
@@ -288,7 +289,7 @@ fn a_range_of_the_device_that_others_have_is_named() {
         expect(&found, verdict, ("tun.overlap", range), &[words]);
         assert_eq!(found[0].refuses_start(), verdict == Failure);
     }
-    // Another network of this machine, and the device itself.
+    // Another network of this machine overlaps, and the TUN device itself does.
     let mut docker = machine();
     docker.interfaces.push(interface(9, "docker0"));
     docker.addresses.push(address(9, "10.215.77.1/24"));
@@ -312,7 +313,7 @@ fn a_range_of_the_device_that_others_have_is_named() {
     );
 }
 
-/// Mistake 8.
+/// A SOCKS address that this machine does not have, or that a link has, is named.
 #[test]
 fn a_proxy_at_an_address_of_others_is_named() {
     let at = |socks: &'static str| {
@@ -336,7 +337,7 @@ fn a_proxy_at_an_address_of_others_is_named() {
         ("socks", "socks 192.0.2.10:10801"),
         &["address of link wlan0"],
     );
-    // Mistake 17: the port is another's.
+    // Another program has the port.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
     let config = boxed(|text| text.replace("#top", &format!("socks = \"{addr}\"")));
@@ -353,7 +354,7 @@ fn a_proxy_at_an_address_of_others_is_named() {
     assert_eq!(of_box(&config, &machine()), []);
 }
 
-/// Mistake 14.
+/// Two links with one interface and one gateway add nothing.
 #[test]
 fn links_that_are_one_way_out_are_named() {
     let second = "[[link]]\nname = \"lte2\"\ninterface = \"wwan0\"\ngateway = ";
@@ -367,7 +368,7 @@ fn links_that_are_one_way_out_are_named() {
     assert_eq!(of_box(&with("198.51.100.2"), &machine()), []);
 }
 
-/// Mistake 20: an address of this machine.
+/// The server's address is this machine's own.
 #[test]
 fn a_server_that_is_this_machine_is_named() {
     let own = boxed(|text| text.replace("[\"203.0.113.7\", \"2001:db8:7::7\"]", "\"192.0.2.10\""));

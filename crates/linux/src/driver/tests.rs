@@ -1,4 +1,4 @@
-//! The loop, with a device that is a script.
+//! Tests of the loop with a scripted device.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,19 +13,19 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
 
-/// What is read next.
+/// A result of the device's next read.
 #[derive(Clone, Copy)]
 enum Step {
     /// A packet of the largest size, which the engine drops.
     Large,
-    /// The answer to the first packet that was sent: nobody listens there.
+    /// The answer to the first packet that was sent: a RST.
     Reset,
-    /// Nothing now. After the last step there is nothing either.
+    /// Nothing to read now. The same holds after the last step.
     End,
 }
 use Step::{End, Large, Reset};
 
-/// A device on which there is always something to be looked at.
+/// A device that is always readable.
 struct Script {
     readable: OwnedFd,
     steps: VecDeque<Step>,
@@ -35,7 +35,7 @@ struct Script {
     asked: Asked,
 }
 
-/// When each step was asked for.
+/// The times at which the steps were read.
 type Asked = Rc<RefCell<Vec<Instant>>>;
 
 impl PacketIo for Script {
@@ -66,7 +66,7 @@ impl PacketIo for Script {
     }
 }
 
-/// The answer to a SYN where nobody listens.
+/// Returns the RST that answers a SYN to a closed port.
 fn reset(syn: &[u8]) -> Vec<u8> {
     let (ip, segment) = ip::Repr::parse_head(syn, syn.len()).expect("a packet");
     let (syn, _) = tcp::Repr::parse(&syn[segment]).expect("a segment");
@@ -92,7 +92,7 @@ fn reset(syn: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Hears that its connection is closed, and how many steps had been asked for then.
+/// A core that records the close of its connection, and how many steps had been read by then.
 struct Hears {
     asked: Asked,
     closed: Option<(CloseReason, usize)>,
@@ -106,7 +106,7 @@ impl Core for Hears {
     }
 }
 
-/// With these steps before it, and a connection that is being opened.
+/// Returns a driver with these steps ahead, and a connection that is being opened.
 fn driver(steps: &[Step]) -> Driver<Script, Hears, ()> {
     let clock = Clock::new();
     let strategy = || braid_strategy::factory(braid_strategy::DEFAULT).expect("a strategy");
@@ -135,7 +135,7 @@ fn driver(steps: &[Step]) -> Driver<Script, Hears, ()> {
     Driver::new(clock, script, stack, core, (), limits).expect("descriptors")
 }
 
-/// Runs through the steps. The device and the core afterwards.
+/// Runs through the steps. Returns the device and the core.
 fn run(steps: &[Step]) -> (Script, Hears) {
     let mut driver = driver(steps);
     let never = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");

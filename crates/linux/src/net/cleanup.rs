@@ -1,4 +1,4 @@
-//! Putting everything back.
+//! Removal of everything that an instance set up.
 
 use std::io::ErrorKind;
 
@@ -7,12 +7,12 @@ use super::sysctl::Sysctl;
 use super::{Identity, Result, SystemError, shortcut};
 use crate::nft;
 
-/// Removes everything that an instance created, be it this process or an earlier one that was
-/// killed, and puts the recorded kernel settings back in force, with those in `record`, which another program
-/// may have removed from where they were kept. The TUN device is none of it: it goes with its process.
+/// Removes everything that an instance created, be it this process or an earlier one that was killed.
+/// Recorded kernel settings are restored. `record` holds settings too, since another program may have removed
+/// the recorded ones. The TUN device is left out: it vanishes with its process.
 ///
 /// # Errors
-/// Where the system refuses; what could be removed is gone nevertheless.
+/// Fails if the system refuses; all other steps are still done.
 pub fn cleanup(identity: &Identity, record: &[Sysctl]) -> Result<()> {
     let steps = [
         remove_routing(identity),
@@ -23,16 +23,16 @@ pub fn cleanup(identity: &Identity, record: &[Sysctl]) -> Result<()> {
     steps.into_iter().collect()
 }
 
-/// Takes over what an earlier instance of the name left behind: its packet filter rules and the routes and
-/// rules for what is forwarded stay until others take their place, since connections that are under way hang
-/// where the kernel stops to follow them for a moment. Returns the settings that it recorded.
+/// Takes over the remains of an earlier instance of the name. Its packet filter rules stay until others
+/// replace them, as do its routes and rules for forwarded packets: connections under way hang if the kernel
+/// stops to track them for a moment. Returns the settings that the instance recorded.
 ///
 /// # Errors
-/// Where the system refuses.
+/// Fails if the system refuses.
 pub fn take_over(identity: &Identity) -> Result<Vec<Sysctl>> {
     let doing = || SystemError::doing("remove routing rules");
     let mut netlink = Netlink::open().map_err(doing())?;
-    // What the new device sends is looked at before it is steered into links.
+    // The new device's packets must not follow old rules into links that have not been looked at yet.
     netlink
         .delete_rules(|priority| priority == identity.rule_priority())
         .map_err(doing())?;
@@ -58,7 +58,7 @@ fn restore_settings(identity: &Identity, record: &[Sysctl]) -> Result<()> {
     settings.extend_from_slice(record);
     for setting in settings {
         match setting.apply().map_err(|error| (error.kind(), error)) {
-            // Its interface is gone, or it could not be changed in the first place.
+            // The interface is gone, or the setting could not be changed in the first place.
             Err((ErrorKind::NotFound | ErrorKind::PermissionDenied, _)) | Ok(()) => {}
             Err((_, error)) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! What the system refused.
+//! The error of setting something up on this machine.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Result of setting something up on this machine.
 pub type Result<T> = std::result::Result<T, SystemError>;
 
-/// The system refused something; the caller cannot help it by trying again.
+/// A refusal by the system. Trying again does not help.
 #[derive(Debug)]
 pub struct SystemError {
     doing: String,
@@ -31,7 +31,7 @@ impl SystemError {
         }
     }
 
-    /// The kind of the underlying error.
+    /// Returns the kind of the underlying error.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }

@@ -1,12 +1,11 @@
-//! What an instance calls the things it creates.
+//! The names and numbers of an instance in the kernel.
 
 use std::path::PathBuf;
 
 /// The names and numbers of everything that an instance creates in the kernel.
 ///
-/// They follow from the name of its TUN device alone, of which there can be only one in a network
-/// namespace. So an instance finds and removes what an earlier one left behind when it was
-/// killed.
+/// They follow from the name of its TUN device alone, which is unique in a network namespace. So an instance
+/// finds and removes the remains of an earlier one that was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     tun: String,
@@ -14,10 +13,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The bits of a mark that tell the link.
+    /// The bits of a mark that encode the link.
     pub const FLOW_BITS: u32 = 0x00ff_0000;
 
-    /// The identity of the instance whose TUN device is called `tun`.
+    /// Returns the names of the instance whose TUN device is called `tun`.
     pub fn of_tun(tun: &str) -> Identity {
         let hash = fnv1a(tun.as_bytes());
         Identity {
@@ -26,83 +25,83 @@ impl Identity {
         }
     }
 
-    /// Name of the TUN device.
+    /// Returns the name of the TUN device.
     pub fn tun(&self) -> &str {
         &self.tun
     }
 
-    /// Name of the nftables table, of family `inet`.
+    /// Returns the name of the nftables table, of family `inet`.
     pub fn nft_table(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let name: String = self.tun.chars().map(plain).collect();
         if name == self.tun {
             format!("braid_{name}")
         } else {
-            // Names that differ only in what nftables does not allow stay apart.
+            // The hash keeps names apart that differ only in characters which nftables does not allow.
             format!("braid_{name}_{:04x}", self.hash)
         }
     }
 
-    /// The control socket, where the configuration names none. `role` is `box` or `server`. Unlike
-    /// the rest it is not of the network namespace: of two instances that share the name of their
-    /// devices, the first has it.
+    /// Returns the control socket for configurations that name none. `role` is `box` or `server`. Unlike the
+    /// rest, the socket is not bound to the network namespace: of two instances with equal device names, the
+    /// first has it.
     pub fn control_socket(&self, role: &str) -> PathBuf {
         format!("/run/braid/{role}-{}.sock", self.tun).into()
     }
 
-    /// Routing table of path `index`.
+    /// Returns the routing table of path `index`.
     pub fn path_table(&self, index: u8) -> u32 {
         self.table_base() | u32::from(index)
     }
 
-    /// Routing table for what is only forwarded and has begun over link `index` (at most 253).
+    /// Returns the routing table of forwarded connections that began over link `index` (at most 253).
     pub fn flow_table(&self, index: u8) -> u32 {
         self.table_base() | 0x100 | u32::from(index)
     }
 
-    /// Routing table for everything that is only forwarded.
+    /// Returns the routing table of all forwarded packets without a connection's mark.
     pub fn forward_table(&self) -> u32 {
         self.table_base() | 0x1fe
     }
 
-    /// Routing table that delivers intercepted packets to this host.
+    /// Returns the routing table that delivers intercepted packets to this host.
     pub fn intercept_table(&self) -> u32 {
         self.table_base() | 0x1ff
     }
 
-    /// Whether a routing table is this instance's.
+    /// Returns whether a routing table belongs to this instance.
     pub fn owns_table(&self, table: u32) -> bool {
         table & !0x1ff == self.table_base()
     }
 
-    /// Packet mark of intercepted packets.
+    /// Returns the packet mark of intercepted packets.
     pub fn mark(&self) -> u32 {
         0xb000_0000 | u32::from(self.hash)
     }
 
-    /// Mark of connections that are only forwarded and have begun over link `index` (at most 253),
-    /// and of their packets. Differs from [`Self::mark`] in [`Self::FLOW_BITS`].
+    /// Returns the mark of forwarded connections that began over link `index` (at most 253), and of their
+    /// packets. It differs from [`Self::mark`] in [`Self::FLOW_BITS`] only.
     pub fn flow_mark(&self, index: u8) -> u32 {
         self.mark() | (u32::from(index) + 1) << Self::FLOW_BITS.trailing_zeros()
     }
 
-    /// Priority of the routing rules for packets of paths and for intercepted ones.
+    /// Returns the priority of the routing rules for packets of paths and for intercepted packets.
     pub fn rule_priority(&self) -> u32 {
         10_000 + u32::from(self.hash) % 5_000 * 2
     }
 
-    /// Priority of the routing rules for what is forwarded: after the intercepted, before the
-    /// main table (32,766).
+    /// Returns the priority of the routing rules for forwarded packets: after the intercepted ones, before
+    /// the main table (32,766).
     pub fn forward_rule_priority(&self) -> u32 {
         self.rule_priority() + 1
     }
 
-    /// Priority of the routing rule that comes after the main table.
+    /// Returns the priority of the routing rule after the main table.
     pub fn fallback_rule_priority(&self) -> u32 {
         self.rule_priority() + 30_000
     }
 
-    /// The priorities of this instance's routing rules.
+    /// Returns the priorities of this instance's routing rules.
     pub fn priorities(&self) -> [u32; 3] {
         [
             self.rule_priority(),
@@ -111,17 +110,19 @@ impl Identity {
         ]
     }
 
-    /// Returns whether a rule of Braid's at this priority is this instance's.
+    /// Returns whether a rule with Braid's marks at this priority belongs to this instance.
     pub fn owns_priority(&self, priority: u32) -> bool {
         self.priorities().contains(&priority)
     }
 
     fn table_base(&self) -> u32 {
+        // 16 bits of hash above 9 bits for the tables of an instance.
         0x4000_0000 | u32::from(self.hash) << 9
     }
 }
 
 fn fnv1a(bytes: &[u8]) -> u32 {
+    // FNV-1a, 32 bits: offset basis and prime. The hash of a name must never change.
     bytes.iter().fold(0x811c_9dc5, |hash, b| {
         (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193)
     })

@@ -1,17 +1,16 @@
-//! This host's way to the Internet.
+//! This host's route to the Internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Addresses of the DNS root server A. They lie in networks that are announced wherever there is a table of
-/// the whole Internet, so they also serve where no default route is needed. Nothing is sent there.
+/// Addresses of the DNS root server A. Their networks are in every table of the whole Internet, so they also
+/// serve hosts without a default route. Nothing is sent to them.
 const ON_INTERNET_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
 const ON_INTERNET_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
-/// Any port: nothing is sent.
+/// Any port serves, since nothing is sent.
 const PORT: u16 = 53;
 
-/// Returns the source address that the kernel takes towards the Internet of IPv6 (`v6`) or IPv4, where it has a
-/// route there. It is asked by connecting a UDP socket, which sends nothing: so whatever routing rules, tables
-/// and kinds of routes there are have their say.
+/// Returns the source address that the kernel chooses towards the Internet of IPv6 (`v6`) or IPv4, if it has
+/// a route. Connecting a UDP socket, which sends nothing, consults all routing rules and tables of the host.
 pub fn source_towards(v6: bool) -> Option<IpAddr> {
     let (own, to): (IpAddr, IpAddr) = match v6 {
         false => (Ipv4Addr::UNSPECIFIED.into(), ON_INTERNET_V4.into()),
@@ -22,7 +21,7 @@ pub fn source_towards(v6: bool) -> Option<IpAddr> {
         socket.local_addr()
     });
     source.ok().map(|source| source.ip()).filter(|ip| match ip {
-        // No answer comes to these from beyond the link.
+        // Hosts beyond the link cannot answer to link-local addresses.
         IpAddr::V4(source) => !source.is_link_local(),
         IpAddr::V6(source) => !source.is_unicast_link_local(),
     })

@@ -1,4 +1,4 @@
-//! An access link: how it is to be used, and what state it is in.
+//! Access links: their settings and their state.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::routes::{Address, DefaultRoute, Interface};
 /// Next hop of a link in one address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextHop {
-    /// What the main routing table says of the interface.
+    /// The gateway of the interface's default route in the main table.
     Auto,
     /// This gateway.
     Gateway(IpAddr),
@@ -17,7 +17,7 @@ pub enum NextHop {
     None,
 }
 
-/// A link, as it is to be used.
+/// The settings of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkSpec {
     /// Network interface.
@@ -28,21 +28,21 @@ pub struct LinkSpec {
     pub v6: NextHop,
     /// Packets from these addresses leave by this link.
     pub sources: Vec<IpAddr>,
-    /// Who is to be reached over the link; empty where that is not known.
+    /// Addresses that the link is to reach; empty if they are not known.
     pub targets: Vec<IpAddr>,
-    /// Packets from `sources` leave by this link or not at all. Otherwise the main table has its
-    /// say where the link leads nowhere.
+    /// Packets from `sources` leave by this link or not at all. Otherwise the main table routes them while
+    /// the link leads nowhere.
     pub exclusive: bool,
 }
 
 impl LinkSpec {
-    /// The next hop in a family.
+    /// Returns the next hop in a family.
     pub(super) fn next_hop(&self, v6: bool) -> NextHop {
         if v6 { self.v6 } else { self.v4 }
     }
 }
 
-/// How a link leads out in one address family.
+/// Interface and gateway of a link in one address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     /// Index of the interface.
@@ -54,50 +54,52 @@ pub struct Exit {
 /// The state of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LinkState {
-    /// The interface is there, up and has carrier.
+    /// The interface exists, is up and has a carrier.
     pub running: bool,
-    /// MTU of the interface in bytes; 0 where there is none.
+    /// MTU of the interface in bytes; 0 if the interface is missing.
     pub mtu: u32,
-    /// Addresses of the interface, link-local ones left out.
+    /// Addresses of the interface but link-local ones.
     pub addresses: Vec<Address>,
-    /// IPv4 way out.
+    /// Interface and gateway of IPv4.
     pub v4: Option<Exit>,
-    /// IPv6 way out.
+    /// Interface and gateway of IPv6.
     pub v6: Option<Exit>,
 }
 
 impl LinkState {
-    /// Whether packets can be sent over the link to one of `targets`, or to anyone.
+    /// Returns whether packets can be sent over the link to one of `targets`; with no targets, to any
+    /// address.
     pub fn leads_to(&self, targets: &[IpAddr]) -> bool {
         self.running && (self.leads_by(false, targets) || self.leads_by(true, targets))
     }
 
-    /// Returns whether there are an address of the family and a way to one of `targets`, or to anyone.
+    /// Returns whether the link has an address of the family and a route to one of `targets`; with no
+    /// targets, any address of the family suffices.
     pub fn leads_by(&self, v6: bool, targets: &[IpAddr]) -> bool {
         let open = self.exit(v6).is_some() || targets.is_empty();
         let mut of_family = targets.iter().filter(|target| target.is_ipv6() == v6);
         self.has_family(v6) && (open || of_family.any(|target| self.is_on_link(*target)))
     }
 
-    /// Whether `addr` is in a network that the interface is in.
+    /// Returns whether `addr` is in a network of the interface.
     pub fn is_on_link(&self, addr: IpAddr) -> bool {
-        // Link-local gateways are the rule in IPv6.
+        // Gateways of IPv6 usually have link-local addresses, which are on every link.
         let link_local = matches!(addr, IpAddr::V6(a) if a.is_unicast_link_local());
         link_local || self.addresses.iter().any(|a| is_beside(a, addr))
     }
 
-    /// Whether the interface has an address of the family.
+    /// Returns whether the interface has an address of the family.
     pub fn has_family(&self, v6: bool) -> bool {
         self.addresses.iter().any(|a| a.addr.is_ipv6() == v6)
     }
 
-    /// The way out in a family.
+    /// Returns interface and gateway of a family.
     pub fn exit(&self, v6: bool) -> Option<Exit> {
         if v6 { self.v6 } else { self.v4 }
     }
 }
 
-/// What is found of a link.
+/// Computes the state of a link from what the kernel knows.
 pub(super) fn observe(
     spec: &LinkSpec,
     interfaces: &[Interface],
@@ -133,7 +135,7 @@ pub(super) fn observe(
     }
 }
 
-/// Puts back the gateway that a link had before, where it can still be its gateway.
+/// Puts back the gateway that a link had before, if the gateway is still in a network of the link.
 pub(super) fn remember_gateways(
     spec: &LinkSpec,
     state: &mut LinkState,
@@ -162,11 +164,13 @@ pub(super) fn remember_gateways(
     }
 }
 
-/// Whether the link lost an address of a family that it still or again has an address of: where it
-/// has none, nothing can be asked yet. DHCP may take the old one first, or add the new one first.
-/// Addresses that come and go by design do not count beside one that lasts, with which they would go in
-/// another network too: a temporary one ends long after nothing new begins from it (RFC 8981 section 3.4).
-/// Where there is no other, everything is masqueraded by it.
+/// Returns whether the link lost an address of a family while it still has, or again has, an address of that
+/// family. Without any address the loss is not reported yet, since the server cannot be asked over the link.
+/// DHCP may remove the old address first, or add the new one first.
+///
+/// Temporary addresses (RFC 8981) do not count beside a lasting one: the kernel removes them long after new
+/// connections stopped using them (section 3.4). If there is no lasting address, the kernel masquerades by
+/// the temporary one, which then counts.
 pub(super) fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bool {
     let mut lost = false;
     for v6 in [false, true] {
@@ -181,7 +185,7 @@ pub(super) fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bo
         let new = |a: &&Address| a.addr.is_ipv6() == v6 && !a.deprecated;
         let lasts = |a: &Address| !a.secondary;
         let one_lasts = state.addresses.iter().filter(new).any(lasts);
-        // A further one of an IPv4 network is nobody's source by itself.
+        // The kernel never chooses a secondary address of an IPv4 network by itself.
         let counts = |a: &&Address| lasts(a) || v6 && !one_lasts;
         for address in state.addresses.iter().filter(new).filter(counts) {
             if !known.contains(&address.addr) {
@@ -192,10 +196,10 @@ pub(super) fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bo
     lost
 }
 
-/// The network that an address is in.
+/// Returns the network of an address.
 pub(crate) fn network(address: &Address) -> IpNet {
     let found = IpNet::new(address.addr, address.prefix_len);
-    // The kernel knows no longer prefixes than there are.
+    // The kernel reports no prefix longer than the address.
     found.map_or(address.addr.into(), |network| network.trunc())
 }
 
@@ -204,7 +208,7 @@ pub(crate) fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
 
-/// Whether `addr` is in the network of `address`.
+/// Returns whether `addr` is in the network of `address`.
 pub(super) fn is_beside(address: &Address, addr: IpAddr) -> bool {
     network(address).contains(&addr)
 }
@@ -322,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Says whether an address is lost, look by look.
+    /// Returns a function that tells look by look whether an address is lost.
     fn telling() -> impl FnMut(&[Address]) -> bool {
         let mut known = [Vec::new(), Vec::new()];
         move |addresses| {
@@ -334,8 +338,8 @@ mod tests {
         }
     }
 
-    /// An address that is gone counts, whichever comes first, the new one or the end of the old one; a
-    /// privacy address that is replaced does not, nor one that is added or comes back.
+    /// A removed address counts, whether the new one comes before or after. A privacy address that is
+    /// replaced, added or comes back does not.
     #[test]
     fn a_lost_address_is_told_once_there_is_another() {
         let (old, new) = (address("192.0.2.7", 24), address("192.0.2.77", 24));
@@ -359,7 +363,7 @@ mod tests {
         assert!(lost(&[new, lasting]), "it was in use to its end");
     }
 
-    /// Where no other address is preferred, everything goes out by the temporary one.
+    /// If no other address is preferred, everything leaves by the temporary one.
     #[test]
     fn a_temporary_address_counts_where_there_is_no_other() {
         let deprecated = |a: Address| Address {

@@ -1,4 +1,4 @@
-//! Access links: what becomes of them, and the routing that ties addresses to them.
+//! The access links as the kernel has them, and the routing that ties source addresses to links.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,11 +19,12 @@ use super::routes::{
 use super::shortcut::Shortcut;
 use super::{Identity, Result, SystemError};
 
-/// `RTNLGRP_*`, one bit each: links, traffic control; of both families addresses, routes, rules and kernel
-/// settings of interfaces.
+/// Multicast groups of notifications (`RTNLGRP_*`, linux/rtnetlink.h), one bit each: links and traffic
+/// control, then IPv4's addresses, routes, rules and settings of interfaces.
 const GROUPS: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 23 | GROUPS_V6;
+// The same for IPv6: addresses, routes, rules, settings.
 const GROUPS_V6: u32 = 1 << 8 | 1 << 10 | 1 << 18 | 1 << 24;
-/// Metric of the routes in the links' tables.
+/// Metric of the routes in the links' tables, below [`UNREACHABLE_METRIC`], so that they are preferred.
 const METRIC: u32 = 100;
 
 /// The links of an instance and their routing tables.
@@ -36,28 +37,29 @@ pub struct Links {
     states: Vec<LinkState>,
     interfaces: Vec<Interface>,
     addresses: Vec<Address>,
-    /// Networks that the main table reaches, default routes apart.
+    /// Networks that the main table reaches, without default routes.
     reached: Vec<IpNet>,
-    /// The last gateway of each link by family: taking an interface down deletes its routes, and
-    /// not everything that brings it up again puts them back.
+    /// The last gateway of each link by family: taking an interface down deletes its routes, and not every
+    /// program that brings the interface up again puts them back.
     gateways: Vec<[Option<IpAddr>; 2]>,
-    /// The addresses of each link by family when it was last up and had any.
+    /// The addresses of each link by family when the link was last up and had any.
     known: Vec<[Vec<IpAddr>; 2]>,
     /// The rules are [installed](Self::install).
     installed: bool,
-    /// Interfaces of which what comes in is forwarded over the links, or taken in.
+    /// Interfaces whose incoming connections are intercepted or forwarded over the links.
     lan: Vec<String>,
     forward: Option<usize>,
-    /// Whether each link keeps the connections forwarded over it; empty where none are.
+    /// For each link, true if forwarded connections stay on it; empty if nothing is forwarded.
     keeps: Vec<bool>,
-    /// The routes that were made and are still wanted: one that is missing was removed by somebody else.
+    /// The routes that were added and are still wanted. If one of them is missing, another program removed
+    /// it.
     made: Vec<Route>,
     shortcut: Option<Shortcut>,
     unsettled: bool,
     repairs: Repairs,
 }
 
-/// What was missing though nothing about the links had changed.
+/// Counts of things that were missing although nothing about the links had changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repairs {
     /// Routing rules that were added again.
@@ -66,7 +68,7 @@ pub struct Repairs {
     pub routes: usize,
     /// The rules of the shortcut were loaded again.
     pub shortcut: bool,
-    /// Some of it is missing still.
+    /// Something is still missing.
     pub put_off: bool,
 }
 
@@ -74,7 +76,7 @@ impl Links {
     /// Watches `specs` (at most 255), without touching any routing yet.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn new(identity: &Identity, specs: Vec<LinkSpec>) -> Result<Links> {
         let doing = || SystemError::doing("watch network interfaces");
         let mut links = Links {
@@ -104,18 +106,18 @@ impl Links {
         Ok(links)
     }
 
-    /// What to wait on for changes.
+    /// Returns the descriptor that is readable when something changed.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.monitor.fd()
     }
 
-    /// Whether link `index` can be used.
+    /// Returns whether link `index` can be used.
     pub fn is_up(&self, index: usize) -> bool {
         self.states[index].leads_to(&self.specs[index].targets)
     }
 
-    /// The families by which link `index` leads out, IPv4 and IPv6. Neither where that is not known, as while
-    /// it is down.
+    /// Returns the families by which link `index` leads out, IPv4 and IPv6. Both are false while that is
+    /// unknown, for example while the link is down.
     pub fn families_of(&self, index: usize) -> (bool, bool) {
         let (state, targets) = (&self.states[index], &self.specs[index].targets);
         (
@@ -124,29 +126,29 @@ impl Links {
         )
     }
 
-    /// The links, in the order given.
+    /// Returns the links' states, in the order of their settings.
     pub fn states(&self) -> &[LinkState] {
         &self.states
     }
 
-    /// Whether the monitor has news, which are taken off it; then [`Self::refresh`] is due. One
-    /// event of the network comes as many messages, so wait a few milliseconds in between.
+    /// Takes notifications off the monitor and returns whether any matters; then [`Self::refresh`] is due.
+    /// One event of the network comes as many messages, so callers wait a few milliseconds in between.
     pub fn has_news(&mut self) -> bool {
         let mut heard = false;
         let lost = self.monitor.drain(|message| heard |= matters(&message));
-        // Where notifications cannot be read, the state is to be read instead.
+        // If notifications cannot be read, only the state itself tells what changed.
         heard || lost.unwrap_or(true)
     }
 
-    /// Steers the sources of each link into a table of its own, in place of what an earlier instance of this
-    /// name left behind. What comes in by the interfaces `lan` follows [`Self::forward_over`], except to
-    /// networks that the main table knows a way to, and except what carries the mark of a link that
-    /// [keeps](Self::keep_flows) its connections; everything else follows it too where the main table has no
+    /// Steers the sources of each link into a table of its own, in place of the rules of an earlier instance
+    /// of this name. Packets that come in by the interfaces `lan` follow [`Self::forward_over`], except to
+    /// networks that the main table has a route to, and except packets with the mark of a link that
+    /// [keeps](Self::keep_flows) its connections. All other packets follow it too if the main table has no
     /// default route. Packets with the instance's mark are delivered to this host, whatever their
     /// destination.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn install(&mut self, lan: &[String]) -> Result<()> {
         let doing = || SystemError::doing("add routing rules");
         self.lan = lan.to_vec();
@@ -157,19 +159,18 @@ impl Links {
         let routes = self.netlink.routes().map_err(doing())?;
         self.reconcile_routes(&routes, true);
         for route in self.intercepting() {
-            // Without it, connections that are taken in would be sent nowhere.
+            // Without this route, intercepted connections would be sent nowhere, so a failure ends the start.
             self.netlink.replace_route(&route).map_err(doing())?;
         }
         self.reconcile_rules(true).map_err(doing())?;
         Ok(())
     }
 
-    /// Goes on with other links, and other interfaces `lan` of which what comes in is forwarded, and returns
-    /// the state of the links. A place whose interface is another has a new link. Then [`Self::refresh`] is
-    /// due.
+    /// Changes the links and the interfaces `lan`, and returns the states of the links. An index whose
+    /// interface changed has a new link. After this call [`Self::refresh`] is due.
     ///
     /// # Errors
-    /// Where the system refuses; the rules are as before then.
+    /// Fails if the system refuses; the rules are as before then.
     pub fn reconfigure(&mut self, specs: Vec<LinkSpec>, lan: &[String]) -> Result<Vec<LinkState>> {
         let places = specs.len().max(self.specs.len());
         self.states.resize(places, LinkState::default());
@@ -198,7 +199,7 @@ impl Links {
         Ok(states)
     }
 
-    /// Nothing is left of the link that was at a place.
+    /// Forgets the link that was at an index.
     fn vacate(&mut self, index: usize) {
         self.states[index] = LinkState::default();
         self.gateways[index] = [None; 2];
@@ -209,19 +210,20 @@ impl Links {
         self.forward = self.forward.filter(|forward| *forward != index);
     }
 
-    /// Changes for whom the shortcut is, if there is one, and what MTU (bytes) each link is taken for.
+    /// Changes the servers that the shortcut is for, if there is one, and the MTU (bytes) that the engine
+    /// assumes for each link.
     pub fn change_shortcut(&mut self, servers: &[SocketAddr], mtus: Vec<u16>) {
         if let Some(shortcut) = &mut self.shortcut {
             shortcut.change(servers, mtus);
         }
     }
 
-    /// Lets packets of the links' sources to and from `servers` go between `tun` and the links without
-    /// being routed, those of a link out of it as long as its MTU (bytes) is not below that in `mtus`. The
-    /// sources have to use the ports that are returned.
+    /// Lets packets of the links' sources to and from `servers` go between `tun` and the links without being
+    /// routed. A link whose MTU falls below its value in `mtus` (bytes) is routed again. The sources have to
+    /// use the ports that are returned.
     ///
     /// # Errors
-    /// Where that is not possible here; the packets are routed then.
+    /// Fails if there can be no shortcut here; the packets are routed then.
     pub fn install_shortcut(
         &mut self,
         tun: &str,
@@ -240,12 +242,12 @@ impl Links {
         shortcut.update(&self.specs, &self.states, &self.addresses, &shaped)
     }
 
-    /// Reads the links' state anew, brings the routing in line, and returns the links that changed: by
-    /// their index, and whether packets may leave it with another address than before. What somebody else
-    /// removed is put back if `restores` says so; [`repairs`](Self::repairs) tells.
+    /// Reads the links' state anew, reconciles the routing, and returns the links that changed: their index,
+    /// and whether packets may leave with another address than before. If `restores`, whatever another
+    /// program removed is put back, and [`repairs`](Self::repairs) counts it.
     ///
     /// # Errors
-    /// Where the state cannot be read.
+    /// Fails if the state cannot be read.
     pub fn refresh(&mut self, restores: bool) -> Result<Vec<(usize, bool)>> {
         let doing = || SystemError::doing("read the state of the links");
         self.repairs = Repairs::default();
@@ -259,7 +261,7 @@ impl Links {
                 changed.push((index, readdressed));
             }
         }
-        // Also where nothing changed: an interface that was down for a moment lost its routes.
+        // Needed even if no link changed: an interface that was down for a moment lost its routes.
         self.reconcile_routes(&routes, restores);
         if let Err(error) = self.reconcile_rules(restores) {
             tracing::warn!(%error, "cannot add routing rules; trying again");
@@ -273,7 +275,8 @@ impl Links {
         let Some(mut shortcut) = self.shortcut.take() else {
             return;
         };
-        // The kernel itself removes rules of an interface that goes.
+        // When an interface vanishes, the kernel itself removes its rules: that is no damage by another
+        // program.
         let damaged = shortcut.is_damaged() && changed.is_empty();
         if damaged && !restores {
             self.repairs.put_off = true;
@@ -294,20 +297,20 @@ impl Links {
         self.shortcut = Some(shortcut);
     }
 
-    /// What the last [refresh](Self::refresh) found missing.
+    /// Returns what the last [refresh](Self::refresh) found missing.
     pub fn repairs(&self) -> Repairs {
         self.repairs
     }
 
-    /// Whether something could not be brought in line with the links, so that another
-    /// [`refresh`](Self::refresh) is due in a while, also without news.
+    /// Returns whether something could not be reconciled with the links, so that another
+    /// [`refresh`](Self::refresh) is due in a while even without news.
     pub fn is_unsettled(&self) -> bool {
         self.unsettled
     }
 
-    /// Says whether the connections that are forwarded over link `index` stay on it, also when new
-    /// ones take another. Where they do not, they go the way of new ones, which those that are
-    /// bound to the address of the link do not survive.
+    /// Sets whether the connections that are forwarded over link `index` stay on it when new ones take
+    /// another link. If they do not stay, they move with the new ones, and those that are bound to the link's
+    /// address break.
     pub fn keep_flows(&mut self, index: usize, keep: bool) {
         if let Some(keeps) = self.keeps.get_mut(index) {
             *keeps = keep;
@@ -315,10 +318,10 @@ impl Links {
         }
     }
 
-    /// Packets that went out of and came in by each link; `None` where there is no interface.
+    /// Returns the packets sent and received by each link; `None` for a link without interface.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// Fails if the counters cannot be read.
     pub fn packets(&mut self) -> Result<Vec<Option<Packets>>> {
         let netlink = &mut self.netlink;
         let packets = self.specs.iter().map(|spec| {
@@ -329,7 +332,7 @@ impl Links {
         packets.collect()
     }
 
-    /// Sends everything that is only forwarded over link `index`.
+    /// Forwards over link `index` from now on.
     pub fn forward_over(&mut self, index: usize) {
         if self.forward != Some(index) && index < self.specs.len() {
             self.forward = Some(index);
@@ -337,31 +340,31 @@ impl Links {
         }
     }
 
-    /// The link that everything is forwarded over.
+    /// Returns the link that is forwarded over.
     pub fn forwarding(&self) -> Option<usize> {
         self.forward
     }
 
-    /// The addresses of all interfaces, link-local ones left out, as of the last look.
+    /// Returns the addresses of all interfaces, without link-local ones, as of the last look.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// All interfaces, as of the last look.
+    /// Returns all interfaces, as of the last look.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// The networks that the main table reaches, as of the last look: default routes, and what leads to the
-    /// instance's own device, are left out.
+    /// Returns the networks that the main table reaches, as of the last look, without default routes and
+    /// routes to the instance's own device.
     pub fn reached(&self) -> &[IpNet] {
         &self.reached
     }
 
-    /// Address families in use, as `v6`.
+    /// Returns the address families in use, each as `v6`.
     fn families(&self) -> Vec<bool> {
         let used = |v6: &bool| self.specs.iter().any(|s| s.next_hop(*v6) != NextHop::None);
-        // Without IPv6 in the kernel, its rules cannot be made.
+        // A kernel without IPv6 refuses IPv6 rules.
         [false, true]
             .into_iter()
             .filter(used)
@@ -388,7 +391,7 @@ impl Links {
         Ok((states, routes))
     }
 
-    /// Brings the routes in line with what is wanted now.
+    /// Reconciles the routes with what is wanted now.
     fn program(&mut self) {
         match self.netlink.routes() {
             Ok(routes) => self.reconcile_routes(&routes, true),
@@ -396,9 +399,9 @@ impl Links {
         }
     }
 
-    /// Adds what is missing of the routes and removes what is not wanted, of which `there` shows what there
-    /// is. What fails (an interface may vanish any time) is logged; the event that made it fail brings
-    /// another try.
+    /// Adds missing routes and removes unwanted ones; `there` holds the routes that exist. Failures are
+    /// logged only, since an interface may vanish any time; the event that caused the failure brings another
+    /// try.
     fn reconcile_routes(&mut self, there: &Routes, restores: bool) {
         let there = there.own(|table| self.identity.owns_table(table));
         let wanted = self.wanted_routes();
@@ -411,7 +414,7 @@ impl Links {
             if self.made.contains(route) {
                 if !restores {
                     self.repairs.put_off = true;
-                    // It is still missing next time.
+                    // Keeps the route among those that another program removed.
                     made.push(*route);
                     continue;
                 }
@@ -424,7 +427,7 @@ impl Links {
         }
         self.made = made;
         let kept = |route: &Route| {
-            // What is forwarded stays on the way of an earlier instance until another one is chosen.
+            // Forwarded connections stay on the route of an earlier instance until a link is chosen.
             let undecided = route.table == self.identity.forward_table() && self.forward.is_none();
             undecided && !self.lan.is_empty() || wanted.iter().any(|other| other.replaces(route))
         };
@@ -435,9 +438,9 @@ impl Links {
         }
     }
 
-    /// Adds what is missing of the routing rules and removes what is not wanted. Of rules with the same
-    /// priority the first one added is asked first, so whatever stands behind one that is missing is
-    /// added again and then removed: no packet meets a moment without rules.
+    /// Adds missing rules and removes unwanted ones. Among rules of one priority the kernel asks the oldest
+    /// first. So all rules behind a missing one are added again before the old ones are removed: no packet
+    /// meets a moment without rules.
     fn reconcile_rules(&mut self, restores: bool) -> io::Result<()> {
         if !self.installed {
             return Ok(());
@@ -462,7 +465,7 @@ impl Links {
                 for rule in &wanted[same..] {
                     self.netlink.append_rule(rule)?;
                 }
-                // Of rules that are alike the first is deleted.
+                // The kernel deletes the first of equal rules, which is the old one.
                 for rule in &there[same..] {
                     self.netlink.delete_rule(rule)?;
                 }
@@ -472,7 +475,7 @@ impl Links {
         Ok(())
     }
 
-    /// The rules, those of one priority in the order in which they are asked.
+    /// Returns the wanted rules, those of one priority in the order in which the kernel asks them.
     fn wanted_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (index, spec) in self.specs.iter().enumerate() {
@@ -516,6 +519,7 @@ impl Links {
             iif: Some(iif.to_owned()),
             ..Rule::default()
         };
+        // Specific routes of the main table come first; its default routes are suppressed.
         rules.push(Rule {
             table: MAIN_TABLE,
             suppress_prefix_len: Some(0),
@@ -529,7 +533,8 @@ impl Links {
         rules.push(forward);
     }
 
-    /// The routes, those first by which others reach their gateways.
+    /// Returns the wanted routes. Routes to networks come before the default routes whose gateways they
+    /// reach.
     fn wanted_routes(&self) -> Vec<Route> {
         let mut routes = Vec::new();
         if !self.installed {
@@ -548,7 +553,7 @@ impl Links {
                 let on_link = state.addresses.iter().filter(|a| a.addr.is_ipv6() == v6);
                 for address in on_link.filter(|_| state.running) {
                     let route = connected(address, table);
-                    // Several addresses may be of one network.
+                    // Several addresses may be in one network.
                     if !routes.contains(&route) {
                         routes.push(route);
                     }
@@ -571,12 +576,13 @@ impl Links {
         routes
     }
 
-    /// The routes by which intercepted packets are delivered to this host.
+    /// Returns the routes that deliver intercepted packets to this host.
     fn intercepting(&self) -> Vec<Route> {
         if self.lan.is_empty() {
             return Vec::new();
         }
         let loopback = self.interfaces.iter().find(|i| i.name == "lo");
+        // Index 1 is the loopback device in every network namespace.
         let interface = loopback.map_or(1, |lo| lo.index);
         let table = self.identity.intercept_table();
         let route = |v6| Route::default_of(v6, table, Target::Local { interface }, METRIC);
@@ -592,9 +598,8 @@ fn number(link: usize) -> u8 {
     u8::try_from(link).unwrap_or(u8::MAX)
 }
 
-/// Returns whether a notification matters: routes do, if they are of the main table, or default routes of others'
-/// making; routes and rules of ours, if they are removed; and traffic control, where it looks at what comes
-/// in.
+/// Returns whether a notification matters: routes of the main table and others' default routes; removals of
+/// our own routes and rules; and queueing disciplines for incoming packets.
 fn matters(message: &RouteNetlinkMessage) -> bool {
     match message {
         RouteNetlinkMessage::NewRoute(route) => {
@@ -613,17 +618,17 @@ fn matters(message: &RouteNetlinkMessage) -> bool {
         | RouteNetlinkMessage::DelLink(_)
         | RouteNetlinkMessage::NewAddress(_)
         | RouteNetlinkMessage::DelAddress(_) => true,
-        // Classes and filters of traffic control, which change all the time where something adapts to a rate.
+        // Classes and filters of traffic control change all the time if something adapts to a rate.
         _ => false,
     }
 }
 
-/// Whether this network namespace has IPv6.
+/// Returns whether this network namespace has IPv6.
 pub fn has_ipv6() -> bool {
     std::path::Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// The route to the network that `address` is in.
+/// Returns the route to the network of `address`.
 fn connected(address: &Address, table: u32) -> Route {
     Route {
         table,
@@ -637,7 +642,7 @@ fn connected(address: &Address, table: u32) -> Route {
     }
 }
 
-/// The default route of a table by the state of its link, where that leads out.
+/// Returns the default route of a table by the state of its link, if the link leads out.
 fn default_of(v6: bool, table: u32, state: &LinkState) -> Option<Route> {
     let usable = state.exit(v6).filter(|_| state.has_family(v6));
     let Exit { interface, gateway } = usable?;

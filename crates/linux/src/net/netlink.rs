@@ -15,16 +15,16 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// The kernel fills at most this much with one datagram of a dump.
+/// Bytes of the receive buffer. The kernel fills at most half of it with one datagram of a dump.
 const BUFFER_LEN: usize = 64 * 1024;
-/// A request that is not answered within this many datagrams never will be.
+/// Datagrams to read for one request. A kernel that has not answered by then never will.
 const MAX_DATAGRAMS: usize = 100_000;
 
 /// The messages of one netlink protocol.
 pub trait Messages: NetlinkSerializable + NetlinkDeserializable {
-    /// The protocol; `None` is routing.
+    /// The netlink protocol; `None` is routing.
     const PROTOCOL: Option<Protocol>;
-    /// Types of notifications that are news although this program does not read them.
+    /// Types of notifications that count as news although this program does not decode them.
     const UNREAD: &[u16];
 }
 
@@ -34,8 +34,7 @@ impl Messages for RouteNetlinkMessage {
     const UNREAD: &[u16] = &[80];
 }
 
-/// A netlink socket in the network namespace of the thread that opened it, for routing unless other
-/// messages are named.
+/// A netlink socket in the network namespace of the thread that opened it, for routing by default.
 #[derive(Debug)]
 pub struct Netlink<M = RouteNetlinkMessage> {
     fd: OwnedFd,
@@ -49,7 +48,7 @@ impl Netlink {
     /// Opens a socket for requests about routing.
     ///
     /// # Errors
-    /// As `socket` and `bind` give.
+    /// Fails if `socket` or `bind` does.
     pub fn open() -> io::Result<Netlink> {
         Netlink::requests()
     }
@@ -59,15 +58,15 @@ impl<M: Messages> Netlink<M> {
     /// Opens a socket for requests.
     ///
     /// # Errors
-    /// As `socket` and `bind` give.
+    /// Fails if `socket` or `bind` does.
     pub fn requests() -> io::Result<Self> {
         Self::with_groups(0, SocketFlags::CLOEXEC)
     }
 
-    /// Opens a non-blocking socket that hears of changes in `groups`, one bit each.
+    /// Opens a non-blocking socket that is notified of changes in `groups`, one bit each.
     ///
     /// # Errors
-    /// As `socket` and `bind` give.
+    /// Fails if `socket` or `bind` does.
     pub fn subscribe(groups: u32) -> io::Result<Self> {
         Self::with_groups(groups, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
@@ -76,7 +75,7 @@ impl<M: Messages> Netlink<M> {
         let fd =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, M::PROTOCOL)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        // A lost answer must not hang the caller; has no effect on a non-blocking socket.
+        // A lost answer must not hang the caller. The timeout has no effect on a non-blocking socket.
         set_socket_timeout(&fd, Timeout::Recv, Some(Duration::from_secs(5)))?;
         Ok(Netlink {
             fd,
@@ -87,52 +86,52 @@ impl<M: Messages> Netlink<M> {
         })
     }
 
-    /// What to wait on for notifications.
+    /// Returns the descriptor that is readable when there are notifications.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Carries out `message` with the further `flags` (`NLM_F_CREATE` …) and waits for the
-    /// kernel's answer.
+    /// Sends `message` with the further `flags` (`NLM_F_CREATE` …) and waits for the kernel's answer.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn request(&mut self, message: M, flags: u16) -> io::Result<()> {
         self.exchange(message, flags | NLM_F_ACK, |_| {})
     }
 
-    /// Returns the one object that `message` (one of the `Get…` kind) names; `None` where this library cannot
-    /// read it.
+    /// Returns the one object that `message` (one of the `Get…` kind) names; `None` if this library cannot
+    /// parse the object.
     ///
     /// # Errors
-    /// As the kernel answers: `ENODEV` where there is no such interface.
+    /// Fails if the kernel refuses; with `ENODEV` if there is no such interface.
     pub fn get(&mut self, message: M) -> io::Result<Option<M>> {
         let mut found = None;
         self.exchange(message, NLM_F_ACK, |m| found = Some(m))?;
         Ok(found)
     }
 
-    /// Everything that matches `message` (one of the `Get…` kind). What this library cannot read
-    /// is left out.
+    /// Returns all objects that match `message` (one of the `Get…` kind). Objects that this library cannot
+    /// parse are left out.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn dump(&mut self, message: M) -> io::Result<Vec<M>> {
         let mut found = Vec::new();
         self.exchange(message, NLM_F_DUMP, |m| found.push(m))?;
         Ok(found)
     }
 
-    /// Returns whether what the last dump showed changed meanwhile, so that some of it may be missing.
+    /// Returns whether the objects changed during the last dump, so that some may be missing.
     pub fn was_interrupted(&self) -> bool {
         self.interrupted
     }
 
-    /// Reads the notifications that are there and returns whether some were lost or are not read here (then
-    /// the state is to be read anew). Bounded: what comes while this runs waits for the next call.
+    /// Reads the pending notifications, and returns whether some were lost or were not decoded; then the
+    /// caller has to read the state anew. The number of reads is bounded: whatever comes meanwhile waits for
+    /// the next call.
     ///
     /// # Errors
-    /// As `recv` gives.
+    /// Fails if `recv` does.
     pub fn drain(&mut self, mut each: impl FnMut(M)) -> io::Result<bool> {
         let mut lost = false;
         for _ in 0..64 {
@@ -146,6 +145,7 @@ impl<M: Messages> Netlink<M> {
                     lost |= seen.unread;
                 }
                 Err(Errno::AGAIN) => break,
+                // The socket's buffer ran over, so the kernel dropped notifications.
                 Err(Errno::NOBUFS) => lost = true,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -197,8 +197,8 @@ impl<M: Messages> Netlink<M> {
         Ok(len.min(self.buffer.len()))
     }
 
-    /// Calls `each` for every message of this socket's current request, or for every
-    /// notification, in the first `len` bytes of the buffer.
+    /// Calls `each` for every message of this socket's current request, or for every notification, in the
+    /// first `len` bytes of the buffer.
     fn messages(&self, len: usize, mut each: impl FnMut(NetlinkPayload<M>)) -> Seen {
         let mut seen = Seen::default();
         let mut rest = &self.buffer[..len];
@@ -216,24 +216,25 @@ impl<M: Messages> Netlink<M> {
             let sequence = word(8);
             if M::UNREAD.contains(&kind) {
                 seen.unread = true;
+            // A socket for notifications never sent a request: its sequence stays 0.
             } else if sequence == self.sequence || self.sequence == 0 {
                 match NetlinkMessage::<M>::deserialize(&rest[..message_len]) {
                     Ok(message) => each(message.payload),
                     Err(error) => tracing::debug!(%error, "netlink message not understood"),
                 }
             }
-            // Messages start on 4 bytes (NLMSG_ALIGNTO).
+            // Messages start on multiples of 4 bytes (NLMSG_ALIGNTO).
             rest = &rest[message_len.next_multiple_of(4).min(rest.len())..];
         }
         seen
     }
 }
 
-/// What there was among messages besides those that were handed on.
+/// Findings about messages besides those that were handed on.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// They are of a dump, and what it shows changed meanwhile.
+    /// The objects changed during the dump.
     interrupted: bool,
-    /// There were some that are not read here.
+    /// Some messages were not decoded.
     unread: bool,
 }

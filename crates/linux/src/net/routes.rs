@@ -16,12 +16,12 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::Netlink;
 
-/// Marks routes and rules as Braid's (`rtm_protocol`, `FRA_PROTOCOL`); not in use by any routing
-/// daemon that Linux knows.
+/// Marks routes and rules as Braid's (`rtm_protocol`, `FRA_PROTOCOL`). No routing daemon in linux/rtnetlink.h
+/// uses this number.
 pub const PROTOCOL: RouteProtocol = RouteProtocol::Other(0xb4);
-/// The main routing table.
+/// The main routing table, `RT_TABLE_MAIN`.
 pub const MAIN_TABLE: u32 = 254;
-/// Metric of the route that keeps a table from being left for the next rule.
+/// Metric of the last route of a table, which ends the look-up before the next rule is asked.
 pub const UNREACHABLE_METRIC: u32 = 9_999;
 
 /// A network interface.
@@ -33,15 +33,15 @@ pub struct Interface {
     pub name: String,
     /// Administratively up, with carrier.
     pub running: bool,
-    /// It leads to this host only.
+    /// The loopback interface, which leads to this host only.
     pub loopback: bool,
     /// MTU in bytes.
     pub mtu: u32,
-    /// What went through it.
+    /// Counters of packets.
     pub packets: Packets,
 }
 
-/// Packets through an interface since it was made.
+/// Counters of an interface's packets since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Packets {
     /// Sent.
@@ -59,30 +59,29 @@ pub struct Address {
     pub addr: IpAddr,
     /// Prefix length.
     pub prefix_len: u8,
-    /// Others are preferred to it: nothing new begins from it. It may be in doubt whether another host has
-    /// it.
+    /// The kernel does not choose the address for new connections: it is deprecated, or still unverified by
+    /// duplicate address detection.
     pub deprecated: bool,
-    /// It is a temporary one that another will replace (RFC 8981), or a further one of the same IPv4
-    /// network.
+    /// The address is temporary (RFC 8981) or, of IPv4, a further one of the same network.
     pub secondary: bool,
 }
 
-/// Where a route leads.
+/// The target of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Out of an interface, to a gateway or on the link.
     Via {
         /// Index of the interface.
         interface: u32,
-        /// The gateway; `None` on the link.
+        /// The gateway; `None` if the destination is on the link.
         gateway: Option<IpAddr>,
     },
-    /// To this host, whatever the destination is.
+    /// To this host, whatever the destination.
     Local {
         /// Index of the loopback interface.
         interface: u32,
     },
-    /// Nowhere: the sender is told.
+    /// Nowhere: the kernel tells the sender.
     Unreachable,
 }
 
@@ -93,7 +92,7 @@ pub struct Route {
     pub table: u32,
     /// Destination network.
     pub destination: IpAddr,
-    /// Its prefix length.
+    /// Prefix length of the destination.
     pub prefix_len: u8,
     /// Target.
     pub target: Target,
@@ -102,7 +101,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// A default route.
+    /// Returns a default route.
     pub fn default_of(v6: bool, table: u32, target: Target, metric: u32) -> Route {
         Route {
             table,
@@ -113,7 +112,7 @@ impl Route {
         }
     }
 
-    /// The route of a message; `None` where it has no such shape.
+    /// Returns the route of a message; `None` if it has another shape.
     fn of(message: &RouteMessage) -> Option<Route> {
         let v6 = message.header.address_family == AddressFamily::Inet6;
         let mut route = Route::default_of(v6, table_of(message), Target::Unreachable, 0);
@@ -142,7 +141,7 @@ impl Route {
         Some(route)
     }
 
-    /// Returns whether a table can have only one of the two: adding one replaces the other.
+    /// Returns whether a table can hold only one of the two: adding one replaces the other.
     pub fn replaces(&self, other: &Route) -> bool {
         let place = |r: &Route| (r.table, r.destination, r.prefix_len, r.metric);
         place(self) == place(other)
@@ -185,18 +184,18 @@ impl Route {
     }
 }
 
-/// A routing rule: look up `table` for packets that match all that is given.
+/// A routing rule: look up `table` for packets that match all fields that are set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rule {
     /// IPv6.
     pub v6: bool,
-    /// Priority; the lowest is asked first.
+    /// Priority; the kernel asks the lowest first.
     pub priority: u32,
     /// Table to look up.
     pub table: u32,
     /// Source address.
     pub from: Option<IpAddr>,
-    /// Name of the interface the packet came in by.
+    /// Name of the interface that the packet came in by.
     pub iif: Option<String>,
     /// Packet mark.
     pub mark: Option<u32>,
@@ -205,7 +204,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rule of a message; `None` where it has no such shape.
+    /// Returns the rule of a message; `None` if it has another shape.
     fn of(message: &RuleMessage) -> Option<Rule> {
         let mut rule = Rule {
             v6: message.header.family == AddressFamily::Inet6,
@@ -218,7 +217,7 @@ impl Rule {
                 RuleAttribute::Source(from) => rule.from = Some(*from),
                 RuleAttribute::Iifname(name) => rule.iif = Some(name.clone()),
                 RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
-                // The kernel says so of rules that suppress nothing.
+                // The kernel sends this value for rules that suppress nothing.
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 RuleAttribute::SuppressPrefixLen(len) => rule.suppress_prefix_len = Some(*len),
                 _ => {}
@@ -267,19 +266,19 @@ pub struct DefaultRoute {
 }
 
 impl Netlink {
-    /// All interfaces.
+    /// Returns all interfaces.
     ///
     /// # Errors
-    /// As the kernel answers; so for all functions here.
+    /// Fails if the kernel refuses, as do all functions here.
     pub fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let found = self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
         Ok(found.iter().filter_map(interface).collect())
     }
 
-    /// The interface called `name`, if there is one.
+    /// Returns the interface called `name`, if there is one.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn interface(&mut self, name: &str) -> io::Result<Option<Interface>> {
         let mut message = LinkMessage::default();
         message
@@ -287,7 +286,7 @@ impl Netlink {
             .push(LinkAttribute::IfName(name.to_owned()));
         match self.get(RouteNetlinkMessage::GetLink(message)) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            // The kernel knows alternative names too.
+            // The kernel also finds interfaces by alternative names, which configurations do not use.
             found => Ok(found?
                 .as_ref()
                 .and_then(interface)
@@ -295,10 +294,10 @@ impl Netlink {
         }
     }
 
-    /// Sets MTU and transmit queue (packets) of an interface and puts it up.
+    /// Sets MTU (bytes) and transmit queue (packets) of an interface and brings it up.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn bring_up(&mut self, index: u32, mtu: u32, txqueuelen: u32) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -311,23 +310,24 @@ impl Netlink {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// All addresses with the scope of the whole network.
+    /// Returns all addresses but loopback and link-local ones.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn addresses(&mut self) -> io::Result<Vec<Address>> {
         let found = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
         Ok(found.iter().filter_map(address).collect())
     }
 
-    /// Indices of the interfaces that traffic control looks at what comes in by, as to shape it.
+    /// Returns the indices of interfaces with a queueing discipline for incoming packets, as for shaping
+    /// them.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn shaped_on_receipt(&mut self) -> io::Result<Vec<u32>> {
         let all = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
         let found = match self.dump(all) {
-            // A kernel without traffic control.
+            // The kernel is built without traffic control.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
             found => found?,
         };
@@ -338,10 +338,10 @@ impl Netlink {
         Ok(shaped.collect())
     }
 
-    /// All routes.
+    /// Returns all routes.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn routes(&mut self) -> io::Result<Routes> {
         let mut routes = Vec::new();
         for v6 in [false, true] {
@@ -356,10 +356,10 @@ impl Netlink {
         Ok(Routes(routes))
     }
 
-    /// Adds a route, or replaces the one for the same destination and metric.
+    /// Adds a route, or replaces the one with the same destination and metric.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn replace_route(&mut self, route: &Route) -> io::Result<()> {
         self.request(
             RouteNetlinkMessage::NewRoute(route.message()),
@@ -367,10 +367,10 @@ impl Netlink {
         )
     }
 
-    /// Adds an address to an interface; nothing happens where it is there already.
+    /// Adds an address to an interface. An address that is there already is no error.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn add_address(&mut self, address: &Address) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address.addr);
@@ -389,15 +389,15 @@ impl Netlink {
     /// Removes a route, if it is there.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn delete_route(&mut self, route: &Route) -> io::Result<()> {
         gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
     }
 
-    /// Removes Braid's routes from every table for which `of_table` says so.
+    /// Removes Braid's routes from every table for which `of_table` returns true.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn delete_routes(&mut self, of_table: impl Fn(u32) -> bool) -> io::Result<()> {
         for message in self.routes()?.0 {
             if message.header.protocol == PROTOCOL && of_table(table_of(&message)) {
@@ -407,10 +407,10 @@ impl Netlink {
         Ok(())
     }
 
-    /// Adds a rule.
+    /// Adds a rule. An equal rule is an error.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn add_rule(&mut self, rule: &Rule) -> io::Result<()> {
         self.request(
             RouteNetlinkMessage::NewRule(rule.message()),
@@ -418,27 +418,27 @@ impl Netlink {
         )
     }
 
-    /// Adds a rule behind those of its priority, also where there is one like it.
+    /// Adds a rule behind those of its priority, even if there is an equal one.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn append_rule(&mut self, rule: &Rule) -> io::Result<()> {
         self.request(RouteNetlinkMessage::NewRule(rule.message()), NLM_F_CREATE)
     }
 
-    /// Removes a rule, the first where there are several like it.
+    /// Removes a rule, the first of several equal ones.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn delete_rule(&mut self, rule: &Rule) -> io::Result<()> {
         gone_is_fine(self.request(RouteNetlinkMessage::DelRule(rule.message()), 0))
     }
 
-    /// Braid's rules of every priority for which `of_priority` says so, those of one priority in the order
-    /// in which they are asked.
+    /// Returns Braid's rules of every priority for which `of_priority` returns true, those of one priority in
+    /// the order in which the kernel asks them.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<Vec<Rule>> {
         let mut rules = Vec::new();
         for message in self.rule_messages()? {
@@ -447,10 +447,10 @@ impl Netlink {
         Ok(rules)
     }
 
-    /// Removes Braid's rules of every priority for which `of_priority` says so.
+    /// Removes Braid's rules of every priority for which `of_priority` returns true.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn delete_rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<()> {
         for message in self.rule_messages()? {
             let priority = message.attributes.iter().find_map(|a| match a {
@@ -464,7 +464,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Braid's rules.
+    /// Returns Braid's rules.
     fn rule_messages(&mut self) -> io::Result<Vec<RuleMessage>> {
         let mut rules = Vec::new();
         for v6 in [false, true] {
@@ -480,20 +480,21 @@ impl Netlink {
     }
 }
 
-/// Routes for an eighth of all addresses or more stand for a default route: `0.0.0.0/1`, `2000::/3`.
+/// Longest prefix of routes that stand for a default route: an eighth of all addresses or more, as
+/// `0.0.0.0/1` and `2000::/3` do.
 const WIDE: u8 = 3;
 
-/// Returns whether routes to a network, or to networks that it is made of, are there to lead everything.
+/// Returns whether a network is so wide that routes to it replace a default route.
 pub fn stands_for_default(network: &IpNet) -> bool {
     network.prefix_len() <= WIDE
 }
 
-/// All routes, as of one look.
+/// All routes at one moment.
 #[derive(Debug, Default)]
 pub struct Routes(Vec<RouteMessage>);
 
 impl Routes {
-    /// The default routes of the main table, the preferred first.
+    /// Returns the default routes of the main table, the preferred one first.
     pub fn defaults(&self) -> Vec<DefaultRoute> {
         let mut routes = Vec::new();
         for message in self
@@ -507,9 +508,9 @@ impl Routes {
         routes
     }
 
-    /// The networks that the main table has routes to, as few as say the same. Left out are default routes,
-    /// link-local addresses, what leads out of the interface `except`, and out of `links` those that
-    /// [stand for a default route](stands_for_default).
+    /// Returns the networks that the main table has routes to, aggregated. Left out are default routes,
+    /// link-local addresses, routes out of the interface `except`, and of the routes out of `links` those
+    /// that [stand for a default route](stands_for_default).
     pub fn networks(&self, except: Option<u32>, links: &[u32]) -> Vec<IpNet> {
         let network = |message: &RouteMessage| {
             let len = message.header.destination_prefix_length;
@@ -534,7 +535,7 @@ impl Routes {
         IpNet::aggregate(&self.main().filter_map(network).collect())
     }
 
-    /// Braid's routes in every table for which `of_table` says so.
+    /// Returns Braid's routes in every table for which `of_table` returns true.
     pub fn own(&self, of_table: impl Fn(u32) -> bool) -> Vec<Route> {
         let own = self.0.iter().filter(|m| m.header.protocol == PROTOCOL);
         let routes = own.filter_map(Route::of);
@@ -553,7 +554,7 @@ pub(super) fn is_own_rule(message: &RuleMessage) -> bool {
         .contains(&RuleAttribute::Protocol(PROTOCOL))
 }
 
-/// Bits of an address: 32 or 128.
+/// Returns the bits of an address: 32 or 128.
 pub fn full_prefix(addr: IpAddr) -> u8 {
     if addr.is_ipv4() { 32 } else { 128 }
 }
@@ -613,7 +614,7 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
     let mut addr = None;
     for attribute in &message.attributes {
         match attribute {
-            // On a point-to-point link `Address` is the peer's.
+            // On a point-to-point link `Address` is the peer's address.
             AddressAttribute::Local(a) => addr = Some(*a),
             AddressAttribute::Address(a) => addr = addr.or(Some(*a)),
             _ => {}
@@ -633,19 +634,19 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
                 | AddressHeaderFlags::Tentative
                 | AddressHeaderFlags::Dadfailed,
         ),
-        // The kernel has one bit for secondary and temporary ones.
+        // The kernel has one bit for both: `IFA_F_SECONDARY` and `IFA_F_TEMPORARY` are equal.
         secondary: message.header.flags.contains(AddressHeaderFlags::Secondary),
     })
 }
 
-/// The interface of a queueing discipline for what comes in.
+/// Returns the interface of a queueing discipline for incoming packets.
 pub(super) fn on_receipt(message: &TcMessage) -> Option<u32> {
     let is_one = |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "ingress" || kind == "clsact");
     let interface = u32::try_from(message.header.index).ok()?;
     message.attributes.iter().any(is_one).then_some(interface)
 }
 
-/// The table that a route is in.
+/// Returns the table of a route.
 pub(crate) fn table_of(message: &RouteMessage) -> u32 {
     let wide = message.attributes.iter().find_map(|a| match a {
         RouteAttribute::Table(table) => Some(*table),

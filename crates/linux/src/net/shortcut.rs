@@ -1,5 +1,4 @@
-//! The short way of packets between TUN device and links: whether an instance may have it, and what it is
-//! at present.
+//! The shortcut for packets between TUN device and links: its claim by one instance, and its current rules.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,37 +14,37 @@ use super::sysctl::Sysctl;
 use super::{Result, SystemError};
 use crate::nft::{Contents, Hop, Inspector, ShortcutRules, Way};
 
-/// Ports of the engine's ends: below those that the kernel takes for connections of its own.
+/// Ports of the engine's ends: below Linux's default range of ports for its own connections (32768 to 60999).
 const PORTS: RangeInclusive<u16> = 10_000..=32_767;
 const LOCAL_PORTS: &str = "net/ipv4/ip_local_port_range";
-/// An abstract socket, of which there can be one in a network namespace.
+/// Name of an abstract socket, which only one instance in a network namespace can hold.
 const CLAIM: &[u8] = b"braid-shortcut";
 
-/// The short way of one instance.
+/// The shortcut of one instance.
 #[derive(Debug)]
 pub struct Shortcut {
     /// Held as long as the rules are in use.
     _claim: UnixListener,
     tun: String,
     servers: Vec<SocketAddr>,
-    /// What the engine takes each link's MTU for, in bytes.
+    /// The MTU that the engine assumes for each link, in bytes.
     mtus: Vec<u16>,
-    /// Whether packets of each link may take it.
+    /// For each link, true if its packets may take the shortcut.
     open: Vec<bool>,
     rules: Option<ShortcutRules>,
     /// The rules are in force.
     applied: bool,
     inspector: Inspector,
-    /// What the kernel had of them when they were loaded.
+    /// The tables' contents right after they were loaded. Any other contents mean damage.
     loaded: [Option<Contents>; 2],
 }
 
 impl Shortcut {
-    /// Claims the short way between `tun` and links with these MTUs (bytes), for packets to and from
+    /// Claims the shortcut between `tun` and links with these MTUs (bytes), for packets to and from
     /// `servers`.
     ///
     /// # Errors
-    /// Where another instance has it, or its ports may be those of others.
+    /// Fails if another instance holds the shortcut, or if the kernel may give its ports to other sockets.
     pub fn claim(tun: &str, servers: &[SocketAddr], mtus: Vec<u16>) -> Result<Shortcut> {
         if let Some(range) = shared_ports() {
             let doing = format!("have ports {} to {} alone", PORTS.start(), PORTS.end());
@@ -68,8 +67,8 @@ impl Shortcut {
         })
     }
 
-    /// Returns whether the rules were in force and are so no more, or not all of them. Then the next
-    /// [update](Self::update) loads them again.
+    /// Returns whether rules that were in force are gone or changed. Then the next [update](Self::update)
+    /// loads them again.
     pub fn is_damaged(&mut self) -> bool {
         let sound = self.look().is_ok_and(|there| there == self.loaded);
         let damaged = self.applied && !sound;
@@ -77,30 +76,31 @@ impl Shortcut {
         damaged
     }
 
-    /// What the kernel has of the rules.
+    /// Reads the tables of the rules from the kernel.
     fn look(&mut self) -> io::Result<[Option<Contents>; 2]> {
         let [first, second] = ShortcutRules::TABLES;
         let mut look = |(family, name)| self.inspector.look(family, name);
         Ok([look(first)?, look(second)?])
     }
 
-    /// The ports that the engine has to take.
+    /// Returns the ports that the engine has to take.
     pub fn ports() -> RangeInclusive<u16> {
         PORTS
     }
 
-    /// Goes on with other servers and links; the next [update](Self::update) makes rules of that.
+    /// Changes servers and links; the next [update](Self::update) changes the rules.
     pub fn change(&mut self, servers: &[SocketAddr], mtus: Vec<u16>) {
         self.servers = servers.to_vec();
         self.mtus = mtus;
     }
 
-    /// Brings the rules in line with the links, and returns those of which what goes over them may leave with
-    /// another address than before. Of this host, `own` are the addresses, and what comes in by interfaces
-    /// `shaped` may be shaped: then it passes by the rules.
+    /// Reconciles the rules with the links, and returns the links whose packets may leave with another
+    /// address than before. `own` holds the addresses of this host. Packets that come in by interfaces
+    /// `shaped` may be shaped, which would take them past the rules.
     ///
     /// # Errors
-    /// Where the system refuses. Packets are routed then, if it lets at least that be, until the next update.
+    /// Fails if the system refuses. Until the next update packets are then routed, if the rules can at least
+    /// be removed.
     pub fn update(
         &mut self,
         specs: &[LinkSpec],
@@ -108,7 +108,7 @@ impl Shortcut {
         own: &[Address],
         shaped: &[u32],
     ) -> Result<Vec<usize>> {
-        // What this host speaks to itself stays within it.
+        // Packets between this host's own addresses never leave it.
         let is_far = |s: &&SocketAddr| {
             !s.ip().is_loopback() && own.iter().all(|address| address.addr != s.ip())
         };
@@ -133,7 +133,7 @@ impl Shortcut {
         }
         self.applied = false;
         if let Err(error) = rules.apply() {
-            // By rules of another time packets would leave as those of somebody else.
+            // By outdated rules packets might leave with another host's address.
             let removed = ShortcutRules::remove();
             return Err(removed.err().unwrap_or(error));
         }
@@ -154,10 +154,10 @@ impl Shortcut {
     }
 }
 
-/// Whether packets of each link may take the short way.
+/// Returns for each link whether its packets may take the shortcut.
 fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<bool> {
     let is_open = |(spec, state): (&LinkSpec, &LinkState)| {
-        // Two links of one interface could not be told apart by what comes in.
+        // Incoming packets of two links on one interface could not be told apart.
         let same = |other: &&LinkSpec| other.interface == spec.interface;
         let in_shaped = |a: &Address| shaped.contains(&a.interface);
         specs.iter().filter(same).count() == 1 && !state.addresses.iter().any(in_shaped)
@@ -165,19 +165,19 @@ fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<b
     specs.iter().zip(states).map(is_open).collect()
 }
 
-/// Whether what comes from `inner` leaves with another address than before.
+/// Returns whether packets from `inner` leave with another address than before.
 fn readdressed(inner: IpAddr, before: Option<&ShortcutRules>, now: Option<&ShortcutRules>) -> bool {
     let ways = way_of(inner, before).zip(way_of(inner, now));
     ways.is_some_and(|(before, now)| before.public != now.public)
 }
 
-/// The way of what comes from `inner`.
+/// Returns the rule of packets from `inner`.
 fn way_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&Way> {
     rules?.ways.iter().find(|way| way.inner == inner)
 }
 
-/// The way of what comes from `inner`, which was `before`; `None` while there is none. A link that is down
-/// for a moment keeps its way, and one that has lost its address is routed, where the kernel says so.
+/// Returns the rule of packets from `inner`, which was `before`; `None` while there is none. A link that is
+/// down for a moment keeps its rule. A link without address is routed, so that the kernel reports an error.
 fn wanted(
     (interface, state, mtu): (&str, &LinkState, u16),
     inner: IpAddr,
@@ -199,7 +199,7 @@ fn wanted(
         return Some(before);
     };
     let mut hops = Vec::new();
-    // Where packets are too large, the kernel has to say so.
+    // Packets larger than the MTU are routed, so that the kernel sends the ICMP error.
     if state.mtu >= u32::from(mtu) {
         let networks = state.addresses.iter().filter(of_family).map(network);
         hops.extend(
@@ -224,17 +224,17 @@ fn wanted(
     })
 }
 
-/// The kernel's range of ports for connections of its own, where it has some of those that the engine has to
-/// take: then there is no short way.
+/// Returns the kernel's range of ports for its own connections if it overlaps the engine's ports; then there can
+/// be no shortcut.
 pub fn shared_ports() -> Option<String> {
     let range = Sysctl::current(LOCAL_PORTS)?.value;
     (!leaves_alone(&range, &PORTS)).then_some(range)
 }
 
-/// Removes the rules of an instance that was killed: of one that runs, they are its own.
+/// Removes the rules of an instance that was killed. Rules of an instance that runs stay.
 ///
 /// # Errors
-/// Where `nft` is missing or refuses.
+/// Fails if `nft` is missing or refuses.
 pub fn remove_unclaimed() -> Result<()> {
     if !ShortcutRules::exist()? {
         return Ok(());
@@ -250,7 +250,7 @@ fn claim() -> io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(CLAIM)?)
 }
 
-/// Whether `range`, two numbers, has none of `ports`.
+/// Returns whether `range`, two numbers as text, overlaps none of `ports`.
 fn leaves_alone(range: &str, ports: &RangeInclusive<u16>) -> bool {
     let mut ends = range.split_whitespace().map(str::parse::<u16>);
     match (ends.next(), ends.next()) {
@@ -259,10 +259,10 @@ fn leaves_alone(range: &str, ports: &RangeInclusive<u16>) -> bool {
     }
 }
 
-/// The address that packets leave with. Of IPv6, addresses of a site are for servers of sites alone, which
-/// counts even before RFC 6724 section 5, rule 3: from another address nothing comes back. One that others are
-/// preferred to may no longer lead anywhere, and a temporary one ends some day; best is one that the gateway has
-/// as a neighbour. Of equals, the one in use stays.
+/// Chooses the address that packets leave with. Unique local addresses of IPv6 serve servers with such
+/// addresses only: from them no answer comes back from the Internet. This counts before RFC 6724 section 5,
+/// rule 3 (avoid deprecated addresses). Then a deprecated address may lead nowhere any more, and a temporary
+/// one ends some day. The best is one in the gateway's network. Of equals, the address in use stays.
 fn source<'a>(
     addresses: impl Iterator<Item = &'a Address>,
     servers: &[SocketAddr],
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// The way of a link that had `before`, once it is in `state`.
+    /// Returns the rule of a link that had `before`, once the link is in `state`.
     fn way(before: Option<&Way>, state: &LinkState) -> Option<Way> {
         wanted(("wan", state, 1_500), ip(INNER), &[], before)
     }
@@ -336,7 +336,7 @@ mod tests {
         );
     }
 
-    /// The kernel tells the engine of a smaller MTU only where it routes.
+    /// The kernel tells the engine of a smaller MTU only for packets that it routes.
     #[test]
     fn a_link_with_a_smaller_mtu_is_routed() {
         let mut small = state(&[address("192.0.2.7", 24)]);
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(way(before.as_ref(), &LinkState::default()), None);
     }
 
-    /// What is still sent is not to leave with an address of others, and the kernel says that it cannot.
+    /// Remaining packets must not leave with another host's address, and the kernel must report an error.
     #[test]
     fn a_link_without_an_address_is_routed() {
         let before = way(None, &state(&[address("192.0.2.7", 24)])).unwrap();
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!((lost.public, lost.hops), (before.public, Vec::new()));
     }
 
-    /// Connections keep their address as long as it is as good as others.
+    /// Connections keep their address as long as no other is better.
     #[test]
     fn the_address_in_use_stays_until_another_is_preferred() {
         let (old, new) = (address("192.0.2.7", 24), address("192.0.2.77", 24));
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Also where another one was there first.
+    /// The gateway's neighbour wins even over an address in use.
     #[test]
     fn the_gateways_neighbour_is_preferred() {
         let (far, near) = (address("198.51.100.7", 24), address("192.0.2.7", 24));

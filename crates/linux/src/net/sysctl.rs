@@ -16,7 +16,7 @@ pub struct Sysctl {
 }
 
 impl Sysctl {
-    /// `value` for `key`.
+    /// Returns a setting with the value for it.
     pub fn new(key: impl Into<String>, value: impl ToString) -> Sysctl {
         Sysctl {
             key: key.into(),
@@ -24,7 +24,7 @@ impl Sysctl {
         }
     }
 
-    /// The setting as it is now; `None` where this kernel or namespace does not have it.
+    /// Returns the setting with its present value; `None` if this kernel or namespace does not have it.
     pub fn current(key: &str) -> Option<Sysctl> {
         let value = fs::read_to_string(path(key)?).ok()?;
         Some(Sysctl::new(key, value.trim()))
@@ -33,20 +33,20 @@ impl Sysctl {
     /// Puts the value in force.
     ///
     /// # Errors
-    /// As writing gives; `NotFound` where this kernel or namespace does not have the setting.
+    /// Fails if writing does; with `NotFound` if this kernel or namespace does not have the setting.
     pub fn apply(&self) -> Result<()> {
         let doing = || format!("set {} to {}", self.key, self.value);
         let path = path(&self.key)
             .ok_or_else(|| SystemError::other(doing(), "not a setting of the network"))?;
-        // Not truncated: for that Landlock wants a right of its own, which box and server give up.
+        // Opened without truncation: Landlock has a right of its own for that, which box and server give up.
         let file = fs::OpenOptions::new().write(true).open(path);
         let written = file.and_then(|mut file| file.write_all(self.value.as_bytes()));
         written.map_err(SystemError::doing(doing()))
     }
 }
 
-/// Of `wanted`, the settings that are not in force yet, each with the one in force before it.
-/// Settings that this kernel or namespace does not have are left out.
+/// Returns the settings of `wanted` that are not in force, each as a pair of old and new. Settings that this
+/// kernel or namespace does not have are left out.
 pub fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Sysctl)> {
     let pairs = wanted.iter().filter_map(|new| {
         let old = Sysctl::current(&new.key)?;
@@ -55,7 +55,8 @@ pub fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Sysctl)> {
     pairs.collect()
 }
 
-/// Interface names may hold almost any character; none may lead out of the tree.
+/// Returns the file of a setting. Interface names may hold almost any character; none may lead out of the
+/// tree.
 fn path(key: &str) -> Option<PathBuf> {
     let sane =
         key.starts_with("net/") && key.split('/').all(|part| part != ".." && !part.is_empty());

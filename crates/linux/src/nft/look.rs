@@ -1,13 +1,13 @@
-//! Questions of a check to nftables, and the rules that a check needs itself.
+//! Queries of a check to nftables, and the rules that a check itself needs.
 
 use std::fmt::Write as _;
 
 use super::{List, remove_tables, run_nft, run_script};
 use crate::net::{Identity, Result};
 
-/// The tables of instances begin so.
+/// Prefix of the names of all instances' tables.
 const PREFIX: &str = "braid_";
-/// Rules of each kind that box and server need, for a table that is never made.
+/// Rules of each kind that box and server need, for a dry run: the table is never made.
 const NEEDED: &str = "table inet braid_check_dry {
     chain prerouting { type filter hook prerouting priority mangle; policy accept;
         meta l4proto tcp ct state new fib daddr type unicast \\
@@ -22,10 +22,10 @@ const NEEDED: &str = "table inet braid_check_dry {
 }
 ";
 
-/// Has the kernel look at rules such as box and server need, without putting any in force.
+/// Has the kernel verify rules as box and server need them, without putting any in force.
 ///
 /// # Errors
-/// Where `nft` is missing (`NotFound`), is not permitted, or refuses.
+/// Fails if `nft` is missing (`NotFound`), is not permitted, or refuses.
 pub fn try_rules() -> Result<()> {
     run_nft(&["-c", "-f", "-"], NEEDED).map(drop)
 }
@@ -33,15 +33,15 @@ pub fn try_rules() -> Result<()> {
 /// Runs `nft` to see that it is there.
 ///
 /// # Errors
-/// Where it is missing (`NotFound`) or does not run.
+/// Fails if it is missing (`NotFound`) or does not run.
 pub fn find() -> Result<()> {
     run_nft(&["--version"], "").map(drop)
 }
 
-/// The tables of all instances of this network namespace, by name, as text.
+/// Returns the tables of all instances of this network namespace: name and text.
 ///
 /// # Errors
-/// Where `nft` is missing, is not permitted, or refuses.
+/// Fails if `nft` is missing, is not permitted, or refuses.
 pub fn instances() -> Result<Vec<(String, String)>> {
     let list = run_nft(&["list", "tables", "inet"], "")?;
     let names = list
@@ -49,17 +49,18 @@ pub fn instances() -> Result<Vec<(String, String)>> {
         .filter_map(|line| line.strip_prefix("table inet "));
     let ours = names.filter(|name| name.starts_with(PREFIX));
     let table = |name: &str| {
-        // One that went meanwhile is none.
+        // A table may have gone since it was listed.
         let rules = run_nft(&["list", "table", "inet", name], "").unwrap_or_default();
         (name.to_owned(), rules)
     };
     Ok(ours.map(table).collect())
 }
 
-/// Keeps packets to these TCP ports from this host's own sockets, until [`super::remove`].
+/// Keeps packets to these TCP ports from this host's own sockets until [`super::remove`], so that the kernel
+/// does not reset the check's connections.
 ///
 /// # Errors
-/// Where `nft` is missing or refuses.
+/// Fails if `nft` is missing or refuses.
 pub fn keep_from_sockets(identity: &Identity, ports: &[u16]) -> Result<()> {
     let table = identity.nft_table();
     let mut script = format!("table inet {table} {{\n");

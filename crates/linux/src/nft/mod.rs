@@ -1,8 +1,8 @@
 //! Packet filter rules: one nftables table per instance, replaced as a whole.
 //!
-//! The table also keeps, in a chain that is never run, the kernel settings that were in force
-//! before ([`Ruleset::record`]). So the record lives in the network namespace it is about, and
-//! outlives a killed process.
+//! The table also records the kernel settings that were in force before ([`Ruleset::record`]), in a chain
+//! that no hook runs. So the record lives in the network namespace that it describes, and outlives a killed
+//! process.
 
 mod look;
 mod shortcut;
@@ -33,42 +33,42 @@ const MP_JOIN: u8 = 1;
 /// The rules of a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxRules {
-    /// Interfaces of the local network; where there are none, nothing is intercepted.
+    /// Interfaces of the local network; without any, nothing is intercepted.
     pub lan: Vec<String>,
-    /// Interfaces of the access links by their places; empty where a place has none.
+    /// Interfaces of the access links by their index; empty at an unused index.
     pub links: Vec<String>,
     /// The TUN device.
     pub tun: String,
     /// Port of the listeners on 127.0.0.1 and `::1` that take intercepted connections.
     pub intercept_port: u16,
-    /// Whether IPv6 is intercepted too.
+    /// True if IPv6 is intercepted too.
     pub intercept_v6: bool,
-    /// The address families of destinations whose connections are intercepted; those of the other are refused,
-    /// so that programs use the one that is left.
+    /// The address families in which servers reach destinations. Connections of the other family are refused,
+    /// so that programs use the one that works.
     pub families: Families,
     /// Destinations that are only forwarded.
     pub bypass: Vec<IpNet>,
-    /// Networks that this host's routing table reaches, which are only forwarded too.
+    /// Networks that this host's routing table reaches, which are forwarded too.
     pub reached: Vec<IpNet>,
-    /// Where the engine's peers listen.
+    /// The addresses at which the engine's peers listen.
     pub servers: Vec<SocketAddr>,
-    /// Ports that are the engine's alone towards the servers ([`ShortcutRules::ports`]); `None` where it
-    /// shares them with everybody.
+    /// Ports that only the engine uses towards the servers ([`ShortcutRules::ports`]); `None` if it shares
+    /// them with other sockets.
     pub ports: Option<RangeInclusive<u16>>,
-    /// Addresses of this host's own that the local network alone may connect to.
+    /// Addresses of this host that only the local network may connect to.
     pub private: Vec<SocketAddr>,
-    /// QUIC.
+    /// The treatment of QUIC.
     pub quic: Quic,
-    /// Hosts that speak MPTCP.
+    /// The treatment of hosts that speak MPTCP.
     pub mptcp_hosts: MptcpHosts,
 }
 
-/// An address at which a server is reached, and the address behind the TUN that stands for it.
+/// An address at which a server is reached, and its counterpart behind the TUN device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// Address and port that peers connect to.
     pub public: SocketAddr,
-    /// Address behind the TUN, of the same family.
+    /// Address behind the TUN device, of the same family.
     pub inner: IpAddr,
 }
 
@@ -77,16 +77,16 @@ pub struct Mapping {
 pub struct ServerRules {
     /// The TUN device.
     pub tun: String,
-    /// Addresses.
+    /// The server's addresses.
     pub mappings: Vec<Mapping>,
 }
 
-/// What an instance's table holds.
+/// The contents of an instance's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rules {
-    /// Of a box.
+    /// The rules of a box.
     Box(BoxRules),
-    /// Of a server.
+    /// The rules of a server.
     Server(ServerRules),
 }
 
@@ -95,7 +95,7 @@ pub enum Rules {
 pub struct Ruleset {
     /// Rules.
     pub rules: Rules,
-    /// Settings to put back in force in the end.
+    /// Settings to restore at the end.
     pub record: Vec<Sysctl>,
 }
 
@@ -106,13 +106,14 @@ impl Ruleset {
     /// Puts the table in force, in place of an earlier one of this instance, in one step.
     ///
     /// # Errors
-    /// Where `nft` is missing or refuses; nothing changed then.
+    /// Fails if `nft` is missing or refuses; nothing changed then.
     pub fn apply(&self, identity: &Identity) -> Result<()> {
         run_script(&self.script(identity)?)
     }
 
-    /// The nftables script.
+    /// Returns the nftables script.
     fn script(&self, identity: &Identity) -> Result<String> {
+        // The first line makes the table if it is missing, since deleting a missing table fails.
         let table = identity.nft_table();
         let mut out =
             format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
@@ -134,12 +135,12 @@ impl Ruleset {
     }
 }
 
-/// Keeps `record` in the instance's table and touches nothing else there: the rules of an instance that was
-/// killed stay in force until [`Ruleset::apply`] puts others in their place. `tracks` has the kernel load
-/// connection tracking, whose settings exist only then.
+/// Writes `record` into the instance's table and changes nothing else there: the rules of an instance that
+/// was killed stay in force until [`Ruleset::apply`] replaces them. `tracks` makes the kernel load connection
+/// tracking, without which its settings do not exist.
 ///
 /// # Errors
-/// Where `nft` is missing or refuses.
+/// Fails if `nft` is missing or refuses.
 pub fn keep_record(identity: &Identity, record: &[Sysctl], tracks: bool) -> Result<()> {
     let table = identity.nft_table();
     let mut script = format!("add table inet {table}\n");
@@ -182,13 +183,13 @@ impl BoxRules {
         self.emit_masquerade(out)
     }
 
-    /// Interfaces of the links that there are.
+    /// Returns the interfaces of the links.
     fn interfaces(&self) -> Vec<String> {
         let links = self.links.iter().filter(|link| !link.is_empty());
         links.cloned().collect()
     }
 
-    /// Who else speaks to a server gets a port beyond those of the engine.
+    /// Emits the masquerading. Other connections to a server get ports beyond the engine's.
     fn emit_masquerade(&self, out: &mut String) -> fmt::Result {
         let interfaces = self.interfaces();
         let links = Names(&interfaces);
@@ -234,17 +235,18 @@ impl BoxRules {
         Ok(())
     }
 
-    /// Only SYNs are offered to the listeners: `tproxy` looks for a listener where there is no
-    /// connection, so any other packet of a connection that is merely forwarded would end there
-    /// and be reset. Where nothing listens, the rule ends before it sets the mark and the packet
-    /// is forwarded. A SYN that was forwarded once is so again when it is repeated: connection
-    /// tracking has its entry, and what follows would be translated and leave by it. What began
-    /// over a link is marked for the routing rule that keeps it there. An MP_JOIN belongs
-    /// to a connection that was not taken in, whatever is done with new ones.
+    /// Emits the chain that intercepts connections.
     ///
-    /// Connections of a family that no server reaches are refused by the same lookup of a listener, so that
-    /// they too are forwarded where nothing listens. They are refused by RST: the kernel sends few ICMP errors
-    /// to one host (`icmp.ratelimit`), and TCP may go on after them until its next SYN.
+    /// Only SYNs are offered to the listeners: `tproxy` looks for a listener if there is no connection, so it
+    /// would take any other packet of a forwarded connection, and the kernel would reset it. If nothing
+    /// listens, the rule ends before it sets the mark and the packet is forwarded. The retransmission of a
+    /// forwarded SYN is forwarded too: connection tracking has an entry by then, so later packets would be
+    /// translated by it. Connections that began over a link carry its mark, for the routing rule that keeps
+    /// them there. An MP_JOIN belongs to a connection that was not intercepted, whatever happens to new ones.
+    ///
+    /// Connections of a family that no server reaches are refused by the same look-up of a listener, so that
+    /// they too are forwarded if nothing listens. They are refused by RST: the kernel limits ICMP errors to
+    /// one host (`icmp.ratelimit`), and after one TCP may go on until its next SYN.
     fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -307,7 +309,8 @@ impl BoxRules {
             )?;
         }
         if self.quic == Quic::Reject {
-            // Browsers then use TCP, which is joined; in vain where TCP is only forwarded too.
+            // Browsers then use TCP, which is aggregated. Bypassed destinations keep QUIC, since their TCP is
+            // only forwarded.
             writeln!(
                 out,
                 "ip daddr @bypass4 accept
@@ -319,11 +322,13 @@ impl BoxRules {
         writeln!(out, "}}")
     }
 
-    /// Address translation forgets a link's connections when the link goes down. What the server
-    /// still sends must not reach this host's own TCP then: it would reset the subflow. A server may
-    /// have announced further addresses, which are reached at the same port: from there nothing
-    /// comes in that belongs to no connection of this host's own. And a packet for an address of the
-    /// local network may come in by a link.
+    /// Emits the chain that protects this host's own TCP.
+    ///
+    /// Address translation forgets a link's connections when the link goes down. Later segments of the server
+    /// must not reach this host's own TCP, which would reset the subflow. A server may have announced further
+    /// addresses with the same port: segments from there are dropped if they belong to no connection of this
+    /// host. Private addresses are guarded here too, since a packet for an address of the local network may
+    /// come in by a link.
     fn emit_input(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -362,9 +367,9 @@ impl BoxRules {
 }
 
 impl ServerRules {
-    /// Without connection tracking: a flood of SYNs must not fill its table before the engine's
-    /// own defence sees them. The source is rewritten after routing, since a packet that comes in
-    /// from an address of this host is refused.
+    /// Emits the translation between public addresses and the TUN device, without connection tracking: a
+    /// flood of SYNs must not fill its table before the engine's own defence sees them. The source is
+    /// rewritten after routing, since the kernel refuses an incoming packet from one of its own addresses.
     fn emit(&self, out: &mut String) -> fmt::Result {
         let tun = Quoted(&self.tun);
         writeln!(
@@ -405,10 +410,10 @@ impl ServerRules {
     }
 }
 
-/// The settings that an earlier instance of this name recorded; empty where there was none.
+/// Returns the settings that an earlier instance of this name recorded; none if there was no such instance.
 ///
 /// # Errors
-/// Where `nft` is missing.
+/// Fails if `nft` is missing.
 pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
     let listing = match run_nft(
         &["-j", "list", "chain", "inet", &identity.nft_table(), RECORD],
@@ -416,7 +421,7 @@ pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
     ) {
         Ok(listing) => listing,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
-        // No such table.
+        // There is no such table.
         Err(_) => return Ok(Vec::new()),
     };
     Ok(parse_record(&listing))
@@ -425,12 +430,12 @@ pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
 /// Removes the instance's table, if there is one.
 ///
 /// # Errors
-/// Where `nft` is missing or refuses.
+/// Fails if `nft` is missing or refuses.
 pub fn remove(identity: &Identity) -> Result<()> {
     remove_tables(&[("inet", &identity.nft_table())])
 }
 
-/// Removes tables, each given by its family and name, where they are there.
+/// Removes tables, each given by its family and name, if they exist.
 fn remove_tables(tables: &[(&str, &str)]) -> Result<()> {
     let remove = |(family, name)| format!("table {family} {name}\ndelete table {family} {name}\n");
     run_script(&tables.iter().copied().map(remove).collect::<String>())
@@ -478,8 +483,8 @@ fn run_nft(args: &[&str], script: &str) -> Result<String> {
     ))
 }
 
-/// Matches ICMP errors about TCP segments from `source` and one of `ports`, by the packet that they
-/// quote: first source address and protocol of its IP header, which has no options, then the port.
+/// Returns a match for ICMP errors about TCP segments from `source` and one of `ports`. It looks at the
+/// packet that they quote: source address and protocol of its IP header, which has no options, then the port.
 fn quoting(source: IpAddr, ports: &str) -> String {
     match source {
         IpAddr::V4(source) => format!(
@@ -499,8 +504,7 @@ fn ip_keyword(addr: IpAddr) -> &'static str {
     if addr.is_ipv4() { "ip" } else { "ip6" }
 }
 
-/// A string in quotes. nft has no escapes, so one that holds a quote cannot be written; it ends
-/// the formatting with an error.
+/// A string in quotes. nft has no escapes, so a string that holds a quote ends the formatting with an error.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -586,8 +590,8 @@ mod tests {
         ruleset.script(&Identity::of_tun("t")).unwrap()
     }
 
-    /// What a server still sends from an address that it announced is not reset by the box's own
-    /// TCP, and connections of the box's own to other hosts at that port are left alone.
+    /// Segments from an address that a server announced are not reset by the box's own TCP; the box's own
+    /// connections to other hosts at that port are left alone.
     #[test]
     fn announced_addresses_of_servers_are_covered_by_their_port() {
         let at = |n| SocketAddr::from(([192, 0, 2, n], 4433));
@@ -608,7 +612,7 @@ mod tests {
         assert_eq!(elements, "elements = { 192.0.2.0/24, 10.0.0.0/8 }");
     }
 
-    /// Its connection is forwarded too: the far end would know of no such token.
+    /// The connection is forwarded too: the server would not know the token of the join.
     #[test]
     fn what_joins_a_connection_of_a_host_is_forwarded_before_any_listener_is_asked() {
         for (mptcp_hosts, forwarded) in [
@@ -625,7 +629,7 @@ mod tests {
         }
     }
 
-    /// Bypassed destinations have returned before, and where nothing listens `tproxy` ends the rule.
+    /// Bypassed destinations have returned before. If nothing listens, `tproxy` ends the rule.
     #[test]
     fn connections_of_a_family_that_is_not_reached_are_refused() {
         let families = Families {

@@ -1,10 +1,10 @@
-//! Rules by which a box's packets to and from its servers go between TUN device and link without
-//! routing, connection tracking and the chains of others.
+//! Rules that move a box's packets to and from its servers between TUN device and link without routing,
+//! connection tracking and the chains of other programs.
 //!
-//! Translation is stateless. What comes in by the TUN device is sent on to the next hop, and what comes
-//! in by a link to the TUN device, each before anything else of the kernel sees it. The same translation
-//! stands on the ordinary way too, which takes what passes by the first rules: fragments, tagged
-//! frames, and packets of a link whose next hop is not known.
+//! Translation is stateless. Packets from the TUN device go straight to the next hop, and packets from a link
+//! to the TUN device, each before the rest of the kernel sees them. The same translation stands on the routed
+//! way, for packets that these rules leave out: fragments, tagged frames, and packets of a link without a
+//! known next hop.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -18,44 +18,45 @@ use super::watch::Family;
 use super::{List, Quoted, ip_keyword, quoting, remove_tables, run_nft, run_script};
 use crate::net::{Result, SystemError};
 
-/// The tables, of families `netdev` and `inet`. One instance of a network namespace has them, whatever
-/// it is called, for only one can tell its packets by their ports.
+/// Name of the tables, of families `netdev` and `inet`. It is the same for all instances: only one in a
+/// network namespace can tell its packets by their ports.
 const TABLE: &str = "braid-shortcut";
 
-/// The rules.
+/// The rules of the shortcut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShortcutRules {
     /// The TUN device.
     pub tun: String,
-    /// Ports of the engine's ends that nobody else uses towards these servers.
+    /// Ports of the engine's ends that no other socket uses towards these servers.
     pub ports: RangeInclusive<u16>,
-    /// Where the engine's peers listen; none of them an address of this host.
+    /// The addresses at which the engine's peers listen. None is an address of this host.
     pub servers: Vec<SocketAddr>,
-    /// Links.
+    /// The links, by address family.
     pub ways: Vec<Way>,
 }
 
 /// A link in one address family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
-    /// Name of the interface, which exists.
+    /// Name of the interface, which must exist.
     pub interface: String,
-    /// Its index: another interface of the same name takes new rules.
+    /// Index of the interface. A new interface of the same name has another index, which makes the rules
+    /// differ.
     pub index: u32,
     /// The address behind the TUN device.
     pub inner: IpAddr,
-    /// The address of the interface that stands for it.
+    /// The address of the interface that replaces the inner one on the link.
     pub public: IpAddr,
-    /// Next hops, the first that is for a destination counts. What has none is routed.
+    /// Next hops; the first whose network matches is used. Packets without one are routed.
     pub hops: Vec<Hop>,
 }
 
 /// A next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hop {
-    /// The network that is reached by it; `None` for all.
+    /// The network that the hop reaches; `None` for all destinations.
     pub network: Option<IpNet>,
-    /// The gateway; `None` where the destination is the next hop itself.
+    /// The gateway; `None` if the destination is the next hop itself.
     pub gateway: Option<IpAddr>,
 }
 
@@ -66,7 +67,7 @@ impl ShortcutRules {
     /// Puts the rules in force, in place of earlier ones, in one step.
     ///
     /// # Errors
-    /// Where `nft` is missing or refuses, as where the kernel cannot do it; nothing changed then.
+    /// Fails if `nft` is missing or refuses, as on kernels without these features; nothing changed then.
     pub fn apply(&self) -> Result<()> {
         let script = self.script().map_err(|_| {
             SystemError::other("write the nftables rules", "a name cannot be quoted")
@@ -74,20 +75,20 @@ impl ShortcutRules {
         run_script(&script)
     }
 
-    /// Whether there are rules of anybody's.
+    /// Returns whether any instance has rules.
     ///
     /// # Errors
-    /// Where `nft` is missing or refuses.
+    /// Fails if `nft` is missing or refuses.
     pub fn exist() -> Result<bool> {
         let tables = run_nft(&["list", "tables"], "")?;
         let mut names = tables.split_whitespace();
         Ok(names.any(|name| name == TABLE))
     }
 
-    /// Removes the rules of whoever had them last.
+    /// Removes the rules, whichever instance loaded them.
     ///
     /// # Errors
-    /// Where `nft` is missing or refuses.
+    /// Fails if `nft` is missing or refuses.
     pub fn remove() -> Result<()> {
         remove_tables(&[("netdev", TABLE), ("inet", TABLE)])
     }
@@ -146,12 +147,14 @@ impl ShortcutRules {
                 writeln!(out, " device {interface}")?;
             }
             if !way.hops.is_empty() {
-                // The interface has just vanished: no other may take it by this address.
+                // Reached only if the interface has just vanished. The packet must not be routed out of
+                // another one with this address.
                 writeln!(out, "{ip} saddr {public} drop")?;
             }
         }
         if self.ways.iter().all(|way| way.hops.is_empty()) {
-            // Matches nothing, but is refused at once where the kernel cannot do what is wanted later.
+            // Matches nothing. A kernel that lacks `fwd` refuses the rules now, not only when a link comes
+            // up.
             writeln!(out, "meta length 0 fwd to {tun}")?;
         }
         writeln!(out, "}}")
@@ -168,10 +171,11 @@ impl ShortcutRules {
                 "chain in{n} {{ type filter hook ingress device {} priority filter; policy accept;",
                 Quoted(interface)
             )?;
-            // The TUN device would put the tag, as that of priorities in the untagged network, into the packet.
+            // The TUN device would put the tag of a priority-tagged frame into the packet.
             writeln!(out, "@ll,96,16 {{ 0x8100, 0x88a8 }} accept")?;
             for way in ways {
                 let (ip, inner) = (way.ip(), way.inner);
+                // Fragments have no ports to match, so the kernel reassembles them on the routed way.
                 let whole = match inner {
                     IpAddr::V4(_) => "ip frag-off & 0x3fff == 0",
                     IpAddr::V6(_) => "exthdr frag missing",
@@ -230,7 +234,8 @@ impl ShortcutRules {
         writeln!(out, "}}")
     }
 
-    /// Matches what servers send to the engine's end of a way, and ICMP errors about what it sent to them.
+    /// Returns matches for segments from servers to the engine's end of a link, and for ICMP errors about
+    /// segments that it sent.
     fn inward(&self, way: &Way) -> Vec<String> {
         let (ip, public, servers) = (way.ip(), way.public, servers(way.is_v6()));
         let ports = format!("{}-{}", self.ports.start(), self.ports.end());
@@ -255,7 +260,7 @@ impl Way {
         ip_keyword(self.inner)
     }
 
-    /// Matches what the engine's end of the way sends to servers.
+    /// Returns a match for segments from the engine's end of the link to servers.
     fn outward(&self) -> String {
         let (ip, inner, servers) = (self.ip(), self.inner, servers(self.is_v6()));
         format!("{ip} saddr {inner} {ip} daddr . tcp dport @{servers}")
@@ -266,8 +271,8 @@ fn servers(v6: bool) -> &'static str {
     if v6 { "servers6" } else { "servers4" }
 }
 
-/// Matches ICMP errors about TCP segments to `server`, by the packet that they quote: destination address
-/// of its IP header, which has no options, then the port.
+/// Returns a match for ICMP errors about TCP segments to `server`. It looks at the packet that they quote:
+/// destination address of its IP header, which has no options, then the port.
 fn quoted_destination(server: SocketAddr) -> String {
     let port = server.port();
     match server.ip() {
@@ -326,7 +331,7 @@ mod tests {
         );
     }
 
-    /// What has no next hop is routed, and translated there.
+    /// A link without next hops is routed, and translated on the routed way.
     #[test]
     fn without_a_next_hop_packets_are_translated_only() {
         let mut rules = rules();

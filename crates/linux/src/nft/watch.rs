@@ -1,7 +1,7 @@
-//! What the kernel has of tables, and who changes them.
+//! The kernel's contents of tables, and the processes that change them.
 //!
-//! `nft` is run to load rules, never to look at them: another program may change its own tables many times a
-//! second, and each change is told to everybody who listens.
+//! `nft` is run to load rules, never to read them: another program may change its own tables many times a
+//! second, and the kernel notifies every listener of each change.
 
 use std::fmt;
 use std::io;
@@ -29,14 +29,14 @@ const SET: u16 = 2;
 const ELEMENTS: u16 = 3;
 /// `NFT_MSG_NEWGEN`, which ends the notifications of a transaction.
 const NEW_GENERATION: u8 = 15;
-/// `NFTA_GEN_PROC_PID` and `NFTA_GEN_PROC_NAME`: who made the transaction.
+/// `NFTA_GEN_PROC_PID` and `NFTA_GEN_PROC_NAME`: the process that made the transaction.
 const PROCESS_ID: u16 = 2;
 const PROCESS_NAME: u16 = 3;
-/// The kernel is asked again at most this often where somebody changes the rules meanwhile.
+/// Attempts to read a table while other programs change rules meanwhile.
 const MAX_LOOKS: usize = 3;
 
-/// What is asked for: the kind of the request (`NFT_MSG_GET…`), and the attributes that count. Others, such
-/// as handles and counts of uses, differ from one load of the same rules to the next.
+/// The objects of a table: the kind of the request (`NFT_MSG_GET…`) and the attributes that are compared.
+/// Others, for example handles and use counts, differ from one load of the same rules to the next.
 const PARTS: [(u8, &[u16]); 3] = [
     // NFT_MSG_GETTABLE: name, flags.
     (1, &[1, 2]),
@@ -55,7 +55,7 @@ const GET_ELEMENTS: u8 = 13;
 pub enum Family {
     /// IPv4 and IPv6.
     Inet = 1,
-    /// Ingress of devices.
+    /// Ingress hooks of devices.
     Netdev = 5,
 }
 
@@ -72,7 +72,7 @@ impl Message {
     fn get(kind: u8, family: Family, names: &[(u16, &str)]) -> Self {
         let mut attributes = Vec::new();
         for (kind, name) in names {
-            // Length and type, the name with the zero that ends it, and what fills up 4 bytes.
+            // Length and type, the name with its terminating zero, and padding to 4 bytes.
             let len = u16::try_from(4 + name.len() + 1).unwrap_or(u16::MAX);
             attributes.extend(len.to_ne_bytes());
             attributes.extend(kind.to_ne_bytes());
@@ -91,7 +91,7 @@ impl Message {
         find(&self.attributes, kind)
     }
 
-    /// The name in an attribute.
+    /// Returns the name in an attribute.
     fn name(&self, kind: u16) -> Option<&str> {
         let bytes = self.attribute(kind)?;
         std::str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()
@@ -101,7 +101,7 @@ impl Message {
         self.family == family as u8 && self.name(TABLE) == Some(table)
     }
 
-    /// The message's kind and the attributes that count.
+    /// Returns the message's kind and its attributes of the kinds `counting`.
     fn part(&self, counting: &[u16]) -> Vec<u8> {
         let mut part = vec![self.kind];
         for kind in counting {
@@ -115,12 +115,12 @@ impl Message {
     }
 }
 
-/// The value of the first attribute of a kind.
+/// Returns the value of the first attribute of a kind.
 fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     values(attributes).find_map(|(found, value)| (found == kind).then_some(value))
 }
 
-/// Attributes with their kinds, as far as they can be read.
+/// Returns attributes with their kinds, up to the first that is malformed.
 fn values(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let all = NlasIterator::new(attributes).map_while(Result::ok);
     all.filter_map(|nla| {
@@ -164,11 +164,11 @@ impl NetlinkDeserializable for Message {
     }
 }
 
-/// What a table holds, in a form that is the same whenever the same rules were loaded.
+/// The contents of a table. They are equal whenever the same rules were loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents(Vec<Vec<u8>>);
 
-/// Looks at tables.
+/// A socket that reads tables.
 #[derive(Debug)]
 pub struct Inspector(Netlink<Message>);
 
@@ -176,20 +176,20 @@ impl Inspector {
     /// Opens a socket to ask the kernel.
     ///
     /// # Errors
-    /// As the system answers.
+    /// Fails if the system refuses.
     pub fn open() -> io::Result<Self> {
         Netlink::requests().map(Inspector)
     }
 
-    /// Returns what a table holds; `None` where there is none of this name.
+    /// Returns the contents of a table; `None` if there is no such table.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// Fails if the kernel refuses.
     pub fn look(&mut self, family: Family, table: &str) -> io::Result<Option<Contents>> {
         let mut looks = 1;
         loop {
             match self.look_once(family, table) {
-                // Somebody changes the rules: what was in the list a moment ago is gone.
+                // Another program changes rules: an object that was listed a moment ago is gone.
                 Err(error)
                     if looks < MAX_LOOKS
                         && matches!(
@@ -224,7 +224,7 @@ impl Inspector {
             let lists = found.iter().filter_map(|list| list.attribute(ELEMENTS));
             let elements = lists.flat_map(values).map(|(_, value)| value.to_vec());
             let mut elements: Vec<_> = elements.collect();
-            // Those of a hash table come in the order of its buckets.
+            // A hash table lists its elements in the order of its buckets.
             elements.sort_unstable();
             parts.append(&mut elements);
         }
@@ -245,12 +245,12 @@ impl Inspector {
     }
 }
 
-/// Somebody who changed rules.
+/// A process that changed rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Culprit {
     /// Name of the process.
     pub name: String,
-    /// Its id.
+    /// Id of the process.
     pub pid: u32,
 }
 
@@ -260,7 +260,7 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Hears of changes to some tables.
+/// A listener for changes to some tables.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Netlink<Message>,
@@ -272,7 +272,7 @@ impl Monitor {
     /// Listens for changes of `tables` from now on.
     ///
     /// # Errors
-    /// As the system answers.
+    /// Fails if the system refuses.
     pub fn open(tables: Vec<(Family, String)>) -> io::Result<Self> {
         Ok(Monitor {
             socket: Netlink::subscribe(GROUP)?,
@@ -281,12 +281,12 @@ impl Monitor {
         })
     }
 
-    /// What to wait on for news.
+    /// Returns the descriptor that is readable when there is news.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
 
-    /// Takes the news off the socket and returns whether somebody, be it this process, may have changed one
+    /// Takes the news off the socket and returns whether any process, this one included, may have changed one
     /// of the tables.
     pub fn has_news(&mut self) -> bool {
         let mut heard = false;
@@ -302,11 +302,11 @@ impl Monitor {
                 (heard, concerned) = (true, true);
             }
         });
-        // Where notifications cannot be read, the rules are to be read instead.
+        // If notifications cannot be read, only the rules themselves tell what changed.
         heard || lost.unwrap_or(true)
     }
 
-    /// Who changed one of the tables last.
+    /// Returns the process that last changed one of the tables.
     pub fn last(&self) -> Option<&Culprit> {
         self.last.as_ref()
     }

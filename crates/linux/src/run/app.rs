@@ -1,4 +1,4 @@
-//! Applications on the engine without a proxy around them: peers for tests and benchmarks.
+//! Applications on the engine without a proxy: peers for tests and benchmarks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -18,26 +18,26 @@ use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
-/// Where an application's connections lead.
+/// The role of an application in opening connections.
 #[derive(Debug, Clone)]
 pub enum Role {
-    /// To servers, over access links.
+    /// Connects to servers over access links.
     Connect {
         /// Links, in order of preference.
         links: Vec<LinkConfig>,
         /// Servers.
         servers: Vec<SocketAddr>,
     },
-    /// In, at addresses of this machine.
+    /// Accepts connections at addresses of this machine.
     Listen {
         /// Addresses.
         addresses: Vec<IpAddr>,
         /// TCP port.
         port: u16,
-        /// Peers come in by any interface, not only by the one that carries the address, and answers
-        /// go where the main routing table says.
+        /// Peers come in by any interface, not only by the one that has the address, and the main routing
+        /// table routes the answers.
         anywhere: bool,
-        /// Peers are told of the addresses they did not come to.
+        /// Peers are told of the addresses that they did not connect to.
         announce: bool,
     },
 }
@@ -51,15 +51,15 @@ pub struct AppConfig {
     pub engine: Config,
     /// Name of the strategy of accepted connections.
     pub strategy: String,
-    /// What it does.
+    /// The role.
     pub role: Role,
 }
 
-/// Runs an application until `stop` is readable or `finished` says so after a turn of the loop,
-/// and returns it with what went through the device. `start` makes it once the paths are set up.
+/// Runs an application until `stop` is readable, or until `finished` returns true after a turn of the loop.
+/// Returns it with the counters of the device. `start` creates it once the paths are set up.
 ///
 /// # Errors
-/// Where the system refuses what is needed; everything is put back then.
+/// Fails if the system refuses something; everything is restored then.
 pub fn run_app<C: Core>(
     config: &AppConfig,
     start: impl FnOnce(Instant, &mut Stack) -> C,
@@ -102,7 +102,7 @@ pub fn run_app<C: Core>(
     })?;
     let counters = driver.counters();
     let Driver { core, host, .. } = driver;
-    // Not before nobody has the shortcut any more.
+    // The shortcut is dropped before the guard, which cleans up everything that is no longer in use.
     drop((host, guard));
     Ok((core, counters))
 }

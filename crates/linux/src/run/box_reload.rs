@@ -1,4 +1,4 @@
-//! A configuration of a box that was read again.
+//! Reloading the configuration of a box.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use super::reload;
 use crate::driver::Context;
 use crate::net::{Result, SystemError};
 
-/// How long what a link has is kept after it was taken out of the configuration: the ends of its subflows
-/// go out over it, and are answered.
+/// Grace period in which a removed link keeps its path and routes, so that its subflows' ends are sent over
+/// it and answered.
 const LEAVING_TIME: Duration = Duration::from_secs(3);
 
 impl BoxHost<'_> {
-    /// Goes on with what was read, if it is a configuration that the system takes.
+    /// Takes over configurations that were read again, if the system accepts them.
     pub(super) fn take_over(&mut self, context: &mut Context<'_, BoxCore>) {
         while let Some((read, asker)) = self.reload.as_ref().and_then(|again| again.next()) {
             let outcome = read.map_err(|error| reload::refuse(&error));
@@ -45,7 +45,7 @@ impl BoxHost<'_> {
         }
     }
 
-    /// Goes on with `config`. What the system may refuse comes first, and is put back where it does.
+    /// Changes to `config`. Steps that the system may refuse come first, and are undone if it does.
     fn change_to(&mut self, context: &mut Context<'_, BoxCore>, config: &BoxConfig) -> Result<()> {
         let Some(before) = self.reload.as_ref().map(|again| again.config.clone()) else {
             return Ok(());
@@ -87,7 +87,7 @@ impl BoxHost<'_> {
         self.network.route(config)
     }
 
-    /// Has core and engine go on with `config`, where links that were added are in these places.
+    /// Changes core and engine to `config`. `added` has place and number of each new link.
     fn core_to(
         &mut self,
         context: &mut Context<'_, BoxCore>,
@@ -130,7 +130,7 @@ impl BoxHost<'_> {
         }
     }
 
-    /// The places of links that lead out by another gateway than before.
+    /// Returns the places of links whose gateway setting changed.
     fn changed_gateways(&self, before: &BoxConfig) -> Vec<usize> {
         let other = |at: &usize| {
             self.network.places.link(*at).is_some_and(|link| {
@@ -141,7 +141,7 @@ impl BoxHost<'_> {
         (0..self.paths.len()).filter(other).collect()
     }
 
-    /// Takes away what links had that left a while ago.
+    /// Removes the paths and routes of links whose grace period is over.
     pub(super) fn clear_places(&mut self, context: &mut Context<'_, BoxCore>) {
         let cleared = self.network.places.clear(context.now);
         if cleared.is_empty() {

@@ -1,8 +1,8 @@
-//! What box and server give up once they are set up: whoever takes one of them over later gets no more
-//! than what it still needs.
+//! Privileges that box and server give up once they are set up, so that an attacker who takes one of them
+//! over gets no more than what it still needs.
 //!
-//! Each of the three goes for the calling thread and those that it starts from then on, so it has to be
-//! the only one.
+//! Each restriction covers the calling thread and the threads that it starts later, so it has to be the only
+//! thread at that time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,21 +21,21 @@ use super::Privileges;
 use super::process::directory_of;
 use crate::net::{Result, SystemError};
 
-/// Links, routes and tables of nftables that change, sockets in the name of others
+/// Needed for changes of links, routes and nftables, and for sockets with foreign addresses
 /// (`IP_TRANSPARENT`).
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// Kept besides where files are given up and some are read again, such as configuration and key: these may
-/// lie where only their owner may look. What it opens is then bounded by the files that are left.
+/// Kept besides if access to files is restricted and some files, such as configuration and key, are read
+/// again: only their owner may be allowed to read them. The remaining files bound what this capability opens.
 const KEPT_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
-/// The rights on files that this program knows of; a kernel may know fewer.
+/// The Landlock rights that this program knows of. A kernel may know fewer.
 const KNOWN: ABI = ABI::V6;
 
-/// Settings of interfaces: put back at the end, and set anew where one comes back.
+/// Settings of interfaces: restored at the end, and set again when an interface comes back.
 const SETTINGS: &str = "/proc/sys/net";
 
-/// What `nft` is loaded from, which is run again where links change and at the end.
+/// The shared libraries of `nft`, which is run again when links change and at the end.
 const LIBRARIES: [&str; 7] = [
     "/lib",
     "/lib64",
@@ -46,7 +46,7 @@ const LIBRARIES: [&str; 7] = [
     "/etc/ld.so.preload",
 ];
 
-/// What the system's resolver reads, and where it asks for what else to load.
+/// The files of the system's resolver, which also name further modules to load.
 const RESOLVER: [&str; 5] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -58,16 +58,16 @@ const RESOLVER: [&str; 5] = [
 /// Files that are needed later, beside those that every instance needs.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Read: files, or directories with all below them.
+    /// Files to read, or directories with everything below them.
     pub read: Vec<PathBuf>,
-    /// Directories of which files are removed.
+    /// Directories in which files are removed.
     pub remove: Vec<PathBuf>,
-    /// Directories in which anything may be done.
+    /// Directories with all rights but execution.
     pub own: Vec<PathBuf>,
 }
 
 impl Files {
-    /// All that is needed later, and what for.
+    /// Returns all files that are needed later, with the rights on each.
     fn rights(&self) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let mut all = vec![(PathBuf::from(SETTINGS), read | AccessFs::WriteFile)];
@@ -78,7 +78,7 @@ impl Files {
             LIBRARIES.map(PathBuf::from).into(),
             read | AccessFs::Execute,
         );
-        // Its directory, for a newer one may take its place.
+        // The directory, since an upgrade replaces the file in it.
         allow(directories_of("nft"), read | AccessFs::Execute);
         allow(self.read.clone(), read);
         allow(self.remove.clone(), AccessFs::RemoveFile.into());
@@ -88,8 +88,8 @@ impl Files {
     }
 }
 
-/// What the resolver reads. Where one of its files leads elsewhere, as to `/run`, it is replaced there,
-/// so that directory is read.
+/// Returns the resolver's files. If one of them is a link to elsewhere, for example into `/run`, another
+/// program replaces the file there, so the directory is returned.
 pub(super) fn of_resolver() -> impl Iterator<Item = PathBuf> {
     RESOLVER.iter().map(|file| {
         let target = fs::canonicalize(file).unwrap_or_default();
@@ -98,8 +98,8 @@ pub(super) fn of_resolver() -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Where a file may be: in the directory it is named in, which it may come to lie in, and where it is a
-/// link, in that where it leads, which is what the kernel looks at.
+/// Returns the directories of a file: the one in its name, and, for a symbolic link, the directory of the
+/// target, which is the one that the kernel checks.
 pub(super) fn around(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let named = directory_of(file);
     let real = fs::canonicalize(&named).ok();
@@ -109,20 +109,20 @@ pub(super) fn around(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     [named].into_iter().chain(elsewhere)
 }
 
-/// What keeps the rules in force.
+/// The handles that keep the rules effective.
 #[derive(Debug)]
 pub(super) struct Confined {
-    /// The kernel knows directories by their inodes. Those of `/proc` are made anew where nobody holds
+    /// The kernel identifies directories by their inodes. It makes those of `/proc` anew if no process holds
     /// them.
     #[expect(dead_code, reason = "held, not used")]
     held: Vec<PathFd>,
 }
 
-/// Gives up all files but `files`, where the kernel can do that, and all capabilities but those needed
-/// later. For good: no program that is run gets any other.
+/// Gives up access to all files but `files`, if the kernel supports that, and all capabilities but those
+/// needed later. It is final: no program that is run regains any.
 ///
 /// # Errors
-/// What the system refused.
+/// Fails if the system refuses.
 pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Confined>> {
     if privileges == Privileges::Kept {
         return Ok(None);
@@ -151,8 +151,8 @@ fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
         }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // The kernel knows no more of them; or this process may not, and then gets none in any
-            // case, for it may not get new ones.
+            // EINVAL: the kernel has no further capabilities. EPERM: this process may not drop them, but then
+            // `no_new_privs` keeps it from gaining any.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(error) => return Err(error),
         }
@@ -170,12 +170,12 @@ fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined)
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
-        // Signals and abstract sockets of other processes.
+        // Signals and abstract sockets of other processes are out of reach too.
         .scope(Scope::from_all(KNOWN))?
         .create()?;
     let mut held = Vec::new();
     for (path, rights) in files.rights() {
-        // What there is not is not needed.
+        // A missing file is not needed.
         let Ok(file) = PathFd::new(&path) else {
             continue;
         };
@@ -190,8 +190,7 @@ fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined)
     Ok((status, Confined { held }))
 }
 
-/// The directories where `Command` looks for programs that have this one, and where links lead from
-/// there.
+/// Returns the directories in which `Command` finds this program, and the directories of links' targets.
 fn directories_of(program: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let files = std::env::split_paths(&path).map(|directory| directory.join(program));
@@ -212,7 +211,7 @@ mod tests {
     use super::*;
     use crate::sockets::resolver::is_out_of_reach;
 
-    /// What a thread finds that has given up everything but these files.
+    /// Returns the result of `look` on a thread that has given up everything but these files.
     fn confined<T: Send>(files: Files, look: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let thread = scope.spawn(move || {
@@ -223,20 +222,20 @@ mod tests {
         })
     }
 
-    /// A directory of this test alone, in one that none but another user may look into, where this
-    /// process may give files away.
+    /// Makes a directory for this test, inside one that only another user may open, if this process may
+    /// change owners.
     fn directory_of_another(test: &str) -> PathBuf {
         let name = format!("braid-confine-{}-{test}", std::process::id());
         let theirs = std::env::temp_dir().join(name);
         let directory = theirs.join("ours");
         make(&theirs, 0o700);
         make(&directory, 0o755);
-        // Without Landlock there is nothing that may look in.
+        // Without Landlock, the capability to read would not be kept.
         if !has_landlock() {
             return directory;
         }
         if let Err(error) = std::os::unix::fs::chown(&theirs, Some(1), Some(1)) {
-            // No root, or one whose user namespace has no other user.
+            // Either the process is not root, or its user namespace has no other user.
             let kind = error.kind();
             assert!(matches!(
                 kind,
@@ -246,7 +245,7 @@ mod tests {
         directory
     }
 
-    /// Makes a directory of this mode, whatever mask another test has set meanwhile.
+    /// Makes a directory with this mode, whatever umask another test has set meanwhile.
     fn make(directory: &Path, mode: u32) {
         fs::create_dir(directory).unwrap();
         fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
@@ -256,7 +255,7 @@ mod tests {
         fs::remove_dir_all(directory.parent().unwrap()).unwrap();
     }
 
-    /// Whether the kernel has Landlock: then this program has to use it.
+    /// Returns whether the kernel has Landlock, which the program then has to use.
     fn has_landlock() -> bool {
         let ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
@@ -316,7 +315,7 @@ mod tests {
             read: vec![file.clone()],
             ..Files::default()
         };
-        // Who replaces it has given up nothing.
+        // The thread that replaces the file has given up nothing.
         let turn = Barrier::new(2);
         let found = thread::scope(|scope| {
             scope.spawn(|| {
@@ -370,7 +369,7 @@ mod tests {
         };
         for (files, kept) in [(Files::default(), KEPT), (reads, to_read)] {
             let (left, child) = confined(files, || {
-                // A thread that is started later has no more.
+                // A thread that is started later has no more capabilities.
                 let child = thread::spawn(|| capabilities(None).unwrap());
                 (capabilities(None).unwrap(), child.join().unwrap())
             });

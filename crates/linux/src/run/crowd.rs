@@ -1,20 +1,20 @@
-//! Memory that a crowd took, once the crowd has gone.
+//! Release of memory after many connections have ended.
 
 use crate::sys;
 
-/// Fewer connections leave nothing worth the work.
+/// Fewer connections than this leave too little memory behind to be worth the work.
 const CROWD: usize = 128;
 
-/// Has the allocator give memory back to the system when half of many connections are gone, since what is
-/// freed between pieces in use stays with the process otherwise, for as long as it lives.
+/// Makes the allocator return memory to the system when half of many connections are gone. Otherwise freed
+/// memory between blocks in use stays with the process for as long as it lives.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     most: usize,
 }
 
 impl Crowd {
-    /// There are so many connections now. A walk over what is free follows at most each time their number
-    /// has halved, so those that come and go in between pay for it.
+    /// Takes the present number of connections. Releasing walks over all free memory, so it happens only when
+    /// the number has halved; the connections that ended in between pay for it.
     pub(super) fn is_now(&mut self, connections: usize) {
         if self.has_gone(connections) {
             sys::give_back_memory();

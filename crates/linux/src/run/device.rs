@@ -1,4 +1,4 @@
-//! The TUN device of an instance, and what of the kernel is set for it.
+//! The TUN device of an instance, and the kernel settings for it.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -14,31 +14,32 @@ use crate::nft::{self, Rules, Ruleset};
 use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
 
-/// Packets and super-segments the kernel holds for the engine: a pause of 40 ms at 1 Gbit/s in
-/// single packets.
+/// Length of the device's queue in packets and super-segments: 48 ms of packets of 1,500 bytes at 1 Gbit/s,
+/// in which the engine may pause.
 const TXQUEUELEN: u32 = 4_000;
-/// No packet of a path is larger; a smaller MTU would make the kernel refuse some.
+/// MTU of the device, bytes: the largest IP packet. With a smaller one the kernel would refuse
+/// super-segments.
 const TUN_MTU: u32 = 65_535;
 
-/// An instance's TUN device, up and with its addresses. Dropping this removes everything that the
-/// instance created.
+/// An instance's TUN device, up and with its addresses. Dropping it removes everything that the instance
+/// created.
 #[derive(Debug)]
 pub struct Device {
     identity: Identity,
     index: u32,
-    /// The addresses that it has, with their prefix lengths.
+    /// The addresses of the device, with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
     record: Vec<Sysctl>,
-    /// The settings that are to be in force, the device's own first.
+    /// The settings that have to be in force, the device's own first.
     settings: Vec<Sysctl>,
     own_settings: usize,
 }
 
 impl Device {
-    /// Creates the device, and takes over what an earlier instance of its name left behind.
+    /// Creates the device, and takes over the remains of an earlier instance of its name.
     ///
     /// # Errors
-    /// Where the system refuses, and where an instance of this name is running.
+    /// Fails if the system refuses, or if an instance of this name is running.
     pub fn open(config: &TunConfig) -> Result<(Tun, Device)> {
         let tun = Tun::create(&config.name)?;
         let mut device = Device {
@@ -62,8 +63,8 @@ impl Device {
         self.index = found
             .ok_or_else(|| SystemError::other(format!("find {name}"), "it is gone"))?
             .index;
-        // The device takes no part in neighbour discovery and has no use for addresses of its
-        // own making.
+        // The device takes no part in neighbour discovery and needs no generated addresses. Its packets come
+        // from addresses that the main table does not expect there, so reverse-path filtering is off.
         for (key, value) in [
             ("ipv6/conf/{}/addr_gen_mode", 1),
             ("ipv6/conf/{}/accept_ra", 0),
@@ -107,7 +108,7 @@ impl Device {
         })
     }
 
-    /// Returns whether the device is as it was set up, by what there is of interfaces and addresses.
+    /// Returns whether the device is as it was set up, judged by the present interfaces and addresses.
     pub fn is_sound(&self, interfaces: &[Interface], addresses: &[Address]) -> bool {
         let own = interfaces.iter().find(|i| i.index == self.index);
         let has = |addr| {
@@ -119,10 +120,10 @@ impl Device {
             && self.addresses.iter().all(|(addr, _)| has(*addr))
     }
 
-    /// Puts the device up again, with its addresses.
+    /// Brings the device up again, with its addresses.
     ///
     /// # Errors
-    /// Where the system refuses, as where the device is gone, which only a new start makes again.
+    /// Fails if the system refuses. A device that is gone comes back with a new start only.
     pub fn restore(&self) -> Result<()> {
         let doing = || SystemError::doing(format!("set up {} again", self.identity.tun()));
         let mut netlink = Netlink::open().map_err(doing())?;
@@ -135,31 +136,31 @@ impl Device {
         Ok(())
     }
 
-    /// The names of what the instance creates.
+    /// Returns the names of what the instance creates.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Whether there is IPv6.
+    /// Returns whether the device has an IPv6 address.
     pub fn has_v6(&self) -> bool {
         self.addresses.iter().any(|(addr, _)| addr.is_ipv6())
     }
 
-    /// Puts kernel settings in force, after recording what they were. `tracks` has the kernel load connection
-    /// tracking, of which some settings are.
+    /// Puts kernel settings in force, after recording the old ones. `tracks` makes the kernel load connection
+    /// tracking, to which some settings belong.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn apply_settings(&mut self, wanted: &[Sysctl], tracks: bool) -> Result<()> {
         nft::keep_record(&self.identity, &self.record, tracks)?;
         let is_wanted = |setting: &Sysctl| wanted.iter().any(|other| other.key == setting.key);
         for setting in self.record.extract_if(.., |setting| !is_wanted(setting)) {
-            // Of an earlier instance. Its interface may be gone.
+            // The setting was an earlier instance's, whose interface may be gone.
             let _ = setting.apply();
         }
         let differing = sysctl::differing(wanted);
         for (old, _) in &differing {
-            // What an earlier instance found is what there was before.
+            // The value before an earlier instance is the one to restore.
             if !self.record.iter().any(|known| known.key == old.key) {
                 self.record.push(old.clone());
             }
@@ -168,7 +169,7 @@ impl Device {
         let mut settings = wanted.to_vec();
         for (_, new) in differing {
             match new.apply() {
-                // In a container some settings are the host's to make.
+                // In a container only the host may change some settings.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -185,7 +186,7 @@ impl Device {
         Ok(())
     }
 
-    /// Records what the settings `wanted` were before, beside what is recorded; returns the record as it was.
+    /// Adds the present values of the settings `wanted` to the record; returns the record as it was before.
     pub fn record(&mut self, wanted: &[Sysctl]) -> Vec<Sysctl> {
         let before = self.record.clone();
         for (old, _) in sysctl::differing(wanted) {
@@ -201,7 +202,7 @@ impl Device {
         self.record = record;
     }
 
-    /// Puts settings in force that were recorded, in place of all but the device's own. Those that the system
+    /// Puts recorded settings in force, in place of all but the device's own. Settings that the system
     /// refuses are logged.
     pub fn change_settings(&mut self, wanted: &[Sysctl]) {
         self.settings.truncate(self.own_settings);
@@ -214,7 +215,7 @@ impl Device {
         }
     }
 
-    /// The settings that are not as they were put in force, each with what it is.
+    /// Returns the settings that no longer have their value, each as a pair of present and wanted.
     pub fn changed_settings(&self) -> Vec<(Sysctl, Sysctl)> {
         sysctl::differing(&self.settings)
     }
@@ -222,7 +223,7 @@ impl Device {
     /// Puts rules in force, in place of earlier ones.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn apply_rules(&self, rules: Rules) -> Result<()> {
         let ruleset = Ruleset {
             rules,
@@ -231,9 +232,8 @@ impl Device {
         ruleset.apply(&self.identity)
     }
 
-    /// Sends a super-segment through this machine and adapts the engine's settings to what became
-    /// of it: `mtu` (bytes) is to hold for every path. To be called before source routing is set
-    /// up, and with forwarding on.
+    /// Sends a super-segment through this machine and adapts the engine's settings to the result: `mtu`
+    /// (bytes) has to fit every path. Must be called before source routing is set up, and with forwarding on.
     pub fn adapt_engine(
         &self,
         config: &mut Config,
@@ -272,10 +272,10 @@ impl Drop for Device {
     }
 }
 
-/// Forwarding for an interface that carries paths. Reverse-path filtering is loosened: the main
-/// table knows one way to a peer, and packets of the other paths come in by others. IPv6 knows
-/// forwarding for all interfaces only, and an interface that forwards heeds router advertisements
-/// only if told to twice.
+/// Returns the settings of an interface that carries paths. Forwarding is on. Reverse-path filtering is
+/// loose: the main table knows one route to a peer, and packets of other paths come in by other interfaces.
+/// IPv6 forwarding exists for all interfaces at once, and an interface that forwards obeys router
+/// advertisements only with `accept_ra` 2 (ip-sysctl.rst).
 pub(super) fn path_settings(interface: &str, v6: bool) -> Vec<Sysctl> {
     let mut settings = vec![
         Sysctl::new(format!("net/ipv4/conf/{interface}/forwarding"), 1),

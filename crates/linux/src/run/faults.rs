@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::net::link::{network, overlap};
 use crate::net::routes::{Address, Interface, stands_for_default};
 
-/// Returns what keeps users on the LAN from the box, by the interfaces and addresses there are.
+/// Returns the reasons that keep users of the LAN from the box, by the present interfaces and addresses.
 pub(super) fn of_lan(
     config: &BoxConfig,
     interfaces: &[Interface],
@@ -49,8 +49,8 @@ pub(super) fn of_lan(
     gone.chain(overlaps).collect()
 }
 
-/// Returns why nothing is aggregated although links and servers work: of the networks `reached` by this
-/// machine's own routes one is nearly everything.
+/// Returns the reason why nothing is aggregated although links and servers work: one of the networks
+/// `reached` by this machine's own routes contains nearly all addresses.
 pub(super) fn of_routes(reached: &[IpNet]) -> Option<Reason> {
     let wide = reached.iter().find(|network| stands_for_default(network))?;
     Some(Reason {

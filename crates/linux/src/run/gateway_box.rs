@@ -29,11 +29,11 @@ use crate::net::{Identity, Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
-/// Runs the box until `stop` is readable; `started` is called once it works. What is there to be read is taken
-/// out, so that a second signal can be told from the first: nobody else is to wait for it.
+/// Runs the box until `stop` is readable; `started` is called once the box works. Takes the input at `stop`,
+/// so that a second signal can be told from the first. Nothing else may read from it.
 ///
 /// # Errors
-/// Where the system refuses what the box needs; everything is put back then.
+/// Fails if the system refuses something that the box needs; everything is restored then.
 pub fn run_box(
     config: &BoxConfig,
     reload: Option<Reload<'_>>,
@@ -108,7 +108,7 @@ pub(super) fn warn_of_plaintext(config: &BoxConfig) {
     }
 }
 
-/// How often the links' counters are read.
+/// Interval at which the links' counters are read.
 const LISTEN_INTERVAL: Duration = Duration::from_secs(1);
 
 type BoxDriver<'a> = Driver<Tun, BoxCore, BoxHost<'a>>;
@@ -126,12 +126,12 @@ fn assemble<'a>(
         streams,
         ..Limits::default()
     };
-    // What was learnt before the start has a time too.
+    // The clock starts late, so that records from before the start have a time too.
     let clock = Clock::showing(Instant::ZERO + LONGEST);
     Driver::new(clock, tun, stack, core, host, limits)
 }
 
-/// Tells the core of the time, the links, and what was known of them at the end of the last run.
+/// Tells the core the time, the links, and what was known of them at the end of the last run.
 fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
@@ -150,31 +150,31 @@ fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
     Ok(())
 }
 
-/// What surrounds the core: the links and the wall clock.
+/// The surroundings of the core: the links and the wall clock.
 #[derive(Debug)]
 pub(super) struct BoxHost<'a> {
     control: Option<ControlSocket>,
     pub(super) reload: Option<Again<'a, BoxConfig>>,
     pub(super) network: Network,
-    /// The path of each place of a link.
+    /// The path at each link's place.
     pub(super) paths: Vec<PathId>,
     pub(super) silences: Vec<Silence>,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
-    /// When the links' counters are read next.
+    /// Time of the next look at the links' counters.
     listen_at: Instant,
     suspension: Suspension,
     keeper: Option<Keeper>,
     crowd: Crowd,
-    /// When what is known of paths is saved next.
+    /// Time of the next save of records.
     keep_at: Instant,
 }
 
 impl BoxHost<'_> {
-    /// What is opened later: the configuration is read again, records are kept, the control socket is
-    /// removed.
+    /// Returns the files that are opened later: configuration and key, records, and the control socket, which
+    /// is removed.
     fn files(&self, config: &BoxConfig) -> Files {
-        // Where it cannot be made, the keeper says so.
+        // If the directory cannot be made, the keeper logs that.
         let own = config.state.iter().filter(|d| keeper::make(d).is_ok());
         let control = self.control.iter();
         let again = self.reload.iter().map(|again| again.file);
@@ -186,8 +186,8 @@ impl BoxHost<'_> {
         }
     }
 
-    /// To be called when there are no privileges to give up any more: a thread has those of the one
-    /// that starts it. Returns what was known of paths at the end of the last run.
+    /// Starts the threads. Must be called after privileges were given up, since a thread inherits those of
+    /// its parent. Returns what was known of paths at the end of the last run.
     fn start_threads(&mut self, config: &BoxConfig, identity: &Identity) -> Result<Kept> {
         if let Some(control) = &mut self.control {
             let started = control.start();
@@ -250,7 +250,8 @@ impl BoxHost<'_> {
         self.keep_forwarding(context.core);
     }
 
-    /// Says what keeps users on the LAN from the box, by the last look at interfaces, addresses and routes.
+    /// Tells the core what keeps users of the LAN from the box, by the last look at interfaces, addresses and
+    /// routes.
     pub(super) fn look_at_machine(&self, core: &mut BoxCore) {
         if let Some(again) = &self.reload {
             let links = &self.network.links;
@@ -260,8 +261,8 @@ impl BoxHost<'_> {
         }
     }
 
-    /// Has links looked into over which packets only go out: the users' TCP would tell at once
-    /// that a link is dark, what is only forwarded does not.
+    /// Validates links over which packets only go out. Users' TCP would show at once that a link is dark, but
+    /// forwarded packets do not.
     fn listen(&mut self, context: &mut Context<'_, BoxCore>) {
         let Ok(packets) = self.network.links.packets() else {
             return;
@@ -274,7 +275,8 @@ impl BoxHost<'_> {
         }
     }
 
-    /// After a suspend peers and NATs have long seen nothing of this machine, whose clock stood still.
+    /// Validates everything after a suspend: peers and NATs have long forgotten this machine, whose monotonic
+    /// clock stood still.
     fn look_for_suspend(&mut self, context: &mut Context<'_, BoxCore>) {
         if let Some(suspended) = self.suspension.notice() {
             let seconds = suspended.as_secs();
@@ -291,8 +293,8 @@ impl BoxHost<'_> {
         self.paths.iter().position(|p| *p == path)
     }
 
-    /// Where the link that everything is forwarded over cannot be used, takes the first that can:
-    /// the core finds out later than this host that an interface is down.
+    /// Forwards over the first usable link if the present one is not usable. The core learns later than this
+    /// host that an interface is down.
     pub(super) fn keep_forwarding(&mut self, core: &BoxCore) {
         let usable = |i: &usize| self.network.links.is_up(*i) && !core.is_off(self.paths[*i]);
         let current = self.network.links.forwarding().filter(usable);
@@ -405,28 +407,28 @@ impl Host<BoxCore> for BoxHost<'_> {
     }
 }
 
-/// Whether a link only takes packets and gives none.
+/// A detector for a link that takes packets and returns none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Silence {
-    /// Since when, and what the counters showed then.
+    /// Start of the silence, and the counters at that time.
     since: Option<(Instant, Packets)>,
 }
 
 impl Silence {
-    /// One packet may be lost, or need no answer.
+    /// Packets sent before a silence counts: a single one may be lost, or need no answer.
     const LEAST_SENT: u64 = 3;
-    /// Longer than any round trip.
+    /// Shortest silence that counts, longer than any usual round trip.
     const LEAST_TIME: Duration = Duration::from_secs(2);
 
-    /// Takes in what the counters show; whether there is reason to doubt the link. Then it waits
-    /// as long again before it says so again.
+    /// Takes the counters' values, and returns whether the link has to be validated. After that the silence
+    /// has to last as long again.
     fn heard(&mut self, now: Instant, packets: Option<Packets>) -> bool {
         let Some(packets) = packets else {
             self.since = None;
             return false;
         };
         let (since, before) = *self.since.get_or_insert((now, packets));
-        // Where nothing was sent, the time to answer begins anew.
+        // Every second without an outgoing packet restarts the time for an answer.
         if packets.rx != before.rx || packets.tx == before.tx {
             self.since = Some((now, packets));
             return false;

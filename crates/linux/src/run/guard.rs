@@ -1,9 +1,9 @@
-//! Keeps what an instance has set up in force. Other programs load firewalls by `flush ruleset`, restart
-//! network services and apply settings, and then users have no service until somebody puts back what is
+//! Keeps everything that an instance has set up in force. Other programs load firewalls by `flush ruleset`,
+//! restart network services and apply settings; users would then lose service until somebody restores what is
 //! missing.
 //!
-//! Tables that only their owner may change (`NFT_TABLE_F_OWNER`) would not need that, but they go with the
-//! socket that made them: after the process was killed, the local network would be cut off.
+//! Tables that only their owner may change (`NFT_TABLE_F_OWNER`) would need no guard, but they vanish with
+//! the owner's socket: if the process were killed, the local network would be cut off.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -22,34 +22,35 @@ use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
 
-/// So often rules are loaded that another program removes at once, as services that load their own rules at
-/// the machine's start do.
+/// Times that rules are loaded if another program removes them at once, as services do that load their own
+/// rules while the machine boots.
 const LOADS: usize = 3;
-/// Some kernel settings change without an event.
+/// Interval of looks without news, since some kernel settings change without an event.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// Where routes change all the time, the rules follow this often.
+/// Shortest time between two changes of the rules for new routes, if routes change all the time.
 const MIN_REACHED_INTERVAL: Duration = Duration::from_secs(1);
-/// Most networks of the routing table that the rules have: a box may have a table of the whole Internet.
+/// Most networks of the routing table in the rules: a box may hold the routing table of the whole Internet.
 const MAX_REACHED: usize = 4_096;
 
-/// The keeper of an instance's rules, routes, settings and device.
+/// The guard of an instance's rules, routes, settings and device.
 #[derive(Debug)]
 pub struct Guard {
     device: Device,
     monitor: Monitor,
     inspector: Inspector,
-    /// The rules that are to be in force, and what the kernel had of them when they were loaded.
+    /// The rules that have to be in force, and their contents in the kernel right after they were loaded.
     rules: Option<(Rules, Contents)>,
     /// The networks in [`Self::rules`] that the routing table reaches.
     reached: Vec<IpNet>,
-    /// The address families of destinations whose connections are taken in; those of the other are refused.
+    /// The address families of destinations whose connections are intercepted; those of the other are
+    /// refused.
     families: Families,
-    /// They are not brought in line before.
+    /// The earliest time at which [`Self::reached`] may change again.
     reached_at: Instant,
     pace: Pace,
-    /// When to look again though there is no news.
+    /// Time of the next look without news.
     look_at: Instant,
-    /// How often something was restored.
+    /// Count of restorations.
     restored: u64,
     /// Something is missing and could not be restored yet.
     missing: bool,
@@ -57,11 +58,11 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Watches what `device` and its instance set up from now on, where the routing table reaches the networks
-    /// `reached`.
+    /// Guards what `device` and its instance set up from now on. `reached` has the networks that the routing
+    /// table reaches.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn new(device: Device, reached: &[IpNet]) -> Result<Guard> {
         let doing = || SystemError::doing("watch the packet filter rules");
         let own = (Ruleset::FAMILY, device.identity().nft_table());
@@ -83,16 +84,16 @@ impl Guard {
         })
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Puts rules in force, in place of earlier ones in one step, and keeps them there. Those of a box have
-    /// the networks that the routing table reached at the last look.
+    /// Puts rules in force, in place of earlier ones in one step, and keeps them there. A box's rules get the
+    /// networks that the routing table reached at the last look.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn apply_rules(&mut self, mut rules: Rules) -> Result<()> {
         if let Rules::Box(rules) = &mut rules {
             rules.reached.clone_from(&self.reached);
@@ -110,11 +111,11 @@ impl Guard {
         Err(SystemError::other("load the rules", why))
     }
 
-    /// Puts kernel settings in force in place of earlier ones, and rules as by
-    /// [`apply_rules`](Self::apply_rules).
+    /// Puts kernel settings in force in place of earlier ones, and rules as
+    /// [`apply_rules`](Self::apply_rules) does.
     ///
     /// # Errors
-    /// Where the system refuses the rules; nothing changed then.
+    /// Fails if the system refuses the rules; nothing changed then.
     pub fn change(&mut self, settings: &[Sysctl], rules: Rules) -> Result<()> {
         let before = self.device.record(settings);
         if let Err(error) = self.apply_rules(rules) {
@@ -125,10 +126,11 @@ impl Guard {
         Ok(())
     }
 
-    /// Has the rules of a box take connections of these address families in, and refuse those of the other.
+    /// Makes the rules of a box intercept connections of these address families, and refuse those of the
+    /// other.
     ///
     /// # Errors
-    /// Where the system refuses; nothing changed then.
+    /// Fails if the system refuses; nothing changed then.
     pub fn take_in(&mut self, families: Families) -> Result<()> {
         let before = std::mem::replace(&mut self.families, families);
         let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
@@ -141,23 +143,23 @@ impl Guard {
         applied
     }
 
-    /// Readable when somebody may have changed the rules.
+    /// Returns the descriptor that is readable when some process may have changed the rules.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.monitor.fd()
     }
 
-    /// Returns whether that is so; then [`Self::refresh`] is due. One change comes as many messages, so wait a few
-    /// milliseconds in between.
+    /// Returns whether some process changed the rules; then [`Self::refresh`] is due. One change comes as
+    /// many messages, so callers wait a few milliseconds in between.
     pub fn has_news(&mut self) -> bool {
         self.monitor.has_news()
     }
 
-    /// When [`Self::refresh`] is due even without news.
+    /// Returns the time at which [`Self::refresh`] is due even without news.
     pub fn next_timeout(&self) -> Instant {
         self.look_at
     }
 
-    /// What is news of the rules, for those who ask box or server.
+    /// Returns the rules' new state, if it changed, for the status of box or server.
     pub fn poll_status(&mut self) -> Option<RulesStatus> {
         self.status.take()
     }
@@ -165,7 +167,7 @@ impl Guard {
     /// [Refreshes](Links::refresh) the links, and restores whatever else is missing.
     ///
     /// # Errors
-    /// Where the state of the links cannot be read.
+    /// Fails if the state of the links cannot be read.
     pub fn refresh(&mut self, now: Instant, links: &mut Links) -> Result<Vec<(usize, bool)>> {
         self.look_at = now + LOOK_INTERVAL;
         let restores = self.pace.allows(now);
@@ -177,7 +179,8 @@ impl Guard {
             rules: self.is_damaged(),
         };
         if !changed.is_empty() {
-            // Those of an interface that has come back are as the kernel makes them.
+            // Settings of an interface that has come back are the kernel's defaults: that is no damage by
+            // another program.
             let settings = std::mem::take(&mut damage.settings);
             if let Err(error) = apply(&settings) {
                 tracing::warn!(%error, "going on without");
@@ -203,7 +206,7 @@ impl Guard {
         Ok(changed)
     }
 
-    /// Returns whether the rules are not as they were loaded.
+    /// Returns whether the rules differ from what was loaded.
     fn is_damaged(&mut self) -> bool {
         let there = match self.look() {
             Ok(there) => there,
@@ -221,7 +224,7 @@ impl Guard {
         self.inspector.look(Ruleset::FAMILY, &table)
     }
 
-    /// Puts back what is missing.
+    /// Restores what is missing.
     fn restore(&mut self, now: Instant, damage: &Damage) {
         match self.try_restore(damage) {
             Ok(()) => {
@@ -263,7 +266,7 @@ impl Guard {
     }
 
     fn try_restore(&mut self, damage: &Damage) -> Result<()> {
-        // First what connections of users need most.
+        // Users' connections need the rules most, so these come first.
         if damage.rules
             && let Some((rules, _)) = self.rules.clone()
         {
@@ -282,7 +285,7 @@ impl Guard {
         }
     }
 
-    /// Brings the rules in line with what the routing table reaches.
+    /// Reconciles the rules with the networks that the routing table reaches.
     fn follow_routes(&mut self, now: Instant, reached: &[IpNet]) {
         let reached = bounded(reached);
         if reached == self.reached {
@@ -305,7 +308,7 @@ impl Guard {
     }
 }
 
-/// The networks that the rules have: where there are too many, those with the most addresses.
+/// Returns the networks for the rules: if there are too many, those with the most addresses.
 fn bounded(networks: &[IpNet]) -> Vec<IpNet> {
     let mut networks = networks.to_vec();
     if networks.len() > MAX_REACHED {
@@ -315,11 +318,11 @@ fn bounded(networks: &[IpNet]) -> Vec<IpNet> {
     networks
 }
 
-/// Puts settings in force, each given with what it is.
+/// Puts settings in force, each given as a pair of present and wanted.
 fn apply(changed: &[(Sysctl, Sysctl)]) -> Result<()> {
     for (_, setting) in changed {
         match setting.apply() {
-            // Its interface has just gone.
+            // The interface has just gone.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             result => result?,
         }
@@ -327,13 +330,13 @@ fn apply(changed: &[(Sysctl, Sysctl)]) -> Result<()> {
     Ok(())
 }
 
-/// What is missing of what was set up.
+/// The parts of an instance's set-up that are missing or changed.
 #[derive(Debug, Default)]
 struct Damage {
     rules: bool,
     routing: Repairs,
     device: bool,
-    /// Settings as they are, and as they are to be.
+    /// Settings as pairs of present and wanted.
     settings: Vec<(Sysctl, Sysctl)>,
 }
 
@@ -343,7 +346,7 @@ impl Damage {
         whole && self.routing == Repairs::default()
     }
 
-    /// Returns whether packet filter rules are missing, about which the kernel tells who removed them.
+    /// Returns whether packet filter rules are missing: the kernel names the process that removed such rules.
     fn by_packet_filter(&self) -> bool {
         self.rules || self.routing.shortcut
     }
@@ -382,37 +385,38 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// Bounds repairs where somebody keeps undoing them.
+/// Limits the rate of repairs that another program keeps undoing.
 #[derive(Debug, Default)]
 struct Pace {
     /// Repairs in a row, each undone soon.
     repairs: u32,
-    /// The last one.
+    /// The time of the last repair.
     last: Instant,
-    /// When it was found undone.
+    /// The time at which this repair was found undone.
     undone: Option<Instant>,
     not_before: Instant,
 }
 
 impl Pace {
-    /// Repairs in a row that need no pause: a machine that starts loads several programs' rules.
+    /// Repairs in a row without a pause: several programs load their rules while a machine boots.
     const FREE: u32 = 10;
+    // Doubled for each further repair, up to the maximum.
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const MAX_PAUSE: Duration = Duration::from_secs(30);
-    /// A repair that lasts so long was not undone by a program that answers to it, but removed by one that
-    /// has reasons of its own now and then.
+    /// A repair that lasted this long starts a new row: the program that undid it does not react to repairs,
+    /// but has its own occasions.
     const LASTING: Duration = Duration::from_secs(10);
 
     fn allows(&self, now: Instant) -> bool {
         now >= self.not_before
     }
 
-    /// Takes note that something is missing.
+    /// Notes that something is missing.
     fn noticed(&mut self, now: Instant) {
         self.undone.get_or_insert(now);
     }
 
-    /// Takes note of a repair and returns whether those in a row begin to be too many.
+    /// Notes a repair, and returns whether repairs in a row become too many just now.
     fn repaired(&mut self, now: Instant) -> bool {
         let lasted = self.undone.take().unwrap_or(now);
         if lasted.saturating_since(self.last) > Self::LASTING {
@@ -426,7 +430,7 @@ impl Pace {
         self.repairs == Self::FREE
     }
 
-    /// Takes note that a repair failed.
+    /// Notes that a repair failed.
     fn failed(&mut self, now: Instant) {
         self.repairs = self.repairs.saturating_add(1);
         self.last = now;
@@ -447,7 +451,7 @@ mod tests {
         Instant::from_millis(s * 1_000)
     }
 
-    /// A repair of something that is missing from `s` on; whether repairs begin to be too many.
+    /// Repairs something that is missing from second `s` on; returns whether repairs become too many.
     fn repair(pace: &mut Pace, s: u64) -> bool {
         pace.noticed(at(s));
         let mut now = s;
@@ -484,7 +488,7 @@ mod tests {
         assert!(pace.allows(at(now + 41)), "a new row");
     }
 
-    /// A program that loads its own rules every 20 seconds does not answer to ours.
+    /// A program that loads its own rules every 20 seconds does not react to ours.
     #[test]
     fn repairs_that_last_need_no_pause() {
         let mut pace = Pace::default();

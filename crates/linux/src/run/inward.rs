@@ -1,4 +1,4 @@
-//! Paths that connections come in by: one for each listening address.
+//! Ingress paths: one for each listening address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,30 +16,30 @@ use crate::net::{Result, SystemError};
 use crate::nft::{Mapping, Rules, ServerRules};
 use crate::tun::Tun;
 
-/// MTU towards peers where no interface carries the address.
+/// MTU towards peers if no interface has the address, in bytes.
 const DEFAULT_MTU: u16 = 1_500;
 
-/// Where connections come in.
+/// The settings of ingress.
 #[derive(Debug)]
 pub(super) struct Inward<'a> {
     pub tun: &'a TunConfig,
     pub listen: &'a [IpAddr],
     pub port: u16,
-    /// Peers come in by any interface, and answers go where the main table says.
+    /// Peers come in by any interface, and the main table routes the answers.
     pub anywhere: bool,
-    /// Peers are told of the addresses they did not come to.
+    /// Peers are told of the addresses that they did not connect to.
     pub announce: bool,
 }
 
-/// Paths that are set up.
+/// Ingress paths that are set up.
 #[derive(Debug)]
 pub(super) struct InwardPaths {
     pub tun: Tun,
-    // Dropped before the guard, whose device cleans up what nobody has any more.
+    // Dropped before the guard, whose device removes what is no longer in use.
     pub links: Links,
     pub guard: Guard,
     paths: Vec<PathConfig>,
-    /// Their public addresses, where peers are to be told of them.
+    /// Public addresses of the paths, if peers are to be told of them.
     announced: Vec<SocketAddr>,
 }
 
@@ -70,7 +70,7 @@ impl Inward<'_> {
         })
     }
 
-    /// The address behind the device that stands for the listening address number `n`.
+    /// Returns the address behind the device that replaces the listening address number `n`.
     fn inner(&self, n: u8, listen: IpAddr) -> IpAddr {
         match listen {
             IpAddr::V4(_) => self.tun.path_v4(n).into(),
@@ -82,8 +82,8 @@ impl Inward<'_> {
         (0..).zip(self.listen.iter().copied())
     }
 
-    /// Answers leave by the interface that carries the address they come from. Where that is a
-    /// loopback interface, or none, the main table decides.
+    /// Returns the routing of answers: they leave by the interface that has their source address. If that is
+    /// a loopback interface, or none, the main table routes them.
     fn link_specs(&self) -> Result<Vec<LinkSpec>> {
         let doing = || SystemError::doing("read this machine's addresses");
         let mut netlink = Netlink::open().map_err(doing())?;
@@ -161,7 +161,7 @@ impl Inward<'_> {
         paths.collect()
     }
 
-    /// Which address behind the device stands for which public one.
+    /// Returns the pairs of public address and address behind the device.
     fn mappings(&self) -> Vec<Mapping> {
         let mapping = |(n, listen): (u8, IpAddr)| Mapping {
             public: (listen, self.port).into(),
@@ -170,7 +170,7 @@ impl Inward<'_> {
         self.numbered().map(mapping).collect()
     }
 
-    /// The rules.
+    /// Returns the rules.
     pub fn rules(&self) -> Rules {
         Rules::Server(ServerRules {
             tun: self.tun.name.clone(),

@@ -1,4 +1,4 @@
-//! Saves what a box learns of paths and servers, on a thread of its own: a disk may take its time.
+//! Saves what a box learns of paths and servers, on a thread of its own, since a disk may be slow.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use braid_proxy::records::{Kept, RecordStore, StoreError};
 use crate::net::Identity;
 use crate::store::RecordFile;
 
-/// How often what changed is saved.
+/// Interval at which changed records are saved. At most this much is lost when the process is killed.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The thread that saves.
@@ -21,13 +21,13 @@ pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct Keeper {
     records: SyncSender<Kept>,
     thread: JoinHandle<()>,
-    /// What was handed over last.
+    /// The records that were handed over last.
     last: Kept,
 }
 
 impl Keeper {
-    /// Keeps records in a file of this instance's in `directory`, and returns those that are there.
-    /// A box that cannot goes on without.
+    /// Opens this instance's file of records in `directory`, and returns the records in it. Without a usable
+    /// file, the box goes on without a keeper.
     pub fn open(directory: &Path, identity: &Identity) -> (Option<Keeper>, Kept) {
         let path = directory.join(format!("box-{}.redb", identity.tun()));
         let opened = make(directory)
@@ -44,7 +44,7 @@ impl Keeper {
     }
 
     fn start(mut store: Box<dyn RecordStore>, there: &Kept) -> Result<Keeper, StoreError> {
-        // While one is saved another may wait.
+        // While one set of records is saved, another may wait.
         let (records, to_save) = sync_channel::<Kept>(1);
         let save = move || {
             for records in to_save {
@@ -63,7 +63,7 @@ impl Keeper {
         })
     }
 
-    /// Saves `records` where they are others than the last ones; soon, unless the disk is behind.
+    /// Saves `records` if they changed; soon, unless the disk is behind.
     pub fn keep(&mut self, records: Kept) {
         if records != self.last && self.records.try_send(records.clone()).is_ok() {
             self.last = records;
@@ -73,7 +73,7 @@ impl Keeper {
     /// Saves `records`, and waits until that is done.
     pub fn end(self, records: Kept) {
         if records != self.last {
-            // Fails where the thread is gone, and so is the file.
+            // Fails only if the thread has ended, and then the file is closed.
             let _ = self.records.send(records);
         }
         drop(self.records);
@@ -81,7 +81,7 @@ impl Keeper {
     }
 }
 
-/// Makes the directory, where only that is missing.
+/// Makes the directory, if only the last part of it is missing.
 pub(super) fn make(directory: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e.into()),
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Remembers every save.
+    /// A store that remembers every save.
     #[derive(Default, Clone)]
     struct Memory(Arc<Mutex<Vec<Kept>>>);
 

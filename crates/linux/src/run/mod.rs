@@ -1,4 +1,4 @@
-//! `braid box` and `braid server`: set everything up, run the core, put everything back.
+//! `braid box` and `braid server`: set everything up, run the core, restore everything.
 
 mod app;
 mod box_reload;
@@ -26,16 +26,16 @@ pub(crate) use reload::Wishes;
 pub use server::run_server;
 pub use signals::Signals;
 
-/// What becomes of the privileges of the thread that runs box or server, and of the threads it starts,
-/// once everything is set up.
+/// The fate of the privileges of the thread that runs box or server, and of the threads it starts, once
+/// everything is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
-    /// They stay, for a process that goes on with something else.
+    /// All are kept, for a process that goes on with something else.
     Kept,
-    /// All that is not needed later is given up.
+    /// All that are not needed later are given up.
     GivenUp,
 }
 
-/// What the first line on standard output of `braid box` and `braid server` ends with, once
-/// everything is set up.
+/// The end of the first line that `braid box` and `braid server` print on standard output, once everything is
+/// set up.
 pub const READY: &str = "ready";

@@ -1,4 +1,4 @@
-//! Paths that lead out: one for each access link.
+//! Uplink paths: one for each access link.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -18,34 +18,34 @@ use crate::net::sysctl::Sysctl;
 use crate::nft::{BoxRules, Rules};
 use crate::tun::Tun;
 
-/// MTU of a link that is not there yet and for which none is configured.
+/// MTU of a link whose interface is missing and whose configuration names none, in bytes.
 const DEFAULT_MTU: u16 = 1_500;
 
-/// What leads out where.
+/// The settings of the uplinks.
 #[derive(Debug)]
 pub(super) struct Outward<'a> {
     pub tun: &'a TunConfig,
-    /// By their places; a place may have none.
+    /// The links by place; a place may be free.
     pub links: &'a [Option<LinkConfig>],
-    /// Interfaces of the local network; none where nothing is intercepted or forwarded.
+    /// Interfaces of the local network; none if nothing is intercepted or forwarded.
     pub lan: &'a [String],
     pub servers: Vec<SocketAddr>,
-    /// Addresses of this host's own that only the local network may connect to.
+    /// Addresses of this host that only the local network may connect to.
     pub private: &'a [SocketAddr],
-    /// Packets to and from servers pass by the kernel's routing, where that is possible.
+    /// Packets to and from servers bypass the kernel's routing, if that is possible.
     pub shortcut: bool,
 }
 
-/// Paths that are set up.
+/// Uplink paths that are set up.
 #[derive(Debug)]
 pub(super) struct OutwardPaths {
     pub tun: Tun,
-    // Dropped before the guard, whose device cleans up what nobody has any more.
+    // Dropped before the guard, whose device removes what is no longer in use.
     pub links: Links,
     pub guard: Guard,
     /// Addresses that the links may have on the device.
     pub addresses: Vec<LinkAddresses>,
-    /// Ports that are the engine's alone towards the servers; `None` where it shares them.
+    /// Ports that only the engine uses towards the servers; `None` if it shares them.
     pub ports: Option<RangeInclusive<u16>>,
 }
 
@@ -122,14 +122,14 @@ impl Outward<'_> {
         self.links.iter().zip(0..).map(spec).collect()
     }
 
-    /// The addresses that the links may have on the device.
+    /// Returns the addresses that the links may have on the device.
     fn path_addresses(&self, device_v6: bool, links: &Links) -> Vec<LinkAddresses> {
         let all = self.links.iter().flatten().zip(links.states()).zip(0..);
         let addresses = all.map(|((link, state), n)| self.addresses_of(n, link, state, device_v6));
         addresses.collect()
     }
 
-    /// The addresses that the link at place `n` may have.
+    /// Returns the addresses that the link at place `n` may have.
     pub fn addresses_of(
         &self,
         n: u8,
@@ -156,14 +156,15 @@ impl Outward<'_> {
         for link in self.links.iter().flatten() {
             settings.extend(path_settings(&link.interface, v6));
         }
-        // The window of a subflow is the connection's (RFC 8684 section 3.3.1), so its packets
-        // may lie outside what connection tracking takes for the window.
+        // The window of a subflow is the connection's (RFC 8684 section 3.3.1), so its packets may lie
+        // outside of what connection tracking assumes as the window.
         let key = "net/netfilter/nf_conntrack_tcp_be_liberal";
         settings.push(Sysctl::new(key, 1));
         settings
     }
 
-    /// The rules; connections taken in arrive at `intercept_port`, and `ports` are the engine's alone.
+    /// Returns the rules. Intercepted connections arrive at `intercept_port`, and only the engine uses
+    /// `ports`.
     pub fn rules(
         &self,
         v6: bool,
@@ -192,7 +193,7 @@ impl Outward<'_> {
     }
 }
 
-/// A place without a link.
+/// Returns the settings of a free place.
 fn nowhere() -> LinkSpec {
     LinkSpec {
         interface: String::new(),
@@ -204,8 +205,8 @@ fn nowhere() -> LinkSpec {
     }
 }
 
-/// Of the addresses that link `index` may have, those of the families by which it leads out now; all where it
-/// leads out by neither. IPv6 addresses without a way out are common, and what has one would be tried in vain.
+/// Returns those addresses of link `index` whose family leads out now; all if neither family does. IPv6
+/// addresses without a route are common, and the core would try a server's IPv6 address over them in vain.
 pub(super) fn in_use(addresses: LinkAddresses, links: &Links, index: usize) -> LinkAddresses {
     match links.families_of(index) {
         (false, false) => addresses,

@@ -1,6 +1,6 @@
-//! What a box has set up in the kernel for its links, and where each link is in it.
+//! The kernel set-up of a box's links, and the place of each link in it.
 //!
-//! A link has a place: a number by which its path, addresses, routing tables and marks are known. It keeps
+//! A link has a place: a number that identifies its path, addresses, routing tables and marks. The link keeps
 //! its place as long as it is in the configuration, whatever other links come and go.
 
 use std::net::SocketAddr;
@@ -17,22 +17,22 @@ use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
 
-/// Most places. There is room for as many addresses in every range that the configuration may name, and
-/// half as many again as links.
+/// Most places. Every range of addresses that a configuration may name has room for as many, and it is half
+/// as many again as links.
 const MAX_PLACES: usize = 24;
 
-/// What is set up for the links.
+/// The kernel set-up of the links.
 #[derive(Debug)]
 pub(super) struct Network {
-    // Dropped before the guard, whose device cleans up what nobody has any more.
+    // Dropped before the guard, whose device removes what is no longer in use.
     pub links: Links,
     /// The addresses that each link may have, by place.
     pub addresses: Vec<LinkAddresses>,
-    /// What the engine takes each link's MTU for, in bytes, by place.
+    /// The MTU that the engine assumes for each link, in bytes, by place.
     pub mtus: Vec<u16>,
-    /// Where connections that are taken in arrive.
+    /// The port at which intercepted connections arrive.
     pub intake_port: u16,
-    /// Ports that are the engine's alone towards the servers.
+    /// Ports that only the engine uses towards the servers.
     pub ports: Option<RangeInclusive<u16>>,
     pub places: Places,
     /// The states of the links when they were routed last.
@@ -41,10 +41,10 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Puts the rules of `config` in force, with those of links that are about to go.
+    /// Puts the rules of `config` in force, with those of links that are in their grace period.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn apply_rules(&mut self, config: &BoxConfig) -> Result<()> {
         let v6 = self.guard.device().has_v6();
         let outward = self.places.outward(config);
@@ -60,10 +60,10 @@ impl Network {
         self.guard.change(&settings, rules)
     }
 
-    /// Routes as `config` says, and names the place of each link that is new, with its addresses.
+    /// Routes as `config` says, and fixes the MTU of each new link.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn route(&mut self, config: &BoxConfig) -> Result<()> {
         let v6 = self.guard.device().has_v6();
         let outward = self.places.outward(config);
@@ -84,7 +84,7 @@ impl Network {
         Ok(())
     }
 
-    /// The state of the link at a place as it was when it was [routed](Self::route).
+    /// Returns the state of the link at a place as it was when it was [routed](Self::route).
     pub fn observed(&self, at: usize) -> LinkState {
         self.seen.get(at).cloned().unwrap_or_default()
     }
@@ -94,16 +94,16 @@ impl Network {
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     all: Vec<Place>,
-    /// What [`Outward`] wants of that.
+    /// The links by place, as [`Outward`] needs them.
     links: Vec<Option<LinkConfig>>,
 }
 
-/// A place, and what is there.
+/// A place, and the link at it.
 #[derive(Debug, Clone, Default)]
 struct Place {
     link: Option<LinkConfig>,
-    /// The link is no more in the configuration: what it has is kept until then, so that what the engine
-    /// says last goes out.
+    /// Time at which the place becomes free. The link has left the configuration, but keeps its routes until
+    /// then, so that the last segments of its subflows are sent.
     leaves_at: Option<Instant>,
 }
 
@@ -125,7 +125,7 @@ impl Places {
         self.links = self.all.iter().map(|place| place.link.clone()).collect();
     }
 
-    /// What is set up for `config` in these places.
+    /// Returns the uplinks of `config` in these places.
     pub fn outward<'a>(&'a self, config: &'a BoxConfig) -> Outward<'a> {
         Outward {
             tun: &config.tun,
@@ -137,9 +137,9 @@ impl Places {
         }
     }
 
-    /// Has the links of a new configuration: links that go on keep their places, those that are gone leave
-    /// theirs at `leave_at`, and new ones get free places. Returns the places of new links with their
-    /// numbers in the configuration; `None` where there is no place free.
+    /// Takes the links of a new configuration. Links that go on keep their places, removed links leave theirs
+    /// at `leave_at`, and new links get free places. Returns place and number in the configuration of each
+    /// new link; `None` if the places run out.
     pub fn change(
         &mut self,
         links: &[LinkConfig],
@@ -174,7 +174,7 @@ impl Places {
         Some(added)
     }
 
-    /// Empties the places of links whose time is over, and returns which these are.
+    /// Frees the places whose grace period is over, and returns them.
     pub fn clear(&mut self, now: Instant) -> Vec<usize> {
         let mut cleared = Vec::new();
         for (at, place) in self.all.iter_mut().enumerate() {
@@ -187,18 +187,18 @@ impl Places {
         cleared
     }
 
-    /// When a link's time is over.
+    /// Returns the time at which the next place becomes free.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.all.iter().filter_map(|place| place.leaves_at).min()
     }
 
-    /// The link at a place that is in the configuration.
+    /// Returns the link at a place, if it is still in the configuration.
     pub fn link(&self, at: usize) -> Option<&LinkConfig> {
         let place = self.all.get(at).filter(|p| p.leaves_at.is_none())?;
         place.link.as_ref()
     }
 
-    /// The path of a place, by which the engine knows it.
+    /// Returns the path of a place, by which the engine knows it.
     pub fn path(at: usize) -> PathId {
         PathId(u8::try_from(at).unwrap_or(u8::MAX))
     }
@@ -241,7 +241,7 @@ mod tests {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(link);
         let soon = Instant::from_millis(3_000);
         let mut places = Places::new(&[a.clone(), b.clone()]);
-        // `a` leaves; its place is not free before it has.
+        // `a` leaves; its place is not free until its grace period is over.
         let added = places.change(&[c.clone(), b.clone()], soon);
         assert_eq!(added, Some(vec![(2, 0)]));
         assert_eq!(names(&places), ["a", "b", "c"]);
@@ -253,7 +253,7 @@ mod tests {
         let added = places.change(&[b.clone(), d, c.clone()], soon);
         assert_eq!(added, Some(vec![(0, 1)]));
         assert_eq!(names(&places), ["d", "b", "c"]);
-        // Another gateway is the same link, another interface is not.
+        // Another setting leaves it the same link; another interface does not.
         let mut moved = b.clone();
         moved.backup = true;
         assert_eq!(

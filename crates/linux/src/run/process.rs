@@ -1,4 +1,4 @@
-//! What box, server and applications take from the process they run in.
+//! Services of the process for box, server and applications.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -16,25 +16,25 @@ use crate::net::{Identity, Result, SystemError};
 use crate::random;
 use crate::tun::Tun;
 
-/// A jump of the wall clock is noticed after this long.
+/// Interval at which the wall clock is read, after which a jump of it is noticed at the latest.
 pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
-/// One change of the network comes as many messages.
+/// Time to wait after a notification, since one change of the network comes as many messages.
 pub(super) const SETTLING_TIME: Duration = Duration::from_millis(5);
 
-/// How long far ends may take to answer that everything ends: as long as the engine repeats it, and a little.
+/// Time for peers to acknowledge the end of everything: as long as the engine repeats it, and a little more.
 const CLOSING_TIME: Duration = Duration::from_millis(2_100);
 
-/// Sources of hosts: changes of links and addresses.
+/// Number of a host's source: changes of links and addresses.
 pub(super) const LINKS: u32 = 0;
-/// Requests on the control socket.
+/// Number of the source: requests on the control socket.
 pub(super) const CONTROL: u32 = 1;
-/// The signal that asks for the configuration to be read again.
+/// Number of the source: the signal to read the configuration again.
 pub(super) const HANGUP: u32 = 2;
-/// A configuration that was read again.
+/// Number of the source: a configuration that was read again.
 pub(super) const RELOADED: u32 = 3;
 
-/// The control socket of an instance, at `path` or where it belongs. Without one, box and server
-/// serve all the same.
+/// Opens the control socket of an instance, at `path` or at its usual place. Without one, box and server
+/// still serve users.
 pub(super) fn open_control(
     path: Option<&Path>,
     role: &str,
@@ -51,13 +51,13 @@ pub(super) fn open_control(
     }
 }
 
-/// The directory of a file, as the file was named.
+/// Returns the directory of a file, as the file was named.
 pub(super) fn directory_of(file: &Path) -> PathBuf {
     let directory = file.parent().filter(|d| !d.as_os_str().is_empty());
     directory.unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Runs until `stop` is readable, ends in order, and logs what went through.
+/// Runs until `stop` is readable, ends in order, and logs the counters.
 pub(super) fn serve<C: Drain, H: Host<C>>(
     driver: &mut Driver<Tun, C, H>,
     name: &str,
@@ -70,14 +70,14 @@ pub(super) fn serve<C: Drain, H: Host<C>>(
     outcome
 }
 
-/// Lets what is nearly over end, for a time that is bounded and that further input at `stop` ends; then
-/// ends the rest, and sees to it that the far ends learn of that.
+/// Lets connections end by themselves until a timeout or further input at `stop`; then closes the rest, and
+/// makes sure that their peers learn of it.
 fn end<C: Drain, H: Host<C>>(
     driver: &mut Driver<Tun, C, H>,
     name: &str,
     stop: BorrowedFd<'_>,
 ) -> Result<()> {
-    // The signal that came is not the second one.
+    // Takes the signal that came, so that only a second one is further input.
     take_signal(stop);
     let now = driver.clock().now();
     let (core, mut ctx) = driver.core(now);
@@ -98,7 +98,7 @@ fn end<C: Drain, H: Host<C>>(
     Ok(())
 }
 
-/// An engine whose accepted connections use `strategy`.
+/// Returns an engine whose accepted connections use `strategy`.
 pub(super) fn new_stack(engine: Config, strategy: &str) -> Result<Stack> {
     Ok(Stack::new(
         engine,
@@ -107,13 +107,13 @@ pub(super) fn new_stack(engine: Config, strategy: &str) -> Result<Stack> {
     ))
 }
 
-/// Makes the strategy of each connection.
+/// Returns the factory of each connection's strategy.
 pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
     braid_strategy::factory(strategy)
         .map_err(|e| SystemError::other(format!("use the strategy {strategy:?}"), e.to_string()))
 }
 
-/// A generator seeded by the operating system.
+/// Returns a generator seeded by the operating system.
 pub(super) fn system_rng() -> Result<Rng> {
     let seed = random().map_err(SystemError::doing("ask for randomness"))?;
     Ok(Rng::from_seed(seed))
@@ -125,12 +125,12 @@ pub(super) fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
-/// Descriptors beside those of users' connections: devices, timers, netlink, clients of the control
-/// socket, files that are read again, and sockets of name look-ups.
+/// Descriptors beside those of users' connections: devices, timers, netlink, clients of the control socket,
+/// files that are read again, and sockets of name look-ups.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// Raises the limit of open files to what `streams` connections need, the hard limit too where that is
-/// permitted, and returns how many connections fit. Logs a warning where they are fewer than `streams`.
+/// Raises the limit of open files to the needs of `streams` connections, the hard limit too if that is
+/// permitted. Returns how many connections fit, and logs a warning if they are fewer than `streams`.
 pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
     let wanted = streams as u64 + OTHER_DESCRIPTORS;
     let before = getrlimit(Resource::Nofile);
@@ -140,7 +140,7 @@ pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
             current: Some(most),
             maximum,
         };
-        // Only a privileged process may raise the hard limit; others go up to it.
+        // Only a privileged process may raise the hard limit; others raise the soft limit up to it.
         let most = before.maximum.map_or(wanted, |maximum| maximum.min(wanted));
         let done = setrlimit(Resource::Nofile, raised(wanted, hard))
             .or_else(|_| setrlimit(Resource::Nofile, raised(most, before.maximum)));
@@ -164,7 +164,7 @@ pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
     fit
 }
 
-/// Returns how many of `streams` connections a limit of open files leaves room for.
+/// Returns how many of `streams` connections fit within a limit of open files.
 fn streams_within(limit: Option<u64>, streams: usize) -> usize {
     let room = limit.map(|limit| limit.saturating_sub(OTHER_DESCRIPTORS));
     let room = room.and_then(|room| usize::try_from(room).ok());
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(streams_within(None, 32_768), 32_768);
     }
 
-    /// The soft limit of a login session (1,024) holds nobody back.
+    /// The soft limit of a login session (1,024) is raised without privileges.
     #[test]
     fn the_soft_limit_is_raised_as_far_as_the_hard_one() {
         let before = getrlimit(Resource::Nofile);
@@ -194,7 +194,7 @@ mod tests {
         setrlimit(Resource::Nofile, low).unwrap();
         let fit = raise_descriptor_limit(700);
         let raised = getrlimit(Resource::Nofile).current;
-        // Other tests of this process may need more.
+        // Other tests of this process may need more descriptors.
         setrlimit(Resource::Nofile, before).unwrap();
         assert_eq!(fit, 700);
         assert!(raised.is_none_or(|raised| raised >= 956), "{raised:?}");

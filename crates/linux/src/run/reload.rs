@@ -1,4 +1,4 @@
-//! Reads a configuration again, on a thread of its own: a disk may take its time.
+//! Reads a configuration again, on a thread of its own, since a disk may be slow.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,12 +14,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::signals::take_signal;
 use crate::net::{Result, SystemError};
 
-/// Where a box or a server reads its configuration again, and when.
+/// The configuration file of a box or a server, and the signal to read it again.
 #[derive(Debug, Clone, Copy)]
 pub struct Reload<'a> {
     /// The file.
     pub file: &'a Path,
-    /// Readable when SIGHUP has come. Besides, the control socket may ask for it.
+    /// Readable when SIGHUP has come. The control socket may ask for the same.
     pub signal: BorrowedFd<'a>,
 }
 
@@ -40,18 +40,18 @@ impl Readable for ServerConfig {
     }
 }
 
-/// Who is told what became of it, if anybody.
+/// The client that waits for the outcome, if there is one.
 type Asker = Option<SyncSender<Answer>>;
 
-/// What was read, and for whom.
+/// The result of reading, and the client that waits for it.
 type Read<C> = (std::result::Result<C, ConfigError>, Asker);
 
-/// Where it is asked for.
+/// The queue of requests to read the file again.
 #[derive(Debug, Clone)]
 pub(crate) struct Wishes(SyncSender<Asker>);
 
 impl Wishes {
-    /// Has the file read. Where that is about to be done in any case, a signal asks for nothing more.
+    /// Queues a request to read the file. A signal adds nothing if requests wait already.
     pub(crate) fn begin(&self, asker: Asker) {
         if let Err(TrySendError::Full(Some(asker))) = self.0.try_send(asker) {
             let _ = asker.send(Answer::Error("it is being read already".to_owned()));
@@ -62,22 +62,22 @@ impl Wishes {
 /// A configuration that may be read again. The thread that reads ends with this value.
 #[derive(Debug)]
 pub(super) struct Again<'a, C> {
-    /// What runs now.
+    /// The configuration in force.
     pub config: C,
     pub file: &'a Path,
     signal: BorrowedFd<'a>,
     pub wishes: Wishes,
     read: Receiver<Read<C>>,
     wake: Arc<OwnedFd>,
-    /// What the thread works with, until it is started.
+    /// The thread's ends of the channels, until it is started.
     work: Option<(Receiver<Asker>, SyncSender<Read<C>>)>,
 }
 
 impl<'a, C: Readable> Again<'a, C> {
-    /// Takes wishes, which wait until it is [started](Self::start).
+    /// Accepts requests, which wait until the thread is [started](Self::start).
     ///
     /// # Errors
-    /// Where descriptors are wanting.
+    /// Fails if descriptors run out.
     pub fn new(reload: Reload<'a>, config: C) -> Result<Self> {
         // One from the control socket and one by signal; more of either would read the same again.
         let (wishes, to_read) = sync_channel(2);
@@ -95,10 +95,10 @@ impl<'a, C: Readable> Again<'a, C> {
         })
     }
 
-    /// Reads the file whenever somebody wishes it from now on.
+    /// Starts the thread, which reads the file at each request.
     ///
     /// # Errors
-    /// Where threads are wanting.
+    /// Fails if no thread can be started.
     pub fn start(&mut self) -> io::Result<()> {
         let Some((wishes, done)) = self.work.take() else {
             return Ok(());
@@ -116,31 +116,31 @@ impl<'a, C: Readable> Again<'a, C> {
         thread.spawn(load).map(drop)
     }
 
-    /// Readable when SIGHUP has come.
+    /// Returns the descriptor that is readable when SIGHUP has come.
     pub fn signal(&self) -> BorrowedFd<'a> {
         self.signal
     }
 
-    /// Readable when something was read.
+    /// Returns the descriptor that is readable when a configuration was read.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// SIGHUP has come: the file is read.
+    /// Handles SIGHUP: the file is read again.
     pub fn on_signal(&self) {
         take_signal(self.signal);
         self.wishes.begin(None);
     }
 
-    /// What was read next.
+    /// Returns the next configuration that was read.
     pub fn next(&self) -> Option<Read<C>> {
-        // Only resets the counter; what it says is of no interest.
+        // Resets the counter; its value does not matter.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         self.read.try_recv().ok()
     }
 }
 
-/// Says what a configuration that was read again changes, in the log and to whoever asked.
+/// Reports what a reloaded configuration changes, in the log and to the client that asked.
 pub(super) fn tell(outcome: std::result::Result<Changes, Answer>, asker: Asker) {
     let answer = match outcome {
         Ok(changes) => {
@@ -159,12 +159,12 @@ pub(super) fn tell(outcome: std::result::Result<Changes, Answer>, asker: Asker) 
         }
     };
     if let Some(asker) = asker {
-        // The client may have lost patience.
+        // The client may have timed out.
         let _ = asker.send(answer);
     }
 }
 
-/// A file with a mistake changes nothing.
+/// Logs the mistake in a file, which changes nothing, and returns the answer.
 pub(super) fn refuse(error: &ConfigError) -> Answer {
     tracing::error!("the configuration stays as it was: {}", error.headline());
     Answer::Wrong(error.to_string())

@@ -26,11 +26,11 @@ use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
 
-/// Runs the server until `stop` is readable; `started` is called once it works. What is there to be read is taken
-/// out, so that a second signal can be told from the first: nobody else is to wait for it.
+/// Runs the server until `stop` is readable; `started` is called once the server works. Takes the input at
+/// `stop`, so that a second signal can be told from the first. Nothing else may read from it.
 ///
 /// # Errors
-/// Where the system refuses what the server needs; everything is put back then.
+/// Fails if the system refuses something that the server needs; everything is restored then.
 pub fn run_server(
     config: &ServerConfig,
     reload: Option<Reload<'_>>,
@@ -90,17 +90,17 @@ pub fn run_server(
     outcome
 }
 
-/// What surrounds the core: this machine's addresses, the wall clock and the configuration.
+/// The surroundings of the core: this machine's addresses, the wall clock and the configuration.
 #[derive(Debug)]
 struct ServerHost<'a> {
     control: Option<ControlSocket>,
     reload: Option<Again<'a, ServerConfig>>,
-    // Dropped before the guard, whose device cleans up what nobody has any more.
+    // Dropped before the guard, whose device removes what is no longer in use.
     links: Links,
     guard: Guard,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
-    /// What was known of the routes to destinations of IPv4 and of IPv6 at the last look.
+    /// The routes to destinations of IPv4 and of IPv6 at the last look.
     routed: [Option<Routed>; 2],
     crowd: Crowd,
 }
@@ -109,15 +109,15 @@ struct ServerHost<'a> {
 #[derive(Debug, PartialEq, Eq)]
 struct Routed {
     to_internet: bool,
-    /// This machine has an address that others may answer to.
+    /// This machine has an address that others can answer to.
     has_address: bool,
     /// Networks in the main table.
     networks: Vec<IpNet>,
 }
 
 impl ServerHost<'_> {
-    /// What is opened later: names are looked up, the configuration is read again, the control socket
-    /// is removed.
+    /// Returns the files that are opened later: configuration and key, those of the resolver, and the control
+    /// socket, which is removed.
     fn files(&self, config: &ServerConfig) -> Files {
         let again = self.reload.iter().map(|again| again.file);
         let beside = again
@@ -131,8 +131,8 @@ impl ServerHost<'_> {
         }
     }
 
-    /// To be called when there are no privileges to give up any more: a thread has those of the one
-    /// that starts it.
+    /// Starts the threads. Must be called after privileges were given up, since a thread inherits those of
+    /// its parent.
     fn start_threads(&mut self) -> Result<()> {
         let doing = || SystemError::doing("start a thread");
         if let Some(control) = &mut self.control {
@@ -144,14 +144,15 @@ impl ServerHost<'_> {
         Ok(())
     }
 
-    /// Tells the core which routes to destinations have changed. Without a way to the Internet some destinations
-    /// of a family may be reached, as in a network of its own, if there is an address of it: there the first
-    /// destination without a route tells.
+    /// Tells the core if the routes to destinations have changed. Without a route to the Internet, a family's
+    /// destinations in local networks may still be reached if this machine has an address of the family; then
+    /// only an attempt to connect shows which.
     fn follow_routes(&mut self, core: &mut ServerCore) {
         let tun = self.guard.device().identity().tun();
         let tun = self.links.interfaces().iter().find(|i| i.name == tun);
         let tun = tun.map(|tun| tun.index);
-        // Where nothing else has one, the kernel takes an address of the TUN device, to which nobody answers.
+        // If nothing else has an address, the kernel takes one of the TUN device, which no destination can
+        // answer to.
         let addresses = self.links.addresses().iter();
         let addresses = addresses.filter(|a| Some(a.interface) != tun && !a.addr.is_loopback());
         let addresses: Vec<IpAddr> = addresses.map(|a| a.addr).collect();
@@ -245,7 +246,7 @@ impl Host<ServerCore> for ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
-    /// Goes on with what was read, if it is a configuration.
+    /// Takes over configurations that were read again.
     fn take_over(&mut self, context: &mut Context<'_, ServerCore>) {
         let Some(again) = &mut self.reload else {
             return;

@@ -4,26 +4,26 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Becomes readable when one of some signals has come.
+/// A descriptor that is readable when one of some signals has come.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
 }
 
 impl Signals {
-    /// Takes over those by which the process is asked to end, for good: SIGTERM, SIGINT, SIGHUP. To be
-    /// called before any thread is started: threads that exist would still be interrupted by them.
+    /// Takes over the signals that ask the process to end: SIGTERM, SIGINT, SIGHUP. They stay blocked. Must
+    /// be called before any thread is started, since existing threads would still be interrupted by them.
     ///
     /// # Errors
-    /// Where descriptors are wanting.
+    /// Fails if descriptors run out.
     pub fn take_over() -> io::Result<Signals> {
         Signals::of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
     }
 
-    /// The same where SIGHUP asks for something else than the end: the wish to end, and SIGHUP.
+    /// Does the same for programs that reload at SIGHUP: returns SIGTERM and SIGINT, then SIGHUP.
     ///
     /// # Errors
-    /// Where descriptors are wanting.
+    /// Fails if descriptors run out.
     pub fn take_over_apart() -> io::Result<(Signals, Signals)> {
         let end = Signals::of(&[libc::SIGTERM, libc::SIGINT])?;
         Ok((end, Signals::of(&[libc::SIGHUP])?))
@@ -54,9 +54,9 @@ impl Signals {
     }
 }
 
-/// Takes a signal off its descriptor, where one has come.
+/// Takes a signal off its descriptor, if one has come.
 pub(super) fn take_signal(signal: BorrowedFd<'_>) {
-    // Of `signalfd_siginfo` only that it came is of interest.
+    // The contents of `signalfd_siginfo` do not matter. Its size is 128 bytes.
     let _ = rustix::io::read(signal, &mut [0u8; 128]);
 }
 

@@ -1,26 +1,27 @@
-//! Notices that this machine stood still.
+//! Detection of suspends of this machine.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Two clocks that are read one after the other differ by less.
+/// Shortest suspend that is reported. Two clocks that are read one after the other differ by less.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// Compares the clock that goes on in suspend with the one of the event loop, which does not.
+/// Compares the clock that runs on in suspend (`CLOCK_BOOTTIME`) with the event loop's (`CLOCK_MONOTONIC`),
+/// which stands still.
 #[derive(Debug)]
 pub(super) struct Suspension {
-    /// By how much the one is ahead of the other.
+    /// Lead of the first clock over the second at the last look.
     ahead: Duration,
 }
 
 impl Suspension {
-    /// Counts from now on.
+    /// Starts to compare now.
     pub fn new() -> Self {
         Suspension { ahead: ahead() }
     }
 
-    /// Returns how long the machine was suspended since the last call, if it was.
+    /// Returns the length of a suspend since the last call, if there was one.
     pub fn notice(&mut self) -> Option<Duration> {
         self.judge(ahead())
     }

@@ -1,8 +1,8 @@
-//! Kernel sockets as the local side of a relay.
+//! Kernel sockets as the downstream sockets of a relay.
 //!
-//! Sockets are watched edge-triggered and never block. Readiness is remembered per socket, so
-//! that a read or write that cannot succeed costs no system call, and events are only told where
-//! the core was refused before.
+//! Sockets are watched edge-triggered and never block. Each stream remembers its readiness, so that a read or
+//! write that cannot succeed costs no system call, and the core gets events only if a call was refused
+//! before.
 
 pub(crate) mod resolver;
 
@@ -23,17 +23,17 @@ use crate::net::{Result, SystemError};
 use crate::sys;
 use resolver::Resolver;
 
-/// Connections taken from one listener before other work gets its turn.
+/// Connections accepted from one listener before other work gets its turn.
 const ACCEPT_BATCH: usize = 64;
-/// Events held back for a core that does not ask for them.
+/// Events queued for a core that does not take them; then no more connections are accepted.
 const MAX_EVENTS: usize = 4_096;
-/// The kernel caps this at `net.core.somaxconn`.
+/// Connections that may wait to be accepted. The kernel caps the number at `net.core.somaxconn`.
 const BACKLOG: i32 = 4_096;
-/// A user that vanished is noticed after this long without a sign of life ...
+/// A vanished user is noticed after this time without a segment …
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
-/// ... and this many probes ...
+/// … and this many keepalive probes …
 const KEEPALIVE_COUNT: u32 = 4;
-/// ... at this distance.
+/// … at this interval.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Bounds of [`Sockets`].
@@ -41,7 +41,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 pub struct Limits {
     /// Most streams at a time, attempts included.
     pub streams: usize,
-    /// How long a connection attempt may take.
+    /// Longest duration of a connection attempt.
     pub connect_timeout: Duration,
 }
 
@@ -54,23 +54,22 @@ impl Default for Limits {
     }
 }
 
-/// What was refused or lost since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Connections accepted from the local network.
     pub accepted: u64,
-    /// Connections accepted and reset at once for want of descriptors or streams.
+    /// Connections reset right after they were accepted, because descriptors or streams ran out.
     pub accept_refused: u64,
     /// Connection attempts that failed.
     pub connect_failed: u64,
 }
 
-/// Tokens under which a driver registers descriptors of its own have this bit set; this
-/// module's do not.
+/// Set in the tokens under which a driver registers descriptors of its own; clear in this module's tokens.
 pub const FOREIGN_TOKEN: u64 = 1 << 63;
 const LISTENER_TOKEN: u64 = 1 << 62;
 const RESOLVER_TOKEN: u64 = 1 << 61;
-/// Room for the headers of a SYN with all options.
+/// Bytes for the headers of a SYN: 60 of IPv4 or 40 of IPv6, and 60 of TCP, with room to spare.
 const MAX_SYN: usize = 256;
 
 /// Kernel sockets behind [`LocalStreams`].
@@ -78,16 +77,17 @@ const MAX_SYN: usize = 256;
 pub struct Sockets {
     epoll: OwnedFd,
     limits: Limits,
-    /// Hold the listeners' port while nothing listens.
+    /// Sockets that hold the listeners' port while nothing listens.
     reserved: Vec<(OwnedFd, SocketAddr)>,
     listeners: Vec<Listener>,
     streams: Vec<Slot>,
     free: Vec<u32>,
-    /// Attempts under way in order of their deadline.
+    /// Connection attempts under way, in order of their deadline.
     connecting: VecDeque<(Instant, LocalId)>,
     events: VecDeque<LocalEvent>,
     resolver: Resolver,
-    /// Given up to be able to accept, and so refuse, a connection when descriptors run out.
+    /// A spare descriptor. It is closed when descriptors run out, so that a connection can be accepted in
+    /// order to be refused.
     reserve: Option<OwnedFd>,
     now: Instant,
     counters: Counters,
@@ -97,7 +97,7 @@ pub struct Sockets {
 struct Listener {
     fd: OwnedFd,
     arrival: Arrival,
-    /// As it was given.
+    /// The address as it was given.
     addr: SocketAddr,
 }
 
@@ -115,15 +115,15 @@ struct Stream {
     may_read: bool,
     /// The last write did not fill the socket's buffer.
     may_write: bool,
-    /// The peer closed its direction: an end of stream is to be read behind the data.
+    /// The peer closed its direction: the end of the stream follows the data.
     peer_closed: bool,
 }
 
 impl Sockets {
-    /// No streams yet; descriptors are watched by `epoll` (a duplicate of the driver's).
+    /// Returns a value without streams; `epoll` (a duplicate of the driver's) watches its descriptors.
     ///
     /// # Errors
-    /// Where descriptors are wanting.
+    /// Fails if descriptors run out.
     pub fn new(epoll: OwnedFd, limits: Limits) -> Result<Sockets> {
         let doing = || SystemError::doing("prepare sockets");
         let resolver = Resolver::new().map_err(doing())?;
@@ -144,16 +144,15 @@ impl Sockets {
         })
     }
 
-    /// Reserves the port of the listeners to which intercepted connections are steered, on
-    /// 127.0.0.1 and, if `v6`, on `::1`, and returns it. They are on loopback addresses so that
-    /// nobody can connect to them but by interception. Nothing listens before
-    /// [`Self::set_intake`].
+    /// Reserves the port of the listeners for intercepted connections, on 127.0.0.1 and, if `v6`, on `::1`,
+    /// and returns it. They are on loopback addresses, so that other hosts reach them by interception only.
+    /// Nothing listens before [`Self::set_intake`].
     ///
     /// # Errors
-    /// Where the system refuses; interception takes `CAP_NET_ADMIN`.
+    /// Fails if the system refuses; interception takes `CAP_NET_ADMIN`.
     pub fn reserve_intake(&mut self, v6: bool) -> Result<u16> {
         let doing = || SystemError::doing("reserve a port for intercepted connections");
-        // The port that the kernel picks for one family may be in use for the other.
+        // The port that the kernel picks for one family may be in use for the other, so several are tried.
         for _ in 0..16 {
             let fd = bound((Ipv4Addr::LOCALHOST, 0).into()).map_err(doing())?;
             let addr = local_addr(&fd).map_err(doing())?;
@@ -175,21 +174,21 @@ impl Sockets {
         ))
     }
 
-    /// Opens or closes the listeners on the reserved port. While they are closed nothing is
-    /// intercepted, and new connections are forwarded. Those that wait to be accepted are accepted before.
+    /// Opens or closes the listeners on the reserved port. While they are closed nothing is intercepted, and
+    /// new connections are forwarded. Closing first accepts the connections that wait.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Fails if the system refuses.
     pub fn set_intake(&mut self, open: bool) -> Result<()> {
         let of_intake = |l: &Listener| l.arrival == Arrival::Intercepted;
         if !open {
-            // The kernel resets what waits at a listener that is closed.
+            // The kernel resets connections that wait at a listener when it is closed.
             for at in 0..self.listeners.len() {
                 if of_intake(&self.listeners[at]) {
                     self.accept(at);
                 }
             }
-            // Leaves the epoll instance as it is closed.
+            // Closing a descriptor removes it from the epoll instance.
             self.listeners.retain(|l| !of_intake(l));
             return Ok(());
         }
@@ -205,21 +204,21 @@ impl Sockets {
         Ok(())
     }
 
-    /// Listens at an address of this host for those who ask for it; the address may be one that
-    /// this host does not have yet.
+    /// Listens at an address of this host for programs that connect to it. The host need not have the address
+    /// yet.
     ///
     /// # Errors
-    /// Where the system refuses, as where another program listens there.
+    /// Fails if the system refuses, for example because another program listens there.
     pub fn listen(&mut self, addr: SocketAddr) -> Result<()> {
         let listener = self.own_listener(addr)?;
         self.listeners.push(listener);
         Ok(())
     }
 
-    /// Listens so at these addresses and no other. Connections that were accepted stay.
+    /// Listens at these addresses and no others. Accepted connections stay.
     ///
     /// # Errors
-    /// Where the system refuses; nothing changed then.
+    /// Fails if the system refuses; nothing changed then.
     pub fn listen_only(&mut self, addrs: &[SocketAddr]) -> Result<()> {
         let is_own = |l: &Listener| l.arrival == Arrival::Addressed;
         let known = |addr: &SocketAddr| self.listeners.iter().any(|l| is_own(l) && l.addr == *addr);
@@ -237,18 +236,18 @@ impl Sockets {
         listener.map_err(SystemError::doing(format!("listen at {addr}")))
     }
 
-    /// Changes how many streams there may be at a time. Those that exist stay.
+    /// Changes the most streams at a time. Existing streams stay.
     pub fn set_most_streams(&mut self, streams: usize) {
         self.limits.streams = streams;
     }
 
-    /// Begins to listen on `fd`.
+    /// Starts to listen on `fd`.
     fn listener(
         &self,
         (fd, addr): (OwnedFd, SocketAddr),
         arrival: Arrival,
     ) -> std::result::Result<Listener, Errno> {
-        // Accepted sockets tell the header of the SYN then.
+        // Makes the kernel keep the SYN's headers, from which an accepted socket reads the DSCP.
         enable(&fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN)?;
         rustix::net::listen(&fd, BACKLOG)?;
         let token = LISTENER_TOKEN | fd.as_raw_fd() as u64;
@@ -256,16 +255,16 @@ impl Sockets {
         Ok(Listener { fd, arrival, addr })
     }
 
-    /// Tells the time; before commands of the core, whose timeouts start from it.
+    /// Sets the time. Must be called before commands of the core, whose timeouts start from it.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Takes in an event that the driver got from the epoll instance.
+    /// Handles an event that the driver got from the epoll instance.
     pub fn on_ready(&mut self, token: u64, flags: epoll::EventFlags) {
         if token & LISTENER_TOKEN != 0 {
             let fd = (token & !LISTENER_TOKEN) as i32;
-            // Closed meanwhile, it is not there any more.
+            // The listener may have been closed since the event was queued.
             let at = self.listeners.iter().position(|l| l.fd.as_raw_fd() == fd);
             at.into_iter().for_each(|at| self.accept(at));
         } else if token & RESOLVER_TOKEN != 0 {
@@ -278,7 +277,7 @@ impl Sockets {
         }
     }
 
-    /// The next event for the core; those of streams closed meanwhile are left out.
+    /// Returns the next event for the core; events of streams closed meanwhile are left out.
     pub fn next_event(&mut self) -> Option<LocalEvent> {
         while let Some(event) = self.events.pop_front() {
             if event.ends_id() || self.get(event.id()).is_some() {
@@ -288,12 +287,12 @@ impl Sockets {
         None
     }
 
-    /// Whether there is an event for the core.
+    /// Returns whether there is an event for the core.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns the time at which [`Self::handle_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.connecting.front().map(|(deadline, _)| *deadline)
     }
@@ -312,17 +311,17 @@ impl Sockets {
         }
     }
 
-    /// Streams open or being opened.
+    /// Returns the count of streams that are open or being opened.
     pub fn len(&self) -> usize {
         self.streams.len() - self.free.len()
     }
 
-    /// Whether there is no stream.
+    /// Returns whether there is no stream.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -345,8 +344,8 @@ impl Sockets {
             }
         };
         let entry = &mut self.streams[slot as usize];
-        // Wraps within 29 bits, below the tokens' flags: 2^29 streams of one slot pass before an
-        // id comes again.
+        // The generation wraps within 29 bits, below the tokens' flags: 2^29 streams of one slot pass before
+        // an id repeats.
         entry.generation = (entry.generation + 1) & 0x1fff_ffff;
         let id = LocalId(u64::from(entry.generation) << 32 | u64::from(slot));
         let flags = epoll::EventFlags::IN
@@ -368,7 +367,7 @@ impl Sockets {
         Ok(id)
     }
 
-    /// Forgets a stream; the descriptor leaves the epoll instance as it is closed.
+    /// Forgets a stream; closing the descriptor removes it from the epoll instance.
     fn remove(&mut self, id: LocalId) -> Option<OwnedFd> {
         self.get(id)?;
         let stream = self.streams[index(id)].stream.take()?;
@@ -391,7 +390,7 @@ impl Sockets {
                         return;
                     }
                 }
-                // The others are of the connection that was about to be accepted (accept(2)).
+                // Other errors belong to the connection that was about to be accepted (accept(2)).
                 Err(_) => {}
             }
         }
@@ -407,8 +406,8 @@ impl Sockets {
         let (Some(peer), Ok(destination)) = (peer, local_addr(&fd)) else {
             return;
         };
-        // Dropping the descriptor resets the connection (see `prepare`: accepted sockets take over
-        // the listener's options).
+        // Dropping the descriptor resets the connection: accepted sockets inherit the listener's options,
+        // which `prepare` set.
         if self.len() >= self.limits.streams {
             self.counters.accept_refused += 1;
             return;
@@ -429,8 +428,8 @@ impl Sockets {
         }
     }
 
-    /// Out of descriptors: takes one connection off the queue and resets it, so that its user
-    /// learns at once and the listener does not stay ready for ever. False if even that fails.
+    /// Takes one connection off the queue and resets it when descriptors have run out. So its user learns at
+    /// once, and the listener does not stay ready for ever. Returns false if even that fails.
     fn refuse_one(&mut self, listener: usize) -> bool {
         if self.counters.accept_refused == 0 {
             tracing::warn!("no file descriptors left: refusing connections");
@@ -457,7 +456,7 @@ impl Sockets {
         }
         let mut tell = [None, None];
         if flags.contains(F::ERR) {
-            // Both directions are gone; data not yet read is lost, as with any reset.
+            // Both directions are gone. Unread data is lost, as with any reset.
             tell[0] = Some(LocalEvent::Broken { id });
         } else {
             stream.peer_closed |= flags.intersects(F::RDHUP | F::HUP);
@@ -482,7 +481,7 @@ impl Sockets {
                 stream.connecting = false;
                 stream.may_write = true;
                 self.events.push_back(LocalEvent::Connected { id });
-                // What came together with the connection is not told again.
+                // Edges that came together with the connection are not repeated, so they are handled here.
                 let more = flags & !epoll::EventFlags::OUT;
                 self.on_stream_ready(id, more);
             }
@@ -532,8 +531,8 @@ impl LocalStreams for Sockets {
         let room: usize = bufs.iter().map(|buf| buf.len()).sum();
         match rustix::io::readv(&stream.fd, bufs) {
             Ok(read) => {
-                // A short read emptied the buffer. Where the end of the stream is known to follow
-                // no further edge may come, so it has to be asked for.
+                // A short read emptied the buffer. But if the peer has closed, no further edge may come, so
+                // the end of the stream has to be read without one.
                 if read < room && !stream.peer_closed {
                     stream.may_read = false;
                 }
@@ -576,7 +575,7 @@ impl LocalStreams for Sockets {
         let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
         match rustix::io::writev(&stream.fd, bufs) {
             Ok(written) => {
-                // The kernel promises an edge after a short write as after EAGAIN.
+                // The kernel gives an edge after a short write just as after EAGAIN.
                 stream.may_write = written == wanted;
                 Ok(written)
             }
@@ -591,19 +590,20 @@ impl LocalStreams for Sockets {
 
     fn shutdown(&mut self, id: LocalId) {
         if let Some(stream) = self.get(id) {
-            // Fails only where the stream is broken, which an event tells.
+            // Fails only if the stream is broken, which an event reports.
             let _ = rustix::net::shutdown(&stream.fd, Shutdown::Write);
         }
     }
 
     fn close(&mut self, id: LocalId) {
         if let Some(fd) = self.remove(id) {
+            // Without the linger time of `prepare`, closing sends the rest and then a FIN.
             let _ = sockopt::set_socket_linger(&fd, None);
         }
     }
 
     fn reset(&mut self, id: LocalId) {
-        // Lingering for zero seconds was set by `prepare`: dropping the descriptor resets.
+        // `prepare` set a linger time of zero, so dropping the descriptor resets the connection.
         drop(self.remove(id));
     }
 }
@@ -634,8 +634,9 @@ fn socket(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
-/// Every stream ends with a reset unless it is closed in order: a stream cut off by the end of
-/// this process must not look complete to its reader.
+/// Makes every stream end with a reset unless it is closed in order: a stream cut off by the end of this
+/// process must not look complete to its reader. Nagle's algorithm is off, since the relay writes whole
+/// buffers.
 fn prepare(fd: &OwnedFd) -> std::result::Result<(), Errno> {
     sockopt::set_socket_linger(fd, Some(Duration::ZERO))?;
     sockopt::set_tcp_nodelay(fd, true)?;
@@ -645,7 +646,7 @@ fn prepare(fd: &OwnedFd) -> std::result::Result<(), Errno> {
     sockopt::set_socket_keepalive(fd, true)
 }
 
-/// A transparent socket bound to `addr`, which another that does not listen may be bound to too.
+/// Returns a transparent socket bound to `addr`. Another socket may be bound to it too if it does not listen.
 fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     let fd = socket(addr)?;
     prepare(&fd)?;
@@ -662,11 +663,11 @@ fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// A socket bound to an address that this host has, or will have.
+/// Returns a socket bound to an address that this host has, or will have.
 fn own(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     let fd = socket(addr)?;
     prepare(&fd)?;
-    // What an earlier process left in TIME_WAIT must not keep this one from starting.
+    // Connections of an earlier process in TIME_WAIT must not prevent a start.
     sockopt::set_socket_reuseaddr(&fd, true)?;
     match addr {
         SocketAddr::V4(_) => enable(&fd, libc::SOL_IP, libc::IP_FREEBIND)?,
@@ -684,8 +685,8 @@ fn enable(fd: &OwnedFd, level: libc::c_int, option: libc::c_int) -> std::result:
     enabled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))
 }
 
-/// The code point of the SYN that opened an accepted connection; 0 where the kernel did not keep
-/// the SYN, as where it answered by a cookie.
+/// Returns the DSCP of the SYN that opened an accepted connection; 0 if the kernel did not keep the SYN, for
+/// example because it answered with a SYN cookie.
 fn dscp_of_syn(fd: &OwnedFd) -> u8 {
     let mut syn = [0; MAX_SYN];
     let read = sys::socket_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVED_SYN, &mut syn);
@@ -697,14 +698,14 @@ fn local_addr(fd: &OwnedFd) -> std::result::Result<SocketAddr, Errno> {
     SocketAddr::try_from(rustix::net::getsockname(fd)?)
 }
 
-/// Without flow label and scope, which are of no meaning on another host.
+/// Removes flow label and scope, which have no meaning on another host.
 fn plain(addr: SocketAddr) -> SocketAddr {
     let ip: IpAddr = addr.ip();
     SocketAddr::new(ip, addr.port())
 }
 
-/// The failure of an attempt for which no packet has left. One destination may have no route where others of
-/// its family have, so the family counts as out of reach only where there is no way to the Internet either.
+/// Returns the failure of an attempt for which no packet has left. A destination may lack a route although
+/// others of its family have one, so the family counts as unreachable only without a route to the Internet.
 fn failure_at_once(error: Errno, v6: bool) -> ConnectFailure {
     let for_want_of_a_way = matches!(
         error,
@@ -712,7 +713,7 @@ fn failure_at_once(error: Errno, v6: bool) -> ConnectFailure {
             | Errno::HOSTUNREACH
             | Errno::ADDRNOTAVAIL
             | Errno::AFNOSUPPORT
-            // A route of the type `prohibit`, and one of the type `blackhole`.
+            // From routes of the types `prohibit` and `blackhole`, in this order.
             | Errno::ACCESS
             | Errno::INVAL
     );

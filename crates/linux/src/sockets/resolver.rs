@@ -13,23 +13,23 @@ use braid_proxy::app::LocalId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Look-ups at a time; a name whose servers are silent holds a thread for many seconds. A user of a
+/// Look-ups at a time. A name whose DNS servers are silent holds a thread for many seconds. A user of a
 /// server has 8 of them by default (`limits.lookups`).
 const THREADS: usize = 32;
-/// Look-ups waiting or under way.
+/// Look-ups that wait or are under way.
 const MAX_PENDING: usize = 1_024;
-/// Where the resolver finds whom to ask.
+/// The file that names the DNS servers.
 const SERVERS: &str = "/etc/resolv.conf";
-/// The operator was told that it is out of reach.
+/// The operator was told that this file cannot be read.
 static TOLD: Once = Once::new();
-/// A thread needs no more than the resolver's own buffers.
+/// Stack of a thread, bytes: enough for the resolver's own buffers.
 const STACK_LEN: usize = 256 * 1024;
-/// Addresses of one name that are worth trying.
+/// Addresses of one name that are kept.
 const MAX_ADDRESSES: usize = 8;
-/// Set in the ids of look-ups, which streams' ids never have.
+/// Set in the ids of look-ups, clear in streams' ids.
 const LOOKUP_BIT: u64 = 1 << 63;
 
-/// A bounded pool of look-ups. Threads are started as they are first needed.
+/// A bounded pool of threads for look-ups. Each is started when it is first needed.
 #[derive(Debug)]
 pub(super) struct Resolver {
     shared: Arc<Shared>,
@@ -54,7 +54,7 @@ struct State {
 }
 
 impl Shared {
-    /// The state is valid at every step, so a panic elsewhere does not spoil it.
+    /// Locks the state. It is valid at every step, so the panic of another thread does not spoil it.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,12 +75,12 @@ impl Resolver {
         })
     }
 
-    /// Readable when look-ups have ended.
+    /// Returns the descriptor that is readable when look-ups have ended.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
 
-    /// Starts a look-up; `None` where too many are pending.
+    /// Starts a look-up; `None` if too many are pending.
     pub(super) fn submit(&mut self, name: &str, port: u16) -> Option<LocalId> {
         if self.pending >= MAX_PENDING {
             return None;
@@ -109,9 +109,9 @@ impl Resolver {
         Some(id)
     }
 
-    /// The look-ups that ended since the last call.
+    /// Returns the look-ups that ended since the last call.
     pub(super) fn finished(&mut self) -> Vec<(LocalId, Vec<SocketAddr>)> {
-        // Only resets the counter; what it says is of no interest.
+        // Resets the counter; its value does not matter.
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
         let finished = std::mem::take(&mut self.shared.lock().finished);
         self.pending -= finished.len();
@@ -120,7 +120,7 @@ impl Resolver {
 }
 
 impl Drop for Resolver {
-    /// Threads that are within a look-up end after it; nobody waits for them.
+    /// Lets the threads end. A thread within a look-up ends after it; nothing waits for it.
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
@@ -149,7 +149,8 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Whether a file is there, and this process may not read it: it took the place of one that it might.
+/// Returns whether a file exists but may not be read, because it replaced one to which this process has
+/// access.
 pub(crate) fn is_out_of_reach(file: &Path) -> bool {
     File::open(file).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }

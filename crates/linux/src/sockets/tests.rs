@@ -1,4 +1,4 @@
-//! Streams over the loopback interface.
+//! Tests of streams over the loopback interface.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ impl Loop {
         Loop { epoll, sockets }
     }
 
-    /// The next event; panics if none comes.
+    /// Returns the next event; panics if none comes.
     fn event(&mut self) -> LocalEvent {
         for _ in 0..100 {
             if let Some(event) = self.sockets.next_event() {
@@ -147,7 +147,7 @@ fn attempts_fail_as_they_should() {
         streams: 1,
         connect_timeout: Duration::from_secs(5),
     });
-    // Bound, so that nobody else takes the port, but not listening.
+    // Bound, so that no other socket takes the port, but not listening.
     let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&bound, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let nobody = SocketAddr::try_from(rustix::net::getsockname(&bound).unwrap()).unwrap();
@@ -155,7 +155,7 @@ fn attempts_fail_as_they_should() {
     let failure = ConnectFailure::Refused;
     assert_eq!(it.event(), LocalEvent::ConnectFailed { id, failure });
 
-    // A listener whose queue is full answers no more.
+    // A listener whose queue is full answers no more SYNs.
     let full = listener();
     rustix::net::listen(&full, 0).unwrap();
     let _first = TcpStream::connect(full.local_addr().unwrap()).unwrap();
@@ -212,7 +212,7 @@ fn what_is_peeked_at_is_still_there() {
 fn a_listener_of_its_own_tells_who_came_and_how_the_syn_was_marked() {
     for host in ["127.0.0.1", "::1"] {
         let mut it = Loop::new(Limits::default());
-        // A port that was free a moment ago may be taken by now.
+        // Another process may have taken the free port by now.
         let listening = (0..16).find_map(|_| {
             let any = SocketAddr::new(host.parse().unwrap(), 0);
             let free = TcpListener::bind(any).unwrap().local_addr().unwrap();
@@ -220,7 +220,7 @@ fn a_listener_of_its_own_tells_who_came_and_how_the_syn_was_marked() {
         });
         let free = listening.expect("a free port");
         assert!(it.sockets.listen(free).is_err(), "somebody listens there");
-        // Closing the intake closes no other listener.
+        // Closing the intercepting listeners closes no other listener.
         it.sockets.set_intake(false).unwrap();
         for (tos, expected) in [(0, 0), (0xb8, 46), (0x21, 8)] {
             let user = marked(free, tos);
@@ -241,7 +241,7 @@ fn a_listener_of_its_own_tells_who_came_and_how_the_syn_was_marked() {
     }
 }
 
-/// Users whose connection stands in the kernel's queue when the intake closes are served.
+/// Users whose connection waits in the kernel's queue when interception ends are served.
 #[test]
 fn connections_that_wait_are_accepted_before_the_intake_closes() {
     let mut it = Loop::new(Limits::default());

@@ -1,4 +1,4 @@
-//! Traffic of others on a link.
+//! Cross traffic on a link.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use super::Bed;
 use crate::error::Error;
 use crate::netns;
 
-/// Where it goes to.
+/// Destination port: the discard service.
 const PORT: u16 = 9;
-/// Payload of its packets, bytes, and what they are with headers.
+/// Payload of a packet in bytes. The packet has 28 more: 20 of IPv4's header, 8 of UDP's.
 const PAYLOAD: usize = 1200;
 const PACKET: u64 = PAYLOAD as u64 + 28;
-/// Between two looks at how much is to be sent.
+/// Interval between two looks at the bytes that are due.
 const TICK: Duration = Duration::from_millis(1);
 
-/// UDP at a constant rate, until it is dropped.
+/// UDP traffic at a constant rate, until it is dropped.
 #[derive(Debug)]
 pub struct Cross {
     ending: Arc<AtomicBool>,
     sender: Option<JoinHandle<()>>,
-    /// So that nobody answers that there is nobody.
+    /// Receives the packets, so that the host sends no ICMP errors.
     _sink: UdpSocket,
 }
 
 impl Bed {
-    /// Begins to send `rate` bit/s, headers included, over a link to the host it is from.
+    /// Starts to send `rate` bit/s, headers included, over a link to the host at its `from` end.
     ///
     /// # Errors
-    /// There is no such link, or the system refuses.
+    /// Fails if there is no such link, or if the system refuses.
     pub fn cross_traffic(&self, link: &str, rate: u64) -> Result<Cross, Error> {
         let status = self.testbed.link_status(link)?;
         let refused = |e| Error::system(format!("send traffic over {link}"), e);
@@ -58,7 +58,7 @@ impl Drop for Cross {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
         if let Some(sender) = self.sender.take() {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = sender.join();
         }
     }
@@ -70,7 +70,7 @@ fn send(socket: &UdpSocket, rate: u64, ending: &AtomicBool) {
     while !ending.load(Ordering::Acquire) {
         let due = (begun.elapsed().as_secs_f64() * rate as f64 / 8.0) as u64;
         while sent + PACKET <= due {
-            // What the device has no room for is lost, as what a link has none for.
+            // A packet that the device has no room for is lost, as one that the link has no room for.
             let _ = socket.send(&[0; PAYLOAD]);
             sent += PACKET;
         }

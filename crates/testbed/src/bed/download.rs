@@ -9,27 +9,27 @@ use std::time::Duration;
 use super::{Bed, POLL};
 use crate::error::Error;
 
-/// What to download.
+/// A file to download.
 #[derive(Debug, Clone)]
 pub struct Download<'a> {
     /// The host that curl runs on.
     pub host: &'a str,
-    /// What to ask for.
+    /// The address of the file.
     pub url: String,
-    /// Where to put it.
+    /// The file to write.
     pub to: &'a Path,
-    /// How many of its first bytes, if not all.
+    /// The number of leading bytes to ask for; all if `None`.
     pub bytes: Option<u64>,
-    /// How long it may take.
+    /// The longest time that the download may take.
     pub longest: Duration,
 }
 
 impl Bed {
-    /// Downloads, and returns how many seconds it took from curl's start to the last byte.
-    /// `progress` is told every [`POLL`] how many bytes there are.
+    /// Downloads, and returns the seconds from curl's start to the last byte. Calls `progress` every [`POLL`]
+    /// with the bytes so far.
     ///
     /// # Errors
-    /// There is no such host, curl fails, or there is no more waiting.
+    /// Fails if there is no such host, if curl fails, or if waiting is interrupted.
     pub fn download(
         &self,
         what: &Download<'_>,

@@ -1,4 +1,4 @@
-//! A box that only forwards: what users have without a proxy.
+//! A box that only forwards, as users have it without a proxy.
 
 use std::io::{self, Write};
 use std::process::Stdio;
@@ -6,14 +6,14 @@ use std::process::Stdio;
 use super::Bed;
 use crate::error::Error;
 
-/// nftables' name for what it needs.
+/// Name of the nftables table.
 const TABLE: &str = "braid_forward";
 
 impl Bed {
     /// Makes the box a plain router with NAT that uses one link only.
     ///
     /// # Errors
-    /// There is no such link, or the system refuses.
+    /// Fails if there is no such link, or if the system refuses.
     pub fn forward_over(&self, link: &str) -> Result<(), Error> {
         let gateway = self.interface("box", |i| i.name == link)?.gateway4;
         let gateway = gateway.ok_or_else(|| {
@@ -32,10 +32,10 @@ impl Bed {
         self.testbed.ip("box", &route)
     }
 
-    /// Ends what [`forward_over`](Self::forward_over) began.
+    /// Undoes [`forward_over`](Self::forward_over).
     ///
     /// # Errors
-    /// The system refuses.
+    /// Fails if the system refuses.
     pub fn stop_forwarding(&self) -> Result<(), Error> {
         self.nft("box", &format!("delete table ip {TABLE}\n"))?;
         self.testbed.ip("box", "route del default metric 1\n")
@@ -44,7 +44,7 @@ impl Bed {
     /// Loads `script` on a host by `nft`.
     ///
     /// # Errors
-    /// There is no such host, or the system refuses.
+    /// Fails if there is no such host, or if the system refuses.
     pub fn nft(&self, host: &str, script: &str) -> Result<(), Error> {
         let mut command = self.exec(host, "nft")?;
         let mut run = || {

@@ -1,4 +1,4 @@
-//! What the emulator's thread does.
+//! The emulator's thread.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,14 +22,14 @@ const BATCH: usize = 64;
 /// `epoll` data of the wake-up descriptor; devices have their index.
 const WAKE: u64 = u64::MAX;
 
-/// Empty buffers kept for reuse.
+/// Most empty buffers that are kept for reuse.
 const POOLED: usize = 4096;
 
-/// Lateness beyond this counts as this, ns.
+/// Largest lateness that is recorded, ns; greater ones count as this.
 const LATEST: u64 = 10_000_000_000;
 
-/// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and
-/// `2 i + 1` at its `to` end; a lane, one direction, has the index of the device it reads.
+/// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and `2 i + 1` at
+/// its `to` end. A lane, which is one direction, has the index of the device that it reads.
 #[derive(Default)]
 pub(super) struct Engine {
     ends: Vec<TunEnd>,
@@ -47,7 +47,7 @@ impl Engine {
         self.buffer_len = self.buffer_len.max(VNET_HDR_LEN + usize::from(plan.mtu));
     }
 
-    /// Carries packets until asked to stop.
+    /// Carries packets until a request to stop comes.
     pub fn run(self, inbox: &Receiver<Request>, wake: &OwnedFd) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -115,7 +115,7 @@ impl Lane {
         {}
     }
 
-    /// Makes the changes that are due, each at its time.
+    /// Applies the changes that are due, each at its time.
     fn keep_schedule(&mut self, now: Instant) {
         while let Some(change) = self.schedule.poll(now.saturating_since(self.origin)) {
             self.link.set(self.origin + change.at, change.settings);
@@ -123,7 +123,7 @@ impl Lane {
     }
 }
 
-/// The emulator at work.
+/// The running emulator.
 struct Running {
     ends: Vec<TunEnd>,
     lanes: Vec<Lane>,
@@ -150,7 +150,7 @@ impl Running {
             for event in &events {
                 match event.data.u64() {
                     WAKE => {
-                        // Drained before the inbox is, so that no request is overlooked.
+                        // Reset before the inbox is read, so that no request is overlooked.
                         let _ = rustix::io::read(wake, &mut [0u8; 8]);
                         if !self.answer_requests(inbox) {
                             return Ok(());
@@ -176,7 +176,7 @@ impl Running {
         })
     }
 
-    /// Takes in what waits at device `index`.
+    /// Reads the packets that wait at device `index`.
     fn read(&mut self, index: usize) {
         for _ in 0..BATCH {
             let mut packet = Pool::packet(&self.pool);
@@ -192,8 +192,7 @@ impl Running {
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(error) => {
-                    // The device is gone with its namespace; its descriptor would be ready for
-                    // ever.
+                    // The device has vanished with its namespace; its descriptor would stay ready for ever.
                     tracing::debug!(%error, "end {index} of an emulated link is gone");
                     let _ = epoll::delete(&self.epoll, &self.ends[index]);
                     return;
@@ -202,7 +201,7 @@ impl Running {
         }
     }
 
-    /// Puts out everything that is due.
+    /// Writes all packets that are due.
     fn deliver(&mut self) {
         for index in 0..self.lanes.len() {
             let mut now = self.now();
@@ -220,7 +219,7 @@ impl Running {
         }
     }
 
-    /// False when asked to stop.
+    /// Handles requests; returns false for a request to stop.
     fn answer_requests(&mut self, inbox: &Receiver<Request>) -> bool {
         loop {
             match inbox.try_recv() {
@@ -264,7 +263,7 @@ fn lane(link: usize, direction: Direction) -> usize {
     2 * link + usize::from(direction == Direction::Reverse)
 }
 
-/// A packet behind its header; its buffer goes back to the pool when it is dropped.
+/// A packet behind its header. Dropping it returns the buffer to the pool.
 struct Packet {
     buffer: Vec<u8>,
     len: usize,
@@ -272,7 +271,7 @@ struct Packet {
 }
 
 impl Packet {
-    /// Marks congestion where it bears that (RFC 3168): all segments of a super-segment.
+    /// Marks congestion if the packet is ECN-capable (RFC 3168), in all segments of a super-segment.
     fn mark(&mut self) -> bool {
         let packet = &mut self.buffer[VNET_HDR_LEN..self.len];
         ip::Packet::new(packet).is_ok_and(|mut packet| packet.mark())
@@ -297,7 +296,7 @@ impl Pool {
     }
 }
 
-/// A copy in a buffer of its own, from the pool.
+/// Clones into a buffer of its own, from the pool.
 impl Clone for Packet {
     fn clone(&self) -> Self {
         let mut copy = Pool::packet(&self.pool);

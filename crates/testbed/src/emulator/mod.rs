@@ -1,9 +1,9 @@
 //! The link emulator: the models of `braid_links` between network namespaces, in wall-clock time.
 //!
-//! Each end of a link is a TUN device in its host's namespace. What the host sends into it, the
-//! emulator reads, hands to the model, and writes to the TUN device at the other end when the
-//! model says so. One thread does it all, under SCHED_FIFO where the system allows, and records
-//! how late it was: rates are exact whatever its lateness, since the model computes with the
+//! Each end of a link is a TUN device in its host's namespace. The emulator reads each packet that the host sends
+//! into it, hands it to the model, and writes it to the TUN device at the other end at the time that the model
+//! computes. One thread does it all, under SCHED_FIFO if the system permits, and records how late it was. Rates
+//! are exact whatever the lateness, since the model computes with the intended times, but delays are not.
 //! times that should have been, but delays are not.
 
 mod engine;
@@ -40,7 +40,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const BOTH: [Direction; 2] = [Direction::Forward, Direction::Reverse];
 }
 
@@ -53,8 +53,7 @@ pub struct LinkPlan {
     pub from: String,
     /// Namespace of the `to` end.
     pub to: String,
-    /// Largest IP packet, bytes; the devices' MTU is to be set to it by whoever gives them
-    /// addresses.
+    /// Largest IP packet, bytes. The caller who gives the devices addresses has to set their MTU to it.
     pub mtu: u16,
     /// From `from` to `to`.
     pub forward: Course,
@@ -64,10 +63,10 @@ pub struct LinkPlan {
     pub seed: u64,
 }
 
-/// What one direction of a link is like, from its start on.
+/// The settings of one direction of a link, over time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Course {
-    /// At the start.
+    /// Settings at the start.
     pub settings: Settings,
     /// Changes, in time from the start.
     pub schedule: Schedule,
@@ -82,14 +81,14 @@ impl From<Settings> for Course {
     }
 }
 
-/// How late packets were delivered against the time the model gave them.
+/// Delays of packets beyond the delivery times of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Packets counted.
     pub samples: u64,
     /// Median.
     pub p50: Duration,
-    /// 99th percentile. Throw away what was measured while this was over 1 ms.
+    /// 99th percentile. Measurements with more than 1 ms are invalid.
     pub p99: Duration,
     /// Largest.
     pub max: Duration,
@@ -104,7 +103,7 @@ pub struct Emulator {
     realtime: bool,
 }
 
-/// What the emulator's thread is asked; the links are meant by their index.
+/// A request to the emulator's thread; links are given by their index.
 enum Request {
     Set(usize, Direction, Box<Course>),
     Restart(usize, Box<[Course; 2]>, u64),
@@ -115,15 +114,14 @@ enum Request {
 }
 
 impl Emulator {
-    /// Makes the devices and starts the links; the namespaces must exist. The devices are down
-    /// and without address yet. What is random is drawn from the link's seed, in a stream per
-    /// direction: direction `d` (0 forward, 1 reverse) of the `n`th link has
-    /// [`Rng::for_component`](braid_wire::Rng::for_component) of component `2 n + d`, as in the
-    /// simulator, so that the packets of one index meet the same fate in both.
+    /// Makes the devices and starts the links; the namespaces must exist. The devices are down and without
+    /// address yet. Random numbers come from the link's seed, in a stream per direction: direction `d` (0
+    /// forward, 1 reverse) of the `n`th link has [`Rng::for_component`](braid_wire::Rng::for_component) of
+    /// component `2 n + d`, as in the simulator. So packets of one index have the same fate in both.
     ///
     /// # Errors
     ///
-    /// Whatever the system refused.
+    /// Fails if the system refuses.
     pub fn start(links: &[LinkPlan]) -> io::Result<Emulator> {
         let mut engine = Engine::default();
         for plan in links {
@@ -151,18 +149,18 @@ impl Emulator {
         })
     }
 
-    /// Whether the emulator's thread runs under SCHED_FIFO.
+    /// Returns whether the emulator's thread runs under SCHED_FIFO.
     pub fn realtime(&self) -> bool {
         self.realtime
     }
 
-    /// The index of the link named `name`, by which the other methods mean it.
+    /// Returns the index of the link named `name`, by which the other methods identify it.
     pub fn index(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|n| n == name)
     }
 
-    /// Changes a link in one direction from now on. The schedule takes the place of the one
-    /// there was; its times count from the start of the link, and what is over is left out.
+    /// Changes a link in one direction from now on. The new schedule replaces the old one; its times count
+    /// from the start of the link, and past changes are left out.
     ///
     /// # Errors
     ///
@@ -176,8 +174,8 @@ impl Emulator {
         self.request(Request::Set(link, direction, Box::new(course)))
     }
 
-    /// Starts a link anew, forward and reverse: what it holds is dropped without being counted,
-    /// its counters are at zero, and traces, schedules and random streams begin.
+    /// Restarts a link in both directions: packets in it are dropped without being counted, counters are at
+    /// zero, and traces, schedules and random streams begin anew.
     ///
     /// # Errors
     ///
@@ -191,7 +189,7 @@ impl Emulator {
         self.request(Request::Restart(link, Box::new(courses), seed))
     }
 
-    /// Settings and counters of a link in one direction.
+    /// Returns settings and counters of a link in one direction.
     ///
     /// # Errors
     ///
@@ -205,7 +203,7 @@ impl Emulator {
         self.ask(|reply| Request::Stats(link, direction, reply))
     }
 
-    /// How late packets were delivered since the start or the last reset.
+    /// Returns the lateness since the start or the last reset.
     ///
     /// # Errors
     ///
@@ -214,7 +212,7 @@ impl Emulator {
         self.ask(Request::Lateness)
     }
 
-    /// Forgets past lateness: a measurement begins.
+    /// Forgets past lateness, for a measurement that begins now.
     ///
     /// # Errors
     ///

@@ -7,11 +7,10 @@ use braid_links::flip_bit;
 use braid_linux::tun::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VNET_HDR_LEN, open_plain};
 use braid_wire::checksum;
 
-/// A TUN device that carries one packet a call, never larger than its MTU, each behind a
-/// `virtio_net_hdr`. The header is there for the checksum alone: the kernel leaves it open on the
-/// way in, says so in the header, and takes it as good on the way out if that header comes back
-/// with the packet. So nobody computes it over an emulated link, and a capture there shows it as
-/// wrong.
+/// A TUN device that carries one packet a call, never larger than its MTU, each behind a `virtio_net_hdr`.
+/// The header serves for the checksum alone. The kernel leaves the checksum open when a packet enters, marks
+/// that in the header, and trusts it when the packet comes back with this header. So no checksum is computed
+/// over an emulated link, and a capture there shows it as wrong.
 pub(super) struct TunEnd {
     fd: OwnedFd,
 }
@@ -23,7 +22,7 @@ impl TunEnd {
         Ok(TunEnd { fd })
     }
 
-    /// Reads a header and packet; `None` when there is none.
+    /// Reads a header and packet; `None` if there is none.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::io::read(&self.fd, buffer) {
             Ok(n) => Ok(Some(n)),
@@ -34,8 +33,7 @@ impl TunEnd {
         }
     }
 
-    /// Writes a header and packet; false if the device did not take it, for instance because it
-    /// is down.
+    /// Writes a header and packet; returns false if the device did not take it, for example because it is down.
     pub fn write(&self, bytes: &[u8]) -> bool {
         rustix::io::write(&self.fd, bytes).is_ok()
     }
@@ -47,8 +45,8 @@ impl AsFd for TunEnd {
     }
 }
 
-/// Flips a bit of the packet behind its header. The checksum the kernel left open is computed
-/// first, and the header no longer vouches for it, so that the receiver can notice.
+/// Flips a bit of the packet behind its header. Before that, the checksum that the kernel left open is
+/// computed, and the header's mark is removed, so that the receiver can notice the damage.
 pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
     let Some((header, packet)) = bytes.split_first_chunk_mut::<VNET_HDR_LEN>() else {
         return;
@@ -59,7 +57,7 @@ pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
         if let Some(segment) = packet.get_mut(start..)
             && offset + 2 <= segment.len()
         {
-            // The field holds the sum over the pseudo-header, so that all is in the one sum.
+            // The field holds the sum over the pseudo-header, so this sum covers everything.
             let sum = checksum::finish(checksum::sum(checksum::Sum::default(), segment));
             segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
         }

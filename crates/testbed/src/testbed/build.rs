@@ -1,4 +1,4 @@
-//! Making and removing what a testbed consists of.
+//! Building and removing a testbed's parts.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use crate::{leftovers, routes};
 use super::Testbed;
 use super::links::LinkState;
 
-/// Kernel settings of every host. Routes must not be learnt, connections must not start from
-/// what an earlier one measured, and a packet may arrive at any interface of a multi-homed host.
+/// Kernel settings of every host. Routes must not be learnt, connections must not start from measurements of
+/// earlier ones, and a packet may arrive at any interface of a multi-homed host.
 const SYSCTLS: [(&str, &str); 9] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -59,12 +59,11 @@ impl Testbed {
             .filter(|h| h.start == Start::Auto && has_process(h.role))
             .map(|h| h.name.clone())
             .collect();
-        // Those that serve before those that ask.
+        // Servers come later in the file than their clients, and have to start first.
         auto.iter().rev().try_for_each(|host| self.start(host))
     }
 
-    /// Gives a host its addresses and routes again, after an interface was down or addresses were
-    /// taken away.
+    /// Gives a host its addresses and routes again, after an interface was down or addresses were removed.
     ///
     /// # Errors
     ///
@@ -80,7 +79,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Runs the lines of `script` by `ip -4 -batch` on `host`, for what the file has no words for.
+    /// Runs the lines of `script` by `ip -4 -batch` on `host`, for settings that the file has no keys for.
     ///
     /// # Errors
     ///
@@ -102,7 +101,7 @@ impl Testbed {
         }
     }
 
-    /// A veth pair between two hosts; between more, a bridge in a namespace of its own.
+    /// Makes a veth pair between two hosts; between more, a bridge in a namespace of its own.
     fn build_lan(&self, lan: &Segment) -> Result<(), Error> {
         let namespace = |host: &str| layout::namespace(&self.spec.name, host);
         if let [one, other] = &lan.hosts[..] {
@@ -128,7 +127,7 @@ impl Testbed {
     }
 
     pub(super) fn tear_down(&mut self) -> Result<(), Error> {
-        // Once only: after the first time the name may be someone else's.
+        // Only once: afterwards the name may belong to another testbed.
         if std::mem::replace(&mut self.removed, true) {
             return Ok(());
         }
@@ -151,7 +150,7 @@ fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
             .stderr(Stdio::piped())
             .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // `ip` ends at the first error and reads no further; its own message says more.
+            // `ip` stops reading at the first error, and its own message tells more than a broken pipe.
             let _ = stdin.write_all(script.as_bytes());
         }
         let output = child.wait_with_output()?;

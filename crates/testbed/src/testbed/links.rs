@@ -1,4 +1,4 @@
-//! Links of a running testbed: changing them, and what they carried.
+//! Links of a running testbed: their changes and counters.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,19 +16,19 @@ use crate::netns;
 use crate::spec::LinkSpec;
 use crate::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
 
-/// A link as it should be now.
+/// The settings of a link at present, with its pending changes.
 #[derive(Debug, Clone)]
 pub(super) struct LinkState {
-    /// When it started.
+    /// The start of the link.
     start: Instant,
-    /// Forward and reverse: what the file says, and what the schedule and `set` changed since.
+    /// Settings and state (up or down) of both directions: the file's, with all changes by schedule and `set`.
     directions: [(LinkModel, bool); 2],
-    /// What the schedule still has to change.
+    /// The pending changes of the schedule.
     schedule: VecDeque<ScheduledChange>,
 }
 
 impl LinkState {
-    /// As the file has it.
+    /// Returns the state as the file describes it.
     pub fn of(link: &LinkSpec) -> LinkState {
         let schedule = link.schedule.iter().map(|entry| entry.get_ref().clone());
         LinkState {
@@ -47,7 +47,7 @@ impl LinkState {
         }
     }
 
-    /// Applies what of the schedule is due.
+    /// Applies the changes of the schedule that are due.
     fn keep_schedule(&mut self) {
         let elapsed = self.start.elapsed();
         while self
@@ -61,13 +61,13 @@ impl LinkState {
         }
     }
 
-    /// For the emulator: forward and reverse, from now on.
+    /// Returns the courses for the emulator, forward and reverse, from now on.
     pub fn courses(&self) -> [Course; 2] {
         let mut later = self.clone();
         let mut changes = [Vec::new(), Vec::new()];
         for entry in &self.schedule {
             later.apply(entry.direction, &entry.change);
-            // Both, since a queue in BDP depends on the delay of the way back.
+            // Both directions, since a queue in BDP depends on the delay of the way back.
             for (changes, settings) in changes.iter_mut().zip(later.settings()) {
                 let at = entry.at;
                 changes.push(Change { at, settings });
@@ -89,7 +89,7 @@ impl LinkState {
 }
 
 impl Testbed {
-    /// Changes a running link; `None` changes both directions.
+    /// Changes a running link; `None` as `direction` changes both.
     ///
     /// # Errors
     ///
@@ -122,8 +122,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Starts all links anew, each forward and reverse as in `courses`, whatever the file says,
-    /// and with random streams of `seed`: the next run of a measurement begins.
+    /// Restarts all links, with the courses in `courses` (forward and reverse) in place of the file's, and
+    /// with random streams of `seed`, for the next run of a measurement.
     ///
     /// # Errors
     ///
@@ -138,11 +138,11 @@ impl Testbed {
             let restarted = emulator.restart(index, courses, seed);
             restarted.map_err(|e| Error::system("restart the links", e))?;
         }
-        // What this asks has been done once it is answered.
+        // The emulator answers in order, so its answer means that the restarts are done.
         self.lateness().map(drop)
     }
 
-    /// Settings and counters of a link, now.
+    /// Returns settings and counters of a link.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Testbed {
         })
     }
 
-    /// Everything at once, ready to print or serialise.
+    /// Returns the status of everything, ready to print or serialise.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl Testbed {
         })
     }
 
-    /// How late the emulator delivered since the start or the last reset.
+    /// Returns the emulator's lateness since the start or the last reset.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl Testbed {
         })
     }
 
-    /// Forgets past lateness: a measurement begins.
+    /// Forgets past lateness, for a measurement that begins now.
     ///
     /// # Errors
     ///
@@ -321,7 +321,7 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
     }
 }
 
-/// Packets the device of this namespace dropped on their way out.
+/// Returns the packets that the device of this namespace dropped on their way out.
 fn device_drops(device: &str) -> io::Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/net/dev")?;
     Ok(parse_device_drops(&text, device).unwrap_or_default())

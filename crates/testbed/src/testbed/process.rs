@@ -33,7 +33,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Its process id, unless it has ended.
+    /// Returns its process id, unless it has ended.
     pub fn running_pid(&mut self) -> Option<u32> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -50,7 +50,7 @@ impl Process {
     }
 
     fn signal(&mut self, signal: Signal) {
-        // The child is not waited for yet, so that its id cannot be another's.
+        // An unreaped child keeps its id, so the signal cannot hit another process.
         if let Some(pid) = self.running_pid().and_then(|p| Pid::from_raw(p as i32)) {
             let _ = kill_process(pid, signal);
         }
@@ -84,8 +84,8 @@ impl Testbed {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchHost`], [`Error::NoProcess`] for a host whose role has none or whose
-    /// configuration nobody makes.
+    /// [`Error::NoSuchHost`]; [`Error::NoProcess`] for a host whose role has no process, or whose
+    /// configuration is missing.
     pub fn start(&mut self, host: &str) -> Result<(), Error> {
         let layout = self.layout.host(host)?;
         if self
@@ -158,17 +158,17 @@ impl Testbed {
         self.end(host, false)
     }
 
-    /// [`stop`](Self::stop), then [`start`](Self::start).
+    /// Does [`stop`](Self::stop), then [`start`](Self::start).
     ///
     /// # Errors
     ///
-    /// As of the two.
+    /// As those two.
     pub fn restart(&mut self, host: &str) -> Result<(), Error> {
         self.stop(host)?;
         self.start(host)
     }
 
-    /// The process id of the process of `host`, while it runs.
+    /// Returns the process id of the process of `host`, while it runs.
     pub fn pid(&mut self, host: &str) -> Option<u32> {
         self.processes.get_mut(host).and_then(Process::running_pid)
     }
@@ -190,7 +190,7 @@ impl Testbed {
         }
     }
 
-    /// `braid box` or `braid server`.
+    /// Returns the command for `braid box` or `braid server`.
     fn braid(
         &self,
         layout: &HostLayout,
@@ -227,7 +227,7 @@ impl Testbed {
     }
 }
 
-/// For a key, and the configuration beside it: only this user may read them.
+/// Writes a key or a configuration, which only this user may read.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = File::options();
@@ -235,8 +235,8 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     options.open(path)?.write_all(text.as_bytes())
 }
 
-/// nginx, as one process that needs no other user: also root of a user namespace may run it. Asked with
-/// `?rate=2m` it sends no faster than 2 MiB/s.
+/// Returns the command for nginx, as one process that needs no other user, so that root of a user namespace
+/// may run it. A request with `?rate=2m` limits its response to 2 MiB/s.
 fn nginx(
     host: &HostLayout,
     spec: &HostSpec,
@@ -266,7 +266,7 @@ fn nginx(
     );
     let path = directory.join("nginx.conf");
     fs::write(&path, config)?;
-    // Users other than root often have no sbin in their PATH.
+    // PATH of users other than root often lacks sbin.
     let program = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"];
     let program = program
         .iter()

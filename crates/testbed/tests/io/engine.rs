@@ -1,4 +1,4 @@
-//! The engine on the driver: two links, one of which goes and comes back.
+//! The engine on the driver: two links, one of which vanishes and comes back.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,16 +22,16 @@ const LEN: u64 = 10 << 20;
 /// The number of bytes that an end sends.
 #[derive(Clone, Copy, Default)]
 enum Amount<'a> {
-    /// Nothing, and closes when its peer does.
+    /// Nothing; the connection closes when its peer does.
     #[default]
     None,
     Bytes(u64),
-    /// Until this is true.
+    /// Bytes until this is true.
     Until(&'a AtomicBool),
 }
 
 impl Amount<'_> {
-    /// Returns how many bytes are left of it after `sent`.
+    /// Returns the number of bytes left after `sent`.
     fn left(self, sent: u64) -> u64 {
         match self {
             Amount::None => 0,
@@ -190,8 +190,8 @@ fn client<'a>(links: u8, server: SocketAddr, up: Amount<'a>, stop: &OwnedFd) -> 
     .0
 }
 
-/// Sends `up` from the client and `down` from the server over `links` of the client's links while
-/// `during` runs, and returns client and server once the connections of both are closed.
+/// Sends `up` from the client and `down` from the server over `links` of the client's links while `during`
+/// runs. Returns client and server once the connections of both are closed.
 fn run<'a>(
     world: &World,
     links: u8,
@@ -219,7 +219,7 @@ fn run<'a>(
                         ..Transfer::default()
                     }
                 };
-                // It does not end by itself: its last acknowledgements may have to be repeated.
+                // Runs until `stop`: the server may have to repeat its last acknowledgements.
                 run_app(&app(role, 78), start, stop.as_fd(), |_, core, _| {
                     closed.fetch_or(core.closed.is_some(), Ordering::Relaxed);
                     false
@@ -231,7 +231,7 @@ fn run<'a>(
         listens.recv().expect("the server listens");
         let connecting =
             scope.spawn(move || world.inside("client", || client(links, server, up, stop)));
-        // Whatever fails, both ends are told to stop, for the scope waits for them.
+        // After a panic both ends still have to be stopped, since the scope waits for them.
         let result = catch_unwind(AssertUnwindSafe(|| {
             during();
             let client = connecting.join().unwrap();
@@ -278,7 +278,7 @@ fn links_that_go_and_come_back_are_used_again() {
             (sent_over(device) >= before + 300_000).then_some(())
         });
     };
-    // The other link shows by its bytes that the sender was at work meanwhile.
+    // The other link's counters show that the sender was at work meanwhile.
     let wait_until_unused = |device: &str, other: &str| {
         let what = format!("{device} is not used while {other} is");
         wait_for(&what, links, || {
@@ -322,7 +322,7 @@ fn the_server_learns_the_path_mtu() {
     world.ip("server", "addr add 198.51.100.1/32 dev eth");
     world.ip("router", "route add 198.51.100.1 via 192.0.2.2");
     world.sh("router", "echo 1 >/proc/sys/net/ipv4/ip_forward");
-    // On one end only: what the client announces does not tell of it.
+    // On one end only, so that the client's MSS does not reveal the path MTU.
     world.ip("router", "link set left mtu 1280");
     let [client, server] = run(&world, 1, (Amount::None, Amount::Bytes(LEN)), || {});
     assert_eq!(server.closed, Some(CloseReason::Finished));

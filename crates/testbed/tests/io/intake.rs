@@ -24,7 +24,7 @@ use crate::support::{TIMEOUT, World, wait_for};
 
 const WEB: [&str; 2] = ["198.51.100.7", "2001:db8:7::7"];
 const BYPASSED: [&str; 2] = ["198.51.100.8", "2001:db8:7::8"];
-/// Where the box itself listens for its local network.
+/// The addresses at which the box itself listens for its local network.
 const OWN: [&str; 2] = ["192.168.7.1:1080", "[fd00:7::1]:1080"];
 
 /// A user, a box with a local network and one link, and a host that answers "direct" on port 80.
@@ -67,7 +67,7 @@ impl Net {
         Net { world }
     }
 
-    /// What a user is told who connects to `to`.
+    /// Returns the text that a user gets who connects to `to`.
     pub fn fetch(&self, to: &str) -> String {
         let to = SocketAddr::new(to.parse().unwrap(), 80);
         self.world.inside("user", || {
@@ -85,7 +85,7 @@ fn read_all(stream: &mut TcpStream) -> String {
     text
 }
 
-/// A listener of one address family, so that both can have the port.
+/// Returns a listener of one address family, so that both can have the port.
 fn listen_only(addr: SocketAddr) -> TcpListener {
     use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
     let family = if addr.is_ipv4() {
@@ -103,16 +103,16 @@ fn listen_only(addr: SocketAddr) -> TcpListener {
 }
 
 enum Ask {
-    /// Answered when it is so.
+    /// Opens or closes interception; answered once that is done.
     Intake(bool),
-    /// Ends without cleaning up, as a killed process does.
+    /// End without cleaning up, as a killed process does.
     Die,
-    /// Ends in order.
+    /// End in order.
     End,
 }
 
-/// The box's side of an intake, on a thread inside its namespace: tells each user where it wanted
-/// to go and what of it was seen, and echoes the rest.
+/// The box's side of interception, on a thread inside its namespace. It tells each user the destination and
+/// the DSCP of the connection, and echoes the rest.
 pub struct Intake {
     /// The box's namespace.
     namespace: String,
@@ -149,16 +149,15 @@ impl Intake {
         self.asks.send(Ask::Intake(open)).unwrap();
         self.done.recv().expect("the intake goes on");
         if !open {
-            // All that listens but what the box offers itself.
+            // All listeners but the box's own.
             self.wait_until_closed(&["-Htln", "sport", "!=", "1080"]);
         }
     }
 
-    /// Waits until the box has no listener that `filter` selects, and no TUN device either unless the
-    /// intake still runs.
+    /// Waits until the box has no listener that `filter` selects, and, after the thread has ended, no TUN device.
     ///
-    /// A command that another test starts at the same time is a fork of this process until it becomes
-    /// another program, and has all sockets and devices of the intake open.
+    /// A command that another test starts at the same time is a fork of this process until it becomes another
+    /// program. Until then it holds all sockets and devices open.
     fn wait_until_closed(&self, filter: &[&str]) {
         let left = || {
             let listeners = output(&self.namespace, "ss", filter);
@@ -201,14 +200,14 @@ fn output(namespace: &str, program: &str, arguments: &[&str]) -> String {
 impl Drop for Intake {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // The thread may have failed, which the test has noticed or will not ask about.
+            // The thread may have failed; the test has noticed, or does not depend on it.
             let _ = self.asks.send(Ask::End);
             let _ = thread.join();
         }
     }
 }
 
-/// The link of path `n`.
+/// Returns the link of path `n`.
 pub fn wan(config: &TunConfig, n: u8) -> LinkSpec {
     LinkSpec {
         interface: "wan".to_owned(),
@@ -290,7 +289,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     }
 }
 
-/// Tells each user where it wanted to go, then sends back what it sends.
+/// A core that tells each user the destination, then echoes.
 #[derive(Default)]
 struct Echo {
     greetings: BTreeMap<LocalId, String>,
@@ -332,7 +331,7 @@ impl Echo {
             }
             LocalEvent::Writable { id } => self.greet(sockets, id),
             LocalEvent::Readable { id } => {
-                // What a user says at once is there as soon as there is room for the greeting.
+                // The user's first bytes may be there as soon as there is room for the greeting.
                 self.greet(sockets, id);
                 echo(sockets, id);
             }
@@ -382,7 +381,7 @@ fn the_mark_of_a_users_syn_is_seen() {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let net = Net::new();
     let _intake = Intake::start(&net, Quic::Forward);
-    // EF and CS1.
+    // EF (RFC 3246) and CS1 (RFC 2474).
     for (tos, dscp) in [(46 << 2, 46), (8 << 2, 8)] {
         let texts = net.world.inside("user", || {
             let v4 = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -411,7 +410,7 @@ fn the_mark_of_a_users_syn_is_seen() {
 fn what_the_box_itself_offers_is_for_the_local_network_alone() {
     let net = Net::new();
     let intake = Intake::start(&net, Quic::Forward);
-    // It knows the way, and the box would forward its packets.
+    // The host has routes to these networks, and the box would forward its packets.
     net.world
         .ip("web", "route add 192.168.7.0/24 via 192.0.2.1");
     net.world
@@ -424,7 +423,7 @@ fn what_the_box_itself_offers_is_for_the_local_network_alone() {
             let mut stream = net.world.inside("user", connect(TIMEOUT)).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(read_all(&mut stream), format!("addressed {to} "));
-            // A connection would be there at once; the stranger's SYN gets no answer.
+            // A connection would be there at once; the host's SYN gets no answer.
             let soon = Duration::from_secs(1);
             let stranger = net.world.inside("web", connect(soon)).unwrap_err();
             assert_eq!(stranger.kind(), ErrorKind::TimedOut);
@@ -508,7 +507,7 @@ fn the_end_of_the_process_resets_its_streams_and_fails_open() {
 #[ignore = "network"]
 fn quic_is_refused_or_forwarded() {
     let net = Net::new();
-    // What the sender is told, if the datagram does not arrive.
+    // Returns the sender's error if the datagram does not arrive.
     let outcome = |net: &Net, host: &str| {
         let to = SocketAddr::new(host.parse().unwrap(), 443);
         let server = net.world.inside("web", || UdpSocket::bind(to).unwrap());
@@ -522,10 +521,10 @@ fn quic_is_refused_or_forwarded() {
         let mut buffer = [0; 16];
         let nothing = || "neither happens".to_owned();
         wait_for("QUIC arrives or is refused", nothing, || {
-            // First the sender, who is told only of what does not arrive.
+            // The sender first, since it gets an error only if the datagram does not arrive.
             let told = client.recv(&mut buffer).map_err(|error| error.kind());
             match server.recv_from(&mut buffer) {
-                // Masqueraded: the web host knows no way to the local network.
+                // Masqueraded, since the web host has no route to the local network.
                 Ok((_, from)) => {
                     assert_eq!(from.ip(), "192.0.2.1".parse::<IpAddr>().unwrap());
                     Some(None)

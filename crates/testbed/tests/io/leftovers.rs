@@ -1,4 +1,4 @@
-//! What an instance creates is gone afterwards.
+//! Tests that nothing of an instance remains.
 
 use std::thread;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use braid_proxy::config::Quic;
 use crate::intake::{Intake, Net};
 use crate::support::wait_for;
 
-/// Everything that an instance could have changed. What IPv6 makes by itself of interfaces that
-/// have just come up is left out.
+/// Returns everything that an instance could have changed. Routes that IPv6 adds by itself for new interfaces
+/// are left out.
 fn state(net: &Net) -> Vec<String> {
     let text = net.world.sh(
         "box",
@@ -23,7 +23,7 @@ fn state(net: &Net) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Returns the state once the kernel has reacted to the making of the interfaces.
+/// Returns the state once the kernel has finished its reaction to new interfaces.
 fn settled_state(net: &Net) -> Vec<String> {
     let mut last = state(net);
     for _ in 0..50 {
@@ -37,7 +37,7 @@ fn settled_state(net: &Net) -> Vec<String> {
     last
 }
 
-/// Waits until the state is `before` again, which the kernel may need a moment for.
+/// Waits until the state is `before` again, which may take the kernel a moment.
 fn wait_for_same(net: &Net, before: &[String]) {
     let difference = || {
         let after = state(net);

@@ -56,8 +56,8 @@ struct Segment<'a> {
     offload: bool,
 }
 
-/// Headers of a segment, with the sum over the pseudo-header alone in place of the checksum where that is
-/// left to the device.
+/// Returns the headers of a segment. If the checksum is left to the device, it holds the sum over the
+/// pseudo-header.
 fn headers(segment: &Segment<'_>) -> Vec<u8> {
     let repr = tcp::Repr {
         src_port: segment.from.1,
@@ -99,7 +99,7 @@ fn send(tun: &mut Tun, segment: &Segment<'_>) {
         },
         false => TxChecksum::Done,
     };
-    // In parts, as the engine's buffers give it.
+    // In parts, as the engine's buffers deliver it.
     let (a, b) = segment.payload.split_at(segment.payload.len() / 3);
     transmit(tun, &header, [a, b], segment.gso_size, checksum);
 }
@@ -123,12 +123,12 @@ fn transmit(
     .unwrap();
 }
 
-/// The next TCP packet; other things (neighbour discovery, multicast reports) are skipped.
+/// Returns the next TCP packet; others (neighbour discovery, multicast reports) are skipped.
 fn receive(tun: &mut Tun) -> Option<Received> {
     receive_if(tun, |ip, _| ip.protocol == ip::PROTO_TCP)
 }
 
-/// The next packet whose header and payload are looked for.
+/// Returns the next packet for whose header and payload `wanted` returns true.
 fn receive_if(tun: &mut Tun, wanted: impl Fn(&ip::Repr, &[u8]) -> bool) -> Option<Received> {
     let deadline = Instant::now() + TIMEOUT;
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
@@ -160,14 +160,14 @@ fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// How packets go between TUN device and link of the box.
+/// The way of packets between TUN device and link of the box.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// Routed, and masqueraded by connection tracking.
     Masqueraded,
-    /// Routed, and translated without state, as what the shortcut does not take.
+    /// Routed, and translated without state, as packets that the shortcut leaves out.
     Translated,
-    /// Straight on.
+    /// By the shortcut.
     Short,
 }
 
@@ -175,7 +175,7 @@ const WAYS: [Way; 3] = [Way::Masqueraded, Way::Translated, Way::Short];
 
 impl Ends {
     fn new(way: Way) -> Ends {
-        // Shown where the test fails.
+        // Shown if the test fails.
         println!("{way:?}");
         let world = World::new(&["box", "server"]);
         world.veth(
@@ -187,7 +187,7 @@ impl Ends {
         match way {
             Way::Masqueraded => {
                 apply(&world, "box", Rules::Box(box_rules(None)));
-                // As the box does: a subflow's window says little about what its peer may send.
+                // As the box sets it: a subflow's window says little about what its peer may send.
                 world.sh(
                     "box",
                     "echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
@@ -196,7 +196,7 @@ impl Ends {
             Way::Translated => {
                 let rules = shortcut(&[]);
                 world.inside("box", || rules.apply()).unwrap();
-                // As for fragments and tagged frames.
+                // Packets then go as fragments and tagged frames do.
                 world.sh("box", "nft delete chain netdev braid-shortcut in0");
             }
             Way::Short => {
@@ -225,7 +225,7 @@ impl Ends {
         }
     }
 
-    /// A SYN and its answer, so that connection tracking knows the flow.
+    /// Exchanges a SYN and its answer, so that connection tracking knows the flow.
     fn open(&mut self, family: usize) -> (IpAddr, u16) {
         let from = (addr(CLIENT[family]), CLIENT_PORT);
         let to = (addr(PUBLIC[family]), PORT);
@@ -490,7 +490,7 @@ fn frames_with_a_priority_tag_arrive_whole() {
     }
 }
 
-/// What the network says of translated packets reaches the engine, and what it says of others' does not.
+/// ICMP errors about translated packets reach the engine, and errors about other packets do not.
 #[test]
 #[ignore = "network"]
 fn errors_about_translated_packets_come_back() {
@@ -538,8 +538,8 @@ fn errors_about_translated_packets_come_back() {
     }
 }
 
-/// What a host of the local network opens to a server itself is not taken for the engine's, whatever port
-/// it chose.
+/// Connections that a host of the local network opens to a server are not mistaken for the engine's, whatever
+/// port the host chose.
 #[test]
 #[ignore = "network"]
 fn hosts_that_speak_to_a_server_get_other_ports() {
@@ -589,7 +589,7 @@ fn the_self_test_tells_what_passes() {
     ] {
         assert_eq!(verdict(&mut tun, (from, to)), Verdict::Whole);
     }
-    // Each has addresses of its own, since a packet of an earlier probe may come late.
+    // Each probe has addresses of its own, since a packet of an earlier one may come late.
     tun.set_offload(braid_linux::tun::Offload::None).unwrap();
     let cut = verdict(&mut tun, ("10.215.77.2", "10.215.77.4"));
     assert_eq!(cut, Verdict::Cut);

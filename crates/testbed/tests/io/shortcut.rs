@@ -1,4 +1,4 @@
-//! Who has the shortcut, and for which links.
+//! Tests of the claim on the shortcut, and of the links that may have it.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ fn servers() -> [SocketAddr; 2] {
     ["203.0.113.9:1080", "[2001:db8:9::9]:1080"].map(|server| server.parse().unwrap())
 }
 
-/// One instance of a namespace has the shortcut, and others clean up after none but a dead one.
+/// Only one instance of a namespace has the shortcut, and others remove it only after its holder has died.
 #[test]
 #[ignore = "network"]
 fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
@@ -44,7 +44,7 @@ fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
     claim("braid1").unwrap();
 }
 
-/// A box that has the shortcut, without engine.
+/// A box that has the shortcut, without an engine.
 struct Gateway {
     net: Net,
     _tun: Tun,
@@ -52,7 +52,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// With so many links of one interface.
+    /// Returns a box with `links` links of one interface.
     fn new(links: u8) -> Gateway {
         let net = Net::new();
         let config = tun_config();
@@ -72,7 +72,7 @@ impl Gateway {
         }
     }
 
-    /// Which links leave with another address after a change that is heard of.
+    /// Makes a change of which the kernel notifies, and returns the links that leave with another address.
     fn moved_by(&mut self, change: &str) -> Vec<usize> {
         while self.links.has_news() {}
         self.net.world.sh("box", change);
@@ -90,14 +90,14 @@ impl Gateway {
         moved.map(|(link, _)| link).collect()
     }
 
-    /// Rules that mention this.
+    /// Counts the rules that contain `with`.
     fn rules(&self, with: &str) -> usize {
         let rules = self.net.world.sh("box", "nft list ruleset");
         rules.lines().filter(|line| line.contains(with)).count()
     }
 }
 
-/// What shapes what comes in hands it in behind the rules, where a firewall knows nothing of it.
+/// A shaper of incoming packets would deliver them behind the rules, where a firewall does not know them.
 #[test]
 #[ignore = "network"]
 fn a_link_that_is_shaped_on_receipt_has_no_shortcut() {
@@ -126,7 +126,7 @@ fn links_of_one_interface_have_no_shortcut() {
     assert_eq!(it.rules("wan"), 0);
 }
 
-/// What speaks from the address that was there before does not hear its peers any more.
+/// Sockets bound to the old address no longer hear their peers.
 #[test]
 #[ignore = "network"]
 fn another_address_is_told_of_while_the_old_one_is_still_there() {

@@ -1,4 +1,4 @@
-//! Namespaces of one test, and what is asked of them.
+//! Namespaces of one test, and helpers for them.
 
 use std::io;
 use std::process::{Command, Output};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use braid_testbed::netns;
 
-/// Bound on everything that a test waits for: other work may hold a machine up for seconds.
+/// Bound on every wait: other work may delay a machine for seconds.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// Time between two looks at what is waited for.
+/// Interval between two looks at a condition that is waited for.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Polls `look` until it returns a value, and returns that. `what` says what is waited for, `seen`
-/// what there is instead.
+/// Polls `look` until it returns a value, and returns that. For the failure message, `what` names the
+/// condition and `seen` returns the state.
 pub fn wait_for<T>(
     what: &str,
     seen: impl Fn() -> String,
@@ -32,14 +32,14 @@ pub fn wait_for<T>(
     }
 }
 
-/// Namespaces that are gone when this is dropped.
+/// Network namespaces that are removed when this is dropped.
 pub struct World {
     prefix: String,
     names: Vec<String>,
 }
 
 impl World {
-    /// One namespace for each of `names`, with its loopback interface up.
+    /// Makes a namespace for each of `names`, with its loopback interface up.
     pub fn new(names: &[&str]) -> World {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl World {
         world
     }
 
-    /// The full name of namespace `name`.
+    /// Returns the full name of namespace `name`.
     pub fn name(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -66,7 +66,7 @@ impl World {
         netns::run_inside(&self.name(name), || io::Result::Ok(work())).unwrap()
     }
 
-    /// A command inside namespace `name`.
+    /// Returns a command inside namespace `name`.
     pub fn command(&self, name: &str, program: &str) -> Command {
         netns::command(&self.name(name), program).unwrap()
     }
@@ -88,12 +88,12 @@ impl World {
             .unwrap()
     }
 
-    /// `ip` inside namespace `name`.
+    /// Runs `ip` inside namespace `name`.
     pub fn ip(&self, name: &str, args: &str) -> String {
         self.sh(name, &format!("ip {args}"))
     }
 
-    /// Bytes that a device has received and sent so far.
+    /// Returns the bytes that a device has received and sent so far.
     pub fn carried(&self, name: &str, device: &str) -> [u64; 2] {
         let text = self.ip(name, &format!("-s link show {device}"));
         let first = |line: &str| line.split_whitespace().next()?.parse().ok();
@@ -101,8 +101,7 @@ impl World {
         [3, 5].map(|line| text.lines().nth(line).and_then(first).unwrap())
     }
 
-    /// A link between two namespaces: interface name, IPv4 and IPv6 address with prefix of each
-    /// end.
+    /// Makes a link between two namespaces: interface name, IPv4 and IPv6 address with prefix of each end.
     pub fn veth(&self, a: (&str, &str, &str), b: (&str, &str, &str)) {
         let peer = self.name(b.0);
         self.ip(
@@ -115,8 +114,8 @@ impl World {
             }
             self.ip(ns, &format!("link set {device} up"));
         }
-        // Carrier, and the routes that come with it, appear a little later. IPv6 adds the route to an
-        // address of its own from a work queue.
+        // Carrier, and the routes that depend on it, appear a little later. IPv6 adds the route to an address
+        // of its own from a work queue.
         for (ns, device, addresses) in [a, b] {
             let state = || {
                 let routes = format!("route show table all dev {device}");

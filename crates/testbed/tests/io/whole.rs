@@ -52,13 +52,13 @@ fn world() -> World {
         ("web", "eth", "11.0.0.7/24"),
     );
     world.ip("user", "route add default via 192.168.7.1");
-    // For what is only forwarded.
+    // The way back of forwarded packets.
     world.ip("web", "route add default via 11.0.0.1");
     world.sh("server", "echo 1 >/proc/sys/net/ipv4/ip_forward");
     world
 }
 
-/// A host that answers what it is sent in capital letters, then `LEN` bytes, and closes.
+/// Runs a host that answers requests in capital letters, then sends `LEN` bytes, and closes.
 fn serve_web(world: &World) {
     world.inside("web", || {
         let listener = TcpListener::bind((WEB, 80)).unwrap();
@@ -83,7 +83,7 @@ fn fetch(world: &World, port: u16) -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"hello")?;
-        // A reset may be there by now; the read tells.
+        // A reset may have come by now; the read reports it.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut text = Vec::new();
         stream.read_to_end(&mut text)?;
@@ -91,7 +91,7 @@ fn fetch(world: &World, port: u16) -> std::io::Result<Vec<u8>> {
     })
 }
 
-/// Bytes that came to the box over the lesser of its links.
+/// Returns the bytes that the box received over the less used of its links.
 fn received(world: &World) -> u64 {
     let [wan1, wan2] = ["wan1", "wan2"].map(|device| world.carried("box", device));
     wan1[0].min(wan2[0])
@@ -102,7 +102,7 @@ fn received(world: &World) -> u64 {
 fn a_user_is_served_through_box_and_server() {
     let world = world();
     serve_web(&world);
-    // One each: who is told to stop reads it.
+    // One each, since each run takes the signal off its descriptor.
     let stops: [OwnedFd; 2] = [(); 2].map(|()| eventfd(0, EventfdFlags::CLOEXEC).unwrap());
     let [box_key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
     let text = BOX.replace("SERVER", &server_key.public().to_string());
@@ -125,7 +125,7 @@ fn a_user_is_served_through_box_and_server() {
                 .unwrap();
             });
         });
-        // Whatever fails, server and box are told to stop, for the scope waits for them.
+        // After a panic server and box still have to be stopped, since the scope waits for them.
         let checked = catch_unwind(AssertUnwindSafe(|| {
             started.recv_timeout(TIMEOUT).expect("the server is up");
             scope.spawn(move || {
@@ -158,7 +158,7 @@ fn a_user_is_served_through_box_and_server() {
 }
 
 fn check(world: &World) {
-    // The box takes connections in once it knows that the server answers.
+    // The box intercepts connections once it knows that the server answers.
     let listeners = || world.sh("box", "ss -Htln");
     wait_for("connections are taken in", listeners, || {
         listeners().contains("127.0.0.1:").then_some(())
@@ -173,7 +173,7 @@ fn check(world: &World) {
         fetched += 1;
         (fetched >= 3 && received(world) > before + LEN as u64 / 10).then_some(())
     });
-    // Nobody listens there: a reset follows.
+    // Nothing listens there: a reset follows.
     let error = fetch(world, 81).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }

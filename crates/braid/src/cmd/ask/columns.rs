@@ -1,24 +1,24 @@
 //! Text in columns.
 
-/// Where the text of a column stands.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// Left, for words.
     Left,
-    /// Numbers.
+    /// Right, for numbers.
     Right,
 }
 
-/// Rows under their heads, each column as wide as its widest cell.
+/// Rows below their heads, each column as wide as its widest cell.
 #[derive(Debug)]
 pub struct Columns {
     aligns: Vec<Align>,
-    /// Each with the lines that stand below it.
+    /// Cells of each row, with the lines below the row.
     rows: Vec<(Vec<String>, Vec<String>)>,
 }
 
 impl Columns {
-    /// The heads of the columns.
+    /// Returns an empty table with these heads.
     pub fn new(heads: &[(&str, Align)]) -> Columns {
         let names = heads.iter().map(|(name, _)| (*name).to_owned());
         Columns {
@@ -27,14 +27,14 @@ impl Columns {
         }
     }
 
-    /// Adds a row, and lines that stand below it.
+    /// Adds a row, and lines below it.
     pub fn row(&mut self, cells: impl Into<Vec<String>>, below: Vec<String>) {
         let cells = cells.into();
         debug_assert_eq!(cells.len(), self.aligns.len());
         self.rows.push((cells, below));
     }
 
-    /// The text, each line indented by two.
+    /// Returns the text, each line indented by two.
     pub fn text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|(cells, _)| &cells[column]);

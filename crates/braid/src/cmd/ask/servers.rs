@@ -1,5 +1,5 @@
-//! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path, then of
-//! the way beyond the server, and which is chosen by what.
+//! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path and of the egress
+//! beyond the server, and the criteria by which a server is chosen.
 
 use braid_proxy::selection::Quality;
 use braid_proxy::status::ServerStatus;
@@ -9,7 +9,7 @@ use braid_secure::channel::Versions;
 use super::columns::{Align, Columns};
 use super::units::{self, or_none};
 
-/// The table.
+/// Returns the table as text.
 pub fn table(servers: &[ServerStatus]) -> String {
     let paths = servers.iter().map(|s| s.measured.paths.len()).max();
     let paths = paths.unwrap_or(0);
@@ -40,8 +40,8 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-/// The state of a server, whether new connections go there, and which destinations it does not reach, and whether it is
-/// to be updated.
+/// Returns a server's state, whether new connections go there, the destinations that it does not reach, and whether
+/// it is to be updated.
 pub fn state(server: &ServerStatus) -> String {
     let in_use = match server.reached && server.current {
         true => ", in use",

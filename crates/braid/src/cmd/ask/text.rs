@@ -1,4 +1,4 @@
-//! A status as a page of text.
+//! The status as a page of text.
 
 use braid_proxy::status::{
     Class, ConnPathStatus, ConnStatus, PathState, PathStatus, Role, ServerStatus, SizeFrom, Status,
@@ -10,7 +10,7 @@ use super::columns::{Align, Columns};
 use super::servers;
 use super::units::{self, NONE, or_none};
 
-/// The word for box or server.
+/// Returns the word for box or server.
 pub fn role(role: Role) -> &'static str {
     match role {
         Role::Box => "box",
@@ -18,7 +18,7 @@ pub fn role(role: Role) -> &'static str {
     }
 }
 
-/// The page. `before` is an earlier status: what moved since then makes the rates of now.
+/// Returns the page. The rates of now are computed from the bytes since `before`, an earlier status.
 pub fn page(now: &Status, before: &Status) -> String {
     let mut page = verdict(&now.verdict);
     page += &format!(
@@ -56,7 +56,7 @@ pub fn page(now: &Status, before: &Status) -> String {
     page
 }
 
-/// The verdict in one word, and below it what is wrong and what to do.
+/// Returns the verdict in one word, and below it the reasons and remedies.
 fn verdict(verdict: &Verdict) -> String {
     let mut text = format!("{}\n", verdict.health);
     for Reason {
@@ -216,7 +216,7 @@ fn size(conn: &ConnStatus) -> String {
 }
 
 fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
-    // Of a server the interesting end is the box's.
+    // At a server all local ends are equal, so the box's address tells the link.
     let name = match role {
         Role::Box => path.path.clone(),
         Role::Server => path.remote.to_string(),

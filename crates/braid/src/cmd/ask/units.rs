@@ -1,21 +1,21 @@
-//! Numbers as people read them.
+//! Numbers in human-readable units.
 
 use std::time::Duration;
 
-/// What is not known.
+/// Stands for an unknown number.
 pub const NONE: &str = "-";
 
-/// What is known as `text` shows it.
+/// Returns the number as `text` formats it, or [`NONE`].
 pub fn or_none(value: Option<f64>, text: fn(f64) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), text)
 }
 
-/// `0 B`, `999 B`, `1.2 kB`, `12 MB`: decimal units, two to three digits.
+/// Returns bytes as `0 B`, `999 B`, `1.2 kB`, `12 MB`: decimal units, two to three digits.
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, ["B", "kB", "MB", "GB", "TB"])
 }
 
-/// `18.2 Mbit/s`, of bit/s.
+/// Returns bit/s as `18.2 Mbit/s`.
 pub fn rate(bits: f64) -> String {
     scaled(bits, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
@@ -23,7 +23,7 @@ pub fn rate(bits: f64) -> String {
 fn scaled(value: f64, units: [&str; 5]) -> String {
     let mut value = value;
     for (i, unit) in units.iter().enumerate() {
-        // What would be rounded up to four digits is of the next unit.
+        // A number that would be rounded up to four digits gets the next unit.
         if value < 999.5 || i + 1 == units.len() {
             let decimals = usize::from(i > 0 && value < 99.95);
             return format!("{value:.decimals$} {unit}");
@@ -33,18 +33,18 @@ fn scaled(value: f64, units: [&str; 5]) -> String {
     unreachable!("the last unit takes everything")
 }
 
-/// `40 ms`, `0.4 ms`.
+/// Returns milliseconds as `40 ms`, `0.4 ms`.
 pub fn milliseconds(ms: f64) -> String {
     let decimals = usize::from(ms < 9.95);
     format!("{ms:.decimals$} ms")
 }
 
-/// `0.3 %`, of a share.
+/// Returns a share (0 to 1) as `0.3 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// `42 s`, `12 min`, `3 h 5 min`, `2 d 4 h`, of seconds.
+/// Returns seconds as `42 s`, `12 min`, `3 h 5 min`, `2 d 4 h`.
 pub fn age(seconds: f64) -> String {
     let seconds = Duration::try_from_secs_f64(seconds).map_or(0, |d| d.as_secs());
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

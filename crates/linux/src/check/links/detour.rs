@@ -1,7 +1,7 @@
-//! A way out over each link for a check's own packets, whatever the routing table and a running box say.
+//! Routes over each link for a check's own packets, independent of the routing table and of a running box.
 //!
-//! Rules, routes and a table of nftables have names and numbers of an instance that never runs, so a later
-//! check finds what one that was killed has left behind.
+//! Rules, routes and the nftables table are named and numbered after an instance that never runs, so a later
+//! check finds and removes the remains of a check that was killed.
 
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
@@ -16,17 +16,18 @@ use crate::net::shortcut::Shortcut;
 use crate::net::{Identity, Result, SystemError};
 use crate::nft;
 
-/// Whose names and numbers these are.
+/// Name of the instance that owns rules, routes and table.
 const NAME: &str = "braid-check";
-/// Metric of the routes.
+/// Metric of the routes. The tables have no others, so that any value does.
 const METRIC: u32 = 100;
-/// The kernel's range of ports may be another than the usual one.
+/// Ports to try. The kernel's range for automatic ports may overlap the engine's ports, if an operator
+/// changed it.
 const TRIES: usize = 64;
 
-/// The way over one link in one family.
+/// A route over one link in one family.
 #[derive(Debug, Clone)]
 pub(super) struct Exit {
-    /// Place of the link in the configuration.
+    /// Index of the link in the configuration.
     pub index: u8,
     pub interface: u32,
     pub gateway: Option<IpAddr>,
@@ -35,17 +36,19 @@ pub(super) struct Exit {
     pub v6: bool,
 }
 
-/// The ways of all links, as long as this lives.
+/// The routes over all links, removed on drop.
 #[derive(Debug)]
 pub(super) struct Detour {
     identity: Identity,
-    /// There can be one in a network namespace.
+    /// Abstract socket that only one check in a network namespace can hold.
     _claim: UnixListener,
 }
 
 impl Detour {
+    /// Installs routes, rules and the nftables table for the check's packets.
+    ///
     /// # Errors
-    /// Where another check is at it, or the system refuses.
+    /// Fails if another check is at work, or if the system refuses.
     pub fn open(exits: &[Exit], ports: &[u16]) -> Result<Detour> {
         let doing = || SystemError::doing("be the only check at work here");
         let name = UnixAddr::from_abstract_name(NAME.as_bytes()).map_err(doing())?;
@@ -53,6 +56,7 @@ impl Detour {
             _claim: UnixListener::bind_addr(&name).map_err(doing())?,
             identity: Identity::of_tun(NAME),
         };
+        // Removes the remains of a check that was killed.
         detour.remove()?;
         let mut netlink = Netlink::open().map_err(SystemError::doing("add routes"))?;
         for exit in exits {
@@ -64,7 +68,7 @@ impl Detour {
         Ok(detour)
     }
 
-    /// The mark of packets that leave over a link.
+    /// Returns the mark of packets that leave over a link.
     pub fn mark(&self, index: u8) -> u32 {
         self.identity.flow_mark(index)
     }
@@ -118,11 +122,11 @@ impl Drop for Detour {
     }
 }
 
-/// A TCP port of `address` that nobody else has as long as this lives, and that no engine on this machine
-/// takes for its own.
+/// Reserves a TCP port of `address` for as long as the socket lives. No engine on this machine takes it for
+/// its own.
 ///
 /// # Errors
-/// What the system refuses.
+/// Fails if the system refuses a socket, or if no free port was found.
 pub(super) fn reserve_port(address: IpAddr) -> std::io::Result<(Socket, u16)> {
     let mut passed_over = Vec::new();
     for _ in 0..TRIES {
@@ -136,6 +140,7 @@ pub(super) fn reserve_port(address: IpAddr) -> std::io::Result<(Socket, u16)> {
         if port > 0 && !Shortcut::ports().contains(&port) {
             return Ok((socket, port));
         }
+        // Keeping the socket open makes the kernel choose another port next.
         passed_over.push(socket);
     }
     Err(std::io::ErrorKind::AddrInUse.into())

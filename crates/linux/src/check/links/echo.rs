@@ -1,5 +1,4 @@
-//! Packets that a link carries to a server: their sizes, by ICMP echo, and UDP, by the answer that nobody
-//! listens.
+//! Probes of a link to a server: packet sizes by ICMP echo, and UDP by the answer that nothing listens.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,33 +10,34 @@ use braid_wire::{ip, udp};
 
 use super::raw::{Came, Raw};
 
-/// Time for answers before a question is repeated.
+/// Time to wait for answers before all probes are sent again: longer than nearly any round trip.
 const ROUND: Duration = Duration::from_millis(1_200);
-/// Each question is asked so often.
+/// Times that each probe is sent at most, so that one lost packet does not count.
 const ROUNDS: u32 = 2;
-/// Sizes that links have: PPPoE, tunnels, mobile networks, the least of IPv6.
+/// Packet sizes of common links, bytes: PPPoE, tunnels, mobile networks, and IPv6's minimum (RFC 8200 §5).
 const SIZES: [u16; 12] = [
     1_492, 1_480, 1_472, 1_464, 1_454, 1_440, 1_430, 1_420, 1_400, 1_380, 1_350, 1_280,
 ];
-/// Bytes of the smallest question.
+/// Size of the smallest probe, bytes.
 const SMALL: u16 = 100;
+// Bytes of an ICMP echo header (RFC 792, RFC 4443).
 const HEADER: usize = 8;
 
-/// The content of the answers.
+/// The answers to the probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Echoes {
-    /// The largest packet that went there and back, bytes; `None` where none did.
+    /// The largest packet that went there and back, bytes; `None` if none did.
     pub largest: Option<u16>,
-    /// Something on the way said that a packet was too large.
+    /// A router or the server reported that a packet was too large.
     pub told: bool,
     /// The server's machine answered that nothing listens at a UDP port.
     pub udp: bool,
 }
 
-/// Asks the server for answers of up to `mtu` bytes.
+/// Sends probes of up to `mtu` bytes to the server and collects the answers.
 ///
 /// # Errors
-/// What the system refuses.
+/// Fails if the system refuses to send or receive. A probe that the interface refuses counts as lost.
 pub(super) fn ask(
     raw: &mut Raw,
     ends: (IpAddr, IpAddr),
@@ -54,7 +54,7 @@ pub(super) fn ask(
     for _ in 0..ROUNDS {
         let missing = |size: &&u16| echoes.largest.is_none_or(|largest| **size > largest);
         for size in sizes.iter().filter(missing) {
-            // One that the interface does not take is as one that is lost on the way.
+            // EMSGSIZE from the interface means the same as a loss on the way: this size does not pass.
             let _ = raw.send(&question(ends, id, *size));
         }
         if !echoes.udp {
@@ -86,7 +86,7 @@ fn header((src, dst): (IpAddr, IpAddr), protocol: u8, payload_len: usize) -> ip:
     }
 }
 
-/// An echo request in a packet of `size` bytes, which may not be cut on the way.
+/// Builds an echo request in a packet of `size` bytes.
 fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     let v6 = ends.0.is_ipv6();
     let protocol = if v6 { ip::PROTO_ICMPV6 } else { ip::PROTO_ICMP };
@@ -97,7 +97,7 @@ fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     let message = &mut packet[start..];
     message[0] = if v6 { 128 } else { 8 };
     message[4..6].copy_from_slice(&id.to_be_bytes());
-    // The size in place of a number tells the answer's size even where it is cut.
+    // The size stands in place of the sequence number, so the answer tells it even if the answer was cut.
     message[6..8].copy_from_slice(&size.to_be_bytes());
     let pseudo = match v6 {
         true => checksum::pseudo_header(ends.0, ends.1, protocol, length as u32),
@@ -108,7 +108,7 @@ fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     packet
 }
 
-/// An empty datagram to the port at which only TCP is expected.
+/// Builds an empty datagram to the port at which only TCP is expected.
 fn datagram(ends: (IpAddr, IpAddr), port: u16) -> Vec<u8> {
     let start = header(ends, ip::PROTO_UDP, 0).header_len();
     let mut packet = vec![0; start + udp::HEADER_LEN];
@@ -123,7 +123,7 @@ fn datagram(ends: (IpAddr, IpAddr), port: u16) -> Vec<u8> {
     packet
 }
 
-/// Takes in what a packet tells.
+/// Evaluates one packet.
 fn judge(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echoes: &mut Echoes) {
     let Ok((about, message)) = ip::Repr::parse(packet) else {
         return;
@@ -137,14 +137,15 @@ fn judge(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echoes: 
         return;
     }
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    // ICMP types and codes of RFC 792 and RFC 4443.
     match (v6, head[0], head[1]) {
         (false, 0, 0) | (true, 129, 0) if about.src == ends.1 && word(4) == id => {
             echoes.largest = echoes.largest.max(Some(word(6)));
         }
-        // Too large, of which packet hardly matters.
+        // "Fragmentation needed" or "packet too big", about any packet to the server.
         (false, 3, 4) | (true, 2, 0) => echoes.told |= is_about(rest, ends),
         (false, 3, 3) | (true, 1, 4) if about.src == ends.1 => {
-            // Of the quoted packet there may be no more than its headers.
+            // Routers may quote no more than the headers of the packet.
             let (kind, start) = match rest.first() {
                 Some(first) if !v6 => (rest.get(9), 4 * usize::from(first & 0xf)),
                 _ => (rest.get(6), 40),
@@ -177,7 +178,7 @@ mod tests {
         (a, b)
     }
 
-    /// The answer to a question, which is the question with ends and type changed.
+    /// Returns the answer to an echo request: the request with ends and type changed.
     fn answer(v6: bool, size: u16) -> Vec<u8> {
         let (a, b) = ends(v6);
         let mut packet = question((b, a), 7, size);

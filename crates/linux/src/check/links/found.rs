@@ -1,4 +1,4 @@
-//! The subject of a look at a link, and its result.
+//! The pair of link and server that a check looks at, and the result.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ pub(super) struct Found {
     pub echoes: io::Result<Echoes>,
 }
 
-/// A server over a link.
+/// A server as seen over a link.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
     pub link: &'a str,

@@ -11,10 +11,10 @@ use super::echo::Echoes;
 use super::found::{About, Found};
 use super::next_hop::Neighbour;
 
-/// A packet of this size goes through every IPv6 link.
+/// The MTU that every IPv6 link must support, bytes (RFC 8200 §5).
 const LEAST_MTU: u16 = 1_280;
 
-/// The links could not be looked at.
+/// Reports that the links could not be probed.
 pub(super) fn not_possible(subject: &str, error: &str) -> Finding {
     let message = format!("nothing was sent: {error}");
     let remedy = "run the check as root, one at a time";
@@ -26,7 +26,7 @@ pub(super) fn not_possible(subject: &str, error: &str) -> Finding {
     )
 }
 
-/// The gateway of a link.
+/// Reports whether the gateway of a link answers.
 pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding {
     let at = ("link.next_hop", format!("link {link}"));
     match state {
@@ -42,7 +42,7 @@ pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding
     }
 }
 
-/// All links and servers. Links that reach no server are failures only where none does.
+/// Reports on all links and servers. A link that reaches no server is a failure only if no other link does.
 pub(super) fn links(config: &BoxConfig, seen: &[(About<'_>, &Found)]) -> Vec<Finding> {
     let mut found = Vec::new();
     let works = |found: &Found| {
@@ -63,7 +63,7 @@ pub(super) fn links(config: &BoxConfig, seen: &[(About<'_>, &Found)]) -> Vec<Fin
             &mut trial,
             "no link reaches a server, so users' connections are forwarded over one link, unprotected",
         );
-        // A link heals when the cable or the server is back.
+        // A link may heal by itself, when the cable or the server is back.
         found.extend(trial.into_iter().map(Finding::healing));
         let opened = of_it.trial.as_ref().is_ok_and(|r| r.opened.is_some());
         found.extend(of_echoes(about, &of_it.echoes, opened));
@@ -94,7 +94,7 @@ fn of_trial(about: &About<'_>, trial: &io::Result<TrialReport>) -> Vec<Finding> 
     [tcp].into_iter().chain(mptcp).chain(server).collect()
 }
 
-/// Nothing answered the SYN, or something said no.
+/// Reports that nothing answered the SYN, or that something refused it.
 fn unopened(about: &About<'_>, end: TrialEnd) -> Finding {
     let at = ("link.tcp", about.subject());
     let port = about.remote.port();
@@ -133,7 +133,7 @@ fn of_multipath(about: &About<'_>, report: &TrialReport) -> Option<Finding> {
     let remedy = "ask the link's provider, or use another server port (443 is often left alone) or a VPN \
                   over this link; a middlebox before the server does the same to all links";
     match report.multipath? {
-        // With data it may still be lost: only the end of the trial tells.
+        // Multipath TCP may still be lost with the first data, so that only the end of the trial tells.
         Multipath::Intact if report.end != TrialEnd::SignedIn => None,
         Multipath::Intact => Some(Finding::ok(at, "Multipath TCP passes")),
         Multipath::Stripped => Some(Finding::warning(
@@ -223,7 +223,7 @@ fn of_echoes(about: &About<'_>, echoes: &io::Result<Echoes>, opened: bool) -> Ve
         Ok(echoes) => echoes,
         Err(error) => return vec![not_checked("link.mtu", format!("nothing leaves: {error}"))],
     };
-    // Where nothing else comes back either, that has been said.
+    // If nothing else came back either, the finding on TCP has said so already.
     if !opened && *echoes == Echoes::default() {
         return Vec::new();
     }
@@ -275,7 +275,7 @@ fn of_size(about: &About<'_>, echoes: &Echoes) -> Finding {
     }
 }
 
-/// Rates, which only a running box knows.
+/// Reports the links' rates, which only a running box knows.
 pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding> {
     let not_measured = |subject: String, remedy: &str| {
         let message = "not measured";
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Findings where the first link is good, or where both links are as `found` says.
+    /// Returns the second link's findings; the first link is good, or is as the second one.
     fn judged(found_there: Found, other_good: bool) -> Vec<Finding> {
         let config = config();
         let about = |link| About {

@@ -1,8 +1,8 @@
-//! Each link to each server: what passes, and what becomes of it on the way.
+//! Checks of each link to each server: what passes, and what is changed on the way.
 //!
 //! Kernel sockets would not do: a running box keeps the servers' packets from them, they follow the routing
-//! table, and not every kernel has Multipath TCP. So the engine opens a connection of its own, and its packets
-//! are sent and read below the kernel's TCP.
+//! table, and not every kernel has Multipath TCP. So the check opens its connections with the engine, and
+//! sends and reads the packets below the kernel's TCP.
 
 mod detour;
 mod echo;
@@ -31,22 +31,22 @@ use echo::Echoes;
 use found::{About, Found};
 use raw::{Came, Raw};
 
-/// Longest that a link is looked at. SYNs with Multipath TCP that are dropped take three seconds, and what
-/// follows must fit too.
+/// Longest time for one trial. SYNs with Multipath TCP that are dropped take three seconds, and the handshake
+/// that follows must fit too.
 const LONGEST: Duration = Duration::from_secs(9);
 
-/// One thing to find out.
+/// A trial of one server over one link in one family.
 struct Task<'a> {
     link: &'a LinkConfig,
     server: &'a ServerEntry,
     ends: (SocketAddr, SocketAddr),
     mtu: u16,
     exit: Exit,
-    /// Holds the port.
+    /// Keeps the port from other sockets.
     _reserved: Socket,
 }
 
-/// Looks at all links at once, until `stop` is readable; `status` is of a box that runs.
+/// Probes all links at once, until `stop` is readable; `status` is a running box's.
 pub(super) fn findings(
     config: &BoxConfig,
     machine: &Machine,
@@ -92,9 +92,9 @@ pub(super) fn findings(
     found
 }
 
-/// Tells whether the gateways answer, now that packets were sent to them.
+/// Reports whether the gateways answer, now that packets were sent to them.
 fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
-    // Where the kernel does not say, the servers' answers have to do.
+    // Neighbours that cannot be read are no finding: the servers' answers tell whether the gateway works.
     let known = next_hop::neighbours().unwrap_or_default();
     let of_exit = |exit: &Exit| {
         let gateway = exit.gateway?;
@@ -108,12 +108,12 @@ fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
     exits.iter().filter_map(of_exit).collect()
 }
 
-/// Returns the way out of a family's packets over a link; `None` where there is none.
+/// Returns the route of a family's packets over a link; `None` if there is none.
 fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exit> {
     let interface = machine.interface(&link.interface)?;
     let gateway = match machine.way(link, v6) {
         Way::Out(gateway) => gateway,
-        // A server may be a neighbour.
+        // A server may be a neighbour, which needs no gateway.
         Way::NoGateway => None,
         _ => return None,
     };
@@ -129,7 +129,7 @@ fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exi
     })
 }
 
-/// Makes the task for a server over a way; `None` where the server has no address of the family.
+/// Makes the task for a server over a link; `None` if the server has no address of the family.
 fn task<'a>(
     machine: &Machine,
     link: &'a LinkConfig,
@@ -140,7 +140,7 @@ fn task<'a>(
         false => server.endpoint_v4(),
         true => server.endpoint_v6(),
     };
-    // As the engine has it: the one that the gateway has as a neighbour, and that lasts.
+    // The engine chooses alike: a lasting address of the gateway's network comes first.
     let beside = |addr: &crate::net::routes::Address| {
         let net = crate::net::link::network(addr);
         exit.gateway.is_some_and(|gateway| net.contains(&gateway))
@@ -228,7 +228,7 @@ impl Task<'_> {
         )
     }
 
-    /// Opens a connection as a box does.
+    /// Opens a connection to the server as a box does, and reports how far it gets.
     fn try_server(
         &self,
         key: &PrivateKey,
@@ -270,7 +270,7 @@ impl Task<'_> {
         }
         trial.give_up(clock.now());
         while let Some(packet) = trial.poll_transmit(clock.now()) {
-            // The server finds out by itself in the end.
+            // The server times out by itself if this packet is lost.
             let _ = raw.send(&packet);
         }
         let report = trial.report();

@@ -1,4 +1,4 @@
-//! Gateways that answer, and gateways that do not, as the kernel found when packets were sent to them.
+//! Gateways that answer or do not, as the kernel found out when packets were sent to them.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,19 +10,19 @@ use netlink_packet_route::neighbour::{
 
 use crate::net::netlink::Netlink;
 
-/// The kernel's knowledge of a neighbour.
+/// The kernel's state of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Neighbour {
-    /// The neighbour has said where it is.
+    /// The neighbour has answered ARP or neighbour discovery.
     Answers,
-    /// The neighbour was asked in vain.
+    /// The neighbour has not answered.
     Silent,
 }
 
-/// The neighbours of which the kernel knows something.
+/// Returns the neighbours whose state the kernel knows, with the index of their interface.
 ///
 /// # Errors
-/// As the kernel answers.
+/// Fails if netlink does.
 pub(super) fn neighbours() -> io::Result<Vec<(u32, IpAddr, Neighbour)>> {
     let get = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
     let found = Netlink::open()?.dump(get)?;
@@ -45,7 +45,7 @@ fn known(message: &NeighbourMessage) -> Option<(u32, IpAddr, Neighbour)> {
         | NeighbourState::Stale
         | NeighbourState::Delay
         | NeighbourState::Probe => Neighbour::Answers,
-        // Interfaces without addresses of the link layer have nobody to ask.
+        // Others, such as NOARP and PERMANENT, were never asked.
         _ => return None,
     };
     Some((message.header.ifindex, address, state))

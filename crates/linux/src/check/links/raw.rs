@@ -1,4 +1,4 @@
-//! Packets of a check's own over one link: out past everybody's routes, in before anybody's rules.
+//! Raw sockets for a check's packets over one link, past the routes of others and below everybody's rules.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -10,12 +10,12 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use crate::sys;
 
-/// Largest packet: one that the kernel has joined.
+/// Largest packet that is read, bytes: GRO joins segments to 64 KiB at most.
 const LARGEST: usize = 1 << 16;
-/// `IPPROTO_RAW`: the packet has its header.
+/// `IPPROTO_RAW` (linux/in.h): packets are sent with the IP header that they bring.
 const RAW: i32 = 255;
 
-/// A link and one peer behind it.
+/// The sockets for one link and one peer behind it.
 #[derive(Debug)]
 pub(super) struct Raw {
     out: Socket,
@@ -24,23 +24,23 @@ pub(super) struct Raw {
     buffer: Vec<u8>,
 }
 
-/// The outcome of waiting.
+/// The result of a wait.
 #[derive(Debug)]
 pub(super) enum Came<'a> {
-    /// A packet from the peer, or an ICMP message of anybody.
+    /// A packet from the peer, or an ICMP message of any host.
     Packet(&'a [u8]),
-    /// Nothing in time.
+    /// Nothing came in time.
     Nothing,
     /// The check is to end.
     Stop,
 }
 
 impl Raw {
-    /// To `peer` over the interface `name`, which has this `index`; packets bear `mark`. Of TCP only what
-    /// comes to `port` is read.
+    /// Opens sockets to `peer` over the interface `name` of this `index`. Packets bear `mark`. Of the peer's
+    /// TCP, only segments to `port` are read.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// Fails if the system refuses.
     pub fn open((name, index): (&str, u32), mark: u32, peer: IpAddr, port: u16) -> io::Result<Raw> {
         let (domain, protocol) = match peer {
             IpAddr::V4(_) => (Domain::IPV4, libc::ETH_P_IP),
@@ -49,7 +49,8 @@ impl Raw {
         let out = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
         out.set_mark(mark)?;
         out.bind_device(Some(name.as_bytes()))?;
-        // Of no protocol until it is bound: else it had packets of other interfaces by then.
+        // Without a protocol the socket gets no packets before it is bound. Otherwise it would queue packets
+        // of other interfaces until then.
         let incoming = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
         let program = filter(peer, port);
         let step = |s: &libc::sock_filter| SockFilter::new(s.code, s.jt, s.jf, s.k);
@@ -67,7 +68,7 @@ impl Raw {
     /// Sends a packet, from its IP header on.
     ///
     /// # Errors
-    /// What the system refuses, such as a packet larger than the interface takes.
+    /// Fails if the system refuses, for example because the packet is larger than the interface takes.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         let to = SocketAddr::new(self.peer, 0);
         self.out.send_to(packet, &to.into()).map(drop)
@@ -76,7 +77,7 @@ impl Raw {
     /// Waits for a packet until `until`.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// Fails if the system refuses.
     pub fn receive(&mut self, until: Instant, stop: BorrowedFd<'_>) -> io::Result<Came<'_>> {
         loop {
             match (&self.incoming).read(&mut self.buffer) {
@@ -102,8 +103,10 @@ impl Raw {
     }
 }
 
-/// Takes TCP from `peer` to `port`, and ICMP: a busy link has much else.
+/// Builds a packet filter (BPF) that takes TCP from `peer` to `port`, and ICMP. A busy link carries much
+/// else, which would fill the socket's buffer.
 fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
+    // Codes of the classic BPF (linux/bpf_common.h).
     const LOAD_WORD: u16 = 0x20;
     const LOAD_HALF: u16 = 0x28;
     const LOAD_BYTE: u16 = 0x30;
@@ -113,7 +116,7 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     const RETURN: u16 = 0x06;
     let (icmp, tcp) = (1, 6);
     let load = |code, k| (code, k);
-    // What has to be equal, one after another; then the packet is taken.
+    // Words of the source address, each with its offset. The packet is taken if all of them are equal.
     let (protocol_at, words, port_at): (u32, Vec<(u32, u32)>, _) = match peer {
         IpAddr::V4(peer) => (9, vec![(12, peer.to_bits())], load(LOAD_HALF_BEYOND, 2)),
         IpAddr::V6(peer) => {
@@ -125,7 +128,8 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     let icmp = if peer.is_ipv4() { icmp } else { 58 };
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut steps = vec![step(LOAD_BYTE, protocol_at, 0, 0)];
-    // To the end of the program: two steps for each word, two for the port, one more for IPv4's length.
+    // Jumps are relative. Between here and the end are two steps for each word, two for the port, and one
+    // more for the length of IPv4's header.
     let beyond = u8::from(peer.is_ipv4());
     let left = 2 * words.len() as u8 + 2 + beyond;
     steps.push(step(IF_EQUAL, icmp, left + 1, 0));
