@@ -31,12 +31,12 @@ impl Strategy for MinRtt {
     }
 }
 
-/// New data by round-trip time alone.
+/// Returns new data for the subflow of lowest round-trip time.
 pub(crate) fn new_data(view: &SendView<'_>) -> Option<Decision> {
     if !view.may_send_new {
         return None;
     }
-    // One that delivers ever later counts as failed, as long as there is another.
+    // A subflow whose delay keeps growing counts as failed, as long as there is another.
     let all = usable(view).all(keeps_waiting);
     first_with_room(view, view.unsent, by_rtt, |s| all || !keeps_waiting(s))
 }
