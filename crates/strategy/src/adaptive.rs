@@ -263,6 +263,7 @@ impl<'a> Scales<'a> {
         // Only subflows without room count: ready ones are no sooner, and must not wait for each other.
         // With nothing in flight no event would end a wait.
         let later: f64 = others.filter(|w| !w.ready).map(within).sum();
+        // One byte absorbs the rounding of the estimates.
         if later > left + 1.0 && self.view.outstanding > 0 {
             return None;
         }

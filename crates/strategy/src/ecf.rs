@@ -53,6 +53,8 @@ impl Ecf {
         let [fast_rtt, slow_rtt] = [fast, slow].map(|s| s.srtt.as_secs_f64());
         let delta = fast.rttvar.max(slow.rttvar).as_secs_f64();
         let bonus = if self.waiting { 1.0 + BETA } else { 1.0 };
+        // The two inequalities of the paper: the fast subflow alone finishes within a round trip of the
+        // slow one, and the slow one needs longer than the wait for the fast one.
         if (1.0 + rounds(fast)) * fast_rtt >= bonus * (slow_rtt + delta) {
             self.waiting = false;
             return false;

@@ -148,8 +148,10 @@ impl Fsa {
 }
 
 impl Run {
-    /// A run that begins with what `subflow` sends next. Its length has the geometric distribution:
-    /// each further packet is of the same kind with the probability of that kind.
+    /// Draws a run that begins with the next packet of `subflow`.
+    ///
+    /// Its length has the geometric distribution: each further packet is of the same kind with the
+    /// probability of that kind.
     fn draw(alpha: f64, copies: bool, subflow: &SubflowView, rng: &mut Rng) -> Run {
         let same = if copies { alpha } else { 1.0 - alpha };
         // `1 - unit` is never 0; a float too large or infinite becomes the largest integer.

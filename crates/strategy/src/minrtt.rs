@@ -19,6 +19,8 @@ impl Strategy for MinRtt {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
+        // The peer waits for lost and late data, so that goes first. The other copies only save time, so
+        // new data has a better use for the room.
         again::lost(view)
             .or_else(|| again::late(view))
             .or_else(|| new_data(view))

@@ -37,12 +37,12 @@ fn overdue_at(holder: &SubflowView, data: &InFlight) -> Option<braid_wire::Insta
     measured.then(|| data.sent_at + holder.base_rtt + 2 * patience(holder))
 }
 
-/// Opportunistic retransmission and penalising (Raiciu et al., "How Hard Can It Be? Designing and
-/// Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2).
+/// Returns the oldest data for a faster subflow while the peer's window is used up and there is more to
+/// send, since that data keeps the window shut. The subflow that holds it is penalised, because it filled
+/// the window with data that it delivers late.
 ///
-/// The peer's window is used up and there is more to send. So the oldest data, which keeps the window
-/// shut, is copied to a faster subflow. The subflow that holds it is penalised, because it filled the
-/// window with data that it delivers late.
+/// This is opportunistic retransmission and penalising (Raiciu et al., "How Hard Can It Be? Designing and
+/// Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2).
 pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
     if view.unsent == 0 || view.may_send_new {
         return None;

@@ -65,6 +65,7 @@ impl Estimate {
         };
         Estimate {
             one_way: base / 2.0,
+            // Not zero, since `speed` and `released` divide by it.
             rtt: rtt.max(1e-6),
             rate,
             queue,
@@ -140,6 +141,7 @@ impl Estimate {
         let acknowledged = self.growth * self.in_flight;
         if rounds <= 1.0 {
             // Data sent within the last round trip is acknowledged within the next, not before.
+            // Below 1, since the next line divides by `1 - first`.
             let first = (1.0 - self.age / self.rtt).clamp(0.0, 0.999);
             return acknowledged * ((rounds - first) / (1.0 - first)).max(0.0);
         }

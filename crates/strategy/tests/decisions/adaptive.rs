@@ -18,7 +18,7 @@ fn adaptive(view: &SendView<'_>) -> Decision {
     decide("adaptive", view)
 }
 
-/// A subflow that delivers 1 MB/s, with room for 20 segments of 1000 bytes and nothing in flight.
+/// Returns a subflow that delivers 1 MB/s, with room for 20 segments of 1000 bytes and nothing in flight.
 fn steady(id: u32, rtt_ms: u64) -> SubflowView {
     SubflowView {
         cwnd: 20_000,
@@ -140,7 +140,7 @@ fn it_does_not_wait_while_much_is_to_come() {
     assert_eq!(rest(Writer::Waiting, 150_000, said), Some(1));
 }
 
-/// 41 kB in flight, which is more than a pipe of 20 kB and a queue of 20 packets hold.
+/// Returns a subflow with 41 kB in flight, more than a pipe of 20 kB and a queue of 20 packets hold.
 fn deep() -> SubflowView {
     SubflowView {
         cwnd: 100_000,
