@@ -181,6 +181,7 @@ impl<P> Link<P> {
             flip: fate.flip,
         };
         let in_air = self.in_flight.len() + self.on_detour.len();
+        // The packet on the line is the one more.
         let room = in_air + self.queue.now().packets as usize + 1 < MAX_HELD;
         let taken = if !room {
             Err(held)

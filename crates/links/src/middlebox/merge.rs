@@ -132,6 +132,7 @@ impl Middlebox for Merge {
             }
         };
         // A push or the end of the stream has no successor to wait for.
+        // With a full table, segments of further flows pass unmerged.
         let ends = next.segment.flags.intersects(Flags::PSH | Flags::FIN);
         if !mergeable || ends || self.held.len() >= MAX_FLOWS {
             out.push_back((direction, next.packet));
