@@ -122,6 +122,8 @@ pub fn emit(kind: Kind, from: IpAddr, packet: &[u8], buf: &mut [u8; MAX_LEN]) ->
 fn fields(kind: Kind, v6: bool) -> [u8; HEADER_LEN] {
     let (icmp_type, code, mtu) = match (kind, v6) {
         (Kind::Unreachable(code), false) => (3, code, 0),
+        // ICMPv6 (RFC 4443 sections 3.1 to 3.3): "address unreachable" stands for the codes of ICMPv4
+        // that have no counterpart.
         (Kind::Unreachable(0), true) => (1, 0, 0),
         (Kind::Unreachable(3), true) => (1, 4, 0),
         (Kind::Unreachable(PROHIBITED), true) => (1, 1, 0),

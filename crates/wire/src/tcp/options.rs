@@ -122,6 +122,7 @@ impl Options {
     /// Returns how many more SACK blocks fit.
     pub fn sack_room(&self) -> usize {
         let others = self.len() - sack_len(self.sack.len());
+        // Two NOPs, kind and length take 4 bytes, and each block 8 (RFC 2018 section 3).
         let blocks = (MAX_OPTIONS_LEN.saturating_sub(others + 4)) / 8;
         blocks
             .min(self.sack.capacity())
