@@ -29,7 +29,7 @@ pub trait Node: Any + Debug + Send {
     /// [`Turn::recycle`].
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet);
 
-    /// Acts: runs timers and events, and whatever follows from the packets received.
+    /// Runs timers and events, and acts on the packets received.
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let _ = turn;
     }

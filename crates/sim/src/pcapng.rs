@@ -13,6 +13,7 @@ const ENHANCED_PACKET: u32 = 6;
 /// The link type of bare IPv4 or IPv6 packets.
 const LINKTYPE_RAW: u16 = 101;
 
+// Codes of options; each has its meaning in one type of block only.
 const OPT_END: u16 = 0;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;

@@ -382,6 +382,7 @@ impl World {
     /// Hands the packets that arrive by a link at `at` to the node at its end.
     fn deliver(&mut self, at: Instant, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
+        // An earlier event has replaced this one; the heap keeps superseded entries.
         if wire.armed != Some(at) {
             return;
         }
@@ -461,6 +462,8 @@ impl World {
         let wire = &mut self.wires[id.0 as usize];
         wire.tell(self.now, id, What::Sent, &packet);
         let len = packet.bytes.len() as u32;
+        // The link reports no copies, so their counter tells; the clone is made only where a copy is
+        // possible.
         let watched = !wire.taps.is_empty() && wire.link.settings().duplicate > 0.0;
         let original = watched.then(|| (packet.clone(), wire.link.counters().duplicated));
         let frame = Frame {

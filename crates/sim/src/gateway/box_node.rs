@@ -224,6 +224,7 @@ impl BoxNode {
         let Ok((segment, _)) = tcp::Repr::parse(segment) else {
             return false;
         };
+        // Like the nftables rule: a SYN with none of these flags opens a connection.
         let others = [Flags::ACK, Flags::RST, Flags::FIN];
         let opens = segment.flags.contains(Flags::SYN)
             && !others.iter().any(|flag| segment.flags.contains(*flag));

@@ -462,6 +462,7 @@ impl LocalStreams for LocalTcp {
         let Some(Stream { conn, state }) = self.remove(id) else {
             return;
         };
+        // Unread data turns the close into a reset, as on Linux (RFC 2525 section 2.17).
         if state == State::Connecting || self.stack.readable(conn) > 0 {
             return self.stack.abort(self.now, conn);
         }

@@ -98,6 +98,7 @@ impl<C: Core> Machine<C> {
             segment(&transmit, turn, iface);
             any = true;
         }
+        // The oracles judge timers and bounds only once nothing is left to send.
         if !any {
             self.oracle.settle(turn.now, &self.stack);
             turn.report(self.oracle.take());

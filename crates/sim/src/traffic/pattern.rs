@@ -16,6 +16,8 @@ const PERIOD: u64 = 8_191;
 
 static PATTERN: [u8; PERIOD as usize] = {
     let mut bytes = [0; PERIOD as usize];
+    // A linear congruential generator (the constants of "Numerical Recipes"), of which the high byte
+    // varies most.
     let mut state: u32 = 0x9e37_79b9;
     let mut i = 0;
     while i < bytes.len() {

@@ -84,7 +84,7 @@ impl Forger {
         }
     }
 
-    /// A header whose numbers are drawn at random.
+    /// Returns a header whose numbers are drawn at random.
     fn header(&mut self, kind: Kind) -> tcp::Repr {
         let flags = match kind {
             Kind::JoinAck | Kind::Ack => Flags::ACK,

@@ -93,7 +93,7 @@ impl Node for Elsewhere {
     }
 }
 
-/// A network whose box opens a connection for each user, so that the thief sees its keys.
+/// Returns a network whose box opens a connection for each user, so that the thief sees its keys.
 fn config() -> AggregationConfig {
     let mut config = two_links();
     config.contents = 2;

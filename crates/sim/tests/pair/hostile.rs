@@ -35,7 +35,7 @@ fn fix(packet: &mut [u8]) {
     tcp::fill_checksum(src, dst, &mut packet[20..], &[]);
 }
 
-/// One alteration of a packet.
+/// Alters a packet in one random way.
 fn alter(packet: &mut Vec<u8>, rng: &mut Rng) {
     let len = packet.len() as u64;
     match rng.below(6) {

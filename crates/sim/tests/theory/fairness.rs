@@ -139,8 +139,8 @@ fn ratio(seed: u64, offset_ms: u64, queue: u32, congestion: Algorithm) -> f64 {
     subflows / tcp
 }
 
-/// RFC 6356 section 2, goal 2: subflows over one bottleneck together take no more than one TCP. The TCP
-/// beside them is NewReno, as coupled control of a single subflow is.
+/// Asserts goal 2 of RFC 6356 section 2: subflows over one bottleneck together take no more than one TCP.
+/// The TCP beside them is NewReno, as coupled control of a single subflow is.
 #[track_caller]
 fn assert_no_more_than_a_tcp(congestion: Algorithm) {
     for queue in [33, 50] {

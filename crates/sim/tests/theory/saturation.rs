@@ -54,7 +54,7 @@ impl Bottleneck {
     }
 }
 
-/// With a queue of one bandwidth-delay product the halved window still fills the link.
+/// Asserts that the halved window still fills the link with a queue of one bandwidth-delay product.
 #[track_caller]
 fn assert_busy(congestion: Algorithm) {
     for (mbit, rtt_ms, queue) in [(5, 40, 17), (5, 40, 50), (20, 80, 134)] {
