@@ -6,7 +6,7 @@
 //! 1. random loss ([`Loss`]): of single packets or in bursts,
 //! 2. duplication: the copy goes on behind the original as a packet of its own,
 //! 3. a queue, droptail ([`QueueLimit`]) or with [`CoDel`] as well; the packet being serialised does not
-//!   count,
+//!    count,
 //! 4. serialisation at the line's [`Rate`]: constant, exact to the nanosecond however many packets
 //!    follow each other, or as recorded in a [`Trace`],
 //! 5. propagation: the delay plus up to `jitter` more, without overtaking, except for packets that

@@ -74,8 +74,8 @@ pub struct LocalCounters {
 /// # How to drive it
 ///
 /// 1. Call [`set_now`](Self::set_now) before anything else at a new time, then [`receive`](Self::receive)
-///   for packets that came and [`handle_timeout`](Self::handle_timeout) if
-///   [`next_timeout`](Self::next_timeout) is due.
+///    for packets that came and [`handle_timeout`](Self::handle_timeout) if
+///    [`next_timeout`](Self::next_timeout) is due.
 /// 2. Hand [`next_event`](Self::next_event) to the core until `None`.
 /// 3. Send [`poll_transmit`](Self::poll_transmit) until `None`.
 #[derive(Debug)]

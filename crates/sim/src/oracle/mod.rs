@@ -50,9 +50,9 @@ fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
 /// 1. [`on_received`](Self::on_received) after [`Stack::receive`];
 /// 2. [`on_event`](Self::on_event) for each event of [`Stack::poll_event`];
 /// 3. [`on_read`](Self::on_read), [`on_content`](Self::on_content) and [`on_end`](Self::on_end) where the
-///   application reads and knows what to expect;
+///    application reads and knows what to expect;
 /// 4. [`on_transmit`](Self::on_transmit) for each packet of [`Stack::poll_transmit`], and
-///   [`check_sent`](Self::check_sent) when that packet is handed on;
+///    [`check_sent`](Self::check_sent) when that packet is handed on;
 /// 5. [`settle`](Self::settle) once both are drained;
 /// 6. [`take`](Self::take).
 #[derive(Debug)]
