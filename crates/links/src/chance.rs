@@ -1,4 +1,4 @@
-//! What is drawn for each packet.
+//! Random draws for each packet.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::settings::{Loss, Reorder, Settings};
 /// The state of random loss.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LossState {
-    /// Whether a link of [`Loss::GilbertElliott`] is bad.
+    /// A link of [`Loss::GilbertElliott`] is in its bad state.
     bad: bool,
 }
 
 impl LossState {
-    /// Decides over one packet.
+    /// Returns whether the next packet is lost.
     pub fn strikes(&mut self, loss: Loss, rng: &mut Rng) -> bool {
         match loss {
             Loss::None => false,
@@ -25,6 +25,7 @@ impl LossState {
                 loss_good,
                 loss_bad,
             } => {
+                // The state changes before the packet, as `Loss::GilbertElliott` defines it.
                 let changes = rng.chance(if self.bad { to_good } else { to_bad });
                 self.bad ^= changes;
                 rng.chance(if self.bad { loss_bad } else { loss_good })
@@ -33,8 +34,8 @@ impl LossState {
     }
 }
 
-/// What happens to one packet on its way. What is switched off draws nothing, so that it leaves
-/// the random stream of a run as it was.
+/// The random events of one packet. Features that are switched off draw nothing, so that they leave the
+/// random stream of a run as it was.
 pub(crate) struct Fate {
     pub jitter: Duration,
     pub detour: Duration,
@@ -55,6 +56,7 @@ fn draw_jitter(jitter: Duration, rng: &mut Rng) -> Duration {
     if jitter.is_zero() {
         return Duration::ZERO;
     }
+    // `below` excludes its bound; jitter is up to and including the setting.
     let most = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX - 1);
     Duration::from_nanos(rng.below(most + 1))
 }

@@ -9,13 +9,13 @@ use crate::queue::{Held, Queue};
 /// Parameters of CoDel, by default those of RFC 8289 section 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoDel {
-    /// Standing delay of the queue that is acceptable.
+    /// The acceptable standing delay of the queue.
     pub target: Duration,
-    /// How long the delay must stand above the target before packets are dropped; of the order of
-    /// the longest round-trip time.
+    /// The time for which the delay must stand above the target before packets are dropped; about the
+    /// longest round-trip time.
     pub interval: Duration,
-    /// Packets that bear it are marked instead of dropped (RFC 3168), if the driver has said
-    /// [how](crate::Link::mark_by).
+    /// Marks packets of an ECN-capable transport instead of dropping them (RFC 3168), if the driver has
+    /// set [a function for it](crate::Link::mark_by).
     pub marks: bool,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes the packet to be sent next from `queue` at `now` and hands those to be dropped
-    /// before it to `drop` (section 5, `deque`). What `mark` marks is not dropped.
+    /// Takes the packet to be sent next from `queue` at `now` and hands the packets dropped before it to
+    /// `drop` (section 5, `deque`). A packet that `mark` marks is not dropped.
     pub fn dequeue<P>(
         &mut self,
         codel: CoDel,
@@ -76,8 +76,8 @@ impl State {
         packet
     }
 
-    /// Section 5.6, `dodequeue`: the next packet, and whether the delay has stood above the target
-    /// long enough for it to be dropped.
+    /// Takes the next packet and returns whether the delay has stood above the target long enough to drop
+    /// it (section 5.6, `dodequeue`).
     fn take<P>(
         &mut self,
         codel: CoDel,
@@ -89,7 +89,7 @@ impl State {
             return (None, false);
         };
         let sojourn = now.saturating_since(packet.entered);
-        // With no more than one packet left behind it, a drop would idle the line.
+        // With no more than one packet left behind this one, a drop would idle the line.
         if sojourn < codel.target || queue.now().bytes <= queue.largest().into() {
             self.first_above_time = None;
             return (Some(packet), false);
@@ -98,7 +98,7 @@ impl State {
         (Some(packet), now >= since)
     }
 
-    /// Enters the dropping state, at the drop rate of the last time if that is not long ago.
+    /// Enters the dropping state, at the last drop rate if that was recent (16 intervals).
     fn enter(&mut self, codel: CoDel, now: Instant) {
         let delta = self.count.saturating_sub(self.lastcount);
         let recent = now.saturating_since(self.drop_next) < codel.interval.saturating_mul(16);
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-/// When the next drop is due: intervals shrink with the square root of the drops (section 5).
+/// Returns when the next drop is due: intervals shrink with the square root of the drops (section 5).
 fn control_law(codel: CoDel, from: Instant, count: u32) -> Instant {
     from + codel.interval.div_f64(f64::from(count.max(1)).sqrt())
 }

@@ -1,6 +1,6 @@
-//! What went through a link.
+//! Counters of a link.
 
-/// Packets, and the bytes in them.
+/// A number of packets and of the bytes in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Packets.
@@ -20,28 +20,28 @@ impl Tally {
 /// `offered + duplicated = delivered + dropped_* + what the link holds`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Handed to the link.
+    /// Packets handed to the link.
     pub offered: Tally,
-    /// Copies the link made of packets; from then on packets like all others.
+    /// Copies that the link made of packets; each copy then counts like any other packet.
     pub duplicated: Tally,
-    /// Handed on at the far end.
+    /// Packets handed on at the far end.
     pub delivered: Tally,
-    /// Of those, with a bit to flip.
+    /// Delivered packets with a bit to flip.
     pub corrupted: Tally,
-    /// Marked by CoDel instead of dropped.
+    /// Packets marked by CoDel instead of dropped.
     pub marked: Tally,
-    /// Sent on a detour that lets others overtake.
+    /// Packets sent on a detour that lets others overtake.
     pub detoured: Tally,
-    /// Dropped because the queue was full.
+    /// Packets dropped because the queue was full.
     pub dropped_queue: Tally,
-    /// Dropped by CoDel.
+    /// Packets dropped by CoDel.
     pub dropped_codel: Tally,
-    /// Lost at random.
+    /// Packets lost at random.
     pub dropped_loss: Tally,
-    /// Handed to a link that was down, or in it when it went down.
+    /// Packets handed to a link that was down, or held by the link when it went down.
     pub dropped_down: Tally,
-    /// In the queue now.
+    /// The current queue.
     pub queue: Tally,
-    /// Most packets and, apart from that, most bytes ever in the queue.
+    /// The most packets and, independently, the most bytes that the queue ever had.
     pub queue_max: Tally,
 }

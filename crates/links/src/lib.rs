@@ -3,20 +3,20 @@
 //!
 //! A [`Link`] is one direction. A packet passes, in this order,
 //!
-//! 1. random loss ([`Loss`]): of each packet by itself or in bursts,
+//! 1. random loss ([`Loss`]): of single packets or in bursts,
 //! 2. duplication: the copy goes on behind the original as a packet of its own,
-//! 3. a queue, droptail ([`QueueLimit`]) or with [`CoDel`] as well, which the packet being
-//!    serialised is not counted in,
+//! 3. a queue, droptail ([`QueueLimit`]) or with [`CoDel`] as well; the packet being serialised does not
+//!    count,
 //! 4. serialisation at the line's [`Rate`]: constant, exact to the nanosecond however many packets
 //!    follow each other, or as recorded in a [`Trace`],
 //! 5. propagation: the delay plus up to `jitter` more, without overtaking, except for packets that
 //!    take the detour of [`Reorder`]; [corruption](Settings::corrupt) of a bit, which the driver
 //!    carries out.
 //!
-//! What does more than forward packets, such as a NAT, is a [`middlebox`].
+//! Boxes that do more than forward packets, such as a NAT, are in [`middlebox`].
 //!
 //! A [`LinkModel`] has the settings by the keys and in the [`text`] of files and command lines. A
-//! [`Schedule`] says how the settings change over time. What is switched off draws nothing from
+//! [`Schedule`] says how the settings change over time. Features that are switched off draw nothing from
 //! the random stream.
 //!
 //! ```

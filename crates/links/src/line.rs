@@ -7,19 +7,19 @@ use crate::trace::Cursor;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// A serial line: when it will be free, exactly. Whole nanoseconds alone would lose up to one per
-/// packet, 0.1 % at 10 Gbit/s, so the fraction is carried along.
+/// A serial line and the exact time at which it becomes free. Whole nanoseconds alone would lose up to
+/// one per packet, 0.1 % at 10 Gbit/s, so the fraction is carried along.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
     free_at: Instant,
-    /// Past `free_at`, in units of (1 / rate) ns; less than the rate.
+    /// The part of the time past `free_at`, in units of (1 / rate) ns; less than the rate.
     fraction: u64,
-    /// Place in the trace, if the rate is one.
+    /// The place in the trace, if the rate is a trace.
     cursor: Cursor,
 }
 
 impl Line {
-    /// A free line, whose trace, if it has one, starts at `now`.
+    /// Makes a free line. A trace, if the rate is one, starts at `now`.
     pub fn new(now: Instant) -> Self {
         Line {
             free_at: Instant::ZERO,
@@ -28,8 +28,8 @@ impl Line {
         }
     }
 
-    /// Starts a packet of `len` bytes at `now`, or when the line is free if that is later, and
-    /// answers when its last bit has left.
+    /// Starts a packet of `len` bytes at `now`, or when the line becomes free if that is later, and
+    /// returns when its last bit has left.
     pub fn send(&mut self, now: Instant, rate: &Rate, len: u32) -> Instant {
         if now > self.free_at {
             self.free_at = now;
@@ -51,8 +51,8 @@ impl Line {
         self.free_at
     }
 
-    /// The rate changes at `now`: what remains of the packet on the line, of `len` bytes (0 where
-    /// there is none), takes the new one. Answers when its last bit has left.
+    /// Changes the rate at `now` and returns when the last bit on the line has left. What remains of the
+    /// packet on the line, of `len` bytes (0 if there is none), takes the new rate.
     pub fn change_rate(&mut self, now: Instant, (old, new): (&Rate, &Rate), len: u32) -> Instant {
         if old == new {
             return self.free_at;
@@ -83,7 +83,7 @@ impl Line {
         self.free_at
     }
 
-    /// The packet on the line is lost.
+    /// Removes the packet on the line, which is lost.
     pub fn abort(&mut self) {
         self.free_at = Instant::ZERO;
         self.fraction = 0;

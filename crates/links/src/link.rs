@@ -11,20 +11,20 @@ use crate::line::Line;
 use crate::queue::{Held, Queue};
 use crate::settings::{Rate, Settings};
 
-/// Most packets a link holds in queue, line and air together, whatever its settings; more are
-/// dropped as by a full queue. A bound for settings that have none: unlimited rate, long delay.
+/// Most packets that a link holds in queue, line and air together; more are dropped as by a full queue.
+/// The bound protects memory where the settings have none: unlimited rate, long delay.
 pub const MAX_HELD: usize = 1 << 17;
 
-/// One direction of a link, carrying packets of type `P`. It never looks into them: one that is to
-/// be duplicated is cloned, of one that is to be corrupted [`Delivery::flip`] says which bit
-/// the driver is to flip, and how one is marked says [`mark_by`](Self::mark_by).
+/// One direction of a link, carrying packets of type `P`. The link never looks into packets: it clones
+/// those to be duplicated, [`Delivery::flip`] tells the driver which bit of a corrupted one to flip, and
+/// [`mark_by`](Self::mark_by) sets the function that marks one.
 ///
 /// The driver hands each packet to [`enqueue`](Self::enqueue), and whenever
-/// [`next_event`](Self::next_event) has come calls [`poll_deliver`](Self::poll_deliver) until it
-/// answers `None`. Both `next_event` and what is due may change by `enqueue` and
-/// [`set`](Self::set), so it is to be asked again after each of them. Nothing may be due even
-/// though `next_event` has come, where packets overtake each other or CoDel drops them. Time handed in must not go
-/// backwards; if it does, the latest is taken.
+/// [`next_event`](Self::next_event) has come calls [`poll_deliver`](Self::poll_deliver) until that
+/// returns `None`. [`enqueue`](Self::enqueue) and [`set`](Self::set) may change `next_event`, so the
+/// driver asks for it again after each of them. At `next_event` nothing may be due, where packets
+/// overtake each other or CoDel drops them. Time handed in must not go backwards; if it does, the latest
+/// time is taken.
 #[derive(Debug)]
 pub struct Link<P> {
     settings: Settings,
@@ -33,58 +33,58 @@ pub struct Link<P> {
     line: Line,
     /// The packet on the line and when its last bit leaves.
     in_service: Option<(Instant, Held<P>)>,
-    /// What has left the line, with its time of delivery, in order.
+    /// Packets that have left the line, with their times of delivery, in order.
     in_flight: VecDeque<Delivery<P>>,
-    /// The same for those on a detour.
+    /// Packets on a detour, in order of delivery.
     on_detour: VecDeque<Delivery<P>>,
     last_delivery: Instant,
     loss: LossState,
     codel: codel::State,
-    /// Marks a packet that bears it.
+    /// Marks a packet of an ECN-capable transport, and returns whether it did.
     mark: fn(&mut P) -> bool,
     counters: Counters,
-    /// What was dropped since the driver last asked; `None` if it does not.
+    /// Packets dropped since the driver last asked; `None` if the driver does not ask.
     dropped: Option<VecDeque<Dropped<P>>>,
 }
 
 /// A packet at the far end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery<P> {
-    /// When it arrived, exactly; a driver that comes later is late by the difference.
+    /// The exact time of arrival; a driver that comes later is late by the difference.
     pub at: Instant,
     /// The packet.
     pub packet: P,
-    /// Its length in bytes.
+    /// The packet's length in bytes.
     pub len: u32,
-    /// If it was corrupted: the bit to flip, less than 8 `len`; [`flip_bit`] does it.
+    /// The bit to flip if the packet was corrupted, less than 8 `len`; [`flip_bit`] flips it.
     pub flip: Option<u32>,
 }
 
-/// Flips bit `bit` of a packet, counted from the first of its first byte; does nothing if the
-/// packet has no such bit.
+/// Flips bit `bit` of a packet, counted from the most significant bit of its first byte. Does nothing if
+/// the packet has no such bit.
 pub fn flip_bit(packet: &mut [u8], bit: u32) {
     if let Some(byte) = packet.get_mut(bit as usize / 8) {
         *byte ^= 0x80 >> (bit % 8);
     }
 }
 
-/// What became of a packet handed to a link.
+/// The result of handing a packet to a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The link has it.
+    /// The link holds the packet.
     Queued,
-    /// It is gone.
+    /// The packet is dropped.
     Dropped(Cause),
 }
 
-/// Why a link dropped a packet.
+/// The reason for which a link dropped a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The queue was full.
     Queue,
-    /// CoDel.
+    /// CoDel dropped the packet.
     CoDel,
-    /// Random loss.
+    /// The packet was lost at random.
     Loss,
     /// The link was down, or went down while it had the packet.
     Down,
@@ -93,21 +93,21 @@ pub enum Cause {
 /// A packet that a link dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped<P> {
-    /// When, exactly.
+    /// The exact time of the drop.
     pub at: Instant,
     /// The packet.
     pub packet: P,
-    /// Why.
+    /// The reason.
     pub cause: Cause,
 }
 
 impl<P> Link<P> {
-    /// An empty link at time 0.
+    /// Makes an empty link at time 0.
     pub fn new(settings: Settings) -> Self {
         Link::starting_at(Instant::ZERO, settings)
     }
 
-    /// An empty link at time `now`; a trace starts there.
+    /// Makes an empty link at time `now`, where a trace starts.
     pub fn starting_at(now: Instant, settings: Settings) -> Self {
         Link {
             settings,
@@ -126,27 +126,28 @@ impl<P> Link<P> {
         }
     }
 
-    /// Keeps what is dropped from now on for [`poll_dropped`](Self::poll_dropped).
+    /// Keeps packets dropped from now on for [`poll_dropped`](Self::poll_dropped).
     pub fn keep_dropped(&mut self) {
         self.dropped.get_or_insert_default();
     }
 
-    /// Where the settings say that CoDel [marks](crate::CoDel::marks), it does so by `mark`, which
-    /// returns whether the packet bears it; others are dropped.
+    /// Sets the function by which CoDel [marks](crate::CoDel::marks) packets. `mark` returns whether the
+    /// packet can be marked; CoDel drops the others.
     pub fn mark_by(&mut self, mark: fn(&mut P) -> bool) {
         self.mark = mark;
     }
 
-    /// The next packet dropped, in the order in which that came out: at a time before that of
-    /// others where CoDel dropped it. To be called after any other call until it answers `None`;
-    /// otherwise at most [`MAX_HELD`] are kept.
+    /// Returns the next dropped packet, in the order in which drops were noticed; CoDel's drops may have
+    /// an earlier time than those before them.
+    ///
+    /// To be called after any other call until it returns `None`; at most [`MAX_HELD`] packets are kept.
     pub fn poll_dropped(&mut self) -> Option<Dropped<P>> {
         self.dropped.as_mut()?.pop_front()
     }
 
-    /// Hands in a packet of `len` bytes. A dropped packet is dropped here and now, except by
-    /// CoDel, which drops it when it would have left the queue. Where the packet is duplicated,
-    /// the verdict is that of the original.
+    /// Hands in a packet of `len` bytes. A drop happens here and now, except by CoDel, which drops a
+    /// packet when it would have left the queue. If the packet is duplicated, the verdict is about the
+    /// original.
     pub fn enqueue(&mut self, now: Instant, packet: P, len: u32, rng: &mut Rng) -> Verdict
     where
         P: Clone,
@@ -180,6 +181,7 @@ impl<P> Link<P> {
             flip: fate.flip,
         };
         let in_air = self.in_flight.len() + self.on_detour.len();
+        // The packet on the line is the one more.
         let room = in_air + self.queue.now().packets as usize + 1 < MAX_HELD;
         let taken = if !room {
             Err(held)
@@ -195,7 +197,7 @@ impl<P> Link<P> {
         }
     }
 
-    /// Counts a dropped packet, and keeps it where the driver asks for that.
+    /// Counts a dropped packet, and keeps it if the driver asks for drops.
     fn drop(&mut self, at: Instant, packet: P, len: u32, cause: Cause) -> Verdict {
         let tally = match cause {
             Cause::Queue => &mut self.counters.dropped_queue,
@@ -210,12 +212,12 @@ impl<P> Link<P> {
         Verdict::Dropped(cause)
     }
 
-    /// When to poll next, if the link holds any packet: when the next one is to be delivered, or
-    /// sooner where that is not known yet.
+    /// Returns when to poll next, if the link holds any packet: when the next packet is to be delivered,
+    /// or sooner while that is unknown.
     pub fn next_event(&self) -> Option<Instant> {
         let in_order = match (self.in_flight.front(), &self.in_service) {
             (Some(first), _) => Some(first.at),
-            // The packet behind it may arrive before it.
+            // The packet behind one on a detour may arrive before it.
             (None, Some((ends, held))) if !held.detour.is_zero() => Some(*ends),
             (None, Some((ends, held))) => Some(self.arrival(*ends, held)),
             (None, None) => None,
@@ -224,7 +226,7 @@ impl<P> Link<P> {
         in_order.into_iter().chain(detoured).min()
     }
 
-    /// The next packet whose time has come.
+    /// Returns the next packet whose time has come.
     pub fn poll_deliver(&mut self, now: Instant) -> Option<Delivery<P>> {
         self.advance(now);
         let from = match (self.in_flight.front(), self.on_detour.front()) {
@@ -243,9 +245,9 @@ impl<P> Link<P> {
         Some(delivery)
     }
 
-    /// Changes the settings from `now` on. What remains of the packet on the line takes the new
-    /// rate; packets already queued stay even if the queue is now too long; packets in the air
-    /// keep their times. A link going down loses all it holds.
+    /// Changes the settings from `now` on. What remains of the packet on the line takes the new rate.
+    /// Packets already queued stay even if the queue is now too long, and packets in the air keep their
+    /// times. A link that goes down loses all packets that it holds.
     pub fn set(&mut self, now: Instant, settings: Settings) {
         self.advance(now);
         let old = core::mem::replace(&mut self.settings, settings);
@@ -262,12 +264,12 @@ impl<P> Link<P> {
         self.advance(now);
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What went through so far, and the queue as of the latest time handed in.
+    /// Returns the counters so far, and the queue as of the latest time handed in.
     pub fn counters(&self) -> Counters {
         Counters {
             queue: self.queue.now(),
@@ -276,8 +278,8 @@ impl<P> Link<P> {
         }
     }
 
-    /// Lets the line work until `now`, as every call with a time does; for
-    /// [`counters`](Self::counters) as of then.
+    /// Lets the line work until `now`, as every call with a time does, so that
+    /// [`counters`](Self::counters) are as of then.
     pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         while let Some((ends, held)) = self.in_service.take_if(|(ends, _)| *ends <= self.now) {
@@ -288,7 +290,7 @@ impl<P> Link<P> {
         }
     }
 
-    /// The packet the line is to take at `now`.
+    /// Returns the packet that the line takes at `now`.
     fn dequeue(&mut self, now: Instant) -> Option<Held<P>> {
         let Some(codel) = self.settings.codel else {
             return self.queue.pop();
@@ -315,8 +317,8 @@ impl<P> Link<P> {
         self.in_service = Some((self.leaves(now, free_at), held));
     }
 
-    /// Returns when the packet on the line leaves, which without tokens were `free_at`. The line counts
-    /// the tokens too: it is free as much later as packets left early.
+    /// Returns when the packet on the line leaves, which without tokens would be `free_at`. The line
+    /// counts the tokens too: it becomes free as much later as packets left early.
     fn leaves(&self, now: Instant, free_at: Instant) -> Instant {
         let Rate::Fixed(rate) = self.settings.rate else {
             return free_at;
@@ -326,7 +328,7 @@ impl<P> Link<P> {
         Instant::from_nanos(leaves).max(now.min(free_at))
     }
 
-    /// A packet has left the line at `ends`.
+    /// Sends a packet that has left the line at `ends` on its way.
     fn launch(&mut self, ends: Instant, held: Held<P>) {
         let at = self.arrival(ends, &held);
         let delivery = Delivery {
@@ -340,13 +342,13 @@ impl<P> Link<P> {
             self.in_flight.push_back(delivery);
         } else {
             self.counters.detoured.add(held.len);
-            // Detours of one length keep the order; one changed meanwhile may not.
+            // Detours of equal length keep the order, but the length may have changed meanwhile.
             let place = self.on_detour.partition_point(|other| other.at <= at);
             self.on_detour.insert(place, delivery);
         }
     }
 
-    /// When a packet that leaves the line at `ends` arrives: never before one ahead of it that
+    /// Returns when a packet that leaves the line at `ends` arrives: never before an earlier packet that
     /// took no detour.
     fn arrival(&self, ends: Instant, held: &Held<P>) -> Instant {
         let straight = (ends + self.settings.delay + held.jitter).max(self.last_delivery);

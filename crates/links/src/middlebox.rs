@@ -1,9 +1,9 @@
-//! Middleboxes as plain code: what stands between two hosts and does more than forward.
+//! Middleboxes as plain code: boxes between two hosts that do more than forward.
 //!
-//! A [`Middlebox`] takes packets of either direction and says what leaves in their place, and
-//! where to. A [`Chain`] puts several behind each other. Neither has a clock: the time is handed
-//! in. What rewrites a packet adjusts its checksums (RFC 1624), so that a packet that was corrupted
-//! before stays so; what cuts or joins packets leaves corrupted ones as they are.
+//! A [`Middlebox`] takes packets of either direction and returns what leaves in their place, and in which
+//! direction. A [`Chain`] puts several behind each other. None of them has a clock: the time is handed
+//! in. A box that rewrites a packet adjusts its checksums (RFC 1624), so that a packet that was corrupted
+//! before stays corrupted; a box that cuts or joins packets leaves corrupted ones as they are.
 
 mod merge;
 mod narrow;
@@ -26,45 +26,45 @@ pub use options::{Edit, OptionEdit, Scope, Target};
 pub use sequence::SequenceShift;
 pub use split::Split;
 
-/// An IP packet on its way through the world.
+/// An IP packet on its way through the network.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Packet {
     /// From the IP header to the end of the payload.
     pub bytes: Vec<u8>,
-    /// The number by which logs follow the packet through the world, given to it when it is first
-    /// sent; 0 before. Whoever rewrites a packet or cuts it up keeps the number.
+    /// The number by which logs follow the packet through the network, assigned when it is first sent; 0
+    /// before. A box that rewrites or cuts a packet keeps the number.
     pub id: u64,
 }
 
 impl Packet {
-    /// A packet that was not sent yet.
+    /// Makes a packet that was not sent yet.
     pub fn new(bytes: Vec<u8>) -> Self {
         Packet { bytes, id: 0 }
     }
 }
 
-/// Which way a packet goes through a middlebox.
+/// The direction in which a packet passes a middlebox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
-    /// From the inside, where the hosts are that the box serves.
+    /// From the inside, where the box's own hosts are.
     Outbound,
-    /// From the outside, the rest of the world.
+    /// From the outside.
     Inbound,
 }
 
-/// What leaves a middlebox: packets and the way they go, in order.
+/// The packets that leave a middlebox and their directions, in order.
 pub type Output = VecDeque<(Direction, Packet)>;
 
-/// Something on the way that rewrites, drops, cuts or joins packets.
+/// A box on the way that rewrites, drops, cuts or joins packets.
 ///
 /// The driver calls [`process`](Self::process) for each packet, and
-/// [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout), asked after
-/// each call, has come. What is not put into `out` is dropped. Any bytes may be handed in.
+/// [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout), asked after each
+/// call, has come. A packet that is not put into `out` is dropped. Any bytes may be handed in.
 pub trait Middlebox: Any + Debug + Send {
     /// Takes a packet.
     fn process(&mut self, now: Instant, direction: Direction, packet: Packet, out: &mut Output);
 
-    /// When the box acts by itself, if ever.
+    /// Returns when the box acts by itself, if ever.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
@@ -75,16 +75,16 @@ pub trait Middlebox: Any + Debug + Send {
     }
 }
 
-/// Middleboxes behind each other, the innermost first; itself one.
+/// Middleboxes behind each other, the innermost first; a chain is a middlebox too.
 #[derive(Debug, Default)]
 pub struct Chain {
     boxes: Vec<Box<dyn Middlebox>>,
-    /// Packets between boxes, with the number of boxes inside of their place.
+    /// Packets between boxes; the number counts the boxes on the inside of each.
     between: VecDeque<(usize, Direction, Packet)>,
 }
 
 impl Chain {
-    /// A chain of nothing, which passes everything.
+    /// Makes an empty chain, which passes everything.
     pub fn new() -> Self {
         Chain::default()
     }
@@ -96,7 +96,7 @@ impl Chain {
         self
     }
 
-    /// The first box of type `M` from the inside, to look at it or to give it a command.
+    /// Returns the first box of type `M` from the inside, to look at it or to give it a command.
     pub fn get_mut<M: Middlebox>(&mut self) -> Option<&mut M> {
         self.boxes.iter_mut().find_map(|middlebox| {
             let middlebox: &mut dyn Any = &mut **middlebox;
@@ -104,7 +104,7 @@ impl Chain {
         })
     }
 
-    /// Passes on what is between the boxes until it has left.
+    /// Passes on the packets between the boxes until all have left.
     fn run(&mut self, now: Instant, out: &mut Output) {
         let mut step = Output::new();
         while let Some((place, direction, packet)) = self.between.pop_front() {
@@ -122,7 +122,7 @@ impl Chain {
         }
     }
 
-    /// Puts what came out of the box at `index` on its inner or outer side.
+    /// Puts the output of the box at `index` on its inner or outer side.
     fn place(&mut self, index: usize, step: &mut Output) {
         for (direction, packet) in step.drain(..) {
             let place = match direction {

@@ -12,22 +12,22 @@ use crate::text::{
 };
 use crate::trace::Trace;
 
-/// Queue of a link without rate.
+/// The queue of a link of unlimited rate, which has no bandwidth-delay product.
 const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
 
-/// Settings of one direction of a link; what is `None` is left to what it is laid over.
+/// Settings of one direction of a link; `None` leaves a setting to the model below.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkModel {
-    /// Rate; unlimited where there is neither this nor a trace.
+    /// The rate; unlimited without this and without a trace.
     pub rate: Option<RateValue>,
-    /// Rate as recorded, in place of a constant one.
+    /// A recorded rate, in place of a constant one.
     pub trace: Option<TraceFile>,
-    /// One-way delay; none by default.
+    /// The one-way delay; none by default.
     pub delay: Option<TimeValue>,
-    /// Largest additional delay; none by default.
+    /// The largest additional delay; none by default.
     pub jitter: Option<TimeValue>,
-    /// Queue bound; 1 BDP by default, 1000 packets for an unlimited rate.
+    /// The bound of the queue; 1 BDP by default, 1000 packets for an unlimited rate.
     pub queue: Option<QueueSize>,
     /// CoDel on the queue; off by default.
     pub codel: Option<CodelValue>,
@@ -45,14 +45,14 @@ pub struct LinkModel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TraceFile {
-    /// Where it lies, as written or, once read, from where it was read.
+    /// The path as written or, once read, the path from which the trace was read.
     pub path: PathBuf,
     #[serde(skip)]
     trace: Option<Trace>,
 }
 
 impl LinkModel {
-    /// The keys of the settings.
+    /// The keys of all settings.
     pub const KEYS: [&str; 10] = [
         "rate",
         "trace",
@@ -69,7 +69,7 @@ impl LinkModel {
     /// Sets the setting `key`.
     ///
     /// # Errors
-    /// There is no such setting, or `text` is no value of it.
+    /// Fails if there is no such setting, or `text` is no value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), ValueError> {
         match key {
             "rate" => self.rate = Some(text.parse()?),
@@ -95,10 +95,10 @@ impl LinkModel {
         Ok(())
     }
 
-    /// These settings, and those of `base` where these say nothing.
+    /// Returns these settings, completed by those of `base`.
     #[must_use]
     pub fn or(&self, base: &LinkModel) -> LinkModel {
-        // A trace replaces a constant rate, and the other way round.
+        // A trace replaces a constant rate, and a rate a trace.
         let line = match (&self.rate, &self.trace) {
             (None, None) => base,
             _ => self,
@@ -117,11 +117,11 @@ impl LinkModel {
         }
     }
 
-    /// Reads the trace, if there is one, and looks for contradictions. A relative path starts at
+    /// Reads the trace, if there is one, and checks for contradictions. A relative path starts at
     /// `directory`.
     ///
     /// # Errors
-    /// What is wrong and what to write instead.
+    /// Says what is wrong and what to write instead.
     pub fn load(&mut self, directory: &Path) -> Result<(), String> {
         match &mut self.trace {
             Some(_) if self.rate.is_some() => {
@@ -145,7 +145,8 @@ impl LinkModel {
         }
     }
 
-    /// Settings of this direction, whose way back is `back`.
+    /// Returns the settings of this direction; `back` is the opposite direction, whose delay counts for
+    /// the bandwidth-delay product.
     pub fn settings(&self, back: &LinkModel, up: bool) -> Settings {
         let rate = self.line();
         let time = |t: Option<TimeValue>| t.map(|t| t.0).unwrap_or_default();
@@ -155,7 +156,7 @@ impl LinkModel {
             (QueueSize::Bdp(_), None) => UNLIMITED_QUEUE,
             (QueueSize::Bdp(times), Some(rate)) => {
                 let rtt = (time(self.delay) + time(back.delay)).as_secs_f64();
-                // Room for two packets, without which a line cannot be kept busy.
+                // Room for two packets of 1500 bytes: with less a line cannot be kept busy.
                 QueueLimit::Bytes(((rate * rtt / 8.0 * times) as u64).max(3000))
             }
         };

@@ -7,18 +7,18 @@ use braid_wire::Instant;
 
 use crate::counters::Tally;
 
-/// Bound of a queue. The packet being serialised is not in the queue, so that even a
-/// bound of 0 lets single packets pass.
+/// The bound of a queue. The packet being serialised is not in the queue, so that even a bound of 0 lets
+/// single packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueLimit {
-    /// At most this many packets.
+    /// Most packets.
     Packets(u32),
-    /// At most this many bytes; a packet that would exceed it is dropped.
+    /// Most bytes; a packet that would exceed them is dropped.
     Bytes(u64),
 }
 
 impl QueueLimit {
-    /// Whether a queue of `packets` packets and `bytes` bytes takes one more of `len` bytes.
+    /// Returns whether a queue of `packets` packets and `bytes` bytes takes one more of `len` bytes.
     fn admits(self, packets: usize, bytes: u64, len: u32) -> bool {
         match self {
             QueueLimit::Packets(limit) => packets < limit as usize,
@@ -27,18 +27,18 @@ impl QueueLimit {
     }
 }
 
-/// A packet with what the link must know of it.
+/// A packet and what the link must know of it.
 #[derive(Debug)]
 pub(crate) struct Held<P> {
     pub packet: P,
     pub len: u32,
-    /// When it came.
+    /// The time at which the packet came.
     pub entered: Instant,
-    /// Its share of the jitter, drawn when it came, as are the two below.
+    /// The packet's share of the jitter, drawn when the packet came, as are the two below.
     pub jitter: Duration,
-    /// How much later it arrives, letting others overtake; zero for none.
+    /// The additional delay by which others overtake the packet; zero for none.
     pub detour: Duration,
-    /// The bit to flip.
+    /// The bit to flip, if any.
     pub flip: Option<u32>,
 }
 
@@ -61,7 +61,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Takes the packet unless that would exceed `limit`.
+    /// Takes the packet, or returns it if that would exceed `limit`.
     pub fn push(&mut self, limit: QueueLimit, held: Held<P>) -> Result<(), Held<P>> {
         if !limit.admits(self.held.len(), self.bytes, held.len) {
             return Err(held);
@@ -80,7 +80,7 @@ impl<P> Queue<P> {
         Some(held)
     }
 
-    /// The longest packet there ever was in it.
+    /// Returns the length of the longest packet that was ever in the queue.
     pub fn largest(&self) -> u32 {
         self.largest
     }

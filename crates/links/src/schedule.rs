@@ -8,15 +8,15 @@ use crate::settings::{Loss, Rate, Settings};
 /// A change of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// When, from the start of the run.
+    /// The time of the change, from the start of the run.
     pub at: Duration,
-    /// What the link is like from then on.
+    /// The settings from then on.
     pub settings: Settings,
 }
 
-/// How a link changes in the course of a run, for instance because its user moves: plain data,
-/// which the driver applies. It hands what [`poll`](Self::poll) answers to
-/// [`Link::set`](crate::Link::set) whenever [`next_change`](Self::next_change) has come.
+/// The changes of a link in the course of a run, for instance because its user moves: plain data, which
+/// the driver applies. Whenever [`next_change`](Self::next_change) has come, the driver hands what
+/// [`poll`](Self::poll) returns to [`Link::set`](crate::Link::set).
 ///
 /// ```
 /// use braid_links::{Change, Schedule, Settings};
@@ -33,16 +33,19 @@ pub struct Change {
 pub struct Schedule(VecDeque<Change>);
 
 impl Schedule {
-    /// These changes, in order of time; of those at the same time the last holds.
+    /// Makes a schedule of these changes, in order of time; among changes at the same time the last
+    /// holds.
     pub fn new(changes: impl IntoIterator<Item = Change>) -> Self {
         let mut changes: Vec<_> = changes.into_iter().collect();
         changes.sort_by_key(|change| change.at);
         Schedule(changes.into())
     }
 
-    /// A link that moves from one point to the next in a straight line, by changes at distances of
-    /// `step` (at least 1 ms): constant rates, delays and uniform losses are interpolated, and all
-    /// else is as at the point before. From the last point on it stays as there.
+    /// Makes the schedule of a link that moves from one point to the next in a straight line, by changes
+    /// every `step` (at least 1 ms).
+    ///
+    /// Constant rates, delays and uniform losses are interpolated; all else is as at the point before.
+    /// From the last point on the link stays as there.
     pub fn linear(points: &[Change], step: Duration) -> Self {
         let step = step.max(Duration::from_millis(1));
         let between = points.windows(2).flat_map(|ends| {
@@ -60,18 +63,17 @@ impl Schedule {
         Schedule::new(between.chain(points.last().cloned()))
     }
 
-    /// When the next change is due, from the start of the run.
+    /// Returns when the next change is due, from the start of the run.
     pub fn next_change(&self) -> Option<Duration> {
         self.0.front().map(|change| change.at)
     }
 
-    /// The changes to come, in order of time.
+    /// Returns the changes to come, in order of time.
     pub fn changes(&self) -> impl Iterator<Item = &Change> {
         self.0.iter()
     }
 
-    /// Takes the next change that is due `elapsed` after the start; to be called until it answers
-    /// `None`.
+    /// Takes the next change that is due `elapsed` after the start; to be called until it returns `None`.
     pub fn poll(&mut self, elapsed: Duration) -> Option<Change> {
         let due = self.0.front()?.at <= elapsed;
         due.then(|| self.0.pop_front())?
@@ -79,7 +81,7 @@ impl Schedule {
 }
 
 impl Settings {
-    /// What lies at `part` (0 to 1) of the way to `end`.
+    /// Returns the settings at `part` (0 to 1) of the way to `end`.
     fn towards(&self, end: &Settings, part: f64) -> Settings {
         let mid = |a: f64, b: f64| a + part * (b - a);
         let rate = match (&self.rate, &end.rate) {

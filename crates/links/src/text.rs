@@ -1,4 +1,4 @@
-//! The settings of a link as written in files and on command lines, and for serde: as text.
+//! The settings of a link as text, for files, command lines and serde.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::codel::CoDel;
 use crate::queue::QueueLimit;
 use crate::settings::{Loss, Reorder};
 
-/// Longest delay, jitter or detour.
+/// Longest delay, jitter or detour; a longer one is taken for a mistake.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A rate in bit/s: `"20Mbit/s"`, `"20M"`, `"512k"`, `"1.5G"`, `"unlimited"`.
@@ -28,13 +28,14 @@ pub struct TimeValue(pub Duration);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Probability(pub f64);
 
-/// Random loss: a probability; `"1%/4"`, 1 % in bursts of 4 packets in the mean; or the four
-/// probabilities of Gilbert and Elliott, `"1%/25%/0%/100%"`: from good to bad, from bad to good,
-/// of loss while good and while bad.
+/// Random loss: a probability; `"1%/4"` for 1 % in bursts of 4 packets in the mean; or the four
+/// probabilities of Gilbert and Elliott, `"1%/25%/0%/100%"`: of the change from good to bad and from bad
+/// to good, of loss while good and while bad.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossValue(pub Loss);
 
-/// `"on"`, `"off"`, or target and interval, `"5ms/100ms"`.
+/// CoDel: `"on"`, `"off"`, or target and interval, `"5ms/100ms"`, with `"/mark"` behind them to mark by
+/// ECN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodelValue(pub Option<CoDel>);
 
@@ -47,7 +48,7 @@ pub struct ReorderValue(pub Reorder);
 pub enum QueueSize {
     /// Packets or bytes.
     Limit(QueueLimit),
-    /// Multiples of rate x (delay there + delay back).
+    /// A multiple of the rate times the delay of both directions.
     Bdp(f64),
 }
 
@@ -181,7 +182,7 @@ impl FromStr for QueueSize {
         match unit {
             "packets" | "packet" | "p" => Ok(QueueSize::Limit(QueueLimit::Packets(number as u32))),
             "BDP" | "bdp" => Ok(QueueSize::Bdp(number)),
-            // Bytes or packets?
+            // The number may mean bytes or packets.
             "" => Err(wrong()),
             _ => {
                 let bytes = value::size(text).map_err(|_| wrong())?;
@@ -191,7 +192,7 @@ impl FromStr for QueueSize {
     }
 }
 
-// What `Display` writes, `FromStr` reads back as the same value.
+// `FromStr` reads what `Display` writes back as the same value.
 
 impl fmt::Display for RateValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,10 +261,10 @@ impl fmt::Display for QueueSize {
     }
 }
 
-/// Reads a value by its `FromStr` from a string, or from a number, as if that stood in a string.
+/// Reads a value by its `FromStr` from a string, or from a number as if it stood in a string.
 ///
 /// # Errors
-/// What the value's own error says.
+/// Fails with the value's own error.
 pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

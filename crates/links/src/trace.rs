@@ -11,23 +11,25 @@ use braid_wire::Instant;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// Largest file of a trace, bytes.
+/// Largest file of a trace, bytes. The bound comes before parsing, for the path may name a device.
 const MAX_FILE: u64 = 64 << 20;
 
-/// What a line can carry and when, as recorded from a real one, in the format of mahimahi
-/// (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015): each
-/// line of text is a time in whole milliseconds at which up to [`Trace::OPPORTUNITY`] bytes leave;
-/// times do not go back, a time that stands n times gives n opportunities, and the last time is
-/// the length after which the trace begins anew.
+/// The bytes that a line can carry over time, recorded from a real line in the format of mahimahi
+/// (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015).
 ///
-/// A packet larger than what is left of an opportunity goes on in the next one, and leaves in the
-/// one that has its last byte; several small ones share an opportunity. What is not used at its
-/// time is gone. A clone shares the data.
+/// Each line of text is a time in whole milliseconds at which up to [`Trace::OPPORTUNITY`] bytes leave.
+/// Times do not go back, a time that stands n times gives n opportunities, and after the last time the
+/// trace begins anew.
+///
+/// A packet larger than the rest of an opportunity goes on in the next one, and leaves in the one that
+/// has its last byte; several small packets share an opportunity. An opportunity that is not used at its
+/// time is lost.
+/// A clone shares the data.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trace(Arc<[u32]>);
 
 impl Trace {
-    /// Bytes an opportunity carries.
+    /// Bytes that an opportunity carries.
     pub const OPPORTUNITY: u32 = 1500;
     /// Most opportunities of a trace: 16 MiB of memory, 50 Gbit.
     pub const MAX_LEN: usize = 1 << 22;
@@ -35,8 +37,8 @@ impl Trace {
     /// Reads the text of a trace.
     ///
     /// # Errors
-    /// Where a line is no time or one before its predecessor's, and where the trace is empty,
-    /// lasts 0 ms or has more than [`Self::MAX_LEN`] lines.
+    /// Fails if a line is no time or one before its predecessor's, or if the trace is empty, lasts 0 ms
+    /// or has more than [`Self::MAX_LEN`] lines.
     pub fn parse(text: &str) -> Result<Trace, TraceError> {
         let mut times: Vec<u32> = Vec::new();
         for (n, read) in text.trim_end().lines().enumerate() {
@@ -69,7 +71,7 @@ impl Trace {
     /// Reads the trace in the file at `path`, of at most 64 MiB.
     ///
     /// # Errors
-    /// What is wrong with the file, or with which of its lines, and what it should hold.
+    /// Says what is wrong with the file, or with which of its lines, and what it should hold.
     pub fn read(path: &Path) -> Result<Trace, String> {
         let shown = path.display();
         let cannot = |e: io::Error| {
@@ -91,17 +93,17 @@ impl Trace {
         Trace::parse(&text).map_err(|e| format!("the trace `{shown}`: {e}"))
     }
 
-    /// Opportunities until the trace begins anew, at least 1.
+    /// Returns the number of opportunities until the trace begins anew, at least 1.
     pub fn opportunities(&self) -> usize {
         self.0.len()
     }
 
-    /// Time after which the trace begins anew, at least 1 ms.
+    /// Returns the time after which the trace begins anew, at least 1 ms.
     pub fn length(&self) -> Duration {
         Duration::from_nanos(self.length_nanos())
     }
 
-    /// Mean rate, bit/s.
+    /// Returns the mean rate, bit/s.
     pub fn mean_rate(&self) -> f64 {
         let bits = self.0.len() as f64 * f64::from(Self::OPPORTUNITY) * 8.0;
         bits / self.length().as_secs_f64()
@@ -111,7 +113,8 @@ impl Trace {
         self.0.last().map_or(1, |last| u64::from(*last)) * NANOS_PER_MILLI
     }
 
-    /// When opportunity `index` comes, in nanoseconds from the start, counted through repetitions.
+    /// Returns when opportunity `index` comes, in nanoseconds from the start, counted through
+    /// repetitions.
     fn nanos(&self, index: u64) -> u64 {
         let (round, at) = (index / self.0.len() as u64, index % self.0.len() as u64);
         let within = u64::from(self.0[at as usize]) * NANOS_PER_MILLI;
@@ -120,7 +123,7 @@ impl Trace {
             .saturating_add(within)
     }
 
-    /// The first opportunity at or after `elapsed` nanoseconds from the start.
+    /// Returns the first opportunity at or after `elapsed` nanoseconds from the start.
     fn first_from(&self, elapsed: u64) -> u64 {
         // The last opportunity of a round and the start of the next are the same moment.
         let round = elapsed.div_ceil(self.length_nanos()).saturating_sub(1);
@@ -134,7 +137,7 @@ impl Trace {
     }
 }
 
-/// The figures, since the times are too many to read.
+/// Shows the figures only, since the times are too many to read.
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace")
@@ -144,14 +147,14 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// What is wrong with the text of a trace.
+/// A mistake in the text of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceError {
-    /// The line, from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What it says, cut to 40 characters.
+    /// The line's text, cut to 40 characters.
     pub read: String,
-    /// What it should say.
+    /// The text that was expected.
     pub expected: String,
 }
 
@@ -178,14 +181,14 @@ impl fmt::Display for TraceError {
 
 impl core::error::Error for TraceError {}
 
-/// How far a trace is used up.
+/// The position in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// When the trace started.
+    /// The start of the trace.
     origin: Instant,
     /// The opportunity in use, counted through repetitions.
     index: u64,
-    /// Bytes left of it.
+    /// Bytes left of the opportunity.
     left: u32,
 }
 
@@ -198,12 +201,12 @@ impl Cursor {
         }
     }
 
-    /// Forgets what was in use, on the same trace from the same start.
+    /// Goes back to the start of the same trace: what was in use is forgotten.
     pub fn forget(&mut self) {
         *self = Cursor::new(self.origin);
     }
 
-    /// Sends a packet of `len` bytes from `now` on and answers when its last byte leaves.
+    /// Sends a packet of `len` bytes from `now` on and returns when its last byte leaves.
     pub fn send(&mut self, trace: &Trace, now: Instant, len: u32) -> Instant {
         let first = trace.first_from(self.elapsed(now));
         if first > self.index {
@@ -223,7 +226,7 @@ impl Cursor {
         self.origin + Duration::from_nanos(trace.nanos(self.index))
     }
 
-    /// Bytes not yet sent at `now` of the packet of `len` bytes sent last.
+    /// Returns how many bytes of the packet of `len` bytes sent last are not sent at `now`.
     pub fn remaining(&self, trace: &Trace, now: Instant, len: u32) -> u32 {
         let next = trace.first_from(self.elapsed(now).saturating_add(1));
         let Some(ahead) = self.index.checked_sub(next) else {

@@ -11,7 +11,7 @@ fn rng() -> Rng {
     Rng::for_component(7, 0)
 }
 
-/// 8 Mbit/s, so that 1000 bytes take 1 ms.
+/// Returns settings of 8 Mbit/s, so that 1000 bytes take 1 ms.
 fn one_ms_a_packet() -> Settings {
     Settings {
         rate: Rate::bits_per_second(8_000_000),
@@ -92,7 +92,7 @@ fn the_queue_is_bounded_in_packets_besides_the_one_on_the_line() {
         .collect();
     let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(Cause::Queue));
     assert_eq!(verdicts, [queued, queued, queued, dropped, dropped]);
-    // At 1 ms exactly the line takes the next one, so there is room again.
+    // At 1 ms exactly the line takes the next packet, so there is room again.
     assert_eq!(link.enqueue(MS(1), 5, 1000, &mut rng()), Verdict::Queued);
     assert_eq!(
         link.enqueue(MS(1), 6, 1000, &mut rng()),
@@ -149,7 +149,7 @@ fn a_link_that_goes_down_loses_what_it_holds_and_takes_nothing() {
     for n in 0..5 {
         link.enqueue(Instant::ZERO, n, 1000, &mut rng());
     }
-    // At 2.5 ms two are in the air, one on the line, two in the queue.
+    // At 2.5 ms two packets are in the air, one is on the line, two are in the queue.
     link.set(
         Instant::from_micros(2500),
         Settings {
@@ -188,7 +188,7 @@ fn a_new_rate_holds_for_the_rest_of_the_packet_on_the_line() {
             ..one_ms_a_packet()
         },
     );
-    // Half a packet remains, at a tenth of the rate: 5 ms; then a whole one: 10 ms.
+    // Half a packet remains, which takes 5 ms at a tenth of the rate; then a whole one takes 10 ms.
     let expected = [
         (Instant::from_micros(5_500), 0),
         (Instant::from_micros(15_500), 1),
@@ -230,7 +230,7 @@ fn jitter_lengthens_the_delay_by_up_to_its_value() {
     let mut rng = rng();
     let mut sum = 0;
     for n in 0..10_000u64 {
-        // Far enough apart that no packet holds up the next.
+        // The packets are far enough apart that none holds up the next.
         link.enqueue(MS(n * 100), (), 100, &mut rng);
         let at = link.next_event().unwrap();
         let delay = at.saturating_since(MS(n * 100));
@@ -238,7 +238,7 @@ fn jitter_lengthens_the_delay_by_up_to_its_value() {
         sum += delay.as_nanos() as u64;
         assert!(link.poll_deliver(at).is_some());
     }
-    // Uniform on 4 ms: sigma of the mean of 10,000 is 11.5 µs.
+    // The delay is uniform over 4 ms, so sigma of the mean of 10,000 is 11.5 µs.
     let mean = sum / 10_000;
     assert!(
         mean.abs_diff(12_000_000) < 3 * 11_547,
@@ -311,7 +311,7 @@ fn an_unlimited_link_is_bounded_all_the_same() {
     );
 }
 
-/// A token bucket: so many bytes pass at once, the others as tokens come, and tokens come while the link is
+/// A token bucket: a burst passes at once, later packets as tokens come. Tokens come while the link is
 /// idle, up to the depth.
 #[test]
 fn a_burst_passes_at_once_after_a_pause() {
@@ -328,7 +328,7 @@ fn a_burst_passes_at_once_after_a_pause() {
         came.iter().map(|(when, _)| when.as_millis() - at).collect()
     };
     assert_eq!(burst(100, 6), [0, 0, 0, 1, 2, 3]);
-    // Two tokens have come back, of 1,000 bytes each.
+    // Two tokens of 1,000 bytes each have come back.
     assert_eq!(burst(105, 4), [0, 0, 1, 2]);
     assert_eq!(burst(1_000, 5), [0, 0, 0, 1, 2]);
 }

@@ -1,4 +1,4 @@
-//! Traces, CoDel, bursts of loss, and what else befalls packets, in virtual time.
+//! Traces, CoDel, bursts of loss, reordering, duplication and corruption, in virtual time.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn traced(text: &str) -> Settings {
     }
 }
 
-/// 8 Mbit/s, so that 1000 bytes take 1 ms, and a queue that is bounded by CoDel alone.
+/// Returns settings of 8 Mbit/s, so that 1000 bytes take 1 ms, and a queue that CoDel alone bounds.
 fn codel() -> Settings {
     Settings {
         rate: Rate::bits_per_second(8_000_000),
@@ -64,7 +64,7 @@ fn an_opportunity_carries_bytes_not_packets() {
     for (n, len) in [500, 1000, 1, 3000, 1499].into_iter().enumerate() {
         send(&mut link, MS(0), n, len);
     }
-    // 1500 at 1 ms; 1 and 1499 of the 3000 at 2 ms, 1500 at 3 ms, 1 at 4 ms with the 1499.
+    // 1500 bytes at 1 ms; 1 and 1499 of the 3000 at 2 ms; 1500 at 3 ms; 1 at 4 ms with the 1499.
     assert_eq!(times(&mut link), [1, 1, 2, 4, 4]);
 }
 
@@ -76,7 +76,7 @@ fn an_opportunity_nobody_uses_is_gone() {
     // The rest of the opportunity at 2 ms does not wait for the second packet.
     send(&mut link, MS(3), 2, 1500);
     assert_eq!(times(&mut link), [2, 3, 10]);
-    // At the very moment of an opportunity it is there, the end of a round included.
+    // An opportunity is available at its very moment, even at the end of a round.
     send(&mut link, MS(20), 3, 1500);
     send(&mut link, MS(20), 4, 1500);
     assert_eq!(times(&mut link), [20, 21]);
@@ -89,7 +89,7 @@ fn a_trace_starts_when_it_comes_into_force() {
     send(&mut link, MS(1001), 0, 1500);
     send(&mut link, MS(1001), 1, 1500);
     assert_eq!(times(&mut link), [1003, 1010]);
-    // Settings with the same trace let it go on.
+    // Settings with the same trace do not restart it.
     let farther = Settings {
         delay: Duration::from_millis(100),
         ..trace.clone()
@@ -122,7 +122,7 @@ fn what_remains_of_a_packet_changes_between_trace_and_constant_rate() {
     send(&mut link, MS(0), 1, 1500);
     link.set(MS(2), fixed.clone());
     assert_eq!(times(&mut link), [3, 4]);
-    // And the other way: 1500 of 3000 bytes remain at 101 ms, for the opportunity at 109 ms.
+    // In the other direction 1500 of 3000 bytes remain at 101 ms, for the opportunity at 109 ms.
     send(&mut link, MS(100), 2, 3000);
     send(&mut link, MS(100), 3, 1500);
     link.set(MS(101), traced("8\n9\n10\n"));
@@ -168,8 +168,8 @@ fn a_trace_knows_its_figures_and_takes_any_line_ends() {
 
 #[test]
 fn codel_keeps_the_delay_of_a_greedy_sender_near_its_target() {
-    // 1.05 times what the line carries, without ever giving way. (The more too much it is, the
-    // longer CoDel takes: at 1.25 times the delay swings by 0.3 s for good.)
+    // The sender offers 1.05 times what the line carries, without ever giving way. (The larger the
+    // excess, the longer CoDel takes: at 1.25 times the delay keeps swinging by 0.3 s.)
     let mean_delay = |settings: Settings| {
         let mut link = Link::new(settings);
         let mut rng = rng();
@@ -215,13 +215,14 @@ fn codel_drops_first_an_interval_after_the_target_was_passed_then_ever_faster() 
     let mut drops = Vec::new();
     for ms in 1..=600 {
         link.poll_deliver(MS(ms));
-        // One comes for each that leaves, so that the delay stays.
+        // One packet comes for each that leaves, so that the delay stays.
         link.enqueue(MS(ms), 0, 1000, &mut rng);
         if link.counters().dropped_codel.packets > drops.len() as u64 {
             drops.push(ms);
         }
     }
-    // Above the target from 5 ms on; then 100/sqrt(n) ms apart, at the next end of a packet.
+    // The delay is above the target from 5 ms on; drops are then 100/sqrt(n) ms apart, at the next end of
+    // a packet.
     assert_eq!(drops[..5], [105, 205, 276, 334, 384]);
 }
 
@@ -249,14 +250,14 @@ fn bursts(loss: Loss, packets: u64) -> (f64, Vec<f64>) {
 fn bursts_of_loss_have_their_mean_share_and_length_within_three_sigma() {
     let (mean, burst, packets) = (0.02, 5.0, 400_000);
     let (share, runs) = bursts(Loss::bursts(mean, burst), packets);
-    // A chain with correlation c = 1 - to_bad - to_good has (1 + c) / (1 - c) times the variance
-    // of independent draws.
+    // A two-state chain with correlation c = 1 - to_bad - to_good has (1 + c) / (1 - c) times the
+    // variance of independent draws.
     let to_good = 1.0 / burst;
     let c = 1.0 - to_good - to_good * mean / (1.0 - mean);
     let variance = mean * (1.0 - mean) * (1.0 + c) / (1.0 - c) / packets as f64;
     let off = (share - mean) / variance.sqrt();
     assert!(off.abs() < 3.0, "{share} lost, {off} sigma");
-    // Lengths are geometric: variance (1 - to_good) / to_good^2.
+    // Lengths are geometric, with the variance (1 - to_good) / to_good^2.
     let length = runs.iter().sum::<f64>() / runs.len() as f64;
     let sigma = ((1.0 - to_good) / to_good.powi(2) / runs.len() as f64).sqrt();
     let off = (length - burst) / sigma;
@@ -271,7 +272,7 @@ fn elliotts_model_loses_in_both_states() {
         loss_good: 0.01,
         loss_bad: 0.5,
     };
-    // Bad a fifth of the time: 0.8 x 0.01 + 0.2 x 0.5.
+    // The link is bad a fifth of the time: 0.8 x 0.01 + 0.2 x 0.5.
     let (share, runs) = bursts(loss, 400_000);
     assert!((share - 0.108).abs() < 0.006, "{share}");
     assert!(runs.iter().any(|run| *run > 4.0));
@@ -296,7 +297,7 @@ fn a_packet_on_a_detour_is_overtaken_by_those_within_it() {
     send(&mut link, MS(0), 0, 1000);
     link.set(MS(0), settings);
     (1..6).for_each(|n| send(&mut link, MS(0), n, 1000));
-    // Nothing is known of 11 ms, when it would have come, but that the line is free at 1 ms.
+    // The link does not know yet what comes before 11 ms, only that the line is free at 1 ms.
     assert_eq!(link.next_event(), Some(MS(1)));
     let expected = [(12, 1), (13, 2), (14, 3), (14, 0), (15, 4), (16, 5)];
     assert_eq!(drain(&mut link), expected);
@@ -340,7 +341,7 @@ fn the_shares_of_reordering_duplication_and_corruption_are_within_three_sigma() 
     near(counters.duplicated.packets, 0.02);
     near(counters.corrupted.packets, 0.01 * 1.02);
     assert_eq!(counters.corrupted.packets, flips);
-    // Copies are seen as such unless original or copy took the detour, and all that did are seen.
+    // A copy is seen unless it or its original took the detour; detours are always seen.
     assert!(copies.abs_diff(1000) < 200, "{copies}");
     near(overtaken, 0.05 * 1.02);
 }
@@ -355,7 +356,7 @@ fn a_copy_follows_its_original_over_the_line() {
     });
     let mut rng = rng();
     let verdicts = [0, 1, 2].map(|n| link.enqueue(MS(0), n, 1000, &mut rng));
-    // Of the second packet the copy finds the queue full, of the third both.
+    // The second packet's copy and both of the third find the queue full.
     let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(Cause::Queue));
     assert_eq!(verdicts, [queued, queued, dropped]);
     assert_eq!(drain(&mut link), [(1, 0), (2, 0), (3, 1)]);

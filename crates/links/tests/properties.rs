@@ -1,4 +1,4 @@
-//! What holds for every link, whatever its settings and whatever is done to it.
+//! Properties of every link, under any settings and any calls.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn parsed(times: &[u32]) -> Trace {
     Trace::parse(&lines.join("\n")).unwrap()
 }
 
-/// Whatever there is that leaves packets in order.
+/// Generates all settings that keep packets in order.
 fn settings() -> impl Strategy<Value = Settings> {
     (
         prop_oneof![
@@ -64,7 +64,7 @@ fn settings() -> impl Strategy<Value = Settings> {
         })
 }
 
-/// Everything there is.
+/// Generates all settings.
 fn unruly() -> impl Strategy<Value = Settings> {
     let shares = (0.0..0.5, 0.0..0.5, 0.0..0.5);
     (settings(), shares, 0u64..20_000).prop_map(|(settings, shares, detour)| Settings {
@@ -122,7 +122,7 @@ proptest! {
                 prop_assert!(next > now);
             }
         }
-        // Strictly rising numbers: in order and none twice.
+        // The numbers rise strictly: in order and none twice.
         prop_assert!(arrived.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
         let c = link.counters();
         let held = c.offered.packets

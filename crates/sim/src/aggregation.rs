@@ -1,13 +1,13 @@
-//! Aggregation from end to end: unmodified users behind a box, access links, servers, content.
+//! Aggregation from end to end: unmodified users behind a box, access links, servers, content hosts.
 //!
 //! ```text
 //! user ── LAN ── box ══ access link ══ router ── server ── content
 //!                    ══ access link ══ router ──/      ──/
 //! ```
 //!
-//! Each access link leads to a router of its own network, and from there to every server and, for
-//! what the box only forwards, to every content host. What all access links share on the way to a
-//! server is the server's business: its link to the content hosts.
+//! Each access link leads to a router of its own network, and from there to every server and, for traffic
+//! that the box only forwards, to every content host. The only bottleneck that all access links share is
+//! behind a server: its link to the content hosts.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -31,48 +31,49 @@ use crate::udp::{UdpFlow, UdpSource};
 use crate::world::{LinkId, NodeId, World};
 
 const MTU: u16 = 1500;
-/// Port of the first transfer; each has one of its own.
+/// Port of the first transfer; each transfer has a port of its own.
 const FIRST_PORT: u16 = 2_000;
-/// How often a run is looked at for its end.
+/// The interval at which a run is checked for its end.
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// The box's own address in the LAN.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 
-/// What a program hears that asks by SOCKS5: method, credentials, reply.
+/// Bytes of the answers to a program that asks by SOCKS5: method, credentials, reply.
 const SOCKS_ANSWER: u64 = 2 + 2 + 10;
 
-/// The address of a user's host.
+/// Returns the address of a user's host. A third octet holds 200 users, so that their number is not
+/// limited to one /24.
 pub fn user_addr(user: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, 1 + (user / 200) as u8, 10 + (user % 200) as u8)
 }
 
-/// The box's address on an access link.
+/// Returns the box's address on an access link.
 pub fn link_addr(link: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 10 + link as u8)
 }
 
-/// The address of a server.
+/// Returns the address of a server.
 pub fn server_addr(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, 1 + server as u8)
 }
 
-/// The address of a content host.
+/// Returns the address of a content host.
 pub fn content_addr(content: usize) -> Ipv4Addr {
     Ipv4Addr::new(198, 51, 100, 1 + content as u8)
 }
 
-/// The key of the box: the same in every run.
+/// Returns the key of the box, the same in every run.
 fn box_key() -> PrivateKey {
     PrivateKey::from_seed([0xb0; 32])
 }
 
-/// The key of a server, likewise; each has one of its own.
+/// Returns the key of a server, the same in every run; each server has a key of its own.
 fn server_key(server: usize) -> PrivateKey {
     PrivateKey::from_seed([server as u8; 32])
 }
 
-/// The address of the router behind an access link.
+/// Returns the address of the router behind an access link.
 fn router_addr(link: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 100 + link as u8)
 }
@@ -80,8 +81,8 @@ fn router_addr(link: usize) -> Ipv4Addr {
 /// A network, as plain data. The defaults of [`AggregationConfig::new`] may be changed in place.
 #[derive(Debug, Clone)]
 pub struct AggregationConfig {
-    /// The box's `box.toml`: its links and servers are those below, in that order, at
-    /// [`link_addr`] and [`server_addr`].
+    /// The box's `box.toml`. Its links and servers are the ones below, in that order, at [`link_addr`]
+    /// and [`server_addr`].
     pub boxed: BoxConfig,
     /// Access links, `up` leading away from the box; at most 90.
     pub access: Vec<PathSettings>,
@@ -89,9 +90,9 @@ pub struct AggregationConfig {
     pub servers: Vec<ServerSettings>,
     /// The LAN link of each user, `up` leading away from the user; at most 10,000.
     pub users: Vec<PathSettings>,
-    /// Content hosts.
+    /// The number of content hosts.
     pub contents: usize,
-    /// TCP of users and content hosts.
+    /// The TCP settings of users and content hosts.
     pub end_host: Config,
     /// The box's sockets.
     pub box_local: LocalConfig,
@@ -100,28 +101,28 @@ pub struct AggregationConfig {
 /// A server and its surroundings.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// Its `server.toml`.
+    /// The server's `server.toml`.
     pub config: ServerConfig,
-    /// From the router behind each access link (`up` leads to the server). Where the list is
-    /// short, perfect links are added.
+    /// The links from the router behind each access link (`up` leads to the server). Perfect links
+    /// complete a short list.
     pub from_access: Vec<PathSettings>,
-    /// What else goes from the server to the router behind each access link, which drops it there.
-    /// Where the list is short there is nothing.
+    /// Cross traffic from the server to the router behind each access link, which drops it there. Links
+    /// past the end of the list have none.
     pub cross: Vec<UdpFlow>,
-    /// To each content host, `up` leading there.
+    /// The link to each content host, `up` leading there.
     pub to_content: PathSettings,
-    /// Its sockets.
+    /// The server's sockets.
     pub local: LocalConfig,
-    /// How far its wall clock is ahead of the box's.
+    /// The time by which the server's wall clock is ahead of the box's.
     pub clock_ahead: Duration,
 }
 
 impl AggregationConfig {
-    /// A user, a box with these access links, a server and a content host; all other links are
-    /// perfect, of 1 Gbit/s.
+    /// Makes a network of a user, a box with these access links, a server and a content host. All other
+    /// links are perfect, of 1 Gbit/s.
     ///
     /// # Errors
-    /// Where there are no links or more than a box may have.
+    /// Fails if there are no links, or more than a box may have.
     pub fn new(access: Vec<PathSettings>) -> Result<Self, ConfigError> {
         let mut config = AggregationConfig {
             boxed: box_config(access.len(), 1)?,
@@ -136,15 +137,16 @@ impl AggregationConfig {
         Ok(config)
     }
 
-    /// Replaces the servers by `count` like that of [`new`](Self::new), and the box's list by
+    /// Replaces the servers by `count` servers like the one of [`new`](Self::new), and the box's list by
     /// these.
     ///
     /// # Errors
-    /// Where there are none, or more than a box may have.
+    /// Fails if `count` is zero, or more than a box may have.
     pub fn set_servers(&mut self, count: usize) -> Result<(), ConfigError> {
         self.boxed.servers = box_config(self.access.len(), count)?.servers;
         let server = |n| {
-            // Content hosts have addresses for documentation, which a server on the Internet refuses.
+            // Content hosts have addresses for documentation (RFC 5737), which a server on the Internet
+            // refuses.
             let text = format!(
                 "listen = \"{}\"\nallow = \"198.51.100.0/24\"\n[[user]]\nname = \"box\"\nkey = \"{}\"\n",
                 server_addr(n),
@@ -183,49 +185,50 @@ fn gigabit() -> PathSettings {
     PathSettings::both(settings)
 }
 
-/// Something that happens in the course of a run.
+/// An event in the course of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// An access link changes; the box does not notice by itself.
     Access {
         /// The link.
         link: usize,
-        /// What it is like from then on.
+        /// The settings from then on.
         settings: Box<PathSettings>,
     },
-    /// An access link is plugged in or out: the box notices at once. Out, it also carries nothing.
+    /// An access link is plugged in or out, which the box notices at once. A link that is out carries
+    /// nothing.
     Carrier {
         /// The link.
         link: usize,
-        /// Whether it is in.
+        /// The link is in.
         up: bool,
     },
-    /// The ways between a server and the routers behind the access links change; nobody notices by
+    /// The links between a server and the routers behind the access links change; nobody notices by
     /// itself.
     Way {
         /// The server.
         server: usize,
-        /// What they are like from then on, one for each access link.
+        /// The settings from then on, one for each access link.
         settings: Vec<PathSettings>,
     },
-    /// A server loses power, and with it all it knew.
+    /// A server loses power, and with it all its state.
     KillServer(usize),
-    /// It starts again.
+    /// The server starts again.
     StartServer(usize),
     /// The box loses power.
     KillBox,
-    /// It starts again.
+    /// The box starts again.
     StartBox,
 }
 
-/// What a user's connection carries.
+/// The traffic of a user's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// A request, and an answer of so many bytes.
+    /// A request, and an answer of this many bytes.
     Down(u64),
-    /// So many bytes from the user.
+    /// This many bytes from the user.
     Up(u64),
-    /// So many bytes from the user, whose direction ends then, and after that an answer.
+    /// This many bytes from the user, then the end of that direction, then an answer.
     Post {
         /// Bytes of the user.
         sends: u64,
@@ -252,7 +255,7 @@ impl Load {
 pub struct TransferId(u32);
 
 impl TransferId {
-    /// By which both ends know their stream; 0 stands for none.
+    /// Returns the label by which both ends know their stream; 0 is no label.
     fn label(self) -> u32 {
         self.0 + 1
     }
@@ -262,7 +265,7 @@ impl TransferId {
 struct Ends {
     id: TransferId,
     user: NodeId,
-    /// Where there is one that serves it.
+    /// The content host, if one serves the connection.
     content: Option<NodeId>,
 }
 
@@ -281,34 +284,34 @@ pub struct Aggregation {
     pub contents: Vec<NodeId>,
     /// Access links: (up, down).
     pub access: Vec<(LinkId, LinkId)>,
-    /// The middleboxes of an access link, a [`MiddleboxNode`], where there are any.
+    /// The middleboxes of an access link, a [`MiddleboxNode`], if there are any.
     pub middlebox: Option<NodeId>,
     /// LAN links of the users: (up, down).
     pub lan: Vec<(LinkId, LinkId)>,
-    /// The ways of each server from the router behind each access link: (up, down).
+    /// The links of each server to the router behind each access link: (up, down).
     pub ways: Vec<Vec<(LinkId, LinkId)>>,
-    /// What access links are like while they are plugged in.
+    /// The settings of each access link while it is plugged in.
     plugged: Vec<PathSettings>,
     transfers: Vec<Ends>,
-    /// What is to happen, by time and order of asking.
+    /// The actions to come, by time and order of their calls.
     agenda: BTreeMap<(Instant, u64), Action>,
     asked: u64,
 }
 
 impl Aggregation {
-    /// Builds the network in a world of `seed`. It needs a moment until the box has found its
-    /// servers: [`settle`](Self::settle).
+    /// Builds the network in a world of `seed`. The box needs a moment to find its servers:
+    /// [`settle`](Self::settle).
     ///
     /// # Errors
-    /// As [`braid_engine::Stack::listen`].
+    /// Fails as [`braid_engine::Stack::listen`] does.
     pub fn new(seed: u64, config: &AggregationConfig) -> Result<Self, ApiError> {
         Self::with_middlebox(seed, config, None)
     }
 
-    /// The same with middleboxes at the far end of an access link, and that link; the box is inside.
+    /// Builds the network with middleboxes at the far end of the given access link; the box is inside.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails as [`new`](Self::new) does.
     pub fn with_middlebox(
         seed: u64,
         config: &AggregationConfig,
@@ -329,7 +332,7 @@ impl Aggregation {
             beyond[link] = world.add(|_| MiddleboxNode::new(chain));
             (beyond[link], routers[link])
         });
-        // The order of interfaces that the nodes' routes count on.
+        // The nodes' routes rely on this order of interfaces.
         let access = beyond.iter().zip(&config.access);
         let access = access.map(|(node, path)| connect(&mut world, boxed, *node, path));
         let access = access.collect();
@@ -376,7 +379,7 @@ impl Aggregation {
         })
     }
 
-    /// Runs until the box takes connections in; false where it does not within 10 s.
+    /// Runs until the box intercepts connections; returns false if that takes more than 10 s.
     pub fn settle(&mut self) -> bool {
         let boxed = self.boxed;
         self.world.run(Duration::from_secs(10), |world| {
@@ -388,7 +391,7 @@ impl Aggregation {
     /// Opens a connection of a user to a content host.
     ///
     /// # Errors
-    /// Where ports or connections have run out.
+    /// Fails if ports or connections have run out.
     pub fn open(
         &mut self,
         user: usize,
@@ -409,10 +412,10 @@ impl Aggregation {
         Ok(id)
     }
 
-    /// Opens a connection of a user to whatever is at `remote`.
+    /// Opens a connection of a user to the host at `remote`.
     ///
     /// # Errors
-    /// As [`Host::open`].
+    /// Fails as [`Host::open`] does.
     pub fn open_to(
         &mut self,
         user: usize,
@@ -422,11 +425,11 @@ impl Aggregation {
         self.open_stream(user, remote, Stream::new(role))
     }
 
-    /// Opens a connection of a user to `destination` by asking the box itself, by SOCKS5 and with
-    /// these hints in the user name. [`GATEWAY`] and its port must be in the box's `socks`.
+    /// Opens a connection of a user to `destination` by SOCKS5 to the box itself, with these hints in the
+    /// user name. [`GATEWAY`] and its port must be in the box's `socks`.
     ///
     /// # Errors
-    /// As [`Host::open`].
+    /// Fails as [`Host::open`] does.
     pub fn open_by_box(
         &mut self,
         user: usize,
@@ -466,7 +469,7 @@ impl Aggregation {
         Ok(id)
     }
 
-    /// Lets the user of a connection read or not.
+    /// Pauses the user's reads of a connection, or resumes them.
     pub fn pause(&mut self, id: TransferId, paused: bool) {
         let user = self.transfers[id.0 as usize].user;
         self.world.with_node(user, |host: &mut Host, now| {
@@ -474,7 +477,7 @@ impl Aggregation {
         });
     }
 
-    /// Lets the user of a connection reset it.
+    /// Resets a connection from the user's end.
     pub fn abort(&mut self, id: TransferId) {
         let user = self.transfers[id.0 as usize].user;
         self.world.with_node(user, |host: &mut Host, now| {
@@ -482,24 +485,24 @@ impl Aggregation {
         });
     }
 
-    /// The user's end of a connection.
+    /// Returns the user's end of a connection.
     ///
     /// # Panics
-    /// If the connection is not of this network.
+    /// Panics if the connection is not of this network.
     pub fn at_user(&self, id: TransferId) -> &Stream {
         let user = self.transfers[id.0 as usize].user;
         let stream = self.world.host(user).labelled(id.label());
         stream.expect("a host keeps the streams it opened")
     }
 
-    /// The content host's end of a connection, where it came there.
+    /// Returns the content host's end of a connection, if the connection reached it.
     pub fn at_content(&self, id: TransferId) -> Option<&Stream> {
         let content = self.transfers[id.0 as usize].content?;
         self.world.host(content).labelled(id.label())
     }
 
-    /// How long it took from the user's SYN to the last byte at the receiver, with the end of the
-    /// stream; `None` while that is not there.
+    /// Returns the time from the user's SYN to the receiver's last byte and end of the stream; `None`
+    /// while that has not arrived.
     pub fn duration(&self, id: TransferId) -> Option<Duration> {
         let user = self.at_user(id);
         let receiver = match user.role {
@@ -509,29 +512,29 @@ impl Aggregation {
         Some(receiver.complete_at?.saturating_since(user.opened_at))
     }
 
-    /// Payload bytes that arrived at users so far.
+    /// Returns the payload bytes that arrived at users so far.
     pub fn received(&self) -> u64 {
         let streams = self.transfers.iter().map(|t| self.at_user(t.id).received);
         streams.sum()
     }
 
-    /// The box.
+    /// Returns the box.
     pub fn box_node(&self) -> &BoxNode {
         self.world.node(self.boxed)
     }
 
-    /// A server.
+    /// Returns a server.
     pub fn server_node(&self, server: usize) -> &ServerNode {
         self.world.node(self.servers[server])
     }
 
-    /// Asks the box something, as one does by its control socket, while it is on.
+    /// Sends the box a request of its control socket; `None` while the box is off.
     pub fn ask(&mut self, request: Request) -> Option<Answer> {
         let ask = |node: &mut BoxNode, now| node.ask(now, request);
         self.world.with_node(self.boxed, ask)
     }
 
-    /// Lets `action` happen `after` from now.
+    /// Schedules `action` for `after` from now.
     pub fn after(&mut self, after: Duration, action: Action) {
         self.asked += 1;
         let at = self.world.now() + after;
@@ -551,7 +554,7 @@ impl Aggregation {
         self.world.advance(end.saturating_since(self.world.now()));
     }
 
-    /// Runs until `done`, which is asked every 10 ms, or for `limit`; returns whether `done`.
+    /// Runs until `done` or for `limit`, and returns whether `done`, which is asked every 10 ms.
     pub fn run(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let end = self.world.now() + limit;
         while !done(self) {
@@ -564,7 +567,7 @@ impl Aggregation {
         true
     }
 
-    /// Runs until every connection is over at both ends; false if that takes longer than `limit`.
+    /// Runs until every connection is over at both ends; returns false if that takes longer than `limit`.
     pub fn finish(&mut self, limit: Duration) -> bool {
         self.run(limit, |net| {
             net.transfers.iter().all(|t| {
@@ -640,7 +643,7 @@ fn connect(world: &mut World, from: NodeId, to: NodeId, path: &PathSettings) -> 
     world.connect(from, to, path.up.clone(), path.down.clone())
 }
 
-/// Links a server to the routers and content hosts; its ways from the routers.
+/// Links a server to the routers and content hosts, and returns its links to the routers.
 fn join_server(
     world: &mut World,
     settings: &ServerSettings,
@@ -667,7 +670,7 @@ fn join_server(
     ways
 }
 
-/// Interfaces: one to each router, then one to each user.
+/// Adds the box. Its interfaces: one to each router, then one to each user.
 fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
     let links = (0..config.access.len()).map(|n| LinkAddresses {
         v4: Some(link_addr(n)),
@@ -685,7 +688,7 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
     world.add(|rng| BoxNode::new(settings, rng))
 }
 
-/// Interface: to the box.
+/// Adds a user. The host has one interface, to the box.
 fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeId {
     let host = HostConfig {
         engine: config.end_host.clone(),
@@ -694,7 +697,7 @@ fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeI
     world.add(|rng| Host::new(host, rng))
 }
 
-/// Interfaces: to the box, one to each server, then one to each content host.
+/// Adds a router. Its interfaces: to the box, one to each server, then one to each content host.
 fn add_router(world: &mut World, config: &AggregationConfig, link: usize) -> NodeId {
     let servers = config.servers.len();
     let lan = Prefix::new(user_addr(0).into(), 16);
@@ -711,8 +714,8 @@ fn add_router(world: &mut World, config: &AggregationConfig, link: usize) -> Nod
     world.add(|_| router)
 }
 
-/// Where the cross traffic of a server joins what it sends itself, and the sources of it. Interfaces
-/// of a junction: to the router, to the server, to the source.
+/// Adds the junctions where cross traffic joins a server's own traffic, and the sources of that traffic.
+/// A junction's interfaces: to the router, to the server, to the source.
 fn add_junctions(
     world: &mut World,
     server: &ServerSettings,
@@ -729,7 +732,7 @@ fn add_junctions(
     junctions.collect()
 }
 
-/// Interfaces: one to each router, then one to each content host.
+/// Adds a server. Its interfaces: one to each router, then one to each content host.
 fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> NodeId {
     let settings = &config.servers[server];
     let links = config.access.len();
@@ -744,11 +747,11 @@ fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> N
     world.add(|rng| ServerNode::new(settings, rng))
 }
 
-/// Interfaces: one to each server, then one to each router.
+/// Adds a content host. Its interfaces: one to each server, then one to each router.
 fn add_content(world: &mut World, config: &AggregationConfig, content: usize) -> NodeId {
     let servers = config.servers.len();
     let routes = (0..servers).map(|n| (IpAddr::V4(server_addr(n)), n as u32));
-    // What was only forwarded came from the LAN, which is behind the first router.
+    // Forwarded traffic comes from the LAN, which is behind the first router.
     let users = (0..config.users.len()).map(|n| (IpAddr::V4(user_addr(n)), servers as u32));
     let host = HostConfig {
         engine: config.end_host.clone(),

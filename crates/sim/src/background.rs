@@ -1,4 +1,4 @@
-//! Traffic of others over the links of a transfer.
+//! Background traffic over the links of a transfer.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
@@ -13,26 +13,26 @@ use crate::traffic::{Role, Stream};
 use crate::udp::{UdpFlow, UdpSink, UdpSource};
 use crate::world::{NodeId, World};
 
-/// What others send over each path, the same way as the transfer, from generators at a router at one
-/// end of its link to sinks at a router at the other.
+/// The background traffic over each path, in the direction of the transfer. It flows from generators at a
+/// router at one end of the path's link to sinks at a router at the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Background {
-    /// What each generator of TCP does, over a connection of its own.
+    /// The roles of the TCP generators, one connection for each.
     pub tcp: Vec<Role>,
-    /// Rate of the generator of UDP, bit/s.
+    /// The rate of the UDP generator, bit/s.
     pub udp_rate: u64,
-    /// Sizes of its IP packets, bytes.
+    /// The sizes of the UDP generator's IP packets, bytes.
     pub udp_sizes: RangeInclusive<u16>,
-    /// For how long.
+    /// The time for which the generators send.
     pub span: Duration,
 }
 
-/// Rate of each generator, bit/s.
+/// The rate of each published generator, bit/s.
 const GENERATOR: u64 = 448_000;
 
 impl Background {
-    /// As in the papers on PO-MPTCP and MPTCP-MAPS: four generators of TCP and one of UDP, of 448 kbit/s
-    /// each, so that 80 % of the bytes are TCP; UDP in packets of 100 to 200 bytes.
+    /// Returns the background of the papers on PO-MPTCP and MPTCP-MAPS: four TCP generators and one of
+    /// UDP, of 448 kbit/s each, so that 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes.
     pub fn published(span: Duration) -> Self {
         let capped = Role::Capped {
             rate: GENERATOR,
@@ -46,7 +46,7 @@ impl Background {
         }
     }
 
-    /// The same with TCP that takes what it gets, as FTP does.
+    /// Returns the published background with greedy TCP, as of FTP.
     pub fn greedy(span: Duration) -> Self {
         Background {
             tcp: vec![Role::Greedy { span }; 4],
@@ -54,8 +54,8 @@ impl Background {
         }
     }
 
-    /// Lets it flow over path `path` from the router `from` to the router `to`, which are as
-    /// [`End::router`] makes them and joined to their path already. The hosts have `engine`.
+    /// Starts the traffic over path `path` from the router `from` to the router `to`, which
+    /// [`End::router`] made and which are linked already. The hosts have `engine`.
     pub(crate) fn flow(
         &self,
         world: &mut World,
@@ -106,20 +106,21 @@ pub(crate) enum End {
     Server,
 }
 
-/// Interfaces of a router: to the transfer's host, to the other router, to the hosts of the background.
+/// The interfaces of a router: to the transfer's host, to the other router, to the hosts of the
+/// background.
 const HOST: u32 = 0;
 const LINK: u32 = 1;
 const TCP: u32 = 2;
 const UDP: u32 = 3;
 
 impl End {
-    /// The address of the host behind an interface of the router at this end of a path.
+    /// Returns the address of the host behind an interface of the router at this end of a path.
     fn host(self, path: usize, iface: u32) -> Ipv4Addr {
         let end = if self == End::Client { 1 } else { 2 };
         Ipv4Addr::new(10, end, path as u8, iface as u8)
     }
 
-    /// The router at this end of a path, which has the transfer's host with `addr` behind its first
+    /// Makes the router at this end of a path. It has the transfer's host with `addr` behind its first
     /// interface, the link behind its second, and generators or sinks behind the next two.
     pub(crate) fn router(self, path: usize, addr: Ipv4Addr) -> Router {
         let all = Prefix::all_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -132,7 +133,7 @@ impl End {
     }
 }
 
-/// One direction of what joins generators and sinks to their router: 100 Mbit/s, 25 ms.
+/// Returns one direction of the link between a router and its generator or sink: 100 Mbit/s, 25 ms.
 fn access() -> Settings {
     Settings {
         rate: Rate::bits_per_second(100_000_000),

@@ -1,4 +1,4 @@
-//! Captures of what passes in a world, for Wireshark.
+//! Captures of a world's packets, for Wireshark.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -11,18 +11,19 @@ use crate::pcapng::{Direction, InterfaceId, Writer};
 use crate::tap::{Tap, What};
 use crate::world::{LinkId, NodeId, World};
 
-/// A pcapng file that is written while the world runs. It holds what is captured from the moment a
-/// node or link is added, which is to be before the first packet is sent: the world computes
-/// checksums only from then on.
+/// A pcapng file that is written while the world runs.
 ///
-/// A file is best of one node: what a link takes away can be seen in the difference of those at its
-/// ends, and Wireshark takes packets that it meets twice for retransmissions.
+/// The file has the packets from the moment at which a node or link is added. Add it before the first
+/// packet is sent: the world computes checksums only from then on.
+///
+/// Capture one node in a file. Wireshark takes packets that it meets twice for retransmissions; the
+/// packets that a link drops are the difference of the files of its ends.
 #[derive(Debug, Clone)]
 pub struct Capture(Arc<Mutex<File>>);
 
 struct File {
     writer: Writer<BufWriter<Box<dyn Write + Send>>>,
-    /// The first error; nothing is written after it.
+    /// The first error; later packets are not written.
     error: Option<io::Error>,
 }
 
@@ -38,7 +39,7 @@ impl Capture {
     /// Begins a file.
     ///
     /// # Errors
-    /// Those of `out`; later ones are kept for [`finish`](Self::finish).
+    /// Fails with the error of `out`; later errors are kept for [`finish`](Self::finish).
     pub fn new(out: Box<dyn Write + Send>) -> io::Result<Self> {
         Ok(Capture(Arc::new(Mutex::new(File {
             writer: Writer::new(BufWriter::new(out))?,
@@ -46,8 +47,8 @@ impl Capture {
         }))))
     }
 
-    /// Adds the interfaces that `node` has, as `name.0`, `name.1` and so on: what it hands to its
-    /// links and what arrives by them, as a capture on that machine shows it.
+    /// Adds the interfaces of `node`, as `name.0`, `name.1` and so on. They show what the node hands to
+    /// its links and what arrives by them, like a capture on that machine.
     pub fn node(&self, world: &mut World, node: NodeId, name: &str) {
         for (n, (out, back)) in world.interfaces(node).into_iter().enumerate() {
             let interface = self.interface(&format!("{name}.{n}"));
@@ -56,16 +57,17 @@ impl Capture {
         }
     }
 
-    /// Adds one direction of a link as the interface `name`: what is handed to it, dropped or not.
+    /// Adds one direction of a link as the interface `name`. It shows every packet handed to the link,
+    /// dropped or not.
     pub fn link(&self, world: &mut World, link: LinkId, name: &str) {
         let interface = self.interface(name);
         self.tap(world, link, interface, Direction::Outbound);
     }
 
-    /// Completes the file as far as it has come.
+    /// Flushes the file.
     ///
     /// # Errors
-    /// The first that the output had.
+    /// Fails with the first error of the output.
     pub fn finish(&self) -> io::Result<()> {
         let mut file = self.file();
         match file.error.take() {

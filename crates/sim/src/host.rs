@@ -16,21 +16,22 @@ use crate::oracle::Oracle;
 use crate::traffic::{Arrivals, Stream};
 use crate::world::{NodeId, World};
 
-/// What a host is made of.
+/// The parts of a host.
 pub struct HostConfig {
-    /// Settings of its engine. The host completes checksums, as a device would, where the world
+    /// Settings of the host's engine. The host completes checksums, as a network card would, if the world
     /// uses them.
     pub engine: Config,
     /// Local paths; subflows on path `n` leave by interface `n` unless `routes` says otherwise.
     pub paths: Vec<PathConfig>,
-    /// Interface by destination.
+    /// Interfaces by destination.
     pub routes: Vec<(IpAddr, u32)>,
     /// Strategies of accepted connections.
     pub strategy: StrategyFactory,
 }
 
 impl HostConfig {
-    /// A host with these paths and otherwise the defaults of engine and strategies.
+    /// Makes the settings of a host with these paths, and otherwise the defaults of engine and
+    /// strategies.
     pub fn new(paths: Vec<PathConfig>) -> Self {
         HostConfig {
             engine: Config::default(),
@@ -41,38 +42,38 @@ impl HostConfig {
     }
 }
 
-/// The strategy of connections for which nothing else was chosen.
+/// Makes the strategy of connections that chose no other.
 pub fn default_strategy() -> Box<dyn Strategy> {
     strategy_of(braid_strategy::DEFAULT)()
 }
 
-/// Makes strategies called `name`, which whoever chose it has checked.
+/// Returns the factory of the strategy `name`, which the caller has checked.
 pub(crate) fn strategy_of(name: &str) -> StrategyFactory {
     braid_strategy::factory(name).expect("a strategy that exists")
 }
 
-/// How to connect to `remote` where nothing else was chosen.
+/// Returns the default options of a connection to `remote`.
 pub fn options(remote: SocketAddr) -> ConnectOptions {
     ConnectOptions::new(remote, default_strategy())
 }
 
-/// What is done with hosts of a world.
+/// Shorthands for the hosts of a world.
 impl World {
-    /// A host.
+    /// Returns a host.
     ///
     /// # Panics
-    /// If the node is another one.
+    /// Panics if the node is no host.
     pub fn host(&self, id: NodeId) -> &Host {
         self.node(id)
     }
 
-    /// As [`Host::serve`].
+    /// Calls [`Host::serve`].
     ///
     /// # Errors
-    /// As [`Stack::listen`].
+    /// Fails as [`Stack::listen`] does.
     ///
     /// # Panics
-    /// If the node is no host.
+    /// Panics if the node is no host.
     pub fn serve(
         &mut self,
         host: NodeId,
@@ -82,13 +83,13 @@ impl World {
         self.with_node(host, |host: &mut Host, _| host.serve(addr, stream))
     }
 
-    /// As [`Host::open`].
+    /// Calls [`Host::open`].
     ///
     /// # Errors
-    /// As [`Stack::connect`].
+    /// Fails as [`Stack::connect`] does.
     ///
     /// # Panics
-    /// If the node is no host.
+    /// Panics if the node is no host.
     pub fn open(
         &mut self,
         host: NodeId,
@@ -104,11 +105,11 @@ pub struct Host {
     stack: Stack,
     routes: Vec<(IpAddr, u32)>,
     streams: BTreeMap<ConnId, Stream>,
-    /// Connections that do without Multipath TCP and are not accepted yet.
+    /// Connections that have fallen back to TCP and are not accepted yet.
     fell_back: BTreeMap<ConnId, FallbackCause>,
-    /// What connections to each listener carry.
+    /// The stream that connections to each listener carry.
     services: Vec<(ListenerId, Stream)>,
-    /// Streams whose connection ended, in order.
+    /// Streams of connections that ended, in order.
     finished: Vec<Stream>,
     arrivals: Vec<Arrivals>,
     oracle: Oracle,
@@ -127,7 +128,7 @@ impl core::fmt::Debug for Host {
 }
 
 impl Host {
-    /// A host; `rng` is its engine's random stream.
+    /// Makes a host; `rng` is the random stream of its engine.
     pub fn new(config: HostConfig, rng: Rng) -> Self {
         let engine = Config {
             checksum_offload: true,
@@ -153,38 +154,38 @@ impl Host {
         }
     }
 
-    /// Lets a log know of what happens.
+    /// Attaches a log to the host.
     pub(crate) fn set_log(&mut self, log: HostLog) {
         self.log = Some(log);
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
 
-    /// The engine, for what a link monitor or an application tells it besides.
+    /// Returns the engine, for calls of a link monitor or an application.
     pub fn stack_mut(&mut self) -> &mut Stack {
         &mut self.stack
     }
 
-    /// Streams whose connection ended, in order.
+    /// Returns the streams of connections that ended, in order.
     pub fn finished(&self) -> &[Stream] {
         &self.finished
     }
 
-    /// Streams of connections that exist.
+    /// Returns the streams of connections that exist.
     pub fn open_streams(&self) -> impl Iterator<Item = (ConnId, &Stream)> {
         self.streams.iter().map(|(id, s)| (*id, s))
     }
 
-    /// The stream of that label, whether its connection exists or ended.
+    /// Returns the stream of that label, whether its connection exists or has ended.
     pub fn labelled(&self, label: u32) -> Option<&Stream> {
         let mut all = self.streams.values().chain(&self.finished);
         all.find(|stream| stream.label == label)
     }
 
-    /// Lets the streams of that label read or not.
+    /// Pauses reads of the streams of that label, or resumes them.
     pub fn pause(&mut self, now: Instant, label: u32, paused: bool) {
         for (conn, stream) in &mut self.streams {
             if stream.label == label {
@@ -194,7 +195,7 @@ impl Host {
         }
     }
 
-    /// Ends the connections with streams of that label at once.
+    /// Aborts the connections of the streams of that label.
     pub fn abort_labelled(&mut self, now: Instant, label: u32) {
         for (conn, stream) in &self.streams {
             if stream.label == label {
@@ -206,7 +207,7 @@ impl Host {
     /// Accepts connections to `addr`; each carries a copy of `stream`.
     ///
     /// # Errors
-    /// As [`Stack::listen`].
+    /// Fails as [`Stack::listen`] does.
     pub fn serve(&mut self, addr: SocketAddr, stream: Stream) -> Result<(), ApiError> {
         let listener = self.stack.listen(addr)?;
         self.services.push((listener, stream));
@@ -216,7 +217,7 @@ impl Host {
     /// Opens a connection that carries `stream`.
     ///
     /// # Errors
-    /// As [`Stack::connect`].
+    /// Fails as [`Stack::connect`] does.
     pub fn open(
         &mut self,
         now: Instant,
@@ -226,19 +227,19 @@ impl Host {
         let conn = self.stack.connect(now, options)?;
         stream.open(now);
         if self.fast_open {
-            // What is written now leaves with the SYN.
+            // Data written now leaves with the SYN.
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);
         }
         self.streams.insert(conn, stream);
         Ok(conn)
     }
 
-    /// Opens connections by itself from now on.
+    /// Lets the host open connections by itself from now on.
     pub fn add_arrivals(&mut self, arrivals: Arrivals) {
         self.arrivals.push(arrivals);
     }
 
-    /// Flows of the host's own arrivals that could not be opened.
+    /// Returns how many flows of the host's own arrivals could not be opened.
     pub fn refused_arrivals(&self) -> u64 {
         self.arrivals.iter().map(|a| a.refused).sum()
     }
@@ -253,11 +254,11 @@ impl Host {
         }
     }
 
-    /// Lets a stream write that was held.
+    /// Lets a held stream write.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.held = false;
-            // The connection is this stream's, so it is known.
+            // The connection is this stream's, so the stack knows it.
             let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);
         }
@@ -275,7 +276,7 @@ impl Host {
                 let mut stream = stream.clone();
                 stream.open(now);
                 stream.fell_back = self.fell_back.remove(&conn);
-                // It was accepted just now, so it is known.
+                // The connection was accepted just now, so the stack knows it.
                 let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
                 let _ = self.stack.set_urgency(now, conn, stream.urgency);
                 stream.pump(now, conn, &mut self.stack, &mut self.oracle);
@@ -323,7 +324,7 @@ impl Node for Host {
         turn.recycle(packet);
     }
 
-    /// Timers, events, streams, packets.
+    /// Runs timers, events and streams, then sends packets.
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         if self.stack.next_timeout().is_some_and(|at| at <= now) {
@@ -341,7 +342,7 @@ impl Node for Host {
                 news = true;
                 self.on_event(now, event);
             }
-            // Everything else is sent.
+            // The stack has nothing left to send.
             if !core::mem::take(&mut news) {
                 break;
             }
@@ -373,7 +374,7 @@ impl Node for Host {
     }
 }
 
-/// The destination in an IP header that stands without its payload.
+/// Returns the destination in an IP header that comes without its payload.
 pub(crate) fn destination(header: &[u8]) -> IpAddr {
     if header[0] >> 4 == 4 {
         let mut octets = [0; 4];
@@ -386,8 +387,9 @@ pub(crate) fn destination(header: &[u8]) -> IpAddr {
     }
 }
 
-/// Sends what `stack` has, by the interface that `iface` names, under the eyes of `oracle`; `tell` is
-/// told of each and of the number of its first packet. Returns whether there was anything.
+/// Sends all packets that `stack` has, by the interface that `iface` names, and shows them to `oracle`.
+/// Calls `tell` for each super-segment with the number of its first packet. Returns whether there was any
+/// packet.
 pub(crate) fn send_all(
     stack: &mut Stack,
     oracle: &mut Oracle,
@@ -412,9 +414,9 @@ pub(crate) fn send_all(
     }
 }
 
-/// Cuts a super-segment as a device does: the header repeated, its length and sequence number
-/// advanced. Hands each packet to `send` in a buffer of `turn`. Returns the number of the first;
-/// those of the others follow it.
+/// Cuts a super-segment like a network card: the header is repeated, its length and sequence number
+/// advance. Sends each packet in a buffer of `turn` by `iface`. Returns the number of the first packet;
+/// the others have the numbers after it.
 pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {
@@ -455,7 +457,7 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
     }
 }
 
-/// Gives the header in `packet` a payload of `len` bytes that starts `ahead` bytes later.
+/// Adapts the header in `packet` to a payload of `len` bytes that starts `ahead` bytes later.
 fn patch(packet: &mut [u8], len: usize, ahead: u32) {
     let v4 = packet[0] >> 4 == 4;
     let (ip_len, at, fixed) = if v4 { (20, 2, 20) } else { (40, 4, 0) };

@@ -6,8 +6,8 @@
 //! link does not disturb the others: the same seed and the same build give the same run, byte for
 //! byte.
 //!
-//! A [`World`] is a list of [nodes](Node) and a list of links; the lists are the topology. What
-//! passes a link can be watched by a [`Tap`].
+//! A [`World`] is a list of [nodes](Node) and a list of links; the lists are the topology. A [`Tap`]
+//! watches the packets of a link.
 #![forbid(unsafe_code)]
 
 pub mod aggregation;

@@ -1,4 +1,4 @@
-//! Middleboxes of `braid-links` as a node.
+//! A node that runs middleboxes of `braid-links`.
 
 use braid_links::middlebox::{Chain, Direction, Middlebox, Output};
 use braid_wire::Instant;
@@ -13,7 +13,7 @@ pub struct MiddleboxNode {
 }
 
 impl MiddleboxNode {
-    /// A node that runs `chain`.
+    /// Makes a node that runs `chain`.
     pub fn new(chain: Chain) -> Self {
         MiddleboxNode {
             chain,
@@ -21,15 +21,15 @@ impl MiddleboxNode {
         }
     }
 
-    /// The first box of type `M`, to look at it or to give it a command.
+    /// Returns the first box of type `M`, to look at it or to give it a command.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is none.
     pub fn get_mut<M: Middlebox>(&mut self) -> &mut M {
         self.chain.get_mut().expect("a box of another type")
     }
 
-    /// Sends what the chain put out.
+    /// Sends the chain's output.
     fn send(&mut self, turn: &mut Turn<'_>) {
         for (direction, packet) in self.out.drain(..) {
             let iface = match direction {

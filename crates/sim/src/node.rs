@@ -1,4 +1,4 @@
-//! What a node of the world is, and what it may do.
+//! Nodes of the world, and the operations of their turns.
 
 use core::any::Any;
 use core::fmt::Debug;
@@ -19,42 +19,42 @@ pub struct LinkId(pub u32);
 
 /// A node of a [`World`](crate::World): a host, a router, a middlebox.
 ///
-/// The world hands over packets by [`receive`](Self::receive) and, when all that arrived by one
-/// link at one time are in, calls [`wake`](Self::wake); it also does so when
+/// The world hands over packets by [`receive`](Self::receive) and, after all packets that arrived by one
+/// link at one time, calls [`wake`](Self::wake). It also calls `wake` when
 /// [`next_timeout`](Self::next_timeout) has come, and after
-/// [`World::with_node`](crate::World::with_node). What a node sends in any of these calls is on its
-/// way when the turn ends.
+/// [`World::with_node`](crate::World::with_node). Packets that a node sends in any of these calls are on
+/// their way when the turn ends.
 pub trait Node: Any + Debug + Send {
-    /// A packet arrived at interface `iface`. Its buffer is to be sent on or given back by
+    /// Takes a packet that arrived at interface `iface`. Its buffer is sent on or returned by
     /// [`Turn::recycle`].
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet);
 
-    /// Time to act: timers, events, whatever packets led to.
+    /// Runs timers and events, and acts on the packets received.
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let _ = turn;
     }
 
-    /// When the node wants to be woken, if ever. A time that has passed means at once: the node
-    /// must not answer with one after it was woken.
+    /// Returns when the node wants to be woken, if ever. A time that has passed means at once; after a
+    /// wake the node must return a later one, or the world would not get on.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether it looks at checksums or adjusts them, so that hosts have to compute them: see
+    /// Returns whether the node reads or adjusts checksums, so that hosts have to compute them: see
     /// [`World::use_checksums`](crate::World::use_checksums).
     fn needs_checksums(&self) -> bool {
         false
     }
 }
 
-/// What a node may do while it has its turn: send, draw.
+/// The operations of a node during its turn: sending and drawing.
 #[derive(Debug)]
 pub struct Turn<'a> {
     /// The time.
     pub now: Instant,
     /// The node's own random stream.
     pub rng: &'a mut Rng,
-    /// Whether transport checksums are computed and verified in this world.
+    /// The world computes and verifies transport checksums.
     pub checksums: bool,
     pub(crate) sent: &'a mut Vec<(u32, Packet)>,
     /// Packets numbered so far.
@@ -67,14 +67,14 @@ pub struct Turn<'a> {
 const MAX_SPARE: usize = 1 << 12;
 
 impl Turn<'_> {
-    /// An empty buffer, used before where there is one.
+    /// Returns an empty buffer, a recycled one if there is one.
     pub fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
     /// Sends `packet` out of the node's interface `iface` (in order of
-    /// [`World::connect`](crate::World::connect)). An interface that does not exist swallows it.
-    /// Returns the packet's number.
+    /// [`World::connect`](crate::World::connect)) and returns the packet's number. An interface that does
+    /// not exist drops it.
     pub fn send(&mut self, iface: u32, mut packet: Packet) -> u64 {
         if packet.id == 0 {
             *self.packets += 1;
@@ -85,13 +85,13 @@ impl Turn<'_> {
         id
     }
 
-    /// Tells the world of what an oracle has seen; see
+    /// Reports violations that an oracle has seen; see
     /// [`World::keep_violations`](crate::World::keep_violations).
     pub fn report(&mut self, violations: Vec<Violation>) {
         self.violations.extend(violations);
     }
 
-    /// Takes back the buffer of a packet that goes no further.
+    /// Takes back the buffer of a packet that is not sent on.
     pub fn recycle(&mut self, packet: Packet) {
         recycle(self.spare, packet);
     }

@@ -4,27 +4,28 @@ use std::io::{self, Write};
 
 use braid_wire::Instant;
 
-/// Section header block, always little-endian so that the same run gives the same file anywhere.
+/// Section header block, always little-endian so that the same run gives the same file on any machine.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
 
-/// IPv4 or IPv6 without a link layer.
+/// The link type of bare IPv4 or IPv6 packets.
 const LINKTYPE_RAW: u16 = 101;
 
+// Codes of options; each has its meaning in one type of block only.
 const OPT_END: u16 = 0;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
-/// Which way a packet went, seen from the interface it was captured at.
+/// The direction of a packet, seen from the interface that captured it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// It was received.
+    /// The packet was received.
     Inbound,
-    /// It was sent.
+    /// The packet was sent.
     Outbound,
 }
 
@@ -37,7 +38,7 @@ pub struct InterfaceId(u32);
 pub struct Writer<W> {
     out: W,
     interfaces: u32,
-    /// The block being made.
+    /// The block under construction.
     block: Vec<u8>,
 }
 
@@ -45,7 +46,7 @@ impl<W: Write> Writer<W> {
     /// Begins a file.
     ///
     /// # Errors
-    /// Those of `out`, here and below.
+    /// Fails with the error of `out`, here and below.
     pub fn new(out: W) -> io::Result<Self> {
         let mut writer = Writer {
             out,
@@ -56,7 +57,7 @@ impl<W: Write> Writer<W> {
         writer.put(&BYTE_ORDER_MAGIC.to_le_bytes());
         writer.put(&1u16.to_le_bytes());
         writer.put(&0u16.to_le_bytes());
-        // The section's length is not known.
+        // The section's length is unknown: the file is written as a stream.
         writer.put(&u64::MAX.to_le_bytes());
         writer.option(SHB_USERAPPL, b"Braid");
         writer.option(OPT_END, &[]);
@@ -67,12 +68,12 @@ impl<W: Write> Writer<W> {
     /// Adds an interface that carries IP packets.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Fails with the error of the output.
     pub fn interface(&mut self, name: &str) -> io::Result<InterfaceId> {
         self.begin(INTERFACE_DESCRIPTION);
         self.put(&LINKTYPE_RAW.to_le_bytes());
         self.put(&0u16.to_le_bytes());
-        // Packets are not cut.
+        // A snapshot length of 0: packets are not cut.
         self.put(&0u32.to_le_bytes());
         self.option(IF_NAME, name.as_bytes());
         self.option(IF_TSRESOL, &[9]);
@@ -86,7 +87,7 @@ impl<W: Write> Writer<W> {
     /// Writes an IP packet.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Fails with the error of the output.
     pub fn packet(
         &mut self,
         interface: InterfaceId,
@@ -112,10 +113,10 @@ impl<W: Write> Writer<W> {
         self.end()
     }
 
-    /// Hands what was written on to where it goes.
+    /// Flushes the output.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Fails with the error of the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
@@ -123,7 +124,7 @@ impl<W: Write> Writer<W> {
     fn begin(&mut self, kind: u32) {
         self.block.clear();
         self.block.extend_from_slice(&kind.to_le_bytes());
-        // The length stands here once it is known.
+        // `end` fills in the length.
         self.block.extend_from_slice(&[0; 4]);
     }
 
@@ -156,17 +157,17 @@ impl<W: Write> Writer<W> {
 /// A packet of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Captured<'a> {
-    /// When.
+    /// The time of the packet.
     pub at: Instant,
-    /// Number of its interface.
+    /// The number of the interface.
     pub interface: u32,
-    /// Which way.
+    /// The direction at the interface.
     pub direction: Direction,
     /// The packet.
     pub bytes: &'a [u8],
 }
 
-/// The packets of a file that [`Writer`] has written; ends with `None` where it is cut short.
+/// Reads the packets of a file that [`Writer`] has written; ends with `None` if the file is cut short.
 pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
     let mut rest = Some(file);
     core::iter::from_fn(move || {
@@ -185,7 +186,7 @@ pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
     })
 }
 
-/// The packet in a block, which ends with the flags that say which way it went.
+/// Reads the packet in a block, whose last option holds the direction.
 fn enhanced(block: &[u8]) -> Option<Captured<'_>> {
     let (high, low) = (word(block, 12)?, word(block, 16)?);
     let end = 28 + word(block, 20)? as usize;
@@ -200,7 +201,7 @@ fn enhanced(block: &[u8]) -> Option<Captured<'_>> {
     })
 }
 
-/// The four bytes from `at` on, as a number.
+/// Returns the four bytes from `at` on, as a number.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let four = bytes.get(at..at + 4)?;
     Some(u32::from_le_bytes(four.try_into().ok()?))
@@ -210,7 +211,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Blocks of a file as (type, body).
+    /// Returns the blocks of a file as (type, body).
     fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let word = |at: &[u8]| u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
         let mut blocks = Vec::new();

@@ -1,4 +1,4 @@
-//! Settings of hosts and links that belong together.
+//! Profiles: settings of hosts and links that belong together.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -10,16 +10,16 @@ use braid_links::{QueueLimit, Rate, Settings};
 /// Settings of hosts and links that belong together.
 #[derive(Debug, Clone)]
 pub struct Profile {
-    /// The engine's.
+    /// The settings of the engine.
     pub engine: Config,
-    /// Largest IP packet, bytes.
+    /// The largest IP packet, bytes.
     pub mtu: u16,
-    /// Every link's queue.
+    /// The queue of every link.
     pub queue: QueueLimit,
 }
 
 impl Default for Profile {
-    /// Today's: the engine's own settings, packets of 1500 bytes, queues of 50 packets.
+    /// Returns today's profile: the engine's own settings, packets of 1500 bytes, queues of 50 packets.
     fn default() -> Self {
         Profile {
             engine: Config::default(),
@@ -30,16 +30,17 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// As in papers whose figures come from NS-2 with its `Agent/TCP/Newreno` and
-    /// `Agent/TCPSink/DelAck`: a window of 20 packets (`window_`), an initial window of 2
-    /// (`windowInit_`), packets of 1000 bytes (`packetSize_`), acknowledgements delayed by 100 ms
-    /// (`interval_`) or until the second packet, a least timeout of 0.2 s (`minrto_`), queues of 50
-    /// packets (`queue-limit`).
+    /// Returns the profile of papers whose figures come from NS-2 with its `Agent/TCP/Newreno` and
+    /// `Agent/TCPSink/DelAck`.
     ///
-    /// Where the engine is newer than that it stays so: it has SACK, RACK and PRR, paces what goes
-    /// beyond the initial window, counts bytes and not acknowledgements in slow start (RFC 3465),
-    /// and adds the least timeout to the round trip instead of taking the larger of the two. The
-    /// 1000 bytes are those of the whole IP packet; NS-2 adds 40 for the headers.
+    /// That is: a window of 20 packets (`window_`), an initial window of 2 (`windowInit_`), packets of
+    /// 1000 bytes (`packetSize_`), acknowledgements delayed by 100 ms (`interval_`) or until the second
+    /// packet, a least timeout of 0.2 s (`minrto_`), queues of 50 packets (`queue-limit`).
+    ///
+    /// Newer features of the engine stay: it has SACK, RACK and PRR, paces packets beyond the initial
+    /// window, counts bytes and not acknowledgements in slow start (RFC 3465), and adds the least timeout
+    /// to the round trip instead of taking the larger of the two. The 1000 bytes are the whole IP packet;
+    /// NS-2 adds 40 for the headers.
     pub fn ns2() -> Self {
         Profile {
             engine: Config {
@@ -51,8 +52,8 @@ impl Profile {
                     quick: 0,
                 },
                 min_rto: Duration::from_millis(200),
-                // Enough for three windows, and known from the SYN on: no segment but data is
-                // acknowledged.
+                // The largest window without scaling: it holds three windows of 20 packets. The peer
+                // knows it from the SYN on, so no acknowledgement need announce more.
                 recv_buffer: 65_535,
                 congestion: NEWRENO,
                 ..Config::default()
@@ -62,7 +63,7 @@ impl Profile {
         }
     }
 
-    /// A path of a host.
+    /// Returns a path of a host.
     pub fn path(&self, addr: Ipv4Addr) -> PathConfig {
         PathConfig {
             mtu: self.mtu,
@@ -70,7 +71,7 @@ impl Profile {
         }
     }
 
-    /// A link without loss.
+    /// Returns a link without loss.
     pub fn link(&self, rate: Rate, delay: Duration) -> Settings {
         Settings {
             rate,

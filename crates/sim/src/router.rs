@@ -1,4 +1,4 @@
-//! A router: what lets several hosts share a link.
+//! A router, which lets several hosts share a link.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use braid_wire::{Error, ip};
 
 use crate::node::{Node, Packet, Turn};
 
-/// Addresses that begin alike.
+/// A range of addresses that begin alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     addr: IpAddr,
@@ -15,8 +15,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The addresses that agree with `addr` in the first `len` bits; more bits than there are
-    /// count as all.
+    /// Makes the range of addresses that agree with `addr` in the first `len` bits. A length beyond the
+    /// address counts as all its bits.
     pub fn new(addr: IpAddr, len: u8) -> Self {
         let most = if addr.is_ipv4() { 32 } else { 128 };
         Prefix {
@@ -25,12 +25,12 @@ impl Prefix {
         }
     }
 
-    /// Every address of the family of `addr`.
+    /// Returns the range of all addresses of the family of `addr`.
     pub fn all_like(addr: IpAddr) -> Self {
         Prefix::new(addr, 0)
     }
 
-    /// Whether `addr` is one of them.
+    /// Returns whether `addr` is in the range.
     pub fn contains(&self, addr: IpAddr) -> bool {
         let differ = match (self.addr, addr) {
             (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
@@ -42,34 +42,34 @@ impl Prefix {
 }
 
 impl From<IpAddr> for Prefix {
-    /// One address.
+    /// Returns the range of one address.
     fn from(addr: IpAddr) -> Self {
         Prefix::new(addr, u8::MAX)
     }
 }
 
-/// What a router did.
+/// Counters of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouterCounters {
     /// Packets sent on.
     pub forwarded: u64,
-    /// No IP packet, or one with a wrong header checksum.
+    /// Packets dropped because they are no IP packets, or have a wrong header checksum.
     pub malformed: u64,
-    /// Their time to live was over.
+    /// Packets dropped because their time to live was over.
     pub expired: u64,
-    /// There was no route to their destination.
+    /// Packets dropped because there was no route to their destination.
     pub unreachable: u64,
-    /// They were larger than the link they had to take.
+    /// Packets dropped because they were larger than the link that they had to take.
     pub too_big: u64,
 }
 
-/// Forwards packets by the longest prefix of their destination (RFC 1812). It has no queue of its
-/// own: that of the link is the router's.
+/// A router that forwards packets by the longest prefix of their destination (RFC 1812). It has no queue
+/// of its own: the link's queue is the router's.
 #[derive(Debug, Default)]
 pub struct Router {
     /// Longest prefix first.
     routes: Vec<(Prefix, u32)>,
-    /// Largest packet of an interface, where that is limited.
+    /// Largest packet of each limited interface.
     mtus: Vec<(u32, u32)>,
     v4: Option<Ipv4Addr>,
     v6: Option<Ipv6Addr>,
@@ -77,13 +77,13 @@ pub struct Router {
 }
 
 impl Router {
-    /// A router without routes, which drops what it cannot forward without a word.
+    /// Makes a router without routes, which silently drops what it cannot forward.
     pub fn new() -> Self {
         Router::default()
     }
 
-    /// Adds a route: what goes to `prefix` leaves by interface `iface`. Of equal prefixes the
-    /// first added holds.
+    /// Adds a route: packets to `prefix` leave by interface `iface`. Of equal prefixes the first one
+    /// counts.
     #[must_use]
     pub fn route(mut self, prefix: impl Into<Prefix>, iface: u32) -> Self {
         let prefix = prefix.into();
@@ -92,8 +92,8 @@ impl Router {
         self
     }
 
-    /// Lets only packets of up to `mtu` bytes out of interface `iface`. Larger ones are dropped:
-    /// they are not fragmented, as if all had DF set.
+    /// Limits packets out of interface `iface` to `mtu` bytes. Larger ones are dropped and not
+    /// fragmented, as if all had DF set.
     #[must_use]
     pub fn mtu(mut self, iface: u32, mtu: u32) -> Self {
         self.mtus.push((iface, mtu));
@@ -110,7 +110,7 @@ impl Router {
         self
     }
 
-    /// What it did.
+    /// Returns the counters so far.
     pub fn counters(&self) -> RouterCounters {
         self.counters
     }
@@ -120,7 +120,7 @@ impl Router {
         Some(*iface)
     }
 
-    /// Where a packet goes, with a hop taken from its time to live.
+    /// Returns the interface for a packet, and takes a hop from its time to live.
     fn forward(&mut self, packet: &mut [u8]) -> Result<u32, Refusal> {
         let mut packet = ip::Packet::new(packet)?;
         if !packet.checksum_ok() {
@@ -143,7 +143,7 @@ impl Router {
         Ok(iface)
     }
 
-    /// Tells the sender, if there is an address to tell it from and a way back.
+    /// Sends an ICMP error to the sender, if there is an address to send from and a route back.
     fn report(&self, turn: &mut Turn<'_>, kind: Kind, packet: &[u8]) {
         let Ok(about) = ip::Packet::new(packet) else {
             return;
@@ -164,7 +164,7 @@ impl Router {
     }
 }
 
-/// Why a packet goes no further.
+/// The reason for which a packet goes no further.
 enum Refusal {
     Malformed,
     Reported(Kind),

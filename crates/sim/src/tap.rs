@@ -1,4 +1,4 @@
-//! Watching links.
+//! Taps, which watch links.
 
 use core::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,32 +8,32 @@ use braid_wire::Instant;
 
 use crate::node::{LinkId, Packet};
 
-/// What happened to a packet on a link.
+/// The event of a packet on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A node handed it to the link.
     Sent,
-    /// The link made a copy of it, which goes on behind it under the same number.
+    /// The link made a copy of the packet, which follows it under the same number.
     Duplicated,
     /// The link dropped it.
     Dropped {
-        /// When it was handed to the link.
+        /// The time at which the packet was handed to the link.
         sent_at: Instant,
-        /// Why.
+        /// The reason of the drop.
         cause: Cause,
     },
-    /// It arrived at the far end; twice where the link duplicated it.
+    /// The packet arrived at the far end; twice if the link duplicated it.
     Delivered {
-        /// When it was handed to the link.
+        /// The time at which the packet was handed to the link.
         sent_at: Instant,
     },
 }
 
-/// Watches links: see [`World::tap`](crate::World::tap). A tap whose records are to be read while
-/// the world has it is handed over as `Arc<Mutex<_>>`; so is one that watches several links.
+/// An observer of links: see [`World::tap`](crate::World::tap). Hand over an `Arc<Mutex<_>>` to read the
+/// tap's records while the world has it, or to watch several links with one tap.
 pub trait Tap: Debug + Send {
-    /// `what` happened at `at` to `packet` on `link`. Times do not go back, except
-    /// for a drop by CoDel, which comes out when the link is next looked at.
+    /// Notes that `what` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
+    /// by CoDel, which is reported when the link is next polled.
     fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet);
 }
 

@@ -1,6 +1,6 @@
-//! Somebody elsewhere who has seen the keys of a connection on a link (RFC 8684 section 3.1). The thief joins
-//! it with them, and acknowledges whatever the server then sends there, to TCP and to Multipath TCP, so that
-//! nobody sends it again.
+//! An attacker elsewhere who has seen the keys of a connection on a link (RFC 8684 section 3.1). The
+//! thief joins the connection with the keys and acknowledges all data that the server then sends there,
+//! to TCP and to Multipath TCP, so that no data is sent again.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 /// Keys of a connection: the opener's, and the listener's.
 pub type Keys = (u64, u64);
 
-/// Subflows that are remembered; the one with the lowest address is forgotten first.
+/// Most subflows that are remembered; the lowest address is forgotten first.
 const MAX_OPENED: usize = 1_024;
 
 /// A subflow that a thief opens.
@@ -22,24 +22,24 @@ const MAX_OPENED: usize = 1_024;
 struct Opened {
     keys: Keys,
     nonce: u32,
-    /// The next sequence number of either end.
+    /// The next sequence numbers: the thief's, then the server's.
     next: Option<(Seq32, Seq32)>,
-    /// Behind the last byte of the stream that came.
+    /// The data sequence number behind the last byte that came.
     data_ack: Option<WireDsn>,
 }
 
-/// The thief.
+/// An attacker with the keys of connections.
 #[derive(Debug, Default)]
 pub struct Thief {
     opened: BTreeMap<SocketAddr, Opened>,
-    /// Third ACKs that were sent.
+    /// Third ACKs sent.
     pub tried: u64,
-    /// Payload bytes that came, repeated ones included.
+    /// Payload bytes received, repeated ones included.
     pub taken: u64,
 }
 
 impl Thief {
-    /// Returns whether it opens, or has opened, a subflow from `local`.
+    /// Returns whether the thief opens, or has opened, a subflow from `local`.
     pub fn is_at(&self, local: SocketAddr) -> bool {
         self.opened.contains_key(&local)
     }
@@ -75,8 +75,8 @@ impl Thief {
         packet((local.ip(), server.ip()), &syn, &[])
     }
 
-    /// Returns the answer to a packet: to a SYN/ACK the third ACK by the keys, and to payload an
-    /// acknowledgement of all of it. `None` where the packet is for somebody else, or needs no answer.
+    /// Returns the answer to a packet: the third ACK to a SYN/ACK, and an acknowledgement of all data to
+    /// payload. `None` if the packet is for another host, or needs no answer.
     pub fn answer(&mut self, received: &[u8]) -> Option<Vec<u8>> {
         let (header, segment) = ip::Repr::parse(received).ok()?;
         let (tcp, payload) = tcp::Repr::parse(segment).ok()?;
@@ -109,7 +109,7 @@ impl Thief {
 }
 
 impl Opened {
-    /// Takes note of payload that came.
+    /// Notes received payload, so that it is acknowledged.
     fn take(&mut self, tcp: &tcp::Repr, len: usize) {
         let end = tcp.seq.add(len as u32);
         if let Some((_, theirs)) = &mut self.next
@@ -127,7 +127,7 @@ impl Opened {
     }
 }
 
-/// The keys that a third ACK shows to whoever sees it.
+/// Returns the keys that a third ACK shows to anyone on its link.
 pub fn keys_in(tcp: &tcp::Repr) -> Option<Keys> {
     match tcp.options.capable() {
         Some(
@@ -146,7 +146,7 @@ pub fn keys_in(tcp: &tcp::Repr) -> Option<Keys> {
     }
 }
 
-/// The HMAC by the keys of sender and receiver (RFC 8684 sections 3.2, 3.4.1).
+/// Returns the HMAC under the keys of sender and receiver (RFC 8684 sections 3.2, 3.4.1).
 pub fn signed((sender, receiver): Keys, message: &[u8]) -> [u8; 32] {
     // HMAC pads a key shorter than its block with zeros.
     let mut key = [0; 64];
@@ -157,13 +157,13 @@ pub fn signed((sender, receiver): Keys, message: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Of the connection whose listener has this key (RFC 8684 section 3.1).
+/// Returns the token of the connection whose listener has this key (RFC 8684 section 3.1).
 fn token(key: u64) -> u32 {
     let hash = Sha256::digest(key.to_be_bytes());
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
 }
 
-/// A packet with right checksums.
+/// Returns a packet with right checksums.
 pub fn packet((src, dst): (IpAddr, IpAddr), tcp: &tcp::Repr, payload: &[u8]) -> Vec<u8> {
     let mut header = vec![0; tcp.header_len()];
     tcp.emit(&mut header);

@@ -1,9 +1,9 @@
-//! What the connections of a host carry.
+//! Traffic: the data that the connections of a host carry.
 //!
-//! Each end of a connection has a [`Stream`], which does what its [`Role`] says. The plain roles
-//! carry one sequence of bytes; others carry [`Message`]s, several streams of a session among them,
-//! so that the reader can tell what belongs to which and how long it took. Either way the reader
-//! checks every byte.
+//! Each end of a connection has a [`Stream`], which acts by its [`Role`]. The plain roles carry one
+//! sequence of bytes. Others carry [`Message`]s, such as several streams of a session, so that the reader
+//! can tell which bytes belong to which message and how long it took. In both cases the reader checks
+//! every byte.
 //!
 //! | model | one end | the other |
 //! | --- | --- | --- |

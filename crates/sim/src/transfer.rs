@@ -1,4 +1,4 @@
-//! The commonest topology: a client and a server joined by one link a path, and one transfer.
+//! The most common topology: a client and a server joined by one link for each path, and one transfer.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,22 +20,22 @@ use crate::world::{LinkId, NodeId, World};
 
 /// The server's address.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-/// Where the server listens; no dissector of Wireshark claims the port.
+/// The address at which the server listens; no dissector of Wireshark claims the port.
 pub const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 50_000);
 /// Bytes of the request that asks for a download.
 pub const REQUEST: u64 = 100;
 
-/// The client's address on a path.
+/// Returns the client's address on a path.
 pub fn client_addr(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, path as u8, 2)
 }
 
-/// An address that the server knows to be on a path too: for a NAT there.
+/// Returns an address that the server knows to be on a path too: for a NAT there.
 pub fn external_addr(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, path as u8 + 1)
 }
 
-/// Which way the payload goes.
+/// The direction of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The client asks, the server sends.
@@ -63,7 +63,7 @@ pub struct PathSettings {
 }
 
 impl PathSettings {
-    /// A path that is alike in both directions.
+    /// Makes a path that is alike in both directions.
     pub fn both(settings: Settings) -> Self {
         PathSettings {
             up: settings.clone(),
@@ -72,14 +72,14 @@ impl PathSettings {
     }
 }
 
-/// What is transferred, and how.
+/// The settings of a transfer.
 #[derive(Debug, Clone)]
 pub struct TransferConfig<'a> {
     /// Paths, at least one and at most 254.
     pub paths: &'a [PathSettings],
     /// Payload bytes.
     pub size: u64,
-    /// Which way.
+    /// The direction of the payload.
     pub direction: Direction,
     /// Settings of both engines.
     pub engine: Config,
@@ -96,7 +96,7 @@ pub struct TransferConfig<'a> {
 }
 
 impl<'a> TransferConfig<'a> {
-    /// A transfer over MPTCP with the defaults of engine and strategies.
+    /// Makes a transfer over MPTCP with the defaults of engine and strategies.
     pub fn new(paths: &'a [PathSettings], size: u64, direction: Direction) -> Self {
         TransferConfig {
             paths,
@@ -111,16 +111,16 @@ impl<'a> TransferConfig<'a> {
         }
     }
 
-    /// How the client connects.
+    /// Returns the options with which the client connects.
     ///
     /// # Panics
-    /// If there is no such strategy.
+    /// Panics if there is no such strategy.
     pub fn options(&self) -> ConnectOptions {
         ConnectOptions {
             path: self.initial_path,
             protocol: self.protocol,
             flow_size: match self.held {
-                // What will be asked of the connection is not known yet.
+                // A held connection does not know yet what it will be asked for.
                 true => FlowSize::Predicted(u64::MAX),
                 false => self.flow_size(),
             },
@@ -128,7 +128,7 @@ impl<'a> TransferConfig<'a> {
         }
     }
 
-    /// What the client does.
+    /// Returns the client's stream.
     pub fn asks(&self) -> Stream {
         let mut stream = Stream::new(match self.direction {
             Direction::Down => Role::Fetch { request: REQUEST },
@@ -139,7 +139,7 @@ impl<'a> TransferConfig<'a> {
         stream
     }
 
-    /// What the server does.
+    /// Returns the server's stream.
     pub fn answers(&self) -> Stream {
         let mut stream = Stream::new(match self.direction {
             Direction::Down => Role::Answer {
@@ -160,8 +160,7 @@ impl<'a> TransferConfig<'a> {
     }
 }
 
-/// A world with a client that has an address on each path, a server with one address, and one
-/// transfer under way.
+/// A world with a client that has an address on each path, a server with one address, and one transfer.
 #[derive(Debug)]
 pub struct Transfer {
     /// The world.
@@ -172,7 +171,7 @@ pub struct Transfer {
     pub server: NodeId,
     /// The links of each path: (up, down).
     pub links: Vec<(LinkId, LinkId)>,
-    /// The middleboxes of each path, or the routers at the client's end, where there are any.
+    /// The middleboxes of each path, or the routers at the client's end, if there are any.
     pub boxes: Vec<NodeId>,
 }
 
@@ -180,26 +179,26 @@ impl Transfer {
     /// Builds the world of `seed` and opens the connection.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Fails as [`open`](Self::open) does.
     pub fn start(seed: u64, config: &TransferConfig<'_>) -> Result<Self, ApiError> {
         let mut transfer = Transfer::build(seed, config);
         transfer.open(config)?;
         Ok(transfer)
     }
 
-    /// Builds the world of `seed`, in which nothing happens before [`open`](Self::open): what is to
-    /// be watched from the first packet on is said in between.
+    /// Builds the world of `seed`. Nothing happens before [`open`](Self::open), so that captures and logs
+    /// of the first packet on can be set up in between.
     ///
     /// # Panics
-    /// If there is no such strategy.
+    /// Panics if there is no such strategy.
     pub fn build(seed: u64, config: &TransferConfig<'_>) -> Self {
         Transfer::through(seed, config, [])
     }
 
-    /// The same with these middleboxes on the paths, each a millisecond before its path's link.
+    /// Builds the world with these middleboxes on the paths, each a millisecond before its path's link.
     ///
     /// # Panics
-    /// If there is no such strategy.
+    /// Panics if there is no such strategy.
     pub fn through(
         seed: u64,
         config: &TransferConfig<'_>,
@@ -226,14 +225,14 @@ impl Transfer {
         transfer
     }
 
-    /// The same with others' traffic on each path's link, which begins at once. At both ends of the
-    /// link is a router; those at the client's end are the [`boxes`](Self::boxes).
+    /// Builds the world with background traffic on each path's link, which begins at once. At both ends
+    /// of the link is a router; the routers at the client's end are the [`boxes`](Self::boxes).
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Fails as [`start`](Self::start) does.
     ///
     /// # Panics
-    /// If there is no such strategy.
+    /// Panics if there is no such strategy.
     pub fn shared(
         seed: u64,
         config: &TransferConfig<'_>,
@@ -246,7 +245,7 @@ impl Transfer {
             let at_server = world.add(|_| End::Server.router(n, SERVER));
             let none = Settings::default;
             world.connect(transfer.client, at_client, none(), none());
-            // The router there has its host before the link, too.
+            // `End::router` expects its host on interface 0 and the link on interface 1, at this end too.
             world.connect(at_server, transfer.server, none(), none());
             let link = world.connect(at_client, at_server, path.up.clone(), path.down.clone());
             transfer.links.push(link);
@@ -260,7 +259,7 @@ impl Transfer {
         Ok(transfer)
     }
 
-    /// The two hosts, and nothing between them.
+    /// Builds the two hosts, and nothing between them.
     fn unjoined(seed: u64, config: &TransferConfig<'_>) -> Self {
         let mut world = World::new(seed);
         let mut host = |paths, routes| {
@@ -291,15 +290,15 @@ impl Transfer {
     /// Opens the connection.
     ///
     /// # Errors
-    /// As [`braid_engine::Stack::connect`]: the initial path does not exist.
+    /// Fails as [`braid_engine::Stack::connect`] does: the initial path does not exist.
     pub fn open(&mut self, config: &TransferConfig<'_>) -> Result<ConnId, ApiError> {
         self.carry(config.options(), config.asks(), config.answers())
     }
 
-    /// Opens a connection that carries something else.
+    /// Opens a connection that carries other streams.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Fails as [`open`](Self::open) does.
     pub fn carry(
         &mut self,
         options: ConnectOptions,
@@ -310,10 +309,10 @@ impl Transfer {
         self.world.open(self.client, options, asks)
     }
 
-    /// Captures what passes at the client or the server, before the connection is opened.
+    /// Captures the packets at the client or the server; to be called before the connection is opened.
     ///
     /// # Errors
-    /// As [`Capture::new`].
+    /// Fails as [`Capture::new`] does.
     pub fn capture(&mut self, end: NodeId, out: Box<dyn Write + Send>) -> io::Result<Capture> {
         let capture = Capture::new(out)?;
         let name = self.name(end);
@@ -321,23 +320,23 @@ impl Transfer {
         Ok(capture)
     }
 
-    /// Logs the transfer, before the connection is opened.
+    /// Logs the transfer; to be called before the connection is opened.
     pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
         self.read(Box::new(BufWriter::new(out)))
     }
 
-    /// Lets `reader` have the records of such a log.
+    /// Hands the records of a log to `reader`.
     pub fn read(&mut self, reader: Box<dyn Reader>) -> Log {
         let hosts = self.ends().map(|end| (end, self.name(end)));
         Log::read(&mut self.world, &hosts, reader)
     }
 
-    /// Client and server.
+    /// Returns client and server.
     pub fn ends(&self) -> [NodeId; 2] {
         [self.client, self.server]
     }
 
-    /// What an end is called.
+    /// Returns the name of an end.
     pub fn name(&self, end: NodeId) -> &'static str {
         match end == self.client {
             true => "client",
@@ -345,13 +344,13 @@ impl Transfer {
         }
     }
 
-    /// The first stream that ended at the client, and that at the server.
+    /// Returns the first stream that ended at the client, and the first one at the server.
     pub fn ended(&self) -> [Option<&Stream>; 2] {
         self.ends()
             .map(|end| self.world.host(end).finished().first())
     }
 
-    /// The receiver of the payload.
+    /// Returns the receiver of the payload.
     pub fn receiver(&self, direction: Direction) -> NodeId {
         match direction {
             Direction::Down => self.client,
@@ -359,7 +358,7 @@ impl Transfer {
         }
     }
 
-    /// Runs until both ends have reported the end of the connection; false if that takes longer
+    /// Runs until both ends have reported the end of the connection; returns false if that takes longer
     /// than `limit`.
     pub fn run(&mut self, limit: Duration) -> bool {
         let ends = self.ends();

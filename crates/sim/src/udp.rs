@@ -10,31 +10,31 @@ use braid_wire::{Instant, Rng, ip, udp};
 use crate::node::{Node, Packet, Turn};
 use crate::traffic::exponential;
 
-/// Bytes of sequence number and time at the start of a payload.
+/// Bytes of the sequence number and the time at the start of a payload.
 const STAMP_LEN: usize = 16;
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// What a [`UdpSource`] sends.
+/// The flow of a [`UdpSource`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpFlow {
-    /// Own address.
+    /// The source's own address.
     pub src: SocketAddr,
     /// The sink's address, of the same family.
     pub dst: SocketAddr,
-    /// Rate while it sends, bit/s of IP packets; nothing is sent at 0.
+    /// The rate while the source sends, bit/s of IP packets; at 0 nothing is sent.
     pub rate: u64,
-    /// Bytes of an IP packet, drawn uniformly; less than the headers and 16 bytes counts as that.
-    /// A range of one size makes a constant bit rate.
+    /// The sizes of IP packets in bytes, drawn uniformly; a size below the headers and 16 bytes counts as
+    /// that. A range of one size makes a constant bit rate.
     pub sizes: RangeInclusive<u16>,
-    /// If it pauses now and then; otherwise it sends all the time.
+    /// The pauses of the flow; without them it sends all the time.
     pub pauses: Option<Pauses>,
-    /// When it starts.
+    /// The start of the flow.
     pub start: Instant,
-    /// When it ends, if ever.
+    /// The end of the flow, if it ends.
     pub end: Option<Instant>,
 }
 
-/// A flow that is on and off in turn, for times that are exponentially distributed.
+/// The pauses of a flow that is on and off in turn, for exponentially distributed times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pauses {
     /// Mean time on.
@@ -44,7 +44,7 @@ pub struct Pauses {
 }
 
 impl UdpFlow {
-    /// A flow of constant rate in packets of `size` bytes, from the start of the world on.
+    /// Makes a flow of constant rate in packets of `size` bytes, from the start of the world on.
     pub fn constant(src: SocketAddr, dst: SocketAddr, rate: u64, size: u16) -> Self {
         UdpFlow {
             src,
@@ -57,7 +57,7 @@ impl UdpFlow {
         }
     }
 
-    /// Bytes of headers and stamp: the smallest packet.
+    /// Returns the size of the smallest packet: headers and stamp.
     fn least(&self) -> usize {
         let ip = if self.src.is_ipv4() { 20 } else { 40 };
         ip + udp::HEADER_LEN + STAMP_LEN
@@ -73,7 +73,7 @@ impl UdpFlow {
     }
 }
 
-/// What went through.
+/// A number of packets and of their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UdpTally {
     /// Packets.
@@ -89,23 +89,22 @@ impl UdpTally {
     }
 }
 
-/// A host that sends one UDP flow out of its interface 0, and takes nothing.
+/// A host that sends one UDP flow out of its interface 0, and receives nothing.
 ///
-/// Packets follow each other so that the rate is exact: after each, the time that it takes at that
-/// rate passes.
+/// The rate is exact: after each packet passes the time that the packet takes at that rate.
 #[derive(Debug)]
 pub struct UdpSource {
     flow: UdpFlow,
     next_at: Instant,
-    /// Past `next_at`, in units of (1 / rate) ns; less than the rate.
+    /// The part of the time past `next_at`, in units of (1 / rate) ns; less than the rate.
     fraction: u64,
-    /// When the flow pauses next.
+    /// The time of the next pause.
     pause_at: Option<Instant>,
     sent: UdpTally,
 }
 
 impl UdpSource {
-    /// A source that waits for its start; `rng` draws how long it is first on.
+    /// Makes a source that waits for its start; `rng` draws how long it is first on.
     pub fn new(flow: UdpFlow, mut rng: Rng) -> Self {
         let first = flow.pauses.map(|p| p.on.mul_f64(exponential(&mut rng)));
         UdpSource {
@@ -117,7 +116,7 @@ impl UdpSource {
         }
     }
 
-    /// What was sent so far.
+    /// Returns the packets sent so far.
     pub fn sent(&self) -> UdpTally {
         self.sent
     }
@@ -135,7 +134,7 @@ impl UdpSource {
         self.wait(size);
     }
 
-    /// Lets the time pass that a packet takes.
+    /// Advances to the time of the next packet, after one of `size` bytes.
     fn wait(&mut self, size: usize) {
         let rate = u128::from(self.flow.rate);
         let units = size as u128 * 8 * NANOS_PER_SECOND + u128::from(self.fraction);
@@ -144,7 +143,7 @@ impl UdpSource {
         self.next_at = Instant::from_nanos(self.next_at.as_nanos().saturating_add(nanos));
     }
 
-    /// Pauses if it is time to.
+    /// Pauses if the time has come.
     fn pause(&mut self, rng: &mut Rng) {
         if let (Some(pauses), Some(at)) = (self.flow.pauses, self.pause_at)
             && self.next_at >= at
@@ -173,7 +172,7 @@ impl Node for UdpSource {
     }
 }
 
-/// What a packet says of itself.
+/// The number and time in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     number: u64,
@@ -219,38 +218,38 @@ impl Stamp {
     }
 }
 
-/// What a [`UdpSink`] received of one flow.
+/// The measurements of a [`UdpSink`] for one flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UdpReport {
-    /// Packets, copies included.
+    /// Packets received, copies included.
     pub received: UdpTally,
-    /// Copies of one that had come before, as far as is remembered: of the last 128.
+    /// Copies of an earlier packet; only the last 128 numbers are remembered.
     pub duplicates: u64,
-    /// Those that one sent later had overtaken (RFC 4737 section 3).
+    /// Packets that a packet sent later had overtaken (RFC 4737 section 3).
     pub reordered: u64,
-    /// One more than the highest number seen: packets known to have been sent.
+    /// The number of packets known to have been sent: one more than the highest number seen.
     pub expected: u64,
-    /// One-way delay of the fastest packet.
+    /// The one-way delay of the fastest packet.
     pub delay_min: Duration,
-    /// That of the slowest.
+    /// The one-way delay of the slowest packet.
     pub delay_max: Duration,
-    /// The sum of all.
+    /// The sum of all one-way delays.
     pub delay_sum: Duration,
-    /// Mean change of the delay from packet to packet, smoothed (RFC 3550 section 6.4.1).
+    /// The mean change of the delay from packet to packet, smoothed (RFC 3550 section 6.4.1).
     pub jitter: Duration,
     last_delay: Duration,
-    /// Which of the packets before `expected` came: bit 0 is the last.
+    /// The packets before `expected` that came: bit 0 is the last.
     seen: u128,
 }
 
 impl UdpReport {
-    /// Packets known to have been sent that did not come (yet).
+    /// Returns how many of the packets known to have been sent did not come (yet).
     pub fn lost(&self) -> u64 {
         let unique = self.received.packets - self.duplicates;
         self.expected.saturating_sub(unique)
     }
 
-    /// Mean one-way delay; zero where nothing came.
+    /// Returns the mean one-way delay; zero if no packet came.
     pub fn delay_mean(&self) -> Duration {
         let nanos = self.delay_sum.as_nanos() / u128::from(self.received.packets.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -296,7 +295,7 @@ impl UdpReport {
     }
 }
 
-/// Most flows a sink keeps apart.
+/// Most flows that a sink keeps apart.
 const MAX_FLOWS: usize = 1024;
 
 /// A host that takes the packets of [`UdpSource`]s and measures each flow.
@@ -307,18 +306,18 @@ pub struct UdpSink {
 }
 
 impl UdpSink {
-    /// A sink that has received nothing.
+    /// Makes a sink that has received nothing.
     pub fn new() -> Self {
         UdpSink::default()
     }
 
-    /// What came from `src`.
+    /// Returns the measurements of the flow from `src`.
     pub fn report(&self, src: SocketAddr) -> UdpReport {
         self.flows.get(&src).copied().unwrap_or_default()
     }
 
-    /// Packets that are no such traffic, have a wrong checksum, or belong to more flows than are
-    /// kept apart (1024).
+    /// Returns how many packets are no UDP of a [`UdpSource`], have a wrong checksum, or belong to more
+    /// flows than are kept apart (1024).
     pub fn ignored(&self) -> u64 {
         self.ignored
     }
@@ -363,7 +362,7 @@ mod tests {
         report
     }
 
-    /// No rate is too odd: what is less than a nanosecond is not lost.
+    /// The rate is exact even where a packet takes no whole number of nanoseconds.
     #[test]
     fn the_rate_is_exact_in_the_long_run() {
         let [src, dst] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 9)));
@@ -387,7 +386,7 @@ mod tests {
         assert_eq!(counts(&[0, 3, 1, 1]), (4, 1, 1, 1));
         assert_eq!(counts(&[0, 0, 1, 0]), (2, 0, 2, 0));
         assert_eq!(counts(&[127, 0, 0, 128, 1]), (129, 125, 1, 2));
-        // Too long ago to say.
+        // Packet 0 is too old to be known as a copy.
         assert_eq!(counts(&[0, 128, 0]), (129, 126, 0, 1));
         assert_eq!(
             counts(&[u64::MAX - 1, u64::MAX - 2]),

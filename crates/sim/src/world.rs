@@ -1,4 +1,4 @@
-//! The world: nodes, links, and the order of what happens.
+//! The world: nodes, links, and the order of events.
 
 use core::any::Any;
 use core::time::Duration;
@@ -14,10 +14,10 @@ use crate::tap::{Tap, What};
 
 pub use crate::node::{LinkId, NodeId};
 
-/// Time at which every world starts; not zero, so that "long before the start" is a time too.
+/// The time at which every world starts; not zero, so that "long before the start" is a time too.
 pub const START: Instant = Instant::from_millis(1_000);
 
-/// What happens next.
+/// An event to come. At equal times the sequence number orders events, so runs repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Deliver(LinkId),
@@ -32,7 +32,7 @@ struct Frame {
     sent_at: Instant,
 }
 
-/// Marks congestion where the packet bears it (RFC 3168).
+/// Marks congestion on packets of an ECN-capable transport (RFC 3168), and returns whether it did.
 fn mark(frame: &mut Frame) -> bool {
     ip::Packet::new(&mut frame.packet.bytes).is_ok_and(|mut packet| packet.mark())
 }
@@ -58,14 +58,14 @@ impl Wire {
 struct Slot {
     node: Box<dyn Node>,
     rng: Rng,
-    /// Link that leaves by each interface.
+    /// The link out of each interface.
     ifaces: Vec<LinkId>,
     armed: Option<Instant>,
 }
 
-/// Looks at a world every now and then: see [`World::sample`].
+/// An observer that looks at a world at intervals: see [`World::sample`].
 pub trait Sampler: core::fmt::Debug + Send {
-    /// The time has come. The counters of the links are up to date.
+    /// Takes a sample. The counters of the links are up to date.
     fn sample(&mut self, world: &World);
 }
 
@@ -88,7 +88,7 @@ pub struct World {
     sent: Vec<(u32, Packet)>,
     packets: u64,
     spare: Vec<Vec<u8>>,
-    /// What the node that has its turn reports.
+    /// Violations that the node reports in its turn.
     reported: Vec<Violation>,
     violations: Vec<(NodeId, Violation)>,
     keep_violations: bool,
@@ -105,13 +105,13 @@ impl core::fmt::Debug for World {
     }
 }
 
-/// Component ids: nodes count from here, links from 0, so that neither disturbs the other.
+/// Component ids: nodes count from here, links from 0, so that neither changes the other's random
+/// streams.
 const NODE_STREAM: u64 = 1 << 32;
 /// Most violations kept.
 const MAX_VIOLATIONS: usize = 64;
 
-/// The random streams of node `id` in a world of `seed`: that of the node itself, and that of the
-/// stack in it.
+/// Returns the random streams of node `id` in a world of `seed`: the node's own, and its stack's.
 pub fn node_streams(seed: u64, id: u32) -> (Rng, Rng) {
     let mut own = Rng::for_component(seed, NODE_STREAM + u64::from(id));
     let mut bytes = [0; 32];
@@ -120,7 +120,7 @@ pub fn node_streams(seed: u64, id: u32) -> (Rng, Rng) {
 }
 
 impl World {
-    /// An empty world.
+    /// Makes an empty world.
     pub fn new(seed: u64) -> Self {
         World {
             now: START,
@@ -140,26 +140,28 @@ impl World {
         }
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// The seed; it replays the run.
+    /// Returns the seed, which replays the run.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Makes hosts compute transport checksums and verify them. Otherwise they are as free as
-    /// those of a network card: nobody could tell, as long as nothing corrupts a packet or
-    /// rewrites it. Links that corrupt and nodes that rewrite switch this on by themselves.
-    /// Packets under way when it is switched on have none, and are dropped as corrupted.
+    /// Makes hosts compute transport checksums and verify them.
+    ///
+    /// Without it checksums cost nothing, as with the offload of a network card: no node could tell as
+    /// long as no packet is corrupted or rewritten. Links that corrupt and nodes that rewrite switch this
+    /// on by themselves. Packets under way when it is switched on have no checksum, and are dropped as
+    /// corrupted.
     pub fn use_checksums(&mut self) {
         self.checksums = true;
     }
 
-    /// Adds a node. `build` gets a random stream, say of its stack; that of [`Turn::rng`] is
-    /// another one.
+    /// Adds a node. `build` gets the random stream for its stack, which is not the stream of
+    /// [`Turn::rng`].
     pub fn add<N: Node>(&mut self, build: impl FnOnce(Rng) -> N) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         let (rng, stack_rng) = node_streams(self.seed, id.0);
@@ -192,7 +194,7 @@ impl World {
             self.nodes[from.0 as usize].ifaces.push(id);
             self.checksums |= settings.corrupt > 0.0;
             let mut link = Link::starting_at(self.now, settings);
-            // For their buffers, and for taps.
+            // Dropped packets are kept for their buffers and for taps.
             link.keep_dropped();
             link.mark_by(mark);
             self.wires.push(Wire {
@@ -208,26 +210,26 @@ impl World {
         (LinkId(first), LinkId(first + 1))
     }
 
-    /// The links of a node by interface: the one that leaves by it, and the one that arrives by it.
+    /// Returns the links of a node by interface: the one out of it, and the one into it.
     pub fn interfaces(&self, id: NodeId) -> Vec<(LinkId, LinkId)> {
         let ifaces = self.nodes[id.0 as usize].ifaces.iter();
-        // The two directions were made one after the other.
+        // `connect` makes the two directions one after the other, from an even number on.
         ifaces.map(|out| (*out, LinkId(out.0 ^ 1))).collect()
     }
 
-    /// A node.
+    /// Returns a node.
     ///
     /// # Panics
-    /// If it is not an `N`.
+    /// Panics if the node is not an `N`.
     pub fn node<N: Node>(&self, id: NodeId) -> &N {
         let node: &dyn Any = &*self.nodes[id.0 as usize].node;
         node.downcast_ref().expect("a node of another type")
     }
 
-    /// A node, to give it something to do: it gets a turn at once.
+    /// Calls `f` with a node to give it work, and then gives the node a turn.
     ///
     /// # Panics
-    /// If it is not an `N`.
+    /// Panics if the node is not an `N`.
     pub fn with_node<N: Node, R>(&mut self, id: NodeId, f: impl FnOnce(&mut N, Instant) -> R) -> R {
         let node: &mut dyn Any = &mut *self.nodes[id.0 as usize].node;
         let result = f(
@@ -239,13 +241,13 @@ impl World {
         result
     }
 
-    /// Keeps what the oracles see instead of panicking at the first violation.
+    /// Keeps violations that oracles see instead of panicking at the first one.
     pub fn keep_violations(&mut self) {
         self.keep_violations = true;
     }
 
-    /// What the oracles of the nodes saw, in the order of time; no more than 64. Most often what
-    /// follows the first is its consequence.
+    /// Returns the violations that the nodes' oracles saw, in the order of time, at most 64. Most often
+    /// the later ones follow from the first.
     pub fn violations(&self) -> &[(NodeId, Violation)] {
         &self.violations
     }
@@ -258,24 +260,24 @@ impl World {
         self.arm_link(id);
     }
 
-    /// Lets a link change in the course of the run, whose start is [`START`]; replaces what was
-    /// left of an earlier schedule.
+    /// Sets the changes of a link in the course of the run, which starts at [`START`]; replaces the rest
+    /// of an earlier schedule.
     pub fn schedule(&mut self, id: LinkId, schedule: Schedule) {
         self.checksums |= schedule.changes().any(|c| c.settings.corrupt > 0.0);
         self.wires[id.0 as usize].schedule = schedule;
         self.arm_change(id);
     }
 
-    /// Lets `tap` watch a link, besides those that do so already.
+    /// Lets `tap` watch a link, besides its other taps.
     pub fn tap(&mut self, id: LinkId, tap: Box<dyn Tap>) {
         self.wires[id.0 as usize].taps.push(tap);
     }
 
-    /// Lets `sampler` look at the world now and from now on in steps of `every`, as long as
-    /// something happens in the world: at each time before what happens then.
+    /// Lets `sampler` look at the world now and every `every` from now on, as long as events happen: at
+    /// each time before the events of that time.
     ///
     /// # Panics
-    /// If `every` is zero.
+    /// Panics if `every` is zero.
     pub fn sample(&mut self, every: Duration, sampler: Box<dyn Sampler>) {
         assert!(!every.is_zero(), "samples at no distance");
         self.samplings.push(Sampling {
@@ -285,25 +287,25 @@ impl World {
         });
     }
 
-    /// The links, one for each direction.
+    /// Returns the links, one for each direction.
     pub fn links(&self) -> impl Iterator<Item = LinkId> + use<> {
         (0..self.wires.len() as u32).map(LinkId)
     }
 
-    /// The nodes at which a link begins and ends.
+    /// Returns the nodes at which a link begins and ends.
     pub fn ends(&self, id: LinkId) -> (NodeId, NodeId) {
-        // The two directions were made one after the other.
+        // `connect` makes the two directions one after the other, from an even number on.
         let back = &self.wires[id.0 as usize ^ 1];
         (back.to, self.wires[id.0 as usize].to)
     }
 
-    /// The settings of a link.
+    /// Returns the settings of a link.
     pub fn link_settings(&self, id: LinkId) -> &Settings {
         self.wires[id.0 as usize].link.settings()
     }
 
-    /// What went through a link; the queue is that when the link was last looked at, which
-    /// [`refresh`](Self::refresh) does.
+    /// Returns the counters of a link. Its queue is as of the last event on the link, or of
+    /// [`refresh`](Self::refresh).
     pub fn counters(&self, id: LinkId) -> Counters {
         self.wires[id.0 as usize].link.counters()
     }
@@ -316,8 +318,7 @@ impl World {
         }
     }
 
-    /// Runs until `done`, or until nothing happens any more, or for `limit`. Returns whether
-    /// `done`.
+    /// Runs until `done`, or until no event is left, or for `limit`. Returns whether `done`.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         while !done(self) {
@@ -335,7 +336,7 @@ impl World {
         true
     }
 
-    /// Lets `time` pass.
+    /// Runs for `time`.
     pub fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         self.run(time, |_| false);
@@ -359,7 +360,7 @@ impl World {
         }
     }
 
-    /// Lets the next thing happen.
+    /// Handles the next event.
     fn step(&mut self) {
         let Some(Reverse((at, _, event))) = self.events.pop() else {
             return;
@@ -378,9 +379,10 @@ impl World {
         }
     }
 
-    /// Hands what arrives by a link at `at` to the node at its end.
+    /// Hands the packets that arrive by a link at `at` to the node at its end.
     fn deliver(&mut self, at: Instant, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
+        // An earlier event has replaced this one; the heap keeps superseded entries.
         if wire.armed != Some(at) {
             return;
         }
@@ -404,7 +406,7 @@ impl World {
         self.end_turn(to);
     }
 
-    /// Applies what the schedule of a link has for `at`.
+    /// Applies the changes that a link's schedule has for `at`.
     fn change(&mut self, at: Instant, id: LinkId) {
         self.now = at;
         let elapsed = at.saturating_since(START);
@@ -432,7 +434,7 @@ impl World {
         }
     }
 
-    /// Keeps what the oracles of `id` have seen, or stops the run.
+    /// Keeps the violations that the oracles of `id` saw, or stops the run.
     fn judge(&mut self, id: NodeId) {
         if !self.keep_violations {
             let (seed, first) = (self.seed, &self.reported[0]);
@@ -443,7 +445,7 @@ impl World {
         self.violations.extend(reported.map(|v| (id, v)));
     }
 
-    /// Hands what a node sent to the links.
+    /// Hands the packets that a node sent to the links.
     fn end_turn(&mut self, id: NodeId) {
         let mut sent = core::mem::take(&mut self.sent);
         for (iface, packet) in sent.drain(..) {
@@ -460,6 +462,8 @@ impl World {
         let wire = &mut self.wires[id.0 as usize];
         wire.tell(self.now, id, What::Sent, &packet);
         let len = packet.bytes.len() as u32;
+        // The link reports no copies, so their counter tells; the clone is made only where a copy is
+        // possible.
         let watched = !wire.taps.is_empty() && wire.link.settings().duplicate > 0.0;
         let original = watched.then(|| (packet.clone(), wire.link.counters().duplicated));
         let frame = Frame {
@@ -476,7 +480,7 @@ impl World {
         self.arm_link(id);
     }
 
-    /// Tells of what a link dropped, and takes the buffers back.
+    /// Reports the drops of a link to its taps, and takes the buffers back.
     fn clear_dropped(&mut self, id: LinkId) {
         let wire = &mut self.wires[id.0 as usize];
         while let Some(dropped) = wire.link.poll_dropped() {

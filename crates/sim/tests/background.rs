@@ -1,4 +1,4 @@
-//! Others' traffic on the links of a transfer.
+//! Background traffic on the links of a transfer.
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ fn path(mbit: u64) -> PathSettings {
     })
 }
 
-/// Bytes of IP packets that a link delivered: of TCP and of UDP.
+/// Bytes of IP packets that a link delivered, of TCP and of UDP.
 #[derive(Debug, Default)]
 struct Delivered([u64; 2]);
 
@@ -36,7 +36,7 @@ impl Tap for Delivered {
     }
 }
 
-/// Mbit/s on each path's link that way; and of the transfer, if there is one.
+/// Returns the Mbit/s on each path's link in that direction, and those of the transfer, if there is one.
 fn rates(direction: Direction, others: Background, transfer: bool) -> (Vec<[f64; 2]>, f64) {
     let paths = [path(11), path(10)];
     let config = TransferConfig::new(&paths, 1 << 30, direction);
@@ -59,8 +59,8 @@ fn rates(direction: Direction, others: Background, transfer: bool) -> (Vec<[f64;
     (rates.collect(), mbit(read))
 }
 
-/// 448 kbit/s of payload a generator of TCP, with headers 3 to 4 % more, and 448 of whole packets of
-/// UDP.
+/// A TCP generator sends 448 kbit/s of payload, with headers 3 to 4 % more; the UDP generator sends 448
+/// kbit/s of whole packets.
 #[test]
 fn published_traffic_flows_the_way_of_the_transfer() {
     for direction in [Direction::Down, Direction::Up] {
@@ -73,8 +73,7 @@ fn published_traffic_flows_the_way_of_the_transfer() {
     }
 }
 
-/// The transfer gets the rest of two links of 21 Mbit/s together, and shares with what takes all it
-/// gets.
+/// The transfer gets the rest of two links of 21 Mbit/s together, and shares them with greedy traffic.
 #[test]
 fn a_transfer_shares_its_links() {
     let (links, rest) = rates(Direction::Down, Background::published(SPAN), true);

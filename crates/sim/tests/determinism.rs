@@ -1,4 +1,4 @@
-//! The same seed gives the same run, byte for byte, and what is added beside it changes nothing.
+//! The same seed gives the same run, byte for byte, and additions beside a run do not change it.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -19,7 +19,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const EXTERNAL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const TIME: Duration = Duration::from_secs(8);
 
-/// Everything that happened on links: what, when, and the bytes.
+/// The events on links: kind, time, and bytes.
 #[derive(Debug, Default)]
 struct Log(Vec<u8>);
 
@@ -32,7 +32,7 @@ impl Tap for Log {
     }
 }
 
-/// A link with everything that draws.
+/// Returns a link with all random features.
 fn rough(mbit: u64, delay_ms: u64) -> Settings {
     Settings {
         rate: Rate::bits_per_second(mbit * 1_000_000),
@@ -61,7 +61,7 @@ fn host(world: &mut World, addrs: &[Ipv4Addr], routes: Vec<(IpAddr, u32)>) -> No
     world.add(|rng| Host::new(config, rng))
 }
 
-/// A source and a sink of their own, joined by one link; returns its first direction.
+/// Adds a source and a sink, joined by one link; returns the link's first direction.
 fn cross_traffic(world: &mut World, net: u8) -> LinkId {
     let [src, dst] = [1, 2].map(|n| SocketAddr::new([172, 16, net, n].into(), 9));
     let flow = UdpFlow {
@@ -77,8 +77,8 @@ fn cross_traffic(world: &mut World, net: u8) -> LinkId {
     world.connect(source, sink, rough(2, 5), rough(2, 5)).0
 }
 
-/// A client with two paths to a server, one through middleboxes and one through a router, whose
-/// link changes; and UDP beside it. Returns the world and the links of all that.
+/// Builds a client with two paths to a server, one through middleboxes and one through a router whose
+/// link changes; and UDP traffic beside it. Returns the world and the links of all that.
 fn build(seed: u64) -> (World, Vec<LinkId>) {
     let mut world = World::new(seed);
     let client = host(&mut world, &CLIENT, Vec::new());
@@ -125,7 +125,7 @@ fn build(seed: u64) -> (World, Vec<LinkId>) {
     (world, links)
 }
 
-/// The log of the links of [`build`], with `add` done to the world before it runs.
+/// Returns the log of the links of [`build`]; `add` changes the world before it runs.
 fn log(seed: u64, add: impl FnOnce(&mut World)) -> Vec<u8> {
     let (mut world, links) = build(seed);
     add(&mut world);
@@ -138,7 +138,7 @@ fn log(seed: u64, add: impl FnOnce(&mut World)) -> Vec<u8> {
     log.0
 }
 
-/// Where two logs part, for a message that can be read.
+/// Asserts that two logs are equal; the message names the place where they part.
 fn assert_same(one: &[u8], other: &[u8]) {
     let differs = one.iter().zip(other).position(|(a, b)| a != b);
     assert!(

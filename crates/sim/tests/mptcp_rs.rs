@@ -1,4 +1,4 @@
-//! The crate `mptcp-rs`, another Multipath TCP in user space, as the client of our server, in
+//! The crate `mptcp-rs`, another Multipath TCP in user space, as the client of Braid's server, in
 //! simulated time.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)
 const PATHS: usize = 3;
 const REQUEST: u64 = 500_000;
 const ANSWER: u64 = 3_000_000;
-/// Links and queues are empty and told of everything after so long.
+/// The time after which links and queues are empty and all events are handled.
 const SETTLED: Duration = Duration::from_millis(500);
 
 fn local(path: usize) -> IpAddr {
@@ -28,8 +28,8 @@ fn theirs(now: Instant) -> mptcp_rs::Instant {
     mptcp_rs::Instant::from_nanos(now.as_nanos())
 }
 
-/// A host of one connection that sends [`REQUEST`] bytes, reads to the end, and closes its direction,
-/// then or once its request is out.
+/// A host of one connection that sends [`REQUEST`] bytes, reads to the end, and closes its direction at
+/// the end or once its request is sent.
 struct Client {
     endpoint: Endpoint<ChaCha20Rng>,
     conn: ConnectionHandle,
@@ -87,7 +87,7 @@ impl Client {
             .count()
     }
 
-    /// Reads, checks and writes what there is.
+    /// Reads, checks and writes as much as possible.
     fn transfer(&mut self) {
         let Some(conn) = self.endpoint.connection(self.conn) else {
             return;
@@ -195,7 +195,7 @@ impl Bed {
             client,
             server,
         };
-        // Its SYN is due, and no timer says so.
+        // The client's SYN is due, but the client reports no timer for it.
         bed.with(|_| {});
         bed
     }
@@ -236,7 +236,7 @@ impl Bed {
     }
 }
 
-/// The client ends its subflows together with its direction: the answer comes on all of them too.
+/// The client ends its subflows together with its direction; the answer still comes on all of them.
 // Conforms: 8684-3.3.3-8
 #[test]
 fn a_transfer_by_three_subflows() {
@@ -265,7 +265,7 @@ fn a_transfer_with_loss() {
     }
 }
 
-/// MP_PRIO: what the client makes a backup carries nothing more, until it is one no longer.
+/// MP_PRIO: a subflow that the client makes a backup carries no data until it is regular again.
 #[test]
 fn a_subflow_that_is_demoted() {
     let mut bed = Bed::new(1, 0.0);

@@ -14,12 +14,12 @@ use braid_wire::Instant;
 
 const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const SINK: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Each way.
+/// The one-way delay, in each direction.
 const DELAY: Duration = Duration::from_millis(50);
-/// Longer than any packet without data.
+/// A length above every packet without data.
 const NO_DATA: usize = 60;
 
-/// When packets were sent, or arrived, and how long they were.
+/// The times at which packets were sent or arrived, and their lengths.
 #[derive(Debug, Default)]
 struct Trace {
     sent: Vec<(Instant, usize)>,
@@ -38,7 +38,7 @@ impl Tap for Trace {
 }
 
 impl Trace {
-    /// Times at which data packets were sent.
+    /// Returns the times at which data packets were sent.
     fn data(&self) -> Vec<Instant> {
         let data = self.sent.iter().filter(|(_, len)| *len > NO_DATA);
         data.map(|(at, _)| *at).collect()
@@ -54,7 +54,8 @@ fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
     world.add(|rng| Host::new(config, rng))
 }
 
-/// What a sender with `role` and a reader with `other` send within `span` over a fast link.
+/// Returns the packets that a sender with `role` and a reader with `other` send within `span` over a fast
+/// link.
 fn trace(role: Role, other: Role, span: Duration) -> [Trace; 2] {
     let mut world = World::new(1);
     let (sender, sink) = (host(&mut world, SENDER), host(&mut world, SINK));
@@ -85,7 +86,7 @@ fn the_window_opens_from_2_to_20_packets() {
     let full = there.sent.iter().filter(|(_, len)| *len == 1000).count();
     assert!(full >= data.len() - 1, "{full} of {}", data.len());
 
-    // Packets acknowledged are twice as many every round trip, up to the bound.
+    // The number of acknowledged packets doubles every round trip, up to the bound.
     let rounds: Vec<usize> = (0..8)
         .map(|n| {
             let start = data[0] + 2 * DELAY * n;
@@ -96,7 +97,7 @@ fn the_window_opens_from_2_to_20_packets() {
     assert_eq!(rounds, [2, 4, 8, 16, 20, 20, 20, 20]);
     assert_eq!(data[0], data[1], "the initial window leaves at once");
 
-    // The sink acknowledges every second packet, when it comes.
+    // The sink acknowledges every second packet on arrival.
     let acks: Vec<Instant> = back.sent[1..].iter().map(|(at, _)| *at).collect();
     let arrivals = there.arrived.iter().filter(|(_, len)| *len > NO_DATA);
     let second: Vec<Instant> = arrivals.skip(1).step_by(2).map(|(at, _)| *at).collect();
@@ -106,7 +107,7 @@ fn the_window_opens_from_2_to_20_packets() {
 
 #[test]
 fn a_lone_packet_is_acknowledged_after_100_ms() {
-    // A message of 500 bytes a second.
+    // One message of 500 bytes a second.
     let messages = Bulk {
         stream: 0,
         priority: 0,

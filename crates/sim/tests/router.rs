@@ -1,4 +1,4 @@
-//! Routers: several hosts behind one link, and what they say of packets they cannot forward.
+//! Routers: several hosts behind one link, and reports of packets that cannot be forwarded.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -42,8 +42,8 @@ struct Dumbbell {
 }
 
 impl Dumbbell {
-    /// `adapt` finishes the router that has the clients on its interfaces from 1 on, and the other
-    /// one on interface 0.
+    /// Builds the network. `adapt` finishes both routers: the one with the clients on its interfaces from
+    /// 1 on, and the other one on interface 0.
     fn new(pairs: u8, adapt: impl FnOnce(Router) -> Router) -> Self {
         let mut world = World::new(1);
         let side = |to: fn(u8) -> Ipv4Addr| {
@@ -81,7 +81,7 @@ impl Dumbbell {
         }
     }
 
-    /// Lets all transfers end, and returns how long that took.
+    /// Runs until all transfers end, and returns how long that took.
     fn run(&mut self) -> Duration {
         let start = self.world.now();
         let ended = |world: &World, id: &NodeId| !world.host(*id).finished().is_empty();
@@ -107,7 +107,7 @@ fn hosts_share_the_link_between_two_routers() {
     let alone = Dumbbell::new(1, |router| router).run();
     let mut all = Dumbbell::new(3, |router| router);
     let together = all.run();
-    // 1.6 s of the line each, without headers.
+    // Each transfer takes 1.6 s of the line, without headers.
     assert!(alone < Duration::from_millis(2_500), "{alone:?}");
     assert!(together > Duration::from_millis(4_800), "{together:?}");
     assert!(together < Duration::from_millis(7_000), "{together:?}");
@@ -128,7 +128,7 @@ fn a_smaller_link_behind_a_router_is_found_out() {
     let mut bed = Dumbbell::new(1, |router| router.mtu(0, 1200).reports_from(report));
     bed.run();
     let counters = bed.counters(0);
-    // The first flight is too big; what is sent after the report is not.
+    // The first flight is too big; packets sent after the report are not.
     assert!((1..=40).contains(&counters.too_big), "{counters:?}");
     assert!(counters.forwarded > SIZE / 1160, "{counters:?}");
 }
@@ -145,7 +145,7 @@ fn the_longest_prefix_leads_the_way() {
     assert!(!Prefix::all_like(addr("::")).contains(addr("10.1.2.3")));
 }
 
-/// Opens a connection to where nobody is.
+/// Opens a connection to an address without a host.
 fn knock(world: &mut World, client: NodeId) {
     let nobody = SocketAddr::new(Ipv4Addr::new(10, 9, 9, 9).into(), 80);
     let options = ConnectOptions {

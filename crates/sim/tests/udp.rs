@@ -1,4 +1,4 @@
-//! UDP cross traffic: its rate, what a sink sees of a link, and what it leaves to TCP.
+//! UDP cross traffic: its rate, a sink's view of a link, and the rest for TCP.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -21,7 +21,7 @@ fn flow(rate: u64, size: u16) -> UdpFlow {
     UdpFlow::constant(addr("10.0.0.1:5000"), addr("10.0.0.2:6000"), rate, size)
 }
 
-/// A link of 8 Mbit/s and 10 ms.
+/// Returns a link of 8 Mbit/s and 10 ms.
 fn link() -> Settings {
     Settings {
         rate: Rate::bits_per_second(8_000_000),
@@ -61,12 +61,12 @@ impl Bed {
 
 #[test]
 fn a_constant_rate_is_exact() {
-    // 3 Mbit/s in packets of 1000 bytes: one each 8/3 ms, which nanoseconds do not divide.
+    // 3 Mbit/s in packets of 1000 bytes: one every 8/3 ms, which is no whole number of nanoseconds.
     let mut bed = Bed::new(1, &flow(3_000_000, 1000), link());
     let (sent, report) = bed.run(SECOND * 8);
     assert_eq!(sent.packets, 3_001, "one at the start, and 375 a second");
     assert_eq!(sent.bytes, sent.packets * 1000);
-    // The last four are on the way: 11 ms.
+    // The last four packets are on the way: 11 ms.
     assert_eq!((report.received.packets, report.lost()), (2_996, 0));
     let due = Duration::from_millis(11);
     assert_eq!(
@@ -88,9 +88,10 @@ fn sizes_and_pauses_are_as_asked() {
     let run = |seed| Bed::new(seed, &varying, link()).run(SECOND * 300).0;
     let sent = run(1);
     let mean = sent.bytes as f64 / sent.packets as f64;
-    // 15,000 or so draws of a standard deviation of 289 bytes: 2.4 of the mean.
+    // About 15,000 draws with a standard deviation of 289 bytes: 2.4 for the mean.
     assert!((mean - 700.0).abs() < 10.0, "{mean}");
-    // On for 0.3 of the time; some 300 periods of each kind make a standard deviation of 0.02.
+    // The source is on for 0.3 of the time; some 300 periods of each kind make a standard deviation of
+    // 0.02.
     let rate = sent.bytes as f64 * 8.0 / 300.0 / 2e6;
     assert!((rate - 0.3).abs() < 0.07, "{rate}");
     assert_eq!(run(1), sent);
@@ -127,7 +128,7 @@ fn a_sink_measures_what_the_link_does() {
     assert_eq!(report.duplicates, counters.duplicated.packets);
     assert!(report.reordered > 0 && report.reordered <= counters.detoured.packets);
     assert_eq!(report.delay_min, Duration::from_millis(11));
-    // A detour, behind the copies of those before.
+    // The slowest packet took a detour, behind the copies of earlier ones.
     assert!(report.delay_max >= Duration::from_millis(16));
     assert!(
         report.delay_mean() < Duration::from_millis(12),
@@ -141,7 +142,7 @@ fn more_than_the_link_carries_is_lost_and_the_rest_is_late() {
     let (sent, report) = Bed::new(1, &flow(16_000_000, 1000), link()).run(SECOND * 10);
     let share = report.received.packets as f64 / sent.packets as f64;
     assert!((share - 0.5).abs() < 0.01, "{share}");
-    // 50 packets of 1 ms each ahead of it, one on the line, and itself.
+    // 50 packets of 1 ms each ahead of the packet, one on the line, and the packet itself.
     let full = Duration::from_millis(10 + 50 + 2);
     assert!(report.delay_max <= full && report.delay_max > full - Duration::from_millis(2));
 }
@@ -187,7 +188,7 @@ fn flows_of_both_families_through_a_router_and_a_nat() {
     }
 }
 
-/// A host with plain TCP at `addr`.
+/// Adds a host with plain TCP at `addr`.
 fn host(world: &mut World, addr: IpAddr) -> NodeId {
     let IpAddr::V4(v4) = addr else {
         panic!("an IPv4 address");
@@ -228,7 +229,7 @@ fn tcp_takes_what_udp_leaves() {
     let done = world.run(SECOND * 60, |world| !world.host(asks).finished().is_empty());
     assert!(done);
     let took = world.now().saturating_since(START).as_secs_f64();
-    // Of 8 Mbit/s, UDP has 3; headers take 3.5 % of the rest.
+    // UDP has 3 of the 8 Mbit/s; headers take 3.5 % of the rest.
     let rate = SIZE as f64 * 8.0 / took / 1e6;
     assert!((4.2..4.9).contains(&rate), "{rate} Mbit/s");
     let report = world.node::<UdpSink>(sink).report(addr("10.0.0.1:5000"));

@@ -1,5 +1,5 @@
-//! The one that joins the others: one estimate of when data arrives decides where new data goes and
-//! what is worth sending twice.
+//! The default strategy, which combines the others: one estimate of when data arrives decides where new
+//! data goes and what is worth sending twice.
 
 use std::time::Duration;
 
@@ -19,43 +19,46 @@ use crate::parts::manners;
 use crate::parts::table::PerSubflow;
 use crate::parts::usable::{keeps_waiting, usable};
 
-/// Most subflows that are weighed against each other.
+/// Most subflows that are weighed against each other; a bound, so that a decision does not allocate.
 const MOST: usize = 16;
 
-/// Flows from this size on pay for copies: at most this share of their bytes is sent twice.
+/// The smallest flow that pays for copies, bytes: at most the share `COPIES` of its bytes is sent twice.
 const SHORT: u64 = 256 << 10;
 const COPIES: f64 = 0.08;
-/// Flows from this size on are not copied in advance where less than this share is lost.
+/// The smallest flow, bytes, that is not copied in advance where less than the share `CLEAN` is lost.
 const LONG: u64 = 1 << 20;
 const CLEAN: f64 = 0.001;
 
-/// The probability of loss before anything is known, and how many packets it is worth.
+/// The probability of loss before anything is known, and the number of packets that this prior weighs.
 const PRIOR_LOSS: f64 = 0.005;
 const PRIOR_PACKETS: f64 = 20.0;
-/// Most packets that a record is worth.
+/// Most packets that a path's record weighs, so that new losses soon outweigh old ones.
 const RECORDED_PACKETS: f64 = 200.0;
-/// The probability that a packet is lost whose acknowledgement is overdue.
+/// The probability that a packet was lost if its acknowledgement is overdue.
 const OVERDUE_LOSS: f64 = 0.9;
-/// The time from which on a timeout takes longer than a round trip, roughly.
+/// The time by which a retransmission timeout exceeds a round trip, roughly, seconds: the engine's lower
+/// bound, as in Linux.
 const TIMEOUT: f64 = 0.2;
 
-/// Part of a round trip for which data is not copied where the application may write more.
+/// A copy waits for a `MORE`th of a round trip where the application may write more.
 const MORE: u32 = 8;
 
-/// Packets that stand in a path's queue without harm.
+/// Packets that may stand in a path's queue without harm.
 const SMALL_QUEUE: f64 = 20.0;
-/// Packets expected to be lost by chance in the rest of a flow from which on a window that has grown is
-/// worth more than the losses that this takes.
+/// The expected number of packets lost by chance in the rest of a flow from which on slow start is not
+/// held: a window that has grown is then worth more than the losses that its overshoot takes.
 const BY_CHANCE: f64 = 0.3;
 
-/// New data goes where it arrives first, or waits for faster subflows where these bring all of it
-/// sooner. A copy is sent where it is likely to bring the end of the flow nearer than new data in
-/// its place. A flow of one initial window stays on one subflow, and opens where it ends first by
-/// what is on record.
+/// Sends new data where it arrives first, or waits for faster subflows where these bring all of it
+/// sooner.
+///
+/// A copy is sent where it is likely to bring the end of the flow nearer than new data in its place. A
+/// flow of one initial window stays on one subflow, and opens where, by the paths' records, it ends
+/// first.
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
-    /// Where the important data begins that was sent last.
+    /// The offset in the stream of the important data that was sent last.
     important: Option<u64>,
 }
 
@@ -85,7 +88,7 @@ impl Strategy for Adaptive {
         if size(view.flow_size, view.seen) > view.initial_window {
             return Some(view.now);
         }
-        // It should be over by then: something was lost.
+        // A flow of one initial window should be over by then; one that is not has lost something.
         let first = view.first?;
         Some(first.since + first.rtt * 3 / 2 + attempt::A_LITTLE)
     }
@@ -114,8 +117,9 @@ impl Strategy for Adaptive {
     }
 }
 
-/// What a connection that opens on a path is expected to need until its first data arrives, seconds:
-/// two round trips, and the time to repeat any of the four packets on the way.
+/// Returns the expected time from the SYN until the first data arrives on a path, seconds.
+///
+/// That is two round trips, and the time to repeat any of the four packets on the way.
 fn opening_cost(record: &PathRecord) -> f64 {
     /// Bytes of a packet, roughly.
     const PACKET: f64 = 1_500.0;
@@ -125,9 +129,10 @@ fn opening_cost(record: &PathRecord) -> f64 {
     2.0 * rtt + 4.0 * loss * (rtt + TIMEOUT)
 }
 
-/// Bytes to be sent for the first time. What the flow's size says of more counts only where there is
-/// more than there was room for: it may go the other way. A flow of unknown size is taken to be half
-/// way through.
+/// Returns the number of bytes still to be sent for the first time.
+///
+/// The size of the flow counts only where the application has more than there was room for: the size may
+/// be about the other direction. A flow of unknown size is taken to be half finished.
 fn remaining(view: &SendView<'_>) -> u64 {
     let known = view.flow_size.bytes().filter(|size| *size > view.sent);
     let size = match view.writer {
@@ -142,19 +147,19 @@ fn remaining(view: &SendView<'_>) -> u64 {
 struct Weighed<'a> {
     subflow: &'a SubflowView,
     estimate: Estimate,
-    /// It takes data now, and need not stand back for others.
+    /// The subflow takes data now, and need not stand back for others.
     ready: bool,
 }
 
-/// All that a decision is made from.
+/// The input of one decision.
 #[derive(Debug)]
 struct Scales<'a> {
     view: &'a SendView<'a>,
     records: &'a PerSubflow<Option<PathRecord>>,
     subflows: ArrayVec<Weighed<'a>, MOST>,
-    /// How urgent the data is that is next.
+    /// The urgency of the data that is sent next.
     next: Option<Urgency>,
-    /// Important data is on its way.
+    /// Important data is in flight.
     important: bool,
     /// Bytes to be sent for the first time.
     remaining: f64,
@@ -197,12 +202,12 @@ impl<'a> Scales<'a> {
         self.subflows.iter().map(|w| of(&w.estimate)).sum()
     }
 
-    /// Bytes a second that all subflows carry together.
+    /// Returns the rate of all subflows together, bytes/s.
     fn speed(&self) -> f64 {
         self.sum(Estimate::speed).max(1.0)
     }
 
-    /// When all will have arrived, if nothing is lost.
+    /// Returns the time until everything has arrived if nothing is lost, seconds from now.
     fn end(&self) -> f64 {
         let evenly = (self.remaining + self.sum(Estimate::under_way)) / self.speed();
         let drained = self.subflows.iter().map(|w| w.estimate.drained());
@@ -214,6 +219,7 @@ impl<'a> Scales<'a> {
         let wait = || Decision::Wait {
             until: earlier(again::late_at(view), self.next_copy_at()),
         };
+        // Late data holds up everything behind it, so a copy that overtakes it goes before new data.
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
         }
@@ -232,8 +238,8 @@ impl<'a> Scales<'a> {
         self.new_data().or_else(again).unwrap_or_else(wait)
     }
 
-    /// New data where it arrives first of all that have room; none where those that have no room now
-    /// bring it sooner.
+    /// Returns new data for the subflow with room on which it arrives first; none where subflows without
+    /// room deliver it sooner.
     fn new_data(&self) -> Option<Decision> {
         let arrival = |w: &Weighed<'_>| {
             let segment = f64::from(w.subflow.mss).min(self.remaining);
@@ -251,12 +257,13 @@ impl<'a> Scales<'a> {
         let others = others.filter(|w| w.subflow.id != best.subflow.id);
         let within = |w: &Weighed<'_>| w.estimate.delivered_within(arrival);
         let elsewhere: f64 = others.clone().map(within).sum();
-        // What arrives late keeps the peer's window shut for all behind it, so that window is all there
-        // is to divide until then.
+        // Data that arrives late keeps the peer's window shut for all data behind it, so only that window
+        // can be divided until then.
         let left = self.remaining.min(self.view.peer_window as f64);
-        // Those that are ready are no sooner: they must not wait for each other. And with nothing
-        // under way nothing would end a wait.
+        // Only subflows without room count: ready ones are no sooner, and must not wait for each other.
+        // With nothing in flight no event would end a wait.
         let later: f64 = others.filter(|w| !w.ready).map(within).sum();
+        // One byte absorbs the rounding of the estimates.
         if later > left + 1.0 && self.view.outstanding > 0 {
             return None;
         }
@@ -268,14 +275,15 @@ impl<'a> Scales<'a> {
         })
     }
 
-    /// Whether more would only stand in the path's queue, or be lost there. What is held back goes
-    /// where there is room first, and the path stays busy meanwhile.
+    /// Returns whether more data would only stand in the path's queue, or be lost there.
     ///
-    /// Late in a flow a loss would delay its end. Before, slow start is held: it puts twice as much on
-    /// the path as that takes before the first loss tells, and after so many the path runs dry. Where
-    /// something will be lost by chance, though, a window that has grown is worth more; and a queue
-    /// that is longer than what this subflow has put there is that of others, against whom only
-    /// congestion control can hold its own.
+    /// Data held back goes where there is room first, and the path stays busy meanwhile.
+    ///
+    /// Late in a flow a loss would delay its end. Before that, slow start is held: it puts twice the
+    /// path's capacity on the path before the first loss tells, and the path runs dry after so many
+    /// losses. There are two exceptions. Where losses by chance are expected, a window that has grown is
+    /// worth more. And a queue that is longer than this subflow's own share belongs to other traffic,
+    /// against which only congestion control can hold its own.
     fn is_overshooting(&self, w: &Weighed<'_>) -> bool {
         let Estimate { rtt, rate, .. } = w.estimate;
         let surplus = w.estimate.surplus();
@@ -297,12 +305,15 @@ impl<'a> Scales<'a> {
         slow_start && lost_by_chance < BY_CHANCE && queued < 2.0 * surplus
     }
 
-    /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed, by what
-    /// later packets tell or by a probe where there are none, and it has been sent again. That may be
-    /// lost as well, and then a timeout is next.
+    /// Returns when data that `w` sent `age` seconds ago arrives if it was lost, seconds from now.
+    ///
+    /// The loss is noticed by the acknowledgements of later packets, or by a probe where there are none;
+    /// then the data is sent again. The repetition may be lost as well, and then a timeout follows.
     fn recovered(&self, w: &Weighed<'_>, age: f64, loss: f64) -> f64 {
         let Estimate { rtt, one_way, .. } = w.estimate;
         let timeout = w.subflow.rto.as_secs_f64();
+        // RACK marks a loss a quarter of a round trip after later data arrived; a tail loss probe leaves
+        // after two round trips (RFC 8985 sections 6.2 and 7.2).
         let noticed = if self.remaining > 0.0 {
             1.25 * rtt
         } else {
@@ -315,8 +326,10 @@ impl<'a> Scales<'a> {
         wait.max(0.0) + one_way
     }
 
-    /// From when on a copy of `data` may be sent. Where the application may write more, that has a
-    /// better use for the room: most often it follows at once.
+    /// Returns the time from which on a copy of `data` may be sent.
+    ///
+    /// Where the application may write more, its data has a better use for the room, and most often
+    /// follows at once.
     fn copied_from(&self, data: &InFlight) -> Instant {
         let wait = match self.view.writer {
             Writer::Done => Duration::ZERO,
@@ -327,14 +340,14 @@ impl<'a> Scales<'a> {
         data.sent_at + wait
     }
 
-    /// Whether a long flow of important messages keeps its room for the next one: there is no end to
-    /// bring nearer.
+    /// Returns whether a long flow of important messages keeps its room for the next message. That flow
+    /// has no end that a copy could bring nearer.
     fn keeps_room(&self) -> bool {
         let view = self.view;
         self.important && view.writer != Writer::Done && size(view.flow_size, view.sent) >= SHORT
     }
 
-    /// When data will be old enough for a copy, if none is now.
+    /// Returns when the next data in flight becomes old enough for a copy.
     fn next_copy_at(&self) -> Option<Instant> {
         if self.keeps_room() {
             return None;
@@ -350,8 +363,9 @@ impl<'a> Scales<'a> {
         subflows.find(|w| w.subflow.id == data.carrier)
     }
 
-    /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
-    /// only where there is room that new data has no use for.
+    /// Returns the copy that is expected to bring the end of the flow nearest, if any does.
+    ///
+    /// Called only where there is room that new data has no use for.
     fn copy(&self) -> Option<Decision> {
         if self.keeps_room() {
             return None;
@@ -372,8 +386,8 @@ impl<'a> Scales<'a> {
         pays.then(|| Decision::copy_on(on.subflow.id, data))
     }
 
-    /// Whether a copy of what is late, as decided, arrives long before what was sent first could: the
-    /// path has fallen behind, and what that costs is no matter.
+    /// Returns whether the copy that `late` sends arrives in less than half the time that the original
+    /// needs. The path has then fallen behind, and the cost of the copy does not matter.
     fn overtakes(&self, late: &Decision) -> bool {
         let Decision::Send {
             subflow,
@@ -387,14 +401,14 @@ impl<'a> Scales<'a> {
         let arrival = of(*subflow).map_or(f64::INFINITY, |on| {
             on.estimate.arrival((data.end - data.start) as f64)
         });
-        // One that is left out, or whose rate is not known any more, is beyond all estimates.
+        // A subflow that is left out, or has lost its rate, is beyond all estimates.
         let holder = of(data.carrier).filter(|holder| holder.subflow.peak_rate > 0);
         let original = holder.map_or(f64::INFINITY, |holder| holder.estimate.drained());
         2.0 * arrival < original
     }
 
-    /// By how much a copy of `data` on `on` is expected to bring the end of the flow nearer, which is
-    /// at `end` without losses, seconds.
+    /// Returns by how many seconds a copy of `data` on `on` is expected to bring the end of the flow
+    /// nearer. `end` is the end without losses, seconds from now.
     fn gain(&self, on: &Weighed<'_>, data: &InFlight, end: f64) -> Option<f64> {
         let holder = self.holder(data)?;
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
@@ -410,12 +424,13 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     a.into_iter().chain(b).min()
 }
 
+/// Returns whether a copy of `data` keeps within the flow's budget for copies.
 fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     let size = size(view.flow_size, view.sent + view.unsent);
     if size < SHORT {
         return true;
     }
-    // Of what is only predicted most may never come.
+    // A predicted size is uncertain: most of the bytes may never come.
     let bytes = match view.flow_size {
         FlowSize::Declared(_) | FlowSize::Read(_) => size,
         _ => view.sent + view.unsent,
@@ -427,7 +442,7 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     size < LONG || loses_much(view)
 }
 
-/// Whether the paths lose so much by themselves that copies are worth their price to long flows.
+/// Returns whether non-congestive losses are so frequent that copies are worth their price to long flows.
 fn loses_much(view: &SendView<'_>) -> bool {
     let all = || view.subflows.iter();
     let strayed: u64 = all().map(|s| s.strayed).sum();
@@ -435,7 +450,7 @@ fn loses_much(view: &SendView<'_>) -> bool {
     strayed as f64 > CLEAN * sent as f64
 }
 
-/// The probability that a packet is lost on `subflow`, by what was lost while the queue was short.
+/// Returns the probability that a packet is lost on `subflow`, by its non-congestive losses.
 fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 {
     let record = records.get(subflow.id).and_then(Option::as_ref);
     let packet = f64::from(subflow.mss);
@@ -447,6 +462,6 @@ fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 
         lost += record.bytes_lost as f64 * counted / all;
         sent += counted;
     }
-    // What was sent again and lost again counts with what was lost, but not with what was sent.
+    // Bytes that were repeated and lost again count as lost, but only once as sent.
     ((lost + subflow.strayed as f64) / (sent + subflow.sent as f64)).min(1.0)
 }

@@ -1,4 +1,4 @@
-//! Waits for the fast subflow where the slow one would block the window.
+//! BLEST: waits for the fast subflow where the slow one would block the window.
 
 use std::time::Duration;
 
@@ -10,17 +10,19 @@ use crate::parts::again;
 use crate::parts::table::PerSubflow;
 use crate::parts::usable::{by_rtt, moving};
 
-/// Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous Networks" (IFIP
-/// Networking 2016). Where `minrtt` would take a slower subflow than the fastest, it estimates what
-/// the fastest could send while a segment is under way on the slower one, and waits if the peer's
-/// window has no place for both. Of data in flight only what is lost with its path is copied.
+/// The BLEST scheduler (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for
+/// Heterogeneous Networks", IFIP Networking 2016).
+///
+/// Where `minrtt` would take a slower subflow than the fastest, BLEST estimates what the fastest could
+/// send while a segment is in flight on the slower one, and waits if the peer's window has no place for
+/// both. Of the data in flight only what is lost with its path is copied.
 #[derive(Debug, Clone)]
 pub struct Blest {
-    /// Corrects the estimate.
+    /// The factor that corrects the estimate.
     lambda: f64,
-    /// When it was first or last looked at whether that is right.
+    /// The time of the last correction, or of the first decision before any.
     corrected_at: Option<Instant>,
-    /// The window was used up since.
+    /// The window was used up since then.
     blocked: bool,
     seen: PerSubflow<Seen>,
 }
@@ -35,6 +37,8 @@ struct Seen {
 impl Default for Blest {
     fn default() -> Self {
         Blest {
+            // The defaults of the authors' kernel module (mptcp_blest.c), as are the steps and bounds in
+            // `correct`.
             lambda: 1.2,
             corrected_at: None,
             blocked: false,
@@ -69,7 +73,7 @@ impl Blest {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // One that has room and was passed over is not waited for.
+        // A subflow that has room and was passed over is not waited for.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let blocks = slow.is_some_and(|slow| {
             self.correct(view.now, slow);
@@ -78,8 +82,8 @@ impl Blest {
         (!blocks).then_some(decision)
     }
 
-    /// Once in each of the lowest round trips of `slow`: more where the window was used up, less
-    /// where it was not.
+    /// Corrects lambda at most once in each lowest round trip of `slow`: upwards if the window was used
+    /// up, else downwards.
     fn correct(&mut self, now: Instant, slow: &SubflowView) {
         let last = *self.corrected_at.get_or_insert(now);
         if now < last + self.seen.of(slow.id).least || now == last {
@@ -97,7 +101,7 @@ impl Blest {
         let seen = *self.seen.of(fast.id);
         let mean_rtt = (seen.least + seen.most).as_secs_f64() / 2.0;
         let rounds = (lingers(slow, *self.seen.of(slow.id)) / mean_rtt).floor() + 1.0;
-        // Before the first sample of either.
+        // There is no mean round trip before the first sample of either.
         let rounds = if rounds.is_finite() { rounds } else { 1.0 };
         let cwnd = fast.cwnd as f64 / f64::from(fast.mss);
         let segments = match fast.cwnd < fast.ssthresh {
@@ -111,8 +115,9 @@ impl Blest {
     }
 }
 
-/// How long a segment sent now on `slow` is under way, seconds: the fuller its window, the closer to
-/// the highest round-trip time it had.
+/// Returns how long a segment sent now on `slow` is in flight, seconds.
+///
+/// The fuller the subflow's window, the closer the estimate is to its highest round-trip time.
 fn lingers(slow: &SubflowView, seen: Seen) -> f64 {
     let filled = (slow.in_flight + u64::from(slow.mss)) as f64 / slow.cwnd.max(1) as f64;
     let [least, most] = [seen.least, seen.most].map(|rtt| rtt.as_secs_f64());

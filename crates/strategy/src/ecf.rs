@@ -1,4 +1,4 @@
-//! Waits for the fast subflow where that completes earlier.
+//! ECF: waits for the fast subflow where that completes earlier.
 
 use braid_engine::strategy::{Decision, SendView, Strategy, SubflowView};
 use braid_wire::Rng;
@@ -7,10 +7,11 @@ use crate::minrtt;
 use crate::parts::again;
 use crate::parts::usable::{by_rtt, moving};
 
-/// Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths" (CoNEXT 2017), earliest
-/// completion first. Where `minrtt` would take a slower subflow than the fastest, it waits if what
-/// is unsent would be through earlier on the fastest alone. Of data in flight only what is lost with
-/// its path is copied.
+/// The ECF scheduler, earliest completion first (Lim et al., "ECF: An MPTCP Path Scheduler to Manage
+/// Heterogeneous Paths", CoNEXT 2017).
+///
+/// Where `minrtt` would take a slower subflow than the fastest, ECF waits if the fastest alone would send
+/// all unsent data earlier. Of the data in flight only what is lost with its path is copied.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ecf {
     /// The last choice was to wait, which makes it easier to go on waiting.
@@ -35,16 +36,16 @@ impl Ecf {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        // One that has room and was passed over is not waited for.
+        // A subflow that has room and was passed over is not waited for.
         let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let waits = slow.is_some_and(|slow| self.waits(view.unsent, fast, slow));
         (!waits).then_some(decision)
     }
 
     fn waits(&mut self, unsent: u64, fast: &SubflowView, slow: &SubflowView) -> bool {
-        /// The hysteresis called beta.
+        /// The hysteresis called beta; its value is the one of the authors' kernel module (mptcp_ecf.c).
         const BETA: f64 = 0.25;
-        // Round trips that `subflow` takes for all that is unsent, one at least.
+        // Round trips that `subflow` needs for all unsent data, at least one.
         let rounds = |subflow: &SubflowView| {
             let cwnd = subflow.cwnd.max(1);
             unsent.max(cwnd) as f64 / cwnd as f64
@@ -52,6 +53,8 @@ impl Ecf {
         let [fast_rtt, slow_rtt] = [fast, slow].map(|s| s.srtt.as_secs_f64());
         let delta = fast.rttvar.max(slow.rttvar).as_secs_f64();
         let bonus = if self.waiting { 1.0 + BETA } else { 1.0 };
+        // The two inequalities of the paper: the fast subflow alone finishes within a round trip of the
+        // slow one, and the slow one needs longer than the wait for the fast one.
         if (1.0 + rounds(fast)) * fast_rtt >= bonus * (slow_rtt + delta) {
             self.waiting = false;
             return false;

@@ -1,4 +1,4 @@
-//! By the size of the flow: few paths for the tiny, copies for the short, all rate for the large.
+//! FSA: few paths for tiny flows, copies for short ones, the rate of all paths for large ones.
 
 use braid_engine::strategy::{
     Decision, FlowSize, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
@@ -13,23 +13,26 @@ use crate::parts::rank::by_base_rtt;
 use crate::parts::table::PerSubflow;
 use crate::parts::usable::{moving, usable};
 
-/// Xing et al., "MPTCP Meets Big Data" (IEEE Network 34(4), 2020). The subflow of lowest round-trip
-/// time, with room or without, always gets new data. On the others a packet of a mouse is a copy
-/// with the probability alpha, an elephant's is always new, and a mosquito uses no other.
+/// The FSA scheduler (Xing et al., "MPTCP Meets Big Data", IEEE Network 34(4), 2020).
+///
+/// The subflow of lowest round-trip time always gets new data, with room or without. On the other
+/// subflows a mouse's packet is a copy with the probability alpha, an elephant's is always new, and a
+/// mosquito uses none of the others.
 #[derive(Debug, Clone, Default)]
 pub struct Fsa {
     limits: Limits,
     runs: PerSubflow<Run>,
 }
 
-/// Packets of the same kind that follow each other on a subflow, drawn at once: their number is
-/// what single draws with `alpha` would give.
+/// Packets of the same kind that follow each other on a subflow, drawn at once.
+///
+/// Their number has the distribution that single draws with `alpha` would give.
 #[derive(Debug, Clone, Copy, Default)]
 struct Run {
     alpha: f64,
-    /// They are copies.
+    /// The packets of this run are copies.
     copies: bool,
-    /// The end, by bytes sent on the subflow.
+    /// The end of the run, by bytes sent on the subflow.
     end: u64,
 }
 
@@ -38,8 +41,8 @@ impl Strategy for Fsa {
         "fsa"
     }
 
-    /// On the path of the lowest round-trip time on record, or as stock MPTCP. A mosquito of which
-    /// the application is sure is regular TCP.
+    /// Opens on the path of the lowest recorded round-trip time, or as stock MPTCP where there is no
+    /// record. A mosquito whose size the application declared uses regular TCP.
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         let stock = first_in_order(view)?;
         let path = match view.unanswered {
@@ -69,8 +72,11 @@ impl Strategy for Fsa {
     }
 }
 
-/// The path of lowest round-trip time on record; a backup one only where no other has a record. The
-/// time is that without queues, which went with the connections that made them.
+/// Returns the path of the lowest recorded round-trip time; a backup path only where no other has a
+/// record.
+///
+/// The round-trip time without queues counts, because the queues went with the connections that made
+/// them.
 fn fastest_on_record(paths: &[PathView]) -> Option<PathId> {
     let known = paths.iter().filter_map(|path| Some((path, path.record?)));
     let fastest = known.min_by_key(|(path, record)| (path.backup, record.base_rtt))?;
@@ -101,8 +107,9 @@ impl Fsa {
         }
     }
 
-    /// What a mouse sends on a subflow that is not the best: what was drawn, or the other where
-    /// there is none of that; nothing once all has been sent and there is nothing to copy.
+    /// Returns what a mouse sends on a subflow that is not the best: the drawn kind, or the other kind
+    /// where the drawn one has nothing to send. Returns `None` once all has been sent and nothing can be
+    /// copied.
     fn beside_the_best(
         &mut self,
         view: &SendView<'_>,
@@ -117,7 +124,7 @@ impl Fsa {
         } else if run.end <= subflow.sent {
             *run = Run::draw(alpha, !run.copies, subflow, rng);
         }
-        // Less than a segment would wait for more.
+        // A decision for less than a segment would wait for more data.
         let mss = u64::from(subflow.mss);
         let left = (run.end - subflow.sent).max(mss);
         let copy = subflow.copies.any.map(|data| Payload::Copy {
@@ -127,7 +134,7 @@ impl Fsa {
         let new = view.may_send_new.then_some(Payload::New);
         let (data, max_bytes) = match (run.copies, copy) {
             (true, Some(copy)) => (copy, left),
-            // One at a time: a copy may be possible for the next.
+            // New data fills in one segment at a time: a copy may be possible for the next.
             (true, None) => (new?, mss),
             (false, _) if view.unsent > 0 => (new?, left),
             (false, copy) => (copy?, left),
@@ -141,8 +148,10 @@ impl Fsa {
 }
 
 impl Run {
-    /// A run that begins with what `subflow` sends next. Its length has the geometric distribution:
-    /// each further packet is of the same kind with the probability of that kind.
+    /// Draws a run that begins with the next packet of `subflow`.
+    ///
+    /// Its length has the geometric distribution: each further packet is of the same kind with the
+    /// probability of that kind.
     fn draw(alpha: f64, copies: bool, subflow: &SubflowView, rng: &mut Rng) -> Run {
         let same = if copies { alpha } else { 1.0 - alpha };
         // `1 - unit` is never 0; a float too large or infinite becomes the largest integer.

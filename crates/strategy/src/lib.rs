@@ -1,9 +1,9 @@
 //! Strategies: where a connection opens and joins, which subflow carries what, what is sent twice.
 //!
-//! Nothing here keeps protocol state or does I/O; a decision is a function of the view the engine
-//! hands in (see [`braid_engine::strategy`]) and can be tested with literals. A strategy is one
-//! file and one row in the table ([`Waiting`] and [`Pinned`] have none: the box uses them itself); what
-//! several have in common is in [`parts`].
+//! Nothing here keeps protocol state or does I/O; a decision is a function of the view that the engine
+//! hands in (see [`braid_engine::strategy`]) and can be tested with literals. A strategy is one file and
+//! one row in the table ([`Waiting`] and [`Pinned`] have no row: the box uses them itself); [`parts`] has
+//! what several strategies share.
 #![forbid(unsafe_code)]
 
 mod adaptive;
@@ -44,7 +44,7 @@ use settings::Settings;
 /// The strategy of a connection whose user did not choose.
 pub const DEFAULT: &str = "adaptive";
 
-/// Reads a strategy's settings and makes what makes it.
+/// Reads a strategy's settings and returns its factory.
 type Read = fn(&mut Settings<'_>) -> Result<StrategyFactory, StrategyError>;
 
 /// Every strategy by its name.
@@ -65,29 +65,31 @@ const TABLE: &[(&str, Read)] = &[
     ("adaptive", |_| Ok(copies_of(Adaptive::default()))),
 ];
 
-/// Those that `po` may build on.
+/// The strategies that `po` may build on.
 const BASELINES: [&str; 6] = ["minrtt", "roundrobin", "redundant", "blest", "ecf", "linux"];
 
-/// The names of all strategies, without settings.
+/// Returns the names of all strategies, without settings.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|(name, _)| *name)
 }
 
-/// A strategy by its name and settings, such as `maps:single`.
+/// Makes a strategy by its name and settings, such as `maps:single`.
 ///
 /// # Errors
 ///
-/// There is none of that name, or it has no such settings.
+/// Fails if no strategy has this name, or the strategy has no such settings.
 pub fn by_name(name: &str) -> Result<Box<dyn Strategy>, StrategyError> {
     Ok(factory(name)?())
 }
 
-/// Makes as many as wanted of the strategy that `name` stands for: its name and, after a colon, its
-/// settings with commas between them, such as `maps:plr=measured,eps=0.25`.
+/// Returns the factory of the strategy that `name` stands for.
+///
+/// `name` is a strategy's name and, after a colon, its settings with commas between them, such as
+/// `maps:plr=measured,eps=0.25`.
 ///
 /// # Errors
 ///
-/// There is none of that name, or it has no such settings.
+/// Fails if no strategy has this name, or the strategy has no such settings.
 pub fn factory(name: &str) -> Result<StrategyFactory, StrategyError> {
     let bare = name.split_once(':').map_or(name, |(bare, _)| bare);
     let Some((_, read)) = TABLE.iter().find(|(known, _)| *known == bare) else {
@@ -102,8 +104,9 @@ pub fn factory(name: &str) -> Result<StrategyFactory, StrategyError> {
     Ok(factory)
 }
 
-/// Divides a list of names with commas between them, of which some may come with settings: what
-/// follows a setting and is no name is one more setting.
+/// Divides a list of names with commas between them, some of which may have settings.
+///
+/// A part that follows a setting and is no strategy's name is one more setting.
 pub fn split_list(list: &str) -> Vec<String> {
     let mut divided: Vec<String> = Vec::new();
     for part in list.split(',') {
@@ -119,7 +122,7 @@ pub fn split_list(list: &str) -> Vec<String> {
     divided
 }
 
-/// Makes copies of `strategy`, which has not decided anything yet.
+/// Returns a factory that clones `strategy`, which has not decided anything yet.
 fn copies_of(strategy: impl Strategy + Clone + 'static) -> StrategyFactory {
     Box::new(move || Box::new(strategy.clone()))
 }

@@ -7,17 +7,19 @@ use braid_wire::Rng;
 use crate::parts::again;
 use crate::parts::usable::{moving, usable};
 
-/// Most bytes that stay on a subflow once it is chosen.
+/// Most bytes that stay on a subflow once it is chosen: `MPTCP_SEND_BURST_SIZE` of the kernel, but for
+/// headers.
 const BURST: u64 = 64 << 10;
 
-/// The default of Linux since 5.7 (`net/mptcp/protocol.c`): the subflow that would be first to have
-/// sent what it holds, by its pacing rate. Where that one is full nothing goes elsewhere, and bursts
-/// of 64 kB stay together as far as the window goes. The kernel lets a subflow hold more than its
-/// window; here the rest waits in the connection's send queue. Only what is lost with its path is
-/// sent again.
+/// The default scheduler of Linux since 5.7 (`net/mptcp/protocol.c`).
+///
+/// It takes the subflow that would be the first to have sent what it holds, by its pacing rate. Where
+/// that subflow is full nothing goes elsewhere, and bursts of 64 kB stay together as far as the window
+/// goes. The kernel lets a subflow hold more than its window; here the rest waits in the connection's
+/// send queue. Only data that is lost with its path is sent again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Linux {
-    /// Where the burst under way goes, and where in the stream it ends.
+    /// The subflow of the current burst, and the burst's end as an offset in the stream.
     burst: Option<(SubflowId, u64)>,
 }
 
@@ -50,14 +52,14 @@ impl Linux {
         Some(Decision::Send {
             subflow: subflow.id,
             data: Payload::New,
-            // Less than a segment would wait for more.
+            // A decision for less than a segment would wait for more data.
             max_bytes: subflow.mss.max((end - view.sent) as u32),
         })
     }
 }
 
-/// How long a subflow takes to send what it holds, in units of 2^-32 s, as the kernel has it; one
-/// that has no rate yet holds it for ever.
+/// Returns how long a subflow takes to send what it holds, in the kernel's unit of 2^-32 s. A subflow
+/// that holds data and has no rate yet never finishes.
 fn linger(subflow: &SubflowView) -> u64 {
     match subflow.queued {
         0 => 0,

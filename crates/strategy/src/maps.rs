@@ -1,4 +1,4 @@
-//! By the quality of paths: round-trip time and loss together.
+//! MAPS: ranks paths by their quality, round-trip time and loss together.
 
 use std::time::Duration;
 
@@ -15,32 +15,33 @@ use crate::parts::table::PerSubflow;
 use crate::parts::usable::{moving, usable};
 use crate::settings::{Settings, StrategyError};
 
-/// In one of so many round trips of a path without new data it is measured: soon on one that is fast
-/// again, and at most a quarter of its window.
+/// Round trips between two measurements of a path without new data. Four, so that a path that is fast
+/// again is noticed soon, and measuring takes at most a quarter of the path's window.
 const PROBE_ROUNDS: u32 = 4;
 /// Most segments of one such measurement.
 const PROBE_SEGMENTS: u64 = 10;
 
-/// Zeng et al., "Multi-attribute Aware Path Selection Approach for Efficient MPTCP-based Data
-/// Delivery" (JISIS 7(1), 2017). New data goes on the subflow of the lowest score, and while that one
-/// is full on the next.
+/// The MAPS scheduler (Zeng et al., "Multi-attribute Aware Path Selection Approach for Efficient
+/// MPTCP-based Data Delivery", JISIS 7(1), 2017).
+///
+/// New data goes on the subflow of the lowest score, and on the next one while that is full.
 #[derive(Debug, Clone)]
 pub struct Maps {
     measured: bool,
     single: bool,
-    /// Weight of a new sample in the smoothed round-trip time.
+    /// The weight of a new sample in the smoothed round-trip time.
     eps: f64,
     weights: Weights,
     paths: PerSubflow<Known>,
     highest: Highest,
 }
 
-/// What is known of a subflow.
+/// The state of a subflow.
 #[derive(Debug, Clone, Default)]
 struct Known {
     /// The round-trip time is 0 before the first sample.
     attributes: Attributes,
-    /// There is a sample that is not in the smoothed round-trip time yet.
+    /// There is a sample that the smoothed round-trip time does not have yet.
     fresh: bool,
     loss: MeasuredLoss,
     score: f64,
@@ -50,9 +51,9 @@ struct Known {
 /// A measurement of a path that carries no new data.
 #[derive(Debug, Clone, Copy, Default)]
 struct Probe {
-    /// When the next is due.
+    /// The time of the next measurement.
     next_at: Instant,
-    /// The end of the one under way, by bytes sent on the subflow.
+    /// The end of the measurement in progress, by bytes sent on the subflow.
     end: u64,
 }
 
@@ -78,8 +79,8 @@ impl Strategy for Maps {
         "maps"
     }
 
-    /// The paper begins with paths that are open: a path that loses the first SYN must not cost a
-    /// second while the other works.
+    /// Returns how long to wait for the first SYN. The paper starts with paths that are open; here a path
+    /// that loses the first SYN must not cost a second while the other works.
     fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         attempt::patience(view, path)
     }
@@ -106,7 +107,7 @@ impl Strategy for Maps {
 }
 
 impl Maps {
-    /// Takes in what has been measured and scores the active paths.
+    /// Takes in new measurements and scores the active paths.
     fn judge(&mut self, view: &SendView<'_>) {
         for subflow in usable(view) {
             let known = self.paths.of(subflow.id);
@@ -129,7 +130,7 @@ impl Maps {
         }
     }
 
-    /// Lower scores first; as they are not negative, they are ordered as their bits are.
+    /// Ranks lower scores first. Scores are not negative, so their bits have the same order.
     fn order(&self, subflow: &SubflowView) -> u64 {
         let known = self.paths.get(subflow.id);
         known.map_or(u64::MAX, |known| known.score.to_bits())
@@ -143,9 +144,11 @@ impl Maps {
         (best.ready && view.may_send_new).then(|| Decision::new_on(best.id))
     }
 
+    /// Returns a copy that measures a path without new data.
+    ///
     /// With one path at a time the others would never be measured again. Now and then they carry a
-    /// windowful of copies: a single packet would tell the round-trip time, but the window, from
-    /// which the loss is modelled, only grows where it is used.
+    /// windowful of copies: a single packet would show the round-trip time, but the window, from which
+    /// the loss is modelled, grows only where it is used.
     fn probe(&mut self, view: &SendView<'_>) -> Option<Decision> {
         if !self.single {
             return None;

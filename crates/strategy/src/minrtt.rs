@@ -19,6 +19,8 @@ impl Strategy for MinRtt {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
+        // The peer waits for lost and late data, so that goes first. The other copies only save time, so
+        // new data has a better use for the room.
         again::lost(view)
             .or_else(|| again::late(view))
             .or_else(|| new_data(view))
@@ -31,12 +33,12 @@ impl Strategy for MinRtt {
     }
 }
 
-/// New data by round-trip time alone.
+/// Returns new data for the subflow of lowest round-trip time.
 pub(crate) fn new_data(view: &SendView<'_>) -> Option<Decision> {
     if !view.may_send_new {
         return None;
     }
-    // One that delivers ever later counts as failed, as long as there is another.
+    // A subflow whose delay keeps growing counts as failed, as long as there is another.
     let all = usable(view).all(keeps_waiting);
     first_with_room(view, view.unsent, by_rtt, |s| all || !keeps_waiting(s))
 }

@@ -6,8 +6,8 @@ use braid_wire::{Instant, Rng};
 
 use crate::minrtt::MinRtt;
 
-/// Stays on the path that the connection was opened on: what is learned of the connection is then
-/// true of that path.
+/// Stays on the path that the connection was opened on, so that what is learned of the connection is true
+/// of that path.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pinned(MinRtt);
 

@@ -1,4 +1,4 @@
-//! Important data first, on the best path.
+//! PO: important data first, on the best path.
 
 use braid_engine::StrategyFactory;
 use braid_engine::strategy::{
@@ -10,17 +10,19 @@ use crate::parts::again;
 use crate::parts::manners::IMPORTANT;
 use crate::parts::rank::{by_rtt_and_window, first_with_room};
 
-/// Lu et al., "PO-MPTCP: Priorities-Oriented Data Scheduler" (Int. J. Digital Multimedia
-/// Broadcasting, 2018). The engine's send queue lets important data overtake; it goes on the subflow
-/// of lowest round-trip time, equal ones by larger window, and while that one is full on the next.
-/// Everything else is the base strategy's.
+/// The PO scheduler (Lu et al., "PO-MPTCP: Priorities-Oriented Data Scheduler", Int. J. Digital
+/// Multimedia Broadcasting, 2018).
+///
+/// The engine's send queue lets important data overtake. Important data goes on the subflow of lowest
+/// round-trip time, with the larger window among equals, and on the next one while that is full. The base
+/// strategy decides everything else.
 #[derive(Debug)]
 pub struct Po {
     base: Box<dyn Strategy>,
 }
 
 impl Po {
-    /// What makes it, on `base`.
+    /// Returns a factory that builds on the strategies of `base`.
     pub(crate) fn factory(mut base: StrategyFactory) -> StrategyFactory {
         Box::new(move || Box::new(Po { base: base() }))
     }

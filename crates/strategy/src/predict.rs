@@ -1,4 +1,4 @@
-//! How large a flow will be, from the flows to the same place before it.
+//! Predictions of a flow's size, from earlier flows to the same place.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use braid_engine::strategy::FlowSize;
 use braid_wire::Instant;
 
-/// Where flows go, by what is known of it.
+/// The destination of a flow, by name or by address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// An address and a port.
@@ -16,20 +16,19 @@ pub enum Place {
     Name(String, u16),
 }
 
-/// Sizes of past flows by their places: of each the last 32, of a bounded number of places.
+/// Sizes of past flows by their places: the last 32 of each, for a bounded number of places.
 ///
-/// A prediction is the median of a place whose sizes lie close together. It is the guess that is
-/// too large as often as it is too small: too small a guess costs copies that a large flow has no
-/// use for, too large a one the copies that save a small flow from a timeout. Where sizes lie far
-/// apart no single guess is good, and a flow of unknown size that is taken for what it shows of
-/// itself does better.
+/// A prediction is the median of a place whose sizes lie close together: the guess that is too large as
+/// often as it is too small. Too small a guess costs copies that a large flow has no use for, too large a
+/// one the copies that save a small flow from a timeout. Where sizes lie far apart no single guess is
+/// good; the flow is then better treated as unknown, by the bytes it has shown so far.
 #[derive(Debug)]
 pub struct Predictor {
     capacity: usize,
-    /// Looked up in, never iterated over.
+    /// The index of each entry; looked up in and never iterated over, so that runs stay deterministic.
     index: HashMap<Place, usize>,
     entries: Vec<Entry>,
-    /// Where to look first for an entry to give up (CLOCK).
+    /// The index at which the search for an entry to evict begins (CLOCK).
     hand: usize,
 }
 
@@ -37,12 +36,12 @@ pub struct Predictor {
 struct Entry {
     place: Place,
     history: History,
-    /// Asked for or added to since the hand passed last.
+    /// The entry was asked for or added to since the hand passed last.
     used: bool,
 }
 
 impl Predictor {
-    /// Remembers up to `capacity` places, at least one. One takes about 400 bytes.
+    /// Makes a predictor of up to `capacity` places, at least one. A place takes about 400 bytes.
     pub fn new(capacity: usize) -> Self {
         Predictor {
             capacity: capacity.max(1),
@@ -52,18 +51,18 @@ impl Predictor {
         }
     }
 
-    /// How many places are remembered.
+    /// Returns the number of remembered places.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether no place is remembered.
+    /// Returns whether no place is remembered.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The size of a flow that begins at `now`: by the first of `places` of which enough is known.
-    /// The one that says most of the flow comes first.
+    /// Predicts the size of a flow that begins at `now`, by the first of `places` with enough history.
+    /// Name the most specific place first.
     pub fn predict(&mut self, now: Instant, places: &[Place]) -> FlowSize {
         let predicted = places.iter().find_map(|place| {
             let entry = &mut self.entries[*self.index.get(place)?];
@@ -73,7 +72,7 @@ impl Predictor {
         predicted.map_or(FlowSize::Unknown, FlowSize::Predicted)
     }
 
-    /// A flow to all these `places` ended at `now` after `bytes`.
+    /// Records that a flow to all these `places` ended at `now` after `bytes`.
     pub fn record(&mut self, now: Instant, places: &[Place], bytes: u64) {
         for place in places {
             match self.index.get(place) {
@@ -87,7 +86,7 @@ impl Predictor {
     }
 
     fn insert(&mut self, place: &Place, history: History) {
-        // A place seen once is the first to go, so that many of them leave the others alone.
+        // A new place is the first to be evicted, so that many places seen once leave the others alone.
         let entry = Entry {
             place: place.clone(),
             history,
@@ -105,8 +104,9 @@ impl Predictor {
         self.index.insert(place.clone(), at);
     }
 
-    /// The entry that was not used for longest, roughly. Ends, because the hand forgets the use of
-    /// all that it passes.
+    /// Returns an entry that was not used for long.
+    ///
+    /// The loop ends because the hand clears the mark of each entry that it passes.
     fn make_room(&mut self) -> usize {
         loop {
             let at = self.hand;
@@ -124,18 +124,18 @@ struct History {
     sizes: [u64; History::LEN],
     /// Flows since the history began.
     flows: usize,
-    /// When the last one ended.
+    /// The end of the last flow.
     ended: Instant,
 }
 
 impl History {
-    /// Flows that are remembered: what is older says less.
+    /// Flows that are remembered; older ones say less.
     const LEN: usize = 32;
-    /// Fewer are an accident.
+    /// Fewest flows for a prediction; fewer may be chance.
     const LEAST: usize = 8;
-    /// The middle half of the sizes lies within this factor, where one size can stand for all.
+    /// The largest ratio of the sizes' upper to lower quartile at which one size can stand for all.
     const WIDEST: u64 = 8;
-    /// A place may have become another one after this.
+    /// The age after which a place may have become another one.
     const MAX_AGE: Duration = Duration::from_secs(7 * 86_400);
 
     fn new(now: Instant, bytes: u64) -> Self {

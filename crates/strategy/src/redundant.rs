@@ -5,8 +5,8 @@ use braid_wire::Rng;
 
 use crate::parts::usable::{by_rtt, usable};
 
-/// Every subflow walks the send queue by itself, each at the pace of its own window: what is in
-/// flight elsewhere and was not sent on it yet, then what was never sent.
+/// Sends everything on every subflow, each at the pace of its own window: first data in flight that the
+/// subflow has not carried yet, then data that was never sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Redundant;
 

@@ -1,13 +1,13 @@
-//! What a user writes behind a strategy's name: `maps:single,eps=0.25`.
+//! The settings that a user writes behind a strategy's name: `maps:single,eps=0.25`.
 
 use std::fmt;
 
 /// A name or a setting that no strategy has, or a value that it does not take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StrategyError {
-    /// What was read, and what is wrong with it.
+    /// The text that was read, and what is wrong with it.
     pub problem: String,
-    /// What there is instead.
+    /// The names or values that are valid instead.
     pub expected: String,
 }
 
@@ -19,19 +19,21 @@ impl fmt::Display for StrategyError {
 
 impl std::error::Error for StrategyError {}
 
-/// The settings of one strategy. It takes those that it knows and calls [`finish`](Self::finish),
-/// for which the others are mistakes.
+/// The settings of one strategy.
+///
+/// The strategy takes those that it knows and then calls [`finish`](Self::finish), which reports the
+/// others as mistakes.
 #[derive(Debug)]
 pub(crate) struct Settings<'a> {
     /// Name and settings, for messages.
     text: &'a str,
     given: Vec<(&'a str, Option<&'a str>)>,
-    /// How each known one is written.
+    /// The usage of each known setting.
     known: Vec<String>,
 }
 
 impl<'a> Settings<'a> {
-    /// Of `text`, a name and after a colon its settings with commas between them.
+    /// Parses `text`: a name and, after a colon, its settings with commas between them.
     pub fn new(text: &'a str) -> Self {
         let (_, settings) = text.split_once(':').unzip();
         let one = |setting: &'a str| match setting.split_once('=') {
@@ -49,7 +51,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Whether `key`, which takes no value, is given.
+    /// Takes the setting `key`, which has no value, and returns whether it was given.
     pub fn flag(&mut self, key: &str) -> Result<bool, StrategyError> {
         match self.take(key, key.to_owned()) {
             None => Ok(false),
@@ -58,7 +60,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// A number of `0..=1`, or the default.
+    /// Takes a number from 0 to 1, or returns the default.
     pub fn share(&mut self, key: &str, default: f64) -> Result<f64, StrategyError> {
         let Some(value) = self.take(key, format!("{key}=NUMBER")) else {
             return Ok(default);
@@ -68,7 +70,7 @@ impl<'a> Settings<'a> {
         number.ok_or_else(|| self.wrong(key, value, "a number from 0 to 1"))
     }
 
-    /// One of the `choices` by its name, or the default.
+    /// Takes one of the `choices` by its name, or returns the default.
     pub fn one_of<T: Copy>(
         &mut self,
         key: &str,
@@ -85,8 +87,10 @@ impl<'a> Settings<'a> {
         choice.ok_or_else(|| self.wrong(key, value, &names))
     }
 
+    /// Checks that no setting is left.
+    ///
     /// # Errors
-    /// Something was given that the strategy does not know, or a setting twice.
+    /// Fails if a setting is unknown to the strategy, or was given twice.
     pub fn finish(self) -> Result<(), StrategyError> {
         let Some((key, _)) = self.given.first() else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Of a connection that nobody uses now.
+//! The strategy of a connection that waits in a pool for its user.
 
 use braid_engine::strategy::{Decision, OpenView, PathView, SendView, Strategy};
 use braid_wire::{Instant, Rng};
@@ -6,9 +6,10 @@ use braid_wire::{Instant, Rng};
 use crate::minrtt::MinRtt;
 use crate::parts::attempt;
 
-/// Sends like [`MinRtt`], and joins every other path once the connection has waited a little. One that
-/// is used before is one of many that users ask for at a time: most of these are over in a moment, and a
-/// second subflow would cost them as much as the first.
+/// Sends like [`MinRtt`], and joins every other path once the connection has waited a little.
+///
+/// A connection that is used before that is one of many that users ask for at a time. Most of these end
+/// in a moment, and a second subflow would cost them as much as the first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Waiting(MinRtt);
 

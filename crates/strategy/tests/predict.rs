@@ -17,7 +17,7 @@ fn name(name: &str) -> Place {
     Place::Name(name.to_owned(), 443)
 }
 
-/// What is predicted after flows of these sizes to the same place.
+/// Returns the prediction after flows of these sizes to the same place.
 fn after(sizes: &[u64]) -> FlowSize {
     let mut predictor = Predictor::new(4);
     for size in sizes {

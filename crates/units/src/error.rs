@@ -1,27 +1,27 @@
-//! What a user reads when a configuration file is wrong.
+//! The error that a user reads when a configuration file is wrong.
 
 use core::fmt;
 use core::ops::Range;
 use std::io;
 use std::path::Path;
 
-/// A mistake in a configuration file: where it is, what was read, what to write instead.
+/// A mistake in a configuration file: its place, the text there, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file as it was named.
     pub file: String,
-    /// Line and column, both from 1; `None` where the whole file is meant.
+    /// Line and column, both from 1; `None` if the mistake is about the whole file.
     pub position: Option<(usize, usize)>,
-    /// The line as it was read, where there is a position.
+    /// The line as it was read, if there is a position.
     pub read: Option<String>,
-    /// What is wrong.
+    /// The message: what is wrong.
     pub message: String,
-    /// What to write instead.
+    /// The advice: what to write instead.
     pub hint: Option<String>,
 }
 
 impl ConfigError {
-    /// A mistake at `span` (bytes) of `text`; an empty file has no position.
+    /// Makes an error at `span` (bytes) of `text`; an empty file has no position.
     pub fn at(
         file: &str,
         text: &str,
@@ -48,13 +48,13 @@ impl ConfigError {
         }
     }
 
-    /// There is no reading `file`.
+    /// Makes an error for a `file` that cannot be read.
     pub fn unreadable(file: &Path, error: &io::Error) -> Self {
         let message = format!("cannot read the file: {error}");
         ConfigError::at(&file.display().to_string(), "", None, message, None)
     }
 
-    /// Where it is and what is wrong, in one line.
+    /// Returns place and message in one line.
     pub fn headline(&self) -> String {
         let position = self.position;
         let position = position.map(|(line, column)| format!(":{line}:{column}"));
@@ -63,11 +63,11 @@ impl ConfigError {
     }
 }
 
-/// What stands for a secret.
+/// The sign in place of a secret.
 const HIDDEN: char = '…';
 
-/// The line without what follows `secret =`, which files of earlier versions have: errors end up in
-/// logs and in requests for help.
+/// Returns the line without the value of `secret =`, which files of earlier versions have. Errors end up
+/// in logs and in requests for help.
 fn without_secret(line: &str) -> String {
     let value = line.match_indices("secret").find_map(|(at, word)| {
         let rest = line[at + word.len()..].trim_start_matches(['"', '\'']);
@@ -101,6 +101,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+// The standard function of this name is newer than the oldest Rust that Braid supports.
 fn floor_char_boundary(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {

@@ -7,17 +7,17 @@ use core::time::Duration;
 
 use ipnet::IpNet;
 
-/// A text that is no such value.
+/// The error about a text that is no valid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueError {
-    /// What was read, and what is wrong with it.
+    /// The text that was read, and what is wrong with it.
     pub what: String,
-    /// What to write instead.
+    /// The advice: what to write instead.
     pub expected: String,
 }
 
 impl ValueError {
-    /// `text` is no value of this `kind`.
+    /// Makes an error: `text` is no value of this `kind`.
     pub fn is_no(text: &str, kind: &str, expected: &str) -> ValueError {
         ValueError {
             what: format!("`{text}` is no {kind}"),
@@ -25,7 +25,7 @@ impl ValueError {
         }
     }
 
-    /// `text` is a value beyond what is possible.
+    /// Makes an error: `text` is a value beyond what is possible.
     pub fn out_of_range(text: &str, expected: impl Into<String>) -> ValueError {
         ValueError {
             what: format!("`{text}` is out of range"),
@@ -52,10 +52,10 @@ pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     Some((number, text[end..].trim()))
 }
 
-/// A size in bytes: `64kB` is 64,000, `64KiB` is 65,536; without a unit, bytes.
+/// Reads a size in bytes: `64kB` is 64,000, `64KiB` is 65,536; without a unit, bytes.
 ///
 /// # Errors
-/// Another unit or none of the numbers up to 2^53.
+/// Fails if the unit is unknown or the size exceeds 2^53 bytes.
 pub fn size(text: &str) -> Result<u64, ValueError> {
     let expected = "a size such as \"512kB\" (512,000 bytes), \"64MB\" or \"8MiB\"";
     let wrong = || ValueError::is_no(text, "size", expected);
@@ -71,16 +71,16 @@ pub fn size(text: &str) -> Result<u64, ValueError> {
         _ => return Err(wrong()),
     };
     let bytes = number * factor;
-    // Beyond it not every whole number is an `f64`.
+    // Beyond 2^53 an `f64` cannot hold every whole number.
     (bytes <= (1u64 << 53) as f64)
         .then_some(bytes as u64)
         .ok_or_else(wrong)
 }
 
-/// A rate in bit/s: `20Mbit/s`, `20M`, `512kbit`, `1.5G`.
+/// Reads a rate in bit/s: `20Mbit/s`, `20M`, `512kbit`, `1.5G`.
 ///
 /// # Errors
-/// Another unit or none, and rates below 1 bit/s or above 1000 Gbit/s.
+/// Fails if the unit is missing or unknown, or the rate is below 1 bit/s or above 1000 Gbit/s.
 pub fn rate(text: &str) -> Result<u64, ValueError> {
     let expected = "a number with its unit, such as \"20Mbit/s\", \"512kbit/s\" or \"1Gbit/s\"";
     let wrong = || ValueError::is_no(text, "rate", expected);
@@ -100,10 +100,10 @@ pub fn rate(text: &str) -> Result<u64, ValueError> {
     Ok(rate.round() as u64)
 }
 
-/// A time of at most `most`: `200us`, `15ms`, `1.5s`, `5min`, `2h`, `1d`.
+/// Reads a time of at most `most`: `200us`, `15ms`, `1.5s`, `5min`, `2h`, `1d`.
 ///
 /// # Errors
-/// Another unit or none, and times above `most`.
+/// Fails if the unit is missing or unknown, or the time exceeds `most`.
 pub fn duration(text: &str, most: Duration) -> Result<Duration, ValueError> {
     let expected = "a number with its unit, such as \"15ms\"";
     let wrong = || ValueError::is_no(text, "duration", expected);
@@ -126,7 +126,7 @@ pub fn duration(text: &str, most: Duration) -> Result<Duration, ValueError> {
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
-/// A duration as [`duration`] reads it back, in the largest of ms, µs and ns that is exact.
+/// Writes a duration as [`duration`] reads it back, in the largest exact unit of ms, µs and ns.
 pub fn show_duration(duration: Duration) -> String {
     match duration.as_nanos() {
         nanos if nanos % 1_000_000 == 0 => format!("{}ms", nanos / 1_000_000),
@@ -135,10 +135,10 @@ pub fn show_duration(duration: Duration) -> String {
     }
 }
 
-/// A probability: `1%` or `0.01`.
+/// Reads a probability: `1%` or `0.01`.
 ///
 /// # Errors
-/// What is none, and what is above 100%.
+/// Fails if the text is no probability, or is above 100 %.
 pub fn probability(text: &str) -> Result<f64, ValueError> {
     let expected = "a percentage such as \"1%\", or 0.01";
     let wrong = || ValueError::is_no(text, "probability", expected);
@@ -153,10 +153,10 @@ pub fn probability(text: &str) -> Result<f64, ValueError> {
         .ok_or_else(|| ValueError::out_of_range(text, "a probability of 0% to 100%"))
 }
 
-/// A range of addresses: `10.0.0.0/8`, `2001:db8::/32`; a bare address is a range of one.
+/// Reads a range of addresses: `10.0.0.0/8`, `2001:db8::/32`; a bare address is a range of one.
 ///
 /// # Errors
-/// What is none, and bits that are set behind the prefix.
+/// Fails if the text is no range, or if bits behind the prefix are set.
 pub fn prefix(text: &str) -> Result<IpNet, ValueError> {
     let wrong = |why: &str, expected: String| ValueError {
         what: format!("{text:?}: {why}"),

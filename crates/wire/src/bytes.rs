@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Reads from the front of a slice; what is not there is [`Error::Truncated`].
+/// Reads fields from the front of a slice; a field past the end is [`Error::Truncated`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -30,7 +30,8 @@ impl Reader<'_> {
     }
 }
 
-/// Writes to the front of a slice. Panics where it ends: whoever emits has asked for the length.
+/// Writes fields to the front of a slice. Panics at the end of the slice: callers size the buffer by the
+/// length that they asked for.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     buf: &'a mut [u8],
@@ -42,7 +43,7 @@ impl<'a> Writer<'a> {
         Writer { buf, at: 0 }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
@@ -69,12 +70,12 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The 16-bit field at `at`, which the caller knows to be in bounds.
+/// Returns the 16-bit field at `at`, which the caller knows to be in bounds.
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(field(bytes, at))
 }
 
-/// The 32-bit field at `at`, which the caller knows to be in bounds.
+/// Returns the 32-bit field at `at`, which the caller knows to be in bounds.
 pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
 }

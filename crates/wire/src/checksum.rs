@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-/// A running, unfolded one's complement sum: the plain sum of the message's 16-bit big-endian
-/// words, so sums of parts add up.
+/// A running, unfolded one's complement sum: the plain sum of the message's 16-bit big-endian words, so
+/// that sums of parts add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum(pub u64);
 
@@ -12,13 +12,14 @@ const STRIDE: usize = 32;
 /// Lanes of the inner loop, each fed with 32-bit words.
 const LANES: usize = STRIDE / 4;
 
-/// Adds `data` (padded with a zero byte if odd; only the last part of a message may be odd).
+/// Adds `data`, padded with a zero byte if its length is odd; only the last part of a message may have
+/// odd length.
 pub fn sum(start: Sum, data: &[u8]) -> Sum {
     Sum(start.0 + u64::from(sum_words(data)))
 }
 
 /// Adds `data` that begins at byte `offset` of the message, so that parts of odd length may come
-/// anywhere: at an odd offset every byte is the other half of its word (RFC 1071 section 2(B)).
+/// anywhere. At an odd offset every byte is the other half of its word (RFC 1071 section 2(B)).
 pub fn sum_at(start: Sum, offset: usize, data: &[u8]) -> Sum {
     let words = sum_words(data);
     let words = if offset % 2 == 1 {
@@ -29,39 +30,39 @@ pub fn sum_at(start: Sum, offset: usize, data: &[u8]) -> Sum {
     Sum(start.0 + u64::from(words))
 }
 
-/// The sum of the TCP/UDP/ICMPv6 pseudo-header. `src` and `dst` are of one family.
+/// Returns the sum of the TCP, UDP or ICMPv6 pseudo-header. `src` and `dst` are of one family.
 pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Sum {
     let rest = u64::from(protocol) + u64::from(len >> 16) + u64::from(len & 0xffff);
     Sum(address(src) + address(dst) + rest)
 }
 
-/// Folds to 16 bits, NOT complemented: what a checksum-offloading sender writes for the
-/// pseudo-header (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+/// Folds to 16 bits, NOT complemented: a sender with checksum offload writes this for the pseudo-header
+/// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
 pub fn fold(sum: Sum) -> u16 {
     fold_native(sum.0)
 }
 
-/// Folds and complements: what a checksum field holds.
+/// Folds and complements: the value of a checksum field.
 pub fn finish(sum: Sum) -> u16 {
     !fold(sum)
 }
 
-/// What checksum field `field` becomes where a part of the message that summed up to `old` now sums
-/// up to `new` (RFC 1624, equation 3). The rest need not be known, and a field that was wrong
-/// stays so.
+/// Returns the new value of checksum field `field` where a part of the message that summed up to `old`
+/// now sums up to `new` (RFC 1624, equation 3). The rest of the message need not be known, and a wrong
+/// field stays wrong.
 pub fn adjust(field: u16, old: Sum, new: Sum) -> u16 {
     let rest = u64::from(!field) + u64::from(!fold(old));
     finish(Sum(rest + u64::from(fold(new))))
 }
 
-/// The folded sum of `data` as big-endian words.
+/// Returns the folded sum of `data` as big-endian words.
 ///
-/// One's complement addition commutes with swapping bytes (RFC 1071 section 2(B)) and a word may
-/// be any multiple of 16 bits wide (section 2(C)), so the loop adds native 32-bit words into 64-bit
-/// lanes, which cannot overflow before 2^32 rounds, and only the result is put in order.
+/// One's complement addition commutes with swapping bytes (RFC 1071 section 2(B)), and a word may be any
+/// multiple of 16 bits wide (section 2(C)). So the loop adds native 32-bit words into 64-bit lanes, which
+/// cannot overflow before 2^32 rounds, and only the result is put in order.
 fn sum_words(data: &[u8]) -> u16 {
     let (strides, rest) = data.as_chunks::<STRIDE>();
-    // A header is shorter than that.
+    // Headers are shorter than a stride and skip the wide loop.
     let mut total = match strides {
         [] => 0,
         _ => sum_strides(strides),
@@ -110,7 +111,7 @@ fn address(addr: IpAddr) -> u64 {
 mod tests {
     use super::*;
 
-    /// Word by word, as RFC 1071 section 1 says it.
+    /// Computes the sum word by word, as in RFC 1071 section 1.
     fn reference(data: &[u8]) -> u16 {
         let mut total = 0u32;
         for pair in data.chunks(2) {

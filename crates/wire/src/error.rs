@@ -1,6 +1,6 @@
-//! Why bytes were refused.
+//! Reasons for which bytes are refused.
 
-/// A packet or option that cannot be parsed: what was read and what was expected.
+/// The reason for which a packet or option cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// The buffer ends before the structure does.

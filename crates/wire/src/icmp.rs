@@ -1,4 +1,4 @@
-//! ICMP errors (RFC 792, 1191, 4443): what the network says of a packet.
+//! ICMP errors (RFC 792, 1191, 4443): reports of the network about a packet.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,23 +6,24 @@ use crate::bytes::{Reader, be16, be32};
 use crate::checksum::{self, Sum};
 use crate::{Error, Result, Seq32, ip};
 
-/// Bytes of an ICMP error before the packet it quotes.
+/// Bytes of an ICMP error before the packet that it quotes.
 const HEADER_LEN: usize = 8;
 /// Code of "communication administratively prohibited" (RFC 1812 section 5.2.7.1).
 const PROHIBITED: u8 = 13;
 
 /// Most bytes of an ICMP error that [`emit`] writes (RFC 4443 section 3.1).
 pub const MAX_LEN: usize = 1280;
-/// The same for IPv4 (RFC 1812 section 4.3.2.3).
+/// Most bytes of an ICMPv4 error (RFC 1812 section 4.3.2.3).
 const MAX_V4_LEN: usize = 576;
 
-/// What an ICMP error means for a flow.
+/// The meaning of an ICMP error for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Host, network or port unreachable, by code (ICMPv4 numbering: 0 network, 1 host, 3 port,
     /// 13 prohibited; ICMPv6 codes are mapped onto these).
     Unreachable(u8),
-    /// Fragmentation needed or packet too big; `mtu` as reported (0 where an old router gives none).
+    /// Fragmentation needed or packet too big; `mtu` as reported (0 from an old router, which gives
+    /// none).
     PacketTooBig {
         /// Next-hop MTU in bytes.
         mtu: u32,
@@ -34,9 +35,9 @@ pub enum Kind {
 /// An ICMP error about a TCP segment that this host sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpError {
-    /// What happened.
+    /// The kind of error.
     pub kind: Kind,
-    /// Source of the quoted segment: this host, or what stands for it behind an address translator.
+    /// Source of the quoted segment: this host, or its address behind an address translator.
     pub src: IpAddr,
     /// Destination of the quoted segment.
     pub dst: IpAddr,
@@ -49,12 +50,12 @@ pub struct TcpError {
 }
 
 impl TcpError {
-    /// Parses the ICMP message `payload` of an IP packet (`v6` says which ICMP). `Unsupported` for
-    /// messages that are not errors about TCP.
+    /// Parses the ICMP message `payload` of an IP packet; `v6` selects ICMPv6. `Unsupported` for messages
+    /// that are not errors about TCP.
     ///
-    /// The checksum of an ICMPv4 message is verified; that of ICMPv6 covers addresses that are not
-    /// known here: see [`verify_v6_checksum`]. Neither says that the sender is honest: the receiver
-    /// must hold `seq` against its window (RFC 5927 section 4.1).
+    /// The checksum of an ICMPv4 message is verified. The checksum of ICMPv6 covers addresses that are
+    /// not known here: see [`verify_v6_checksum`]. Neither proves that the sender is honest: the receiver
+    /// must check `seq` against its window (RFC 5927 section 4.1).
     pub fn parse(v6: bool, payload: &[u8]) -> Result<TcpError> {
         let (header, quoted) = payload
             .split_first_chunk::<HEADER_LEN>()
@@ -69,20 +70,20 @@ impl TcpError {
     }
 }
 
-/// Whether the checksum of the ICMPv6 message `payload` is right (RFC 4443 section 2.3).
+/// Returns whether the checksum of the ICMPv6 message `payload` is right (RFC 4443 section 2.3).
 pub fn verify_v6_checksum(src: IpAddr, dst: IpAddr, payload: &[u8]) -> bool {
     let len = payload.len() as u32;
     let pseudo = checksum::pseudo_header(src, dst, ip::PROTO_ICMPV6, len);
     checksum::fold(checksum::sum(pseudo, payload)) == 0xffff
 }
 
-/// Writes the IP packet that tells the sender of the IP packet `packet` about `kind`, in the name
-/// of the router `from`. Returns its length.
+/// Writes the IP packet that tells the sender of the IP packet `packet` about `kind`, in the name of the
+/// router `from`. Returns the length of the written packet.
 ///
 /// # Errors
-/// `Unsupported` for packets that must not be answered (RFC 1812 section 4.3.2.7, RFC 4443 section
-/// 2.4): ICMP errors, fragments but the first, packets from or to no single host, and for a router
-/// address of the other family.
+/// `Unsupported` for packets that must not be answered (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4):
+/// ICMP errors, fragments, packets from or to no single host; and for a router address of the other
+/// family.
 pub fn emit(kind: Kind, from: IpAddr, packet: &[u8], buf: &mut [u8; MAX_LEN]) -> Result<usize> {
     let about = ip::Packet::new(packet)?;
     if about.is_v6() != from.is_ipv6() || !may_be_reported(&about) {
@@ -117,10 +118,12 @@ pub fn emit(kind: Kind, from: IpAddr, packet: &[u8], buf: &mut [u8; MAX_LEN]) ->
     Ok(len)
 }
 
-/// Type, code and the four bytes after a checksum of 0.
+/// Returns type, code, a checksum of 0 and the four bytes after it.
 fn fields(kind: Kind, v6: bool) -> [u8; HEADER_LEN] {
     let (icmp_type, code, mtu) = match (kind, v6) {
         (Kind::Unreachable(code), false) => (3, code, 0),
+        // ICMPv6 (RFC 4443 sections 3.1 to 3.3): "address unreachable" stands for the codes of ICMPv4
+        // that have no counterpart.
         (Kind::Unreachable(0), true) => (1, 0, 0),
         (Kind::Unreachable(3), true) => (1, 4, 0),
         (Kind::Unreachable(PROHIBITED), true) => (1, 1, 0),
@@ -134,6 +137,7 @@ fn fields(kind: Kind, v6: bool) -> [u8; HEADER_LEN] {
     [icmp_type, code, 0, 0, a, b, c, d]
 }
 
+/// Returns whether an error about this packet may be sent at all.
 fn may_be_reported(about: &ip::Packet<&[u8]>) -> bool {
     let single = |addr: IpAddr| !addr.is_unspecified() && !addr.is_multicast();
     let Ok((protocol, payload)) = about.transport() else {
@@ -154,7 +158,7 @@ fn kind_v4(header: &[u8; HEADER_LEN]) -> Result<Kind> {
         }),
         (3, code) => Ok(Kind::Unreachable(code)),
         (11, 0) => Ok(Kind::TimeExceeded),
-        // Source quench too: RFC 6633 wants it ignored.
+        // Source quench is among the rest: RFC 6633 requires hosts to ignore it.
         _ => Err(Error::Unsupported),
     }
 }
@@ -166,7 +170,7 @@ fn kind_v6(header: &[u8; HEADER_LEN]) -> Result<Kind> {
         // Prohibited; source address failed policy; reject route.
         (1, 1 | 5 | 6) => Ok(Kind::Unreachable(PROHIBITED)),
         (1, 4) => Ok(Kind::Unreachable(3)),
-        // Address unreachable, and what later standards may add.
+        // Address unreachable, and codes that later standards may add.
         (1, _) => Ok(Kind::Unreachable(1)),
         (2, _) => Ok(Kind::PacketTooBig {
             mtu: be32(header, 4),
@@ -176,8 +180,8 @@ fn kind_v6(header: &[u8; HEADER_LEN]) -> Result<Kind> {
     }
 }
 
-/// Reads the quoted IPv4 packet: its length is that of the packet sent, and routers on the way may
-/// have changed what its checksum covers, so neither is held against it.
+/// Reads the quoted IPv4 packet. Its length field counts the whole packet, and routers on the way may
+/// have changed fields that its checksum covers, so neither is checked.
 fn quoted_v4(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
     let header = quoted.get(..20).ok_or(Error::Truncated)?;
     if header[0] >> 4 != 4 {

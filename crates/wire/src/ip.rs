@@ -21,11 +21,11 @@ pub const PROTO_ICMP: u8 = 1;
 /// Protocol number of ICMPv6.
 pub const PROTO_ICMPV6: u8 = 58;
 
-/// The ECN bits of the traffic class (RFC 3168 section 5): the sender does not bear marks.
+/// The ECN bits of the traffic class (RFC 3168 section 5): the transport is not ECN-capable.
 pub const NOT_ECT: u8 = 0;
-/// ECT(0): the sender bears marks.
+/// ECT(0): the transport is ECN-capable.
 pub const ECT: u8 = 2;
-/// A queue on the way marked congestion.
+/// CE: a queue on the way marked congestion.
 pub const CE: u8 = 3;
 
 /// The DF bit in the fragment field of IPv4.
@@ -35,8 +35,8 @@ const V4_HEADER_LEN: usize = 20;
 /// Bytes of an IPv6 header without extension headers.
 const V6_HEADER_LEN: usize = 40;
 
-/// A validated IP header. IPv6 extension headers that can be skipped are skipped; fragments are
-/// refused as [`crate::Error::Unsupported`].
+/// A validated IP header. IPv6 extension headers that can be skipped are skipped; fragments are refused
+/// as [`crate::Error::Unsupported`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repr {
     /// Source; same family as `dst`.
@@ -54,15 +54,15 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Parses the header of `packet` and returns it with the payload (trimmed to the length the
-    /// header gives). The IPv4 header checksum is verified.
+    /// Parses the header of `packet` and returns it with the payload, which is cut to the header's length
+    /// field. The IPv4 header checksum is verified.
     pub fn parse(packet: &[u8]) -> Result<(Repr, &[u8])> {
         let (repr, payload) = Repr::parse_head(packet, packet.len())?;
         Ok((repr, &packet[payload]))
     }
 
-    /// As [`parse`](Self::parse), where `head` holds no more than the first of the `len` bytes that
-    /// are there, but all headers. Returns where in the packet the payload lies.
+    /// Parses like [`parse`](Self::parse), where `head` holds only the first of the `len` bytes of the
+    /// packet, but all headers. Returns the range of the payload in the packet.
     pub fn parse_head(head: &[u8], len: usize) -> Result<(Repr, Range<usize>)> {
         let view = Packet::of_head(head, len)?;
         if !view.checksum_ok() {
@@ -81,7 +81,7 @@ impl Repr {
         Ok((repr, payload))
     }
 
-    /// Bytes of the emitted header: 20 or 40.
+    /// Returns the length of the emitted header: 20 or 40 bytes.
     pub fn header_len(&self) -> usize {
         if self.src.is_ipv4() {
             V4_HEADER_LEN
@@ -94,8 +94,8 @@ impl Repr {
     /// set, identification 0 and a valid checksum.
     ///
     /// # Panics
-    /// If `buf` is too short, the addresses are of different families, or the packet would be
-    /// longer than its length field can say (65,535 bytes, for IPv6 after the header).
+    /// Panics if `buf` is too short, the addresses are of different families, or the packet exceeds its
+    /// length field (65,535 bytes, for IPv6 after the header).
     pub fn emit(&self, buf: &mut [u8]) {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, buf),
@@ -131,7 +131,7 @@ impl Repr {
     }
 }
 
-/// The length field for `len` bytes. Only a caller that builds oversized packets meets the panic.
+/// Returns the length field for `len` bytes. Only a caller that builds oversized packets meets the panic.
 fn length_field(len: usize) -> u16 {
     u16::try_from(len).expect("packet longer than its length field can say")
 }

@@ -2,7 +2,7 @@
 //! Multipath TCP v1 (RFC 8684), plus the few types every crate shares: sequence numbers, time and
 //! the seeded generator.
 //!
-//! Each format has two layers: a lazy view (`Packet<T>`) that judges nothing beyond bounds, and a
+//! Each format has two layers: a lazy view (`Packet<T>`) that checks bounds and nothing else, and a
 //! validated `Repr` with `parse` and `emit` that round-trip.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -9,7 +9,7 @@ use crate::checksum::{self, Sum};
 
 /// Option kind of MPTCP.
 pub const KIND: u8 = 30;
-/// The protocol version this crate speaks.
+/// The protocol version that this crate speaks.
 pub const VERSION: u8 = 1;
 
 /// Option subtypes (section 8.2).
@@ -38,9 +38,9 @@ pub enum MptcpOption {
     AddAddr(AddAddr),
     /// REMOVE_ADDR (section 3.4.2).
     RemoveAddr(RemoveAddr),
-    /// MP_PRIO (section 3.3.8): whether the subflow becomes a backup.
+    /// MP_PRIO (section 3.3.8): changes the priority of the subflow.
     Prio {
-        /// Backup from now on.
+        /// The subflow is a backup from now on.
         backup: bool,
     },
     /// MP_FAIL (section 3.7): the data sequence number where the checksum failed.
@@ -57,7 +57,7 @@ pub enum MptcpOption {
     Reset {
         /// The condition is transient.
         transient: bool,
-        /// Why.
+        /// The reason of the reset.
         reason: ResetReason,
     },
 }
@@ -76,7 +76,7 @@ pub struct CapableFlags {
 }
 
 impl CapableFlags {
-    /// What this crate's user offers by default: HMAC-SHA256 and nothing else.
+    /// The flags offered by default: HMAC-SHA256 and nothing else.
     pub const DEFAULT_OFFER: CapableFlags = CapableFlags {
         checksum_required: false,
         extensibility: false,
@@ -86,7 +86,7 @@ impl CapableFlags {
 }
 
 impl From<u8> for CapableFlags {
-    /// Flags from the byte; D to G are reserved and ignored.
+    /// Reads the flags from the byte; D to G are reserved and ignored.
     fn from(byte: u8) -> CapableFlags {
         CapableFlags {
             checksum_required: byte & 0x80 != 0,
@@ -106,7 +106,7 @@ impl From<CapableFlags> for u8 {
     }
 }
 
-/// MP_CAPABLE, told apart by its length.
+/// The forms of MP_CAPABLE, told apart by their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capable {
     /// On a SYN (length 4).
@@ -149,12 +149,12 @@ pub enum Capable {
     },
 }
 
-/// MP_JOIN, told apart by its length.
+/// The forms of MP_JOIN, told apart by their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
     /// On a SYN (length 12).
     Syn {
-        /// Open as a backup.
+        /// The sender opens the subflow as a backup.
         backup: bool,
         /// Address ID of the sender's address.
         address_id: u8,
@@ -165,7 +165,7 @@ pub enum Join {
     },
     /// On a SYN/ACK (length 16).
     SynAck {
-        /// Open as a backup.
+        /// The sender treats the subflow as a backup.
         backup: bool,
         /// Address ID of the sender's address.
         address_id: u8,
@@ -191,7 +191,7 @@ pub enum WireDsn {
 }
 
 impl WireDsn {
-    /// `dsn` with all 64 bits, or with the low 32 only.
+    /// Makes the form of `dsn` with all 64 bits, or with the low 32 only.
     pub const fn new(dsn: Dsn64, eight: bool) -> WireDsn {
         if eight {
             WireDsn::Eight(dsn.0)
@@ -200,7 +200,7 @@ impl WireDsn {
         }
     }
 
-    /// The full number: as carried, or the one nearest to `near` that has these low 32 bits
+    /// Returns the full number: as carried, or the number nearest to `near` that has these low 32 bits
     /// (section 3.3.1).
     pub const fn expand(self, near: Dsn64) -> Dsn64 {
         match self {
@@ -209,12 +209,12 @@ impl WireDsn {
         }
     }
 
-    /// Whether all 64 bits are carried.
+    /// Returns whether all 64 bits are carried.
     pub const fn is_eight(self) -> bool {
         matches!(self, WireDsn::Eight(_))
     }
 
-    /// Bytes on the wire: 4 or 8.
+    /// Returns the length on the wire: 4 or 8 bytes.
     const fn len(self) -> usize {
         if self.is_eight() { 8 } else { 4 }
     }
@@ -227,7 +227,7 @@ pub struct Dss {
     pub data_ack: Option<WireDsn>,
     /// Mapping of subflow bytes to data bytes.
     pub mapping: Option<DssMapping>,
-    /// F: the mapping's last byte is DATA_FIN. Meaningless without a mapping.
+    /// F: the mapping's last byte is DATA_FIN. Without a mapping the flag has no meaning.
     pub data_fin: bool,
 }
 
@@ -246,16 +246,16 @@ pub struct DssMapping {
 }
 
 impl DssMapping {
-    /// Whether this is the infinite mapping, which falls back to TCP (section 3.7).
+    /// Returns whether this is the infinite mapping, which falls back to TCP (section 3.7).
     pub const fn is_infinite(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The DSS checksum (section 3.3.1) of a mapping whose payload sums to `data`: what the checksum
-/// field of DSS, or of MP_CAPABLE with data, holds. `len` is the length as carried, with DATA_FIN.
+/// Returns the DSS checksum (section 3.3.1) of a mapping whose payload sums to `data`, for DSS and for
+/// MP_CAPABLE with data. `len` is the length as carried, with DATA_FIN.
 ///
-/// A received mapping is sound if this is equal to its checksum.
+/// A received mapping is sound if its checksum equals this value.
 // Conforms: 8684-3.3.1-8
 pub fn dss_checksum(dsn: Dsn64, subflow_seq: u32, len: u16, data: Sum) -> u16 {
     let words = [
@@ -278,14 +278,14 @@ pub struct AddAddr {
     pub address_id: u8,
     /// The address.
     pub addr: IpAddr,
-    /// Port, where it differs from that of the connection.
+    /// Port, if it differs from the connection's port.
     pub port: Option<u16>,
     /// Truncated HMAC (rightmost 64 bits); `None` is an echo (E = 1).
     pub hmac: Option<u64>,
 }
 
 impl AddAddr {
-    /// The echo that acknowledges this ADD_ADDR.
+    /// Returns the echo that acknowledges this ADD_ADDR.
     pub const fn echo(&self) -> AddAddr {
         AddAddr {
             hmac: None,
@@ -294,10 +294,10 @@ impl AddAddr {
     }
 }
 
-/// REMOVE_ADDR with its list of address IDs (at least one; those past the 16th are dropped).
+/// REMOVE_ADDR with its list of address IDs: at least one, and those past the 16th are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoveAddr {
-    /// Zero past `len`, so that equality is that of the list.
+    /// Zero past `len`, so that equal lists compare equal.
     ids: [u8; RemoveAddr::MAX_IDS],
     len: u8,
 }
@@ -306,7 +306,7 @@ impl RemoveAddr {
     /// Most address IDs kept.
     pub const MAX_IDS: usize = 16;
 
-    /// The option that removes `ids`; `None` if there are none.
+    /// Makes the option that removes `ids`; `None` if there are none.
     pub fn new(ids: &[u8]) -> Option<RemoveAddr> {
         let kept = &ids[..ids.len().min(Self::MAX_IDS)];
         let mut list = [0; Self::MAX_IDS];
@@ -317,7 +317,7 @@ impl RemoveAddr {
         })
     }
 
-    /// The address IDs, at least one.
+    /// Returns the address IDs, at least one.
     pub fn ids(&self) -> &[u8] {
         &self.ids[..usize::from(self.len)]
     }

@@ -1,23 +1,23 @@
-//! The seeded generator every component draws from.
+//! The seeded generator that every component draws from.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng};
 
 /// A deterministic, cryptographically strong stream of random numbers.
 ///
-/// Strong because the engine draws MPTCP keys and nonces from it (RFC 8684 section 3.1 wants keys
-/// hard to guess); seeded because a run must be repeatable. A driver on a real network seeds it
-/// from the operating system, the simulator from (seed, component id).
+/// The stream is strong because the engine draws MPTCP keys and nonces from it, which must be hard to
+/// guess (RFC 8684 section 3.1). The stream is seeded because a run must be repeatable. A driver on a
+/// real network seeds it from the operating system, the simulator from (seed, component id).
 #[derive(Debug, Clone)]
 pub struct Rng(ChaCha8Rng);
 
 impl Rng {
-    /// The stream of `seed`.
+    /// Starts the stream of `seed`.
     pub fn from_seed(seed: [u8; 32]) -> Self {
         Rng(ChaCha8Rng::from_seed(seed))
     }
 
-    /// The stream of component `id` under `seed`; streams of different ids are independent.
+    /// Starts the stream of component `id` under `seed`; streams of different ids are independent.
     pub fn for_component(seed: u64, id: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -25,27 +25,30 @@ impl Rng {
         Rng::from_seed(bytes)
     }
 
-    /// 32 random bits.
+    /// Returns 32 random bits.
     pub fn u32(&mut self) -> u32 {
         self.0.next_u32()
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// Uniform in `[0, 1)`.
+    /// Returns a uniform number in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
+        // 53 bits, all that the mantissa of an `f64` holds.
         (self.u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Uniform in `0..n`; 0 if `n` is 0.
+    /// Returns a uniform number in `0..n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
+        // The high half of the product: the bias is below n / 2^64, and one draw always suffices, so the
+        // stream does not depend on the values drawn.
         ((u128::from(self.u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True with probability `p`; no draw is made where `p` is 0 or below.
+    /// Returns true with probability `p`; makes no draw if `p` is 0 or below.
     pub fn chance(&mut self, p: f64) -> bool {
         p > 0.0 && self.unit() < p
     }
@@ -66,7 +69,7 @@ mod tests {
         (0..100).map(|_| rng.u64()).collect()
     }
 
-    /// A seed found in an old log must still replay the run: these are the numbers it drew.
+    /// A seed found in an old log must still replay the run, so these numbers must never change.
     #[test]
     fn the_stream_of_a_seed_is_for_ever() {
         let mut rng = Rng::for_component(1, 2);

@@ -7,23 +7,23 @@ use core::cmp::Ordering;
 pub struct Seq32(pub u32);
 
 impl Seq32 {
-    /// `self + n`, modulo 2^32.
+    /// Returns `self + n`, modulo 2^32.
     pub const fn add(self, n: u32) -> Seq32 {
         Seq32(self.0.wrapping_add(n))
     }
 
-    /// Signed distance from `other` to `self`; positive if `self` is later.
+    /// Returns the signed distance from `other` to `self`; positive if `self` is later.
     pub const fn diff(self, other: Seq32) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// Whether `self` is before `other`.
+    /// Returns whether `self` is before `other`.
     pub const fn before(self, other: Seq32) -> bool {
         self.diff(other) < 0
     }
 
-    /// The 64-bit offset relative to `base` whose low 32 bits are `self`, nearest to `near`;
-    /// `None` if that would lie before offset 0.
+    /// Returns the 64-bit offset relative to `base` whose low 32 bits are `self`, nearest to `near`;
+    /// `None` if it would lie before offset 0.
     ///
     /// The engine keeps subflow sequence numbers as 64-bit offsets from the initial one and meets
     /// wrap-around only here.
@@ -45,24 +45,24 @@ impl PartialOrd for Seq32 {
 pub struct Dsn64(pub u64);
 
 impl Dsn64 {
-    /// `self + n`, modulo 2^64.
+    /// Returns `self + n`, modulo 2^64.
     pub const fn add(self, n: u64) -> Dsn64 {
         Dsn64(self.0.wrapping_add(n))
     }
 
-    /// Signed distance from `other` to `self`; positive if `self` is later.
+    /// Returns the signed distance from `other` to `self`; positive if `self` is later.
     pub const fn diff(self, other: Dsn64) -> i64 {
         self.0.wrapping_sub(other.0) as i64
     }
 
-    /// The full number whose low 32 bits are `low`, nearest to `self` (RFC 8684 section 3.3.1).
+    /// Returns the full number whose low 32 bits are `low`, nearest to `self` (RFC 8684 section 3.3.1).
     // Conforms: 8684-3.3.1-5
     pub const fn expand(self, low: u32) -> Dsn64 {
         let delta = low.wrapping_sub(self.0 as u32) as i32;
         Dsn64(self.0.wrapping_add(delta as i64 as u64))
     }
 
-    /// The low 32 bits.
+    /// Returns the low 32 bits.
     pub const fn low(self) -> u32 {
         self.0 as u32
     }
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(last.diff(first), -1);
         assert_eq!(last.add(3), Seq32(2));
         assert!(!first.before(first));
-        // Half the space is the limit of what order can mean (RFC 9293 section 3.4).
+        // Order has a meaning within half the space only (RFC 9293 section 3.4).
         assert!(Seq32(0).before(Seq32(0x7fff_ffff)));
         assert!(Seq32(0x8000_0001).before(Seq32(0)));
     }
@@ -92,7 +92,7 @@ mod tests {
         let base = Seq32(0xffff_fff0);
         assert_eq!(base.offset_near(base, 0), Some(0));
         assert_eq!(Seq32(0x10).offset_near(base, 0), Some(0x20));
-        // Data of before the initial sequence number has no offset.
+        // Data before the initial sequence number has no offset.
         assert_eq!(Seq32(0xffff_ffef).offset_near(base, 0), None);
         assert_eq!(Seq32(0xffff_ffef).offset_near(base, 1), None);
         let far = 5 * (1 << 32) + 100;

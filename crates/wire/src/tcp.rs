@@ -44,17 +44,17 @@ impl Flags {
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Flags = Flags(0x80);
 
-    /// Whether every bit of `other` is set.
+    /// Returns whether every bit of `other` is set.
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any bit of `other` is set.
+    /// Returns whether any bit of `other` is set.
     pub const fn intersects(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// These bits without those of `other`.
+    /// Returns these bits without the bits of `other`.
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
     }
@@ -73,7 +73,7 @@ impl core::ops::BitOrAssign for Flags {
     }
 }
 
-/// Names joined by `|`, lowest bit first, as in `SYN|ACK`; `-` where no bit is set.
+/// Writes the names, lowest bit first, with `|` between them, as in `SYN|ACK`; `-` if no bit is set.
 impl core::fmt::Display for Flags {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
@@ -112,7 +112,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// A header with these ports and flags and everything else 0 or absent.
+    /// Makes a header with these ports and flags and everything else 0 or absent.
     pub const fn new(src_port: u16, dst_port: u16, flags: Flags) -> Repr {
         Repr {
             src_port,
@@ -125,10 +125,11 @@ impl Repr {
         }
     }
 
-    /// Parses a segment and returns header and payload. Unknown options are skipped; a malformed
-    /// length in the option list refuses the segment; a malformed MPTCP option is skipped (RFC
-    /// 8684 has no rule; Linux ignores it). The checksum is not looked at: see [`verify_checksum`].
-    /// A port of 0 is `Unsupported`.
+    /// Parses a segment and returns header and payload.
+    ///
+    /// Unknown options are skipped. A malformed length in the option list refuses the segment. A
+    /// malformed MPTCP option is skipped (RFC 8684 has no rule; Linux ignores it). The checksum is not
+    /// verified: see [`verify_checksum`]. A port of 0 is `Unsupported`.
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
         let view = Packet::new(segment)?;
         let flags = view.flags();
@@ -149,15 +150,15 @@ impl Repr {
         Ok((repr, &segment[view.header_len()..]))
     }
 
-    /// Sequence numbers that the segment takes with `payload_len` bytes of payload: SYN and FIN
-    /// count as one each (RFC 9293 section 3.4).
+    /// Returns how many sequence numbers the segment takes with `payload_len` bytes of payload. SYN and
+    /// FIN count as one each (RFC 9293 section 3.4).
     pub fn seq_len(&self, payload_len: usize) -> u32 {
         let syn = u32::from(self.flags.contains(Flags::SYN));
         let fin = u32::from(self.flags.contains(Flags::FIN));
         payload_len as u32 + syn + fin
     }
 
-    /// Bytes of the header with options and padding.
+    /// Returns the length of the header with options and padding, bytes.
     pub fn header_len(&self) -> usize {
         HEADER_LEN + self.options.len()
     }
@@ -165,7 +166,7 @@ impl Repr {
     /// Writes the header to the start of `buf` with a checksum field of zero.
     ///
     /// # Panics
-    /// If `buf` is shorter than [`Self::header_len`] or the options exceed [`MAX_OPTIONS_LEN`].
+    /// Panics if `buf` is shorter than [`Self::header_len`] or the options exceed [`MAX_OPTIONS_LEN`].
     // Conforms: 8684-3.3.1-14
     pub fn emit(&self, buf: &mut [u8]) {
         let options = self.options.emit(&mut buf[HEADER_LEN..]);
@@ -183,21 +184,21 @@ impl Repr {
     }
 }
 
-/// Where the checksum lies in a header.
+/// The place of the checksum in a header.
 const CHECKSUM: core::ops::Range<usize> = 16..18;
 
-/// Whether the checksum of `segment` (header and payload) is right.
+/// Returns whether the checksum of `segment` (header and payload) is right.
 pub fn verify_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> bool {
     verify_checksum_of(src, dst, &[segment])
 }
 
-/// As [`verify_checksum`], where the segment lies in `parts` of any length, odd or even.
+/// Verifies like [`verify_checksum`], for a segment in `parts` of any length, odd or even.
 pub fn verify_checksum_of(src: IpAddr, dst: IpAddr, parts: &[&[u8]]) -> bool {
     let (sum, len) = sum_of(Sum::default(), 0, parts);
     checksum::fold(Sum(sum.0 + pseudo_header(src, dst, len).0)) == 0xffff
 }
 
-/// Adds `parts`, the first of which begins at byte `offset`. Returns where they end, too.
+/// Adds `parts`, the first of which begins at byte `offset`. Returns the offset behind the last, too.
 fn sum_of(mut sum: Sum, mut offset: usize, parts: &[&[u8]]) -> (Sum, usize) {
     for part in parts {
         sum = checksum::sum_at(sum, offset, part);
@@ -206,11 +207,10 @@ fn sum_of(mut sum: Sum, mut offset: usize, parts: &[&[u8]]) -> (Sum, usize) {
     (sum, offset)
 }
 
-/// Fills in the checksum of an emitted `header` whose payload is `payload` in parts of any length,
-/// odd or even.
+/// Fills in the checksum of an emitted `header`. Its payload lies in parts of any length, odd or even.
 ///
 /// # Panics
-/// If `header` is shorter than [`HEADER_LEN`].
+/// Panics if `header` is shorter than [`HEADER_LEN`].
 pub fn fill_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload: &[&[u8]]) {
     header[CHECKSUM].fill(0);
     let sum = checksum::sum(Sum::default(), header);
@@ -222,7 +222,7 @@ pub fn fill_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload: &[&[u
 /// Fills in the checksum of the whole TCP segment in an IP `packet`.
 ///
 /// # Errors
-/// If the packet holds no TCP segment right behind its IP header.
+/// Fails if the packet has no TCP segment right behind its IP header.
 pub fn complete_checksum(packet: &mut [u8]) -> Result<()> {
     let mut packet = ip::Packet::new(packet)?;
     if packet.next_header() != ip::PROTO_TCP {
@@ -238,7 +238,7 @@ pub fn complete_checksum(packet: &mut [u8]) -> Result<()> {
 /// Fills in the folded pseudo-header sum only, for a checksum-offloading device.
 ///
 /// # Panics
-/// If `header` is shorter than [`HEADER_LEN`].
+/// Panics if `header` is shorter than [`HEADER_LEN`].
 pub fn fill_partial_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload_len: usize) {
     let value = checksum::fold(pseudo_header(src, dst, header.len() + payload_len));
     header[CHECKSUM].copy_from_slice(&value.to_be_bytes());

@@ -10,46 +10,46 @@ pub struct Instant(u64);
 impl Instant {
     /// The origin.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every instant that occurs.
+    /// An instant later than every instant that occurs.
     pub const FAR_FUTURE: Instant = Instant(u64::MAX);
 
-    /// `ns` nanoseconds after the origin.
+    /// Returns the instant `ns` nanoseconds after the origin.
     pub const fn from_nanos(ns: u64) -> Self {
         Instant(ns)
     }
 
-    /// `us` microseconds after the origin; [`Self::FAR_FUTURE`] where that does not fit.
+    /// Returns the instant `us` microseconds after the origin, or [`Self::FAR_FUTURE`] on overflow.
     pub const fn from_micros(us: u64) -> Self {
         Instant(us.saturating_mul(1_000))
     }
 
-    /// `ms` milliseconds after the origin; [`Self::FAR_FUTURE`] where that does not fit.
+    /// Returns the instant `ms` milliseconds after the origin, or [`Self::FAR_FUTURE`] on overflow.
     pub const fn from_millis(ms: u64) -> Self {
         Instant(ms.saturating_mul(1_000_000))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the origin.
+    /// Returns the whole microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the origin.
+    /// Returns the whole milliseconds since the origin.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the first instant from `self` on that is a multiple of `step` after the origin; `self` where
-    /// `step` is zero. Timers that nobody hurries for are served together so.
+    /// Returns the first instant from `self` on that is a multiple of `step` after the origin, or `self`
+    /// if `step` is zero. Timers that need not be exact are rounded up by it, so that they run together.
     pub fn next_multiple_of(self, step: Duration) -> Instant {
         match nanos(step) {
             0 => self,
@@ -57,7 +57,7 @@ impl Instant {
         }
     }
 
-    /// The first of `times`, if there is any.
+    /// Returns the first of `times`, if there is any.
     pub fn earliest(times: impl IntoIterator<Item = Option<Instant>>) -> Option<Instant> {
         let first = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -67,7 +67,7 @@ impl Instant {
     }
 }
 
-/// Seconds with nine decimals, as in `12.000345678`.
+/// Writes seconds with nine decimals, as in `12.000345678`.
 impl core::fmt::Display for Instant {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
@@ -79,7 +79,7 @@ impl core::fmt::Display for Instant {
     }
 }
 
-/// A duration in whole nanoseconds; durations past 584 years saturate.
+/// Returns a duration in whole nanoseconds; durations past 584 years saturate.
 fn nanos(d: Duration) -> u64 {
     let seconds = d.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(d.subsec_nanos().into())

@@ -9,7 +9,7 @@ use crate::{Error, Result, ip};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 8;
 
-/// Where the checksum lies in a header.
+/// The place of the checksum in a header.
 const CHECKSUM: core::ops::Range<usize> = 6..8;
 
 /// A validated UDP header.
@@ -24,8 +24,8 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Parses a datagram and returns header and payload, trimmed to the length the header gives.
-    /// The checksum is not looked at: see [`verify_checksum`].
+    /// Parses a datagram and returns header and payload, which is cut to the header's length field. The
+    /// checksum is not verified: see [`verify_checksum`].
     pub fn parse(datagram: &[u8]) -> Result<(Repr, &[u8])> {
         let mut fields = Reader(datagram);
         let (src_port, dst_port) = (fields.u16()?, fields.u16()?);
@@ -40,11 +40,11 @@ impl Repr {
         Ok((repr, payload))
     }
 
-    /// Writes the header to the start of `buf` without a checksum, which for IPv6 is to be filled
-    /// in.
+    /// Writes the header to the start of `buf` without a checksum. IPv6 requires one: see
+    /// [`fill_checksum`].
     ///
     /// # Panics
-    /// If `buf` is shorter than [`HEADER_LEN`] or the datagram longer than 65,535 bytes.
+    /// Panics if `buf` is shorter than [`HEADER_LEN`] or the datagram longer than 65,535 bytes.
     pub fn emit(&self, buf: &mut [u8]) {
         let len = u16::try_from(HEADER_LEN + self.payload_len).expect("a datagram too long");
         let mut w = Writer::new(buf);
@@ -55,7 +55,7 @@ impl Repr {
     }
 }
 
-/// Whether the checksum of `datagram` (header and payload) is right, or, with IPv4, absent.
+/// Returns whether the checksum of `datagram` (header and payload) is right, or, with IPv4, absent.
 pub fn verify_checksum(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
     let absent = src.is_ipv4() && datagram.get(CHECKSUM) == Some(&[0, 0]);
     absent || checksum::fold(checksum::sum(pseudo_header(src, dst, datagram), datagram)) == 0xffff
@@ -64,11 +64,11 @@ pub fn verify_checksum(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
 /// Fills in the checksum of `datagram` (header and payload).
 ///
 /// # Panics
-/// If it is shorter than [`HEADER_LEN`].
+/// Panics if `datagram` is shorter than [`HEADER_LEN`].
 pub fn fill_checksum(src: IpAddr, dst: IpAddr, datagram: &mut [u8]) {
     datagram[CHECKSUM].fill(0);
     let sum = checksum::sum(pseudo_header(src, dst, datagram), datagram);
-    // 0 says that there is none.
+    // RFC 768: zero says that there is no checksum.
     let value = match checksum::finish(sum) {
         0 => 0xffff,
         value => value,
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_sum_of_zero_is_sent_as_all_ones() {
         let (src, dst) = ([0; 4].into(), [0; 4].into());
-        // 17 + 8 + 8 and the port make up 0xffff.
+        // The pseudo-header's 17 + 8, the length of 8 and the port add up to 0xffff.
         let port = 0xffff - 17 - 8 - 8;
         let repr = Repr {
             src_port: port,

@@ -14,7 +14,7 @@ const V4_SRC: [u8; 4] = [192, 0, 2, 1];
 const V4_DST: [u8; 4] = [198, 51, 100, 2];
 const TCP_START: [u8; 8] = [0x9c, 0x40, 0x01, 0xbb, 1, 2, 3, 4];
 
-/// An IPv4 header for `payload_len` bytes of TCP, with `change` made before the checksum.
+/// Returns an IPv4 header for `payload_len` bytes of TCP; `change` is applied before the checksum.
 fn v4_header(payload_len: u8, change: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut header = vec![0x45, 0, 0, 20 + payload_len, 0, 0, 0x40, 0, 64, 6, 0, 0];
     header.extend(V4_SRC);
@@ -119,8 +119,7 @@ fn v6() {
     assert_eq!(buf, packet[..40], "the flow label is 0");
 }
 
-/// RFC 8200 section 4: hop-by-hop options, destination options (16 bytes), routing with nothing
-/// left to visit.
+/// RFC 8200 section 4: hop-by-hop options, destination options (16 bytes), routing without segments left.
 #[test]
 fn v6_extension_headers_are_skipped() {
     let chain = [
@@ -156,7 +155,7 @@ fn v6_extension_headers_are_skipped() {
     assert_eq!(ip::Repr::parse(&fragment), Err(Error::Unsupported));
 }
 
-/// An ICMPv4 error that quotes `quoted`.
+/// Returns an ICMPv4 error that quotes `quoted`.
 fn icmp_v4(kind: u8, code: u8, rest: [u8; 4], quoted: &[u8]) -> Vec<u8> {
     let mut message = [&[kind, code, 0, 0][..], &rest, quoted].concat();
     let sum = checksum::finish(checksum::sum(Sum::default(), &message));

@@ -1,6 +1,6 @@
-//! Packets that a Linux 6.18 MPTCP server sent over a virtual link with checksum offload: their TCP
-//! checksum field holds the pseudo-header sum only. They must be read right, and what is emitted
-//! from what was read must be the same bytes.
+//! Packets that a Linux 6.18 MPTCP server sent over a virtual link with checksum offload, so their TCP
+//! checksum field holds the pseudo-header sum only. They must be read right, and emitting what was read
+//! must give the same bytes.
 
 use braid_wire::checksum::{Sum, sum};
 use braid_wire::ip;
@@ -28,8 +28,8 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Parses the packet whose headers are `text` and whose payload is `payload`, checks everything but
-/// the meaning of its options, and returns it.
+/// Parses the packet with the headers `text` and the payload `payload`, checks everything but the meaning
+/// of its options, and returns it.
 #[track_caller]
 fn read(text: &str, payload: &[u8]) -> Repr {
     let packet = [hex(text), payload.to_vec()].concat();
@@ -215,7 +215,7 @@ fn data_fin_with_and_without_checksum() {
     );
 }
 
-/// A reset is sent without offload: its checksum is whole.
+/// A reset is sent without offload, so its checksum is complete.
 #[test]
 fn reset() {
     let packet =

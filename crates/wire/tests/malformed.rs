@@ -12,7 +12,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use strategies::{mptcp_option, packet, tcp_repr};
 
-/// Everything that reads bytes from outside.
+/// Calls every parser of outside bytes.
 fn parse_all(bytes: &[u8]) {
     if let Ok((ip, payload)) = ip::Repr::parse(bytes) {
         let _ = tcp::verify_checksum(ip.src, ip.dst, payload);
@@ -50,8 +50,8 @@ proptest! {
         }
     }
 
-    /// An MPTCP option cut anywhere is refused, also where its length byte agrees with the cut and
-    /// the rest happens to be another form: then it parses as that form and emits as it came.
+    /// An MPTCP option cut anywhere is refused, even if its length byte agrees with the cut. If the rest
+    /// happens to be another form, the option parses as that form and emits the same bytes.
     #[test]
     fn every_truncation_of_an_mptcp_option(option in mptcp_option()) {
         let mut options = Options::default();
@@ -86,7 +86,7 @@ proptest! {
         parse_all(&packet[header..]);
     }
 
-    /// Every option length that is not its own, in every option of a header.
+    /// Every wrong option length, in every option of a header.
     #[test]
     fn flipped_option_lengths(repr in tcp_repr(), len in any::<u8>()) {
         let mut header = vec![0; repr.header_len()];

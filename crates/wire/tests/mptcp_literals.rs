@@ -1,5 +1,5 @@
-//! Every form of every MPTCP option, byte by byte as RFC 8684 draws it. Forms that Linux was seen
-//! to send have the bytes Linux sent.
+//! Every form of every MPTCP option, byte by byte as in the figures of RFC 8684. Forms that Linux was
+//! seen to send have the bytes that Linux sent.
 
 use braid_wire::checksum::{Sum, sum};
 use braid_wire::mptcp::{
@@ -26,7 +26,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// `text` parses to `option`, and `option` is emitted as `text` and padding.
+/// Checks that `text` parses to `option`, and that `option` is emitted as `text` and padding.
 #[track_caller]
 fn both_ways(text: &str, option: MptcpOption) {
     let bytes = hex(text);
@@ -57,7 +57,7 @@ fn flags(byte: u8) -> CapableFlags {
     CapableFlags::from(byte)
 }
 
-/// Section 3.1, figure 4; the first three are those of a Linux 6.18 client and server.
+/// Section 3.1, figure 4; the first three are from a Linux 6.18 client and server.
 #[test]
 fn capable() {
     let h = CapableFlags::DEFAULT_OFFER;
@@ -110,7 +110,7 @@ fn capable_flags() {
     assert_eq!(u8::from(flags(0xff)), 0xe1);
 }
 
-/// A version 0 client (RFC 6824) is recognised; its third ACK is nothing to version 1.
+/// A version 0 client (RFC 6824) is recognised; version 1 does not support its third ACK.
 #[test]
 fn capable_of_other_versions() {
     both_ways(
@@ -240,7 +240,7 @@ fn dss_of_wrong_length() {
     refused("1e0a2001 05060708 0000", Error::BadOption);
     refused("1e0f2004 05060708 11223344 5566 77", Error::Truncated);
     refused("1e112004 05060708 11223344 5566 7788 99", Error::BadOption);
-    // The width bits alone promise nothing (m without M, a without A).
+    // The width bits alone have no effect (m without M, a without A).
     let empty = Dss::default();
     assert_eq!(
         MptcpOption::parse(&hex("1e04200a")),
@@ -277,7 +277,7 @@ fn add_addr() {
         both_ways(&text, MptcpOption::AddAddr(add));
         assert_eq!(add.echo(), AddAddr { hmac: None, ..add });
     }
-    // An echo has no HMAC, an announcement cannot do without (version 0 had neither E nor HMAC).
+    // An echo has no HMAC, an announcement must have one (version 0 had neither E nor HMAC).
     refused(&format!("1e103109 c0000207 {HEX_B}"), Error::BadOption);
     refused("1e083009 c0000207", Error::BadOption);
     refused("1e043009", Error::BadOption);
@@ -300,13 +300,13 @@ fn remove_addr() {
     assert_eq!(RemoveAddr::new(&many).unwrap().ids(), &many[..16]);
 }
 
-/// Sections 3.3.8, 3.7, 3.5 and 3.6. The first MP_TCPRST is that of Linux 6.18 after a bad HMAC.
+/// Sections 3.3.8, 3.7, 3.5 and 3.6. Linux 6.18 sent the first MP_TCPRST after a bad HMAC.
 // Conforms: 8684-3.6-1
 #[test]
 fn prio_fail_fastclose_tcprst() {
     both_ways("1e0350", MptcpOption::Prio { backup: false });
     both_ways("1e0351", MptcpOption::Prio { backup: true });
-    // The address ID of version 0: taking it for one about this subflow would be wrong.
+    // Version 0 has an address ID here; an option with one must not count for this subflow.
     refused("1e045102", Error::BadOption);
     both_ways(
         &format!("1e0c6000 {HEX_A}"),
@@ -352,8 +352,8 @@ fn what_is_no_mptcp_option_of_rfc_8684() {
     refused("1e02", Error::Truncated);
 }
 
-/// Section 3.3.1: DSN, subflow sequence number, length and two zero bytes, then the data. The
-/// expected value is the sum done by hand.
+/// Section 3.3.1: DSN, subflow sequence number, length and two zero bytes, then the data. The expected
+/// value was computed by hand.
 // Conforms: 8684-3.3.1-8
 #[test]
 fn dss_checksum_covers_its_pseudo_header() {

@@ -1,4 +1,4 @@
-//! What is emitted is what is parsed, for arbitrary headers and options.
+//! Parsing returns what was emitted, for arbitrary headers and options.
 
 mod strategies;
 
@@ -20,7 +20,7 @@ proptest! {
         prop_assert_eq!(MptcpOption::parse(&buf[..option.len()]), Ok(option));
     }
 
-    /// Also: the length foretold is the length written, and no byte past it changes.
+    /// Also: the announced length is the length written, and no byte past it changes.
     #[test]
     fn tcp_headers(repr in tcp_repr(), payload in vec(any::<u8>(), 0..64)) {
         let header_len = repr.header_len();
@@ -49,7 +49,7 @@ proptest! {
         tcp::Repr::parse(segment).unwrap();
     }
 
-    /// Any single damaged byte shows, in the header checksum of IPv4 or in that of TCP.
+    /// Any single damaged byte shows, in the header checksum of IPv4 or in the checksum of TCP.
     #[test]
     fn checksums_see_one_damaged_byte(
         packet in packet(),
@@ -62,7 +62,7 @@ proptest! {
         prop_assert!(!tcp::verify_checksum(ip.src, ip.dst, &damaged));
     }
 
-    /// However a payload is cut, odd or even, the checksum is that of the whole.
+    /// The checksum does not depend on how the payload is cut, odd or even.
     #[test]
     fn checksum_of_parts(
         (src, dst) in addr_pair(),
@@ -77,8 +77,8 @@ proptest! {
         prop_assert!(tcp::verify_checksum(src, dst, &segment));
     }
 
-    /// A device that adds up everything from the TCP header on, the field as filled in included,
-    /// and complements arrives at the checksum that software computes.
+    /// A device adds up everything from the TCP header on, including the field as filled in, and
+    /// complements. The result must be the checksum that software computes.
     #[test]
     fn partial_checksum((src, dst) in addr_pair(), payload in vec(any::<u8>(), 0..64)) {
         let repr = tcp::Repr::new(1, 2, Flags::ACK);
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(Packet::new(header).unwrap().checksum(), by_device);
     }
 
-    /// A mark changes the ECN bits of what bears it and nothing else (RFC 3168 section 5).
+    /// A mark changes the ECN bits of ECN-capable packets and nothing else (RFC 3168 section 5).
     #[test]
     fn what_bears_a_mark_is_marked(packet in packet(), bits in 0..4u8) {
         let mut packet = packet;
@@ -108,7 +108,7 @@ proptest! {
         prop_assert_eq!(after, ip::Repr { traffic_class: marked, ..before });
     }
 
-    /// A header that was corrupted before is still seen to be (RFC 1624).
+    /// A header that was corrupted before the mark still has a wrong checksum (RFC 1624).
     #[test]
     fn a_mark_hides_no_corruption(packet in packet(), at in 2..20usize, bit in 0..8u32) {
         let mut packet = packet;
@@ -121,7 +121,7 @@ proptest! {
         prop_assert!(ip::Repr::parse(&packet).is_err());
     }
 
-    /// Changes made through the views are what the parser then sees.
+    /// The parser sees the changes made through the views.
     #[test]
     fn views_write_what_they_read(packet in packet(), (src, dst) in addr_pair(), to in tcp_repr()) {
         let mut packet = packet;

@@ -1,4 +1,4 @@
-//! TCP headers and options byte by byte, and what the parser does with odd ones.
+//! TCP headers and options byte by byte, and the parser's treatment of odd ones.
 
 use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, Join, MptcpOption, WireDsn};
 use braid_wire::tcp::{
@@ -11,7 +11,7 @@ const TS: Timestamps = Timestamps {
     echo: 0x0506_0708,
 };
 
-/// A SYN as Linux lays it out, with MP_CAPABLE.
+/// A SYN with MP_CAPABLE in the layout of Linux.
 #[test]
 fn syn_of_a_multipath_client() {
     let bytes: [u8; 44] = [
@@ -57,8 +57,8 @@ fn syn_of_a_multipath_client() {
     );
 }
 
-/// Section 3.3 of RFC 8684 wants this to be possible: timestamps, an 8-byte DATA_ACK and a mapping
-/// with an 8-byte DSN fill the 40 bytes exactly, with checksum or without.
+/// RFC 8684 section 3.3 requires this to be possible: timestamps, an 8-byte DATA_ACK and a mapping with
+/// an 8-byte DSN fill the 40 bytes exactly, with checksum or without.
 #[test]
 fn widest_dss_with_timestamps_fills_the_header() {
     for checksum in [None, Some(7)] {

@@ -11,22 +11,22 @@ use super::segment::Segment;
 use super::split::finish;
 use super::{Direction, Middlebox, Output, Packet};
 
-/// Whose header joined segments get.
+/// The segment whose header a joined segment gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// The first one's.
+    /// The first segment.
     First,
-    /// The last one's.
+    /// The last segment.
     Last,
 }
 
-/// Most flows of which a segment is held.
+/// Most flows that have a segment held.
 const MAX_FLOWS: usize = 1024;
-/// Most bytes of payload that fit an IP packet with the longest headers.
+/// Most bytes of payload in an IP packet with the longest headers: 60 bytes each of IPv4 and TCP.
 const MAX_PAYLOAD: usize = 65_535 - 60 - 60;
 
-/// A box that joins adjacent segments, as a network card that merges what it receives (GRO), but
-/// whatever their options: those of one segment stay, the others are lost.
+/// A box that joins adjacent segments, like a network card with GRO, but whatever their options: the
+/// options of one segment stay, those of the others are lost.
 #[derive(Debug)]
 pub struct Merge {
     most: usize,
@@ -36,7 +36,7 @@ pub struct Merge {
     merged: u64,
 }
 
-/// A direction of a connection.
+/// One direction of a connection.
 type Flow = (Direction, SocketAddr, SocketAddr);
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Held {
 }
 
 impl Merge {
-    /// A box that joins up to `most` bytes of payload (at most those of an IP packet) and holds a
+    /// Makes a box that joins up to `most` bytes of payload (at most those of an IP packet) and holds a
     /// segment for up to `hold` to see whether the next one follows.
     pub fn new(most: usize, hold: Duration, keep: Keep) -> Self {
         Merge {
@@ -59,13 +59,13 @@ impl Merge {
         }
     }
 
-    /// Segments joined to the one before so far.
+    /// Returns the number of segments joined to an earlier one so far.
     pub fn merged(&self) -> u64 {
         self.merged
     }
 
-    /// Whether `segment` continues `held` and both may be one. A mark is of its packet alone (RFC 3168
-    /// section 5.3).
+    /// Returns whether `segment` continues `held` and both may become one. Segments with different ECN
+    /// bits stay apart: a mark is about its packet alone (RFC 3168 section 5.3).
     fn joins(&self, held: &Held, segment: &Segment) -> bool {
         held.segment.end() == segment.seq
             && held.segment.class == segment.class
@@ -131,7 +131,8 @@ impl Middlebox for Merge {
                 }
             }
         };
-        // What is pushed, or the last of its stream, waits for nothing.
+        // A push or the end of the stream has no successor to wait for.
+        // With a full table, segments of further flows pass unmerged.
         let ends = next.segment.flags.intersects(Flags::PSH | Flags::FIN);
         if !mergeable || ends || self.held.len() >= MAX_FLOWS {
             out.push_back((direction, next.packet));

@@ -1,4 +1,4 @@
-//! Links that carry smaller packets than those before them.
+//! Links that carry smaller packets than the links before them.
 
 use core::net::IpAddr;
 
@@ -7,41 +7,41 @@ use braid_wire::icmp::{self, Kind};
 
 use super::{Direction, Middlebox, Output, Packet};
 
-/// A router before a link of a small MTU. IP packets that are longer are dropped: none may be cut, as
-/// if "don't fragment" were set in each (RFC 1191, RFC 8201).
+/// A router before a link of a small MTU. Longer IP packets are dropped, as if "don't fragment" were set
+/// in each (RFC 1191, RFC 8201).
 #[derive(Debug, Clone, Default)]
 pub struct Narrow {
     mtu: Option<usize>,
-    /// In whose names senders are told.
+    /// The addresses in whose name senders are told.
     routers: Vec<IpAddr>,
     dropped: u64,
 }
 
 impl Narrow {
-    /// A link that carries packets of any length until it is told otherwise. Nobody is told what is
-    /// dropped: a black hole (RFC 2923 section 2.1).
+    /// Makes a link that carries packets of any length until an MTU is set, and drops longer ones
+    /// silently: a black hole (RFC 2923 section 2.1).
     pub fn new() -> Self {
         Narrow::default()
     }
 
-    /// Senders are told by ICMP in the name of `router`, which speaks one family.
+    /// Tells senders by ICMP in the name of `router`, for packets of that address family.
     #[must_use]
     pub fn reporting(mut self, router: IpAddr) -> Self {
         self.routers.push(router);
         self
     }
 
-    /// Carries IP packets of at most `mtu` bytes from now on; `None` is without bound.
+    /// Carries IP packets of at most `mtu` bytes from now on; `None` removes the bound.
     pub fn set_mtu(&mut self, mtu: Option<usize>) {
         self.mtu = mtu;
     }
 
-    /// Packets dropped so far.
+    /// Returns the number of packets dropped so far.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// What the sender of `packet` is told, if anything.
+    /// Returns the ICMP error for the sender of `packet`, if a router of its family reports.
     fn report(&self, mtu: usize, packet: &Packet) -> Option<Packet> {
         let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
         let kind = Kind::PacketTooBig { mtu };

@@ -11,36 +11,35 @@ use braid_wire::{Instant, ip, tcp, udp};
 use super::segment::{adjust, edit};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// Ports that a NAT gives out: from here on up.
+/// The lowest port that a NAT gives out; lower ones are well-known ports.
 const FIRST_PORT: u16 = 1024;
-/// How many these are.
+/// The number of ports that a NAT gives out.
 const PORTS: usize = 65_536 - FIRST_PORT as usize;
-/// Bytes of an ICMP error before the packet it quotes.
+/// Bytes of an ICMP error's header before the packet that it quotes.
 const ICMP_LEN: usize = 8;
 
 /// Settings of a [`Nat`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NatConfig {
-    /// The address that all inside hosts have outside.
+    /// The external address that all inside hosts share.
     pub external: Ipv4Addr,
-    /// How long a TCP connection may be idle (RFC 5382 section 5 wants 2 h 4 min; cheap ones have
-    /// some minutes).
+    /// The longest idle time of a TCP connection (at least 2 h 4 min by RFC 5382 section 5; cheap NATs
+    /// have some minutes).
     pub established: Duration,
-    /// How long one that is not answered yet, or has ended, may be.
+    /// The longest idle time of a TCP connection that is not answered yet, or has ended.
     pub transitory: Duration,
-    /// How long a UDP flow may be.
+    /// The longest idle time of a UDP flow.
     pub udp: Duration,
     /// Most mappings at a time; never more than there are ports from 1024 on.
     pub capacity: usize,
-    /// Whether a segment from the middle of a connection it does not know makes a mapping; else
-    /// only a SYN does.
+    /// A segment from the middle of an unknown connection makes a mapping; else only a SYN does.
     pub adopts: bool,
-    /// Whether a flow keeps its port outside if that is free; else ports are given out in turn.
+    /// A flow keeps its port outside if that is free; else ports are given out in turn.
     pub preserves_ports: bool,
 }
 
 impl NatConfig {
-    /// The times of the RFCs, 4096 mappings, and otherwise as Linux does it.
+    /// Makes settings with the times of the RFCs, 4096 mappings, and otherwise the behaviour of Linux.
     pub fn new(external: Ipv4Addr) -> Self {
         NatConfig {
             external,
@@ -54,29 +53,29 @@ impl NatConfig {
     }
 }
 
-/// What a [`Nat`] did.
+/// Counters of a [`Nat`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NatCounters {
     /// Packets translated, either way.
     pub translated: u64,
     /// Mappings made.
     pub mapped: u64,
-    /// Dropped: no mapping, and none to be made.
+    /// Packets dropped because they have no mapping and may not make one.
     pub unknown: u64,
-    /// Dropped: the table was full.
+    /// Packets dropped because the table was full.
     pub full: u64,
-    /// Dropped: no whole packet of a protocol it knows.
+    /// Packets dropped because they are no whole packets of a known protocol.
     pub unsupported: u64,
 }
 
-/// A NAT: hosts inside share one IPv4 address outside. Each flow, of one inside and one outside
-/// endpoint, has a mapping of its own; what comes from outside without one is dropped. IPv6 passes
-/// as it is.
+/// A NAT: hosts inside share one IPv4 address outside. Each flow between an inside and an outside
+/// endpoint has a mapping of its own; a packet from outside without a mapping is dropped. IPv6 passes as
+/// it is.
 #[derive(Debug)]
 pub struct Nat {
     config: NatConfig,
     mappings: BTreeMap<Flow, Mapping>,
-    /// Whose a port outside is.
+    /// The flow that has each port outside.
     ports: BTreeMap<(u8, u16), Flow>,
     next_port: u16,
     counters: NatCounters,
@@ -93,13 +92,13 @@ struct Flow {
 struct Mapping {
     port: u16,
     expires: Instant,
-    /// Whether the outside answered.
+    /// The outside has answered.
     answered: bool,
-    /// Whether the inside, the outside sent its FIN; both after a RST.
+    /// Inside and outside have sent a FIN; both are set after a RST.
     ended: [bool; 2],
 }
 
-/// Why a packet is dropped.
+/// The reason for which a packet is dropped.
 enum Refusal {
     Unknown,
     Full,
@@ -112,7 +111,7 @@ impl From<braid_wire::Error> for Refusal {
     }
 }
 
-/// Source or destination.
+/// One of the two endpoints in a header.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Src,
@@ -120,7 +119,7 @@ enum Side {
 }
 
 impl Nat {
-    /// A NAT without mappings.
+    /// Makes a NAT without mappings.
     pub fn new(config: NatConfig) -> Self {
         Nat {
             config,
@@ -137,19 +136,18 @@ impl Nat {
         self.ports.clear();
     }
 
-    /// Has another address outside from now on, and with it no mapping, as when a link is dialled
-    /// anew.
+    /// Changes the external address and forgets all mappings, as when a link is dialled anew.
     pub fn rebind(&mut self, external: Ipv4Addr) {
         self.config.external = external;
         self.forget();
     }
 
-    /// What it did.
+    /// Returns the counters so far.
     pub fn counters(&self) -> NatCounters {
         self.counters
     }
 
-    /// Mappings there are, those included that have expired and were not missed yet.
+    /// Returns the number of mappings, including expired ones that no packet has asked for since.
     pub fn mappings(&self) -> usize {
         self.mappings.len()
     }
@@ -197,14 +195,15 @@ impl Nat {
         Ok(())
     }
 
-    /// ICMP errors pass for flows that have a mapping, and their quotes are translated too
-    /// (RFC 5508 section 4).
+    /// Translates an ICMP error and the packet that it quotes (RFC 5508 section 4). Errors pass only for
+    /// flows that have a mapping.
     fn translate_error(
         &mut self,
         now: Instant,
         direction: Direction,
         (header, message): (&mut [u8], &mut [u8]),
     ) -> Result<(), Refusal> {
+        // Destination unreachable, time exceeded, parameter problem.
         let is_error = message.first().is_some_and(|t| matches!(t, 3 | 11 | 12));
         let quoted = message.get(ICMP_LEN..).filter(|_| is_error);
         let quoted = quoted.ok_or(Refusal::Unsupported)?;
@@ -219,7 +218,7 @@ impl Nat {
             endpoint(inner, ports, Side::Dst),
         );
         let (side, to) = match direction {
-            // About what the inside sent.
+            // The error is about a packet from the inside.
             Direction::Inbound => {
                 let flow = self.flow_at(now, protocol, src, dst)?;
                 readdress(header, Side::Dst, *flow.inside.ip());
@@ -247,7 +246,7 @@ impl Nat {
         Ok(())
     }
 
-    /// The flow whose outside end `external` is, if it is with `outside`.
+    /// Returns the flow that has `external`, if its outside endpoint is `outside`.
     fn flow_at(
         &mut self,
         now: Instant,
@@ -266,7 +265,8 @@ impl Nat {
         }
     }
 
-    /// The port outside of `flow`, of which a packet comes from inside.
+    /// Returns the port outside of `flow`, for a packet from the inside; makes a mapping if there is
+    /// none.
     fn port_of(&mut self, now: Instant, flow: Flow, flags: Flags) -> Result<u16, Refusal> {
         if self.is_current(now, flow) {
             return Ok(self.mappings[&flow].port);
@@ -299,7 +299,7 @@ impl Nat {
         Ok(port)
     }
 
-    /// A port that no mapping has. There is one: fewer than all are given out.
+    /// Returns a port that no mapping has. One exists, since fewer than all are given out.
     fn free_port(&mut self, flow: Flow) -> u16 {
         let wanted = flow.inside.port();
         let mut port = match self.config.preserves_ports && wanted >= FIRST_PORT {
@@ -316,7 +316,7 @@ impl Nat {
         port
     }
 
-    /// Whether `flow` has a mapping that is not expired; removes it if it is.
+    /// Returns whether `flow` has a mapping that is not expired; removes an expired one.
     fn is_current(&mut self, now: Instant, flow: Flow) -> bool {
         let Some(mapping) = self.mappings.get(&flow) else {
             return false;
@@ -329,7 +329,7 @@ impl Nat {
         false
     }
 
-    /// A packet of `flow` passed: it is kept for a while longer.
+    /// Extends the mapping of `flow`, of which a packet passed.
     fn keep(&mut self, now: Instant, flow: Flow, direction: Direction, flags: Flags) {
         let Some(mapping) = self.mappings.get_mut(&flow) else {
             return;
@@ -341,7 +341,7 @@ impl Nat {
             mapping.ended = [true; 2];
         }
         if flags.contains(Flags::SYN) && !outside {
-            // The ports are used again.
+            // A SYN opens a new connection on the same ports.
             mapping.ended = [false; 2];
         }
         let time = match (flow.protocol, mapping.answered, mapping.ended) {
@@ -377,7 +377,7 @@ impl Middlebox for Nat {
     }
 }
 
-/// Source and destination of a TCP segment or a UDP datagram.
+/// Returns source and destination of a TCP segment or a UDP datagram.
 fn endpoints(
     header: &[u8],
     payload: &[u8],
@@ -395,7 +395,7 @@ fn endpoints(
     Ok((of(Side::Src), of(Side::Dst)))
 }
 
-/// One end, from an IPv4 header of at least 20 bytes and the ports behind it.
+/// Returns one endpoint, from an IPv4 header of at least 20 bytes and the ports behind it.
 fn endpoint(header: &[u8], ports: &[u8], side: Side) -> SocketAddrV4 {
     let (addr, port) = match side {
         Side::Src => (&header[12..16], &ports[..2]),
@@ -424,10 +424,11 @@ fn set_port(ports: &mut [u8], side: Side, port: u16) {
     ports[at..at + 2].copy_from_slice(&port.to_be_bytes());
 }
 
-/// Replaces a port in a TCP or UDP header, whose checksum covers the address too.
+/// Replaces the endpoint in a TCP or UDP header. The checksum there covers the address too.
 fn rewrite(payload: &mut [u8], protocol: u8, side: Side, (from, to): (SocketAddrV4, SocketAddrV4)) {
     set_port(payload, side, to.port());
     let field = if protocol == ip::PROTO_TCP { 16 } else { 6 };
+    // RFC 768: zero says that there is no checksum, and a sum of zero is sent as all ones.
     if protocol == ip::PROTO_UDP && payload[field..field + 2] == [0, 0] {
         return;
     }

@@ -1,4 +1,4 @@
-//! Middleboxes that meddle with TCP options.
+//! Middleboxes that edit TCP options.
 
 use braid_wire::Instant;
 use braid_wire::tcp::{Flags, HEADER_LEN, kind};
@@ -6,17 +6,17 @@ use braid_wire::tcp::{Flags, HEADER_LEN, kind};
 use super::segment::{self, Segment};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// Which options.
+/// The options to edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Those of this kind.
+    /// Options of this kind.
     Kind(u8),
-    /// Those that came after RFC 7323: Multipath TCP, fast open, and whatever has no name yet.
+    /// Options newer than RFC 7323: Multipath TCP, fast open, and all that have no name yet.
     Unknown,
 }
 
 impl Target {
-    /// Those of Multipath TCP.
+    /// The options of Multipath TCP.
     pub const MPTCP: Target = Target::Kind(kind::MPTCP);
 
     fn covers(self, option: u8) -> bool {
@@ -34,30 +34,30 @@ impl Target {
     }
 }
 
-/// In which segments.
+/// The segments in which options are edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// SYN and SYN/ACK.
     Syn,
-    /// All but these.
+    /// All but SYN and SYN/ACK.
     Later,
-    /// All.
+    /// All segments.
     All,
 }
 
-/// What is done to an option.
+/// The edit of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edit {
-    /// It is taken out, and the header becomes shorter.
+    /// Removes the option, which shortens the header.
     Remove,
-    /// It is overwritten with NOPs.
+    /// Overwrites the option with NOPs.
     Blank,
-    /// All but kind and length are overwritten with zeros.
+    /// Overwrites all but kind and length with zeros.
     Zero,
 }
 
-/// A box that edits TCP options, as those of Honda et al. ("Is it still possible to extend TCP?",
-/// IMC 2011).
+/// A box that edits TCP options, like those that Honda et al. found ("Is it still possible to extend
+/// TCP?", IMC 2011).
 #[derive(Debug, Clone)]
 pub struct OptionEdit {
     target: Target,
@@ -69,7 +69,7 @@ pub struct OptionEdit {
 }
 
 impl OptionEdit {
-    /// A box that does `edit` to the options `target` of segments in `scope`, either way.
+    /// Makes a box that does `edit` to the options `target` of segments in `scope`, in both directions.
     pub fn new(target: Target, scope: Scope, edit: Edit) -> Self {
         OptionEdit {
             target,
@@ -81,21 +81,21 @@ impl OptionEdit {
         }
     }
 
-    /// Only in segments of one direction.
+    /// Edits only segments of one direction.
     #[must_use]
     pub fn only(mut self, direction: Direction) -> Self {
         self.direction = Some(direction);
         self
     }
 
-    /// Only from `since` on, as when a route changes and leads through another box.
+    /// Edits only from `since` on, as when a route changes and leads through another box.
     #[must_use]
     pub fn since(mut self, since: Instant) -> Self {
         self.since = since;
         self
     }
 
-    /// Segments edited so far.
+    /// Returns the number of segments edited so far.
     pub fn edited(&self) -> u64 {
         self.edited
     }

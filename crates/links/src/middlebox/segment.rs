@@ -7,15 +7,15 @@ use braid_wire::checksum::{self, Sum};
 use braid_wire::tcp::{self, Flags, kind};
 use braid_wire::{Seq32, ip};
 
-/// Where the checksum lies in a TCP header.
+/// Offset of the checksum in a TCP header.
 const CHECKSUM: usize = 16;
 
-/// A TCP segment within an IP packet: where it lies and whose it is.
+/// The place of a TCP segment within an IP packet, and its header fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
-    /// Bytes of the IP header.
+    /// Length of the IP header, bytes.
     pub ip_len: usize,
-    /// Bytes of the TCP header.
+    /// Length of the TCP header, bytes.
     pub tcp_len: usize,
     pub src: SocketAddr,
     pub dst: SocketAddr,
@@ -27,7 +27,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The segment in `packet`, which is cut to its length. `None` for whatever is no whole TCP
+    /// Finds the segment in `packet` and cuts `packet` to its length. `None` if there is no whole TCP
     /// segment right behind a sound IP header.
     pub fn find(packet: &mut Vec<u8>) -> Option<Segment> {
         let view = ip::Packet::new(&packet[..]).ok()?;
@@ -51,34 +51,34 @@ impl Segment {
         Some(segment)
     }
 
-    /// Where the payload starts.
+    /// Returns the offset at which the payload starts.
     pub fn header_end(&self) -> usize {
         self.ip_len + self.tcp_len
     }
 
-    /// Whether the TCP checksum is right.
+    /// Returns whether the TCP checksum is right.
     pub fn is_intact(&self, packet: &[u8]) -> bool {
         tcp::verify_checksum(self.src.ip(), self.dst.ip(), &packet[self.ip_len..])
     }
 
-    /// Sequence number behind the payload.
+    /// Returns the sequence number behind the payload.
     pub fn end(&self) -> Seq32 {
         self.seq.add(self.payload_len as u32)
     }
 
-    /// Option bytes.
+    /// Returns the bytes of the options.
     pub fn options<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         &packet[self.ip_len + tcp::HEADER_LEN..self.header_end()]
     }
 
-    /// Whether this is payload of a running connection and nothing else.
+    /// Returns whether the segment is payload of a running connection and nothing else.
     pub fn is_plain_data(&self) -> bool {
         let special = Flags::SYN | Flags::RST | Flags::URG;
         self.payload_len > 0 && !self.flags.intersects(special)
     }
 }
 
-/// Edits `bytes`, which a checksum at `field` within them covers, and adjusts that.
+/// Edits `bytes` and adjusts the checksum at `field` within them, which covers them.
 pub(crate) fn edit(bytes: &mut [u8], field: usize, edit: impl FnOnce(&mut [u8])) {
     let before = checksum::sum(Sum::default(), bytes);
     edit(bytes);
@@ -86,8 +86,8 @@ pub(crate) fn edit(bytes: &mut [u8], field: usize, edit: impl FnOnce(&mut [u8]))
     adjust(bytes, field, before, after);
 }
 
-/// Adjusts the checksum at `field` of `bytes` for a part of what it covers that summed up to
-/// `before` and now to `after`.
+/// Adjusts the checksum at `field` of `bytes`, where a part that it covers summed up to `before` and now
+/// to `after`.
 pub(crate) fn adjust(bytes: &mut [u8], field: usize, before: Sum, after: Sum) {
     if let Some(field) = bytes[field..].first_chunk_mut() {
         *field = checksum::adjust(u16::from_be_bytes(*field), before, after).to_be_bytes();
@@ -103,12 +103,12 @@ pub(crate) fn edit_header(packet: &mut [u8], segment: &Segment, f: impl FnOnce(&
     );
 }
 
-/// Replaces the options of `segment` in `packet` by those whose bytes `options` holds, padded with
-/// NOPs to 4 bytes; they must be at most as long as before.
+/// Replaces the options of `segment` in `packet` by `options`, padded with NOPs to 4 bytes. The new
+/// options must not be longer than the old ones.
 pub(crate) fn replace_options(packet: &mut Vec<u8>, segment: &Segment, options: &[u8]) {
     let sums = |packet: &[u8], tcp_len: usize| {
         let header = &packet[segment.ip_len..segment.ip_len + tcp_len];
-        // The pseudo-header holds the length.
+        // The pseudo-header, which the checksum covers, holds the length.
         let len = (tcp_len + segment.payload_len) as u64;
         Sum(checksum::sum(Sum::default(), header).0 + len)
     };
@@ -139,7 +139,7 @@ pub(crate) fn set_length(packet: &mut [u8], ip_len: usize) {
     }
 }
 
-/// Where the options in `bytes` lie, up to the end of the list or the first malformed one.
+/// Returns the ranges of the options in `bytes`, up to the end of the list or the first malformed option.
 pub(crate) fn options(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     core::iter::from_fn(move || {

@@ -8,10 +8,11 @@ use braid_wire::{Instant, Rng, Seq32};
 use super::segment::{self, Segment};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// A firewall that shifts the sequence numbers of each connection, in either direction by an
-/// amount of its own, so that nobody can guess them from those before. Acknowledgements and SACK
-/// blocks are shifted back. The amounts follow from the addresses and a key, so that the box
-/// keeps no state.
+/// A firewall that shifts the sequence numbers of each connection, so that nobody can guess them from
+/// earlier ones.
+///
+/// Each direction has an amount of its own. Acknowledgements and SACK blocks are shifted back. The
+/// amounts follow from the addresses and a key, so that the box keeps no state.
 #[derive(Debug, Clone)]
 pub struct SequenceShift {
     key: u64,
@@ -19,7 +20,7 @@ pub struct SequenceShift {
 }
 
 impl SequenceShift {
-    /// A firewall with this key.
+    /// Makes a firewall with this key.
     pub fn new(key: u64) -> Self {
         SequenceShift {
             key,
@@ -27,7 +28,7 @@ impl SequenceShift {
         }
     }
 
-    /// The firewall leaves SACK blocks as they are, as some did: they then speak of what was never
+    /// Leaves SACK blocks as they are, as some firewalls did: the blocks then name data that was never
     /// sent.
     #[must_use]
     pub fn forgetting_sack(mut self) -> Self {
@@ -35,7 +36,7 @@ impl SequenceShift {
         self
     }
 
-    /// What is added to sequence numbers on the way out and on the way in.
+    /// Returns the amounts added to sequence numbers on the way out and on the way in.
     fn shifts(&self, inside: SocketAddr, outside: SocketAddr) -> (u32, u32) {
         let mut rng = Rng::for_component(self.key, fingerprint(inside, outside));
         (rng.u32(), rng.u32())
@@ -91,7 +92,8 @@ fn shift(field: &mut [u8], by: u32) {
     }
 }
 
-/// FNV-1a over the addresses.
+/// Returns the FNV-1a hash of the addresses; unlike std's hash, it is the same in every build, so runs
+/// repeat.
 fn fingerprint(inside: SocketAddr, outside: SocketAddr) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let mut mix = |bytes: &[u8]| {

@@ -6,8 +6,8 @@ use braid_wire::{Instant, Seq32};
 use super::segment::{self, Segment};
 use super::{Direction, Middlebox, Output, Packet};
 
-/// A box that cuts segments into smaller ones, all with the options of the original, as a network
-/// card that segments does.
+/// A box that cuts segments into smaller ones, each with the options of the original, like a network card
+/// with TSO.
 #[derive(Debug, Clone)]
 pub struct Split {
     mss: usize,
@@ -15,7 +15,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// A box that lets at most `mss` bytes of payload into a segment; 0 counts as 1.
+    /// Makes a box that lets at most `mss` bytes of payload into a segment; 0 counts as 1.
     pub fn new(mss: u16) -> Self {
         Split {
             mss: usize::from(mss).max(1),
@@ -23,7 +23,7 @@ impl Split {
         }
     }
 
-    /// Segments cut so far.
+    /// Returns the number of segments cut so far.
     pub fn cut(&self) -> u64 {
         self.cut
     }
@@ -63,8 +63,8 @@ impl Middlebox for Split {
     }
 }
 
-/// Flags of a part: what the end of the original says only the last says, and the first alone that
-/// the congestion window was reduced (RFC 3168 section 6.1.2).
+/// Returns the flags of a part: FIN and PSH belong to the last part only, CWR to the first (RFC 3168
+/// section 6.1.2).
 fn flags(original: Flags, first: bool, last: bool) -> Flags {
     let not_last = if last {
         Flags::EMPTY
@@ -75,7 +75,7 @@ fn flags(original: Flags, first: bool, last: bool) -> Flags {
     original.without(not_last | not_first)
 }
 
-/// Completes the packet `bytes`, whose headers are those of `segment` and whose payload is new.
+/// Completes the packet `bytes`, whose headers come from `segment` and whose payload is new.
 pub(super) fn finish(bytes: &mut [u8], segment: &Segment, seq: Seq32, flags: Flags) {
     segment::set_length(bytes, segment.ip_len);
     if let Ok(mut view) = tcp::Packet::new(&mut bytes[segment.ip_len..]) {

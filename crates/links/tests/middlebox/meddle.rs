@@ -5,7 +5,7 @@ use braid_wire::tcp::Flags;
 
 use crate::segment::{Seg, T0, abuse, inbound, outbound, process};
 
-/// MSS, MP_CAPABLE, fast open, window scale, as they could stand in a SYN.
+/// MSS, MP_CAPABLE, fast open and window scale, as in a SYN.
 const SYN: &str = "02 04 05b4  1e 04 01 81  22 02 01 01  01 03 03 07";
 /// Timestamps and a DSS.
 const DATA: &str = "01 01 08 0a 00000001 00000002  1e 08 20 01 00000005";
@@ -143,7 +143,7 @@ fn ipv6_too() {
 
 #[test]
 fn a_chain_runs_from_the_inside_out_and_back() {
-    // Inside, options become zeros; outside, those are removed. Either way all are gone.
+    // The inner box zeroes options and the outer one removes zeroed ones, so either way none is left.
     let mut chain = Chain::new()
         .and(OptionEdit::new(Target::Unknown, Scope::All, Edit::Zero).only(Direction::Outbound))
         .and(OptionEdit::new(Target::Kind(8), Scope::All, Edit::Remove));

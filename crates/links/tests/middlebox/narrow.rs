@@ -6,7 +6,7 @@ use braid_wire::ip;
 
 use crate::segment::{Seg, T0, abuse};
 
-/// A packet of 40 bytes and one of 50 through a link that takes 40.
+/// Returns the output for a packet of 40 bytes and one of 50 through a link that takes 40.
 fn pass(mut narrow: Narrow) -> Output {
     narrow.set_mtu(Some(40));
     let mut out = Output::new();

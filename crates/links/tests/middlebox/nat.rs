@@ -23,7 +23,7 @@ fn syn() -> Seg {
     Seg::data(1, "").flags(Flags::SYN)
 }
 
-/// What leaves for a segment at a time, at most one.
+/// Returns the segment that leaves for `seg` at `now`, if any.
 fn at(nat: &mut Nat, now: Instant, direction: Direction, seg: &Seg) -> Option<Seg> {
     let out = process(nat, now, direction, seg.packet());
     assert!(out.len() <= 1);
@@ -42,7 +42,7 @@ fn a_connection_there_and_back() {
     let answer = syn().ends("192.0.2.1:80", "203.0.113.5:4000");
     let into = inbound(&mut nat, &answer);
     assert_eq!(into, answer.ends("192.0.2.1:80", "10.0.0.2:4000"));
-    // Another host with the same port gets another one.
+    // Another host with the same port gets another port outside.
     let other = syn().ends("10.0.0.3:4000", "192.0.2.1:80");
     assert_eq!(outbound(&mut nat, &other).src, addr("203.0.113.5:4001"));
     let low = syn().ends("10.0.0.3:40", "192.0.2.1:80");
@@ -77,16 +77,16 @@ fn mappings_last_as_long_as_their_state_says() {
     });
     let data = Seg::data(2, "x");
     let answer = data.clone().ends("192.0.2.1:80", "203.0.113.5:4000");
-    // Not answered.
+    // The outside has not answered.
     assert!(at(&mut nat, ms(0), OUT, &syn()).is_some());
     assert!(at(&mut nat, ms(10), OUT, &data).is_none());
     assert_eq!(nat.counters().unknown, 1);
-    // Answered; every packet keeps it.
+    // The outside has answered, and every packet keeps the mapping.
     assert!(at(&mut nat, ms(20), OUT, &syn()).is_some());
     assert!(at(&mut nat, ms(25), IN, &answer).is_some());
     assert!(at(&mut nat, ms(124), OUT, &data).is_some());
     assert!(at(&mut nat, ms(223), IN, &answer).is_some());
-    // One end is not the end.
+    // The FIN of one end does not end the connection.
     let fin = Flags::ACK | Flags::FIN;
     assert!(at(&mut nat, ms(300), OUT, &data.clone().flags(fin)).is_some());
     assert!(at(&mut nat, ms(399), IN, &answer.clone().flags(fin)).is_some());
@@ -97,7 +97,7 @@ fn mappings_last_as_long_as_their_state_says() {
     assert!(at(&mut nat, ms(501), IN, &answer.clone().flags(Flags::RST)).is_some());
     assert!(at(&mut nat, ms(511), IN, &answer).is_none());
     assert_eq!(nat.mappings(), 0);
-    // And one right after the end of another.
+    // A new connection right after the end of another.
     assert!(at(&mut nat, ms(600), OUT, &syn()).is_some());
     assert!(at(&mut nat, ms(601), IN, &answer.clone().flags(fin)).is_some());
     assert!(at(&mut nat, ms(602), OUT, &data.flags(fin)).is_some());
@@ -121,7 +121,7 @@ fn what_a_nat_forgets_it_may_adopt_again() {
         nat.forget();
     }
     assert_eq!(at(&mut strict, T0, OUT, &data), None);
-    // The first port was 1024: to the far end, this is another connection.
+    // The first port was 1024: to the peer this is another connection.
     let adopted = at(&mut lenient, T0, OUT, &data).unwrap();
     assert_eq!(adopted.src, addr("203.0.113.5:1025"));
     lenient.rebind(Ipv4Addr::new(203, 0, 113, 9));
@@ -157,7 +157,7 @@ fn a_full_table_takes_no_more_until_something_expires() {
     assert_eq!(nat.mappings(), 2, "two had expired");
 }
 
-/// A UDP datagram in an IP packet.
+/// Returns a UDP datagram in an IP packet.
 fn datagram(src: &str, dst: &str, summed: bool) -> Packet {
     let (src, dst) = (addr(src), addr(dst));
     let repr = ip::Repr {
@@ -200,12 +200,12 @@ fn udp_with_and_without_a_checksum() {
             [(IN, expected)]
         );
         assert_eq!(process(&mut nat, ms(19), IN, answer), [], "too late");
-        // TCP from the same ports has nothing to do with it.
+        // TCP from the same ports is independent.
         assert_eq!(outbound(&mut nat, &syn()).src, addr("203.0.113.5:4000"));
     }
 }
 
-/// RFC 768: a sum of zero is sent as all ones, for zero says that there is none.
+/// RFC 768: a sum of zero is sent as all ones, since zero says that there is no checksum.
 #[test]
 fn an_adjusted_udp_checksum_is_not_taken_for_none() {
     let from = |host: &str, port: u16| datagram(&format!("{host}:{port}"), "192.0.2.1:53", true);
@@ -217,7 +217,7 @@ fn an_adjusted_udp_checksum_is_not_taken_for_none() {
     assert_eq!(process(&mut nat, T0, OUT, sent), [(OUT, expected)]);
 }
 
-/// An ICMP error of `router` about `packet`.
+/// Returns an ICMP error of `router` about `packet`.
 fn error(router: &str, kind: Kind, packet: &Packet) -> Packet {
     let mut buf = [0; icmp::MAX_LEN];
     let len = icmp::emit(kind, router.parse().unwrap(), &packet.bytes, &mut buf).unwrap();
@@ -248,7 +248,7 @@ fn errors_find_their_way_and_speak_of_what_was_sent() {
     let quoted = ip::Packet::new(&message[8..]).unwrap();
     assert!(quoted.checksum_ok());
 
-    // And one of a router inside about an answer.
+    // An error of a router inside, about an answer.
     let answer = Seg::data(9, "y").ends("192.0.2.1:80", "203.0.113.5:1024");
     let inside = inbound(&mut nat, &answer).packet();
     let [(OUT, packet)] = &process(&mut nat, T0, OUT, error("10.0.0.1", kind, &inside))[..] else {
@@ -259,7 +259,7 @@ fn errors_find_their_way_and_speak_of_what_was_sent() {
     let told = TcpError::parse(false, message).unwrap();
     assert_eq!((told.dst, told.dst_port), (EXTERNAL.into(), 1024));
 
-    // About flows it does not know, or of a kind it does not know.
+    // Errors about an unknown flow, or of an unknown kind.
     let strange = answer.ends("203.0.113.5:9999", "192.0.2.1:80").packet();
     let unknown = nat.counters().unknown;
     assert_eq!(
@@ -293,8 +293,8 @@ fn corrupted_packets_stay_corrupted() {
 }
 
 proptest! {
-    /// Whatever comes when, the table keeps to its bound, no two flows share a port, and an answer
-    /// finds its way back.
+    /// In any order of packets the table keeps its bound, no two flows share a port, and an answer finds
+    /// its way back.
     #[test]
     fn answers_find_their_way(
         steps in prop::collection::vec((0u8..6, 0u16..4, 0u64..40), 1..80),

@@ -1,4 +1,4 @@
-//! Packets to hand to a middlebox, and to compare with what it makes of them.
+//! Packets to hand to a middlebox, and to compare with its output.
 
 use core::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use braid_links::middlebox::{Direction, Middlebox, Output, Packet};
 use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, Seq32, checksum, ip};
 
-/// A TCP segment, spelled out.
+/// A TCP segment by its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seg {
     pub src: SocketAddr,
@@ -14,7 +14,7 @@ pub struct Seg {
     pub seq: u32,
     pub ack: u32,
     pub flags: Flags,
-    /// As they stand in the header.
+    /// The bytes of the options in the header.
     pub options: Vec<u8>,
     pub payload: Vec<u8>,
 }
@@ -23,7 +23,7 @@ pub fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Option bytes in hexadecimal, spaces ignored.
+/// Returns option bytes from hexadecimal; spaces are ignored.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
     let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
@@ -31,7 +31,7 @@ pub fn hex(text: &str) -> Vec<u8> {
 }
 
 impl Seg {
-    /// A data segment from the inside to the outside.
+    /// Returns a data segment from the inside to the outside.
     pub fn data(seq: u32, payload: &str) -> Seg {
         Seg {
             src: addr("10.0.0.2:4000"),
@@ -53,7 +53,7 @@ impl Seg {
         .options(options)
     }
 
-    /// The same from the outside to the inside.
+    /// Returns the same segment from the outside to the inside.
     pub fn back(self) -> Seg {
         Seg {
             src: self.dst,
@@ -81,7 +81,7 @@ impl Seg {
         }
     }
 
-    /// The IP packet.
+    /// Returns the IP packet of the segment.
     pub fn packet(&self) -> Packet {
         let header_len = tcp::HEADER_LEN + self.options.len();
         let repr = ip::Repr {
@@ -107,7 +107,7 @@ impl Seg {
         Packet { bytes, id: 7 }
     }
 
-    /// What `packet` holds, which must be sound.
+    /// Reads the segment in `packet`, which must be sound.
     pub fn read(packet: &Packet) -> Seg {
         assert_eq!(packet.id, 7);
         let (ip, segment) = ip::Repr::parse(&packet.bytes).unwrap();
@@ -129,7 +129,7 @@ impl Seg {
 
 pub const T0: Instant = Instant::from_millis(1_000);
 
-/// What comes out for `packet` at `now`.
+/// Returns the output for `packet` at `now`.
 pub fn process(
     middlebox: &mut dyn Middlebox,
     now: Instant,
@@ -141,7 +141,7 @@ pub fn process(
     out.into()
 }
 
-/// The segments that leave for `seg`, all in its direction.
+/// Returns the segments that leave for `seg`, all in its direction.
 pub fn through(middlebox: &mut dyn Middlebox, direction: Direction, seg: &Seg) -> Vec<Seg> {
     let out = process(middlebox, T0, direction, seg.packet());
     let read = |(way, packet): &(Direction, Packet)| {
@@ -151,22 +151,22 @@ pub fn through(middlebox: &mut dyn Middlebox, direction: Direction, seg: &Seg) -
     out.iter().map(read).collect()
 }
 
-/// The one segment that leaves for `seg` on the way out.
+/// Returns the one segment that leaves for `seg` on the way out.
 pub fn outbound(middlebox: &mut dyn Middlebox, seg: &Seg) -> Seg {
     let mut out = through(middlebox, Direction::Outbound, seg);
     assert_eq!(out.len(), 1, "{out:?}");
     out.remove(0)
 }
 
-/// The one segment that leaves for `seg` on the way in.
+/// Returns the one segment that leaves for `seg` on the way in.
 pub fn inbound(middlebox: &mut dyn Middlebox, seg: &Seg) -> Seg {
     let mut out = through(middlebox, Direction::Inbound, seg);
     assert_eq!(out.len(), 1, "{out:?}");
     out.remove(0)
 }
 
-/// Hands in any bytes and packets damaged everywhere: nothing may panic, and a packet with a wrong
-/// TCP checksum must not leave with a right one.
+/// Hands in random bytes and packets damaged anywhere. Nothing may panic, and a packet with a wrong TCP
+/// checksum must not leave with a right one.
 pub fn abuse(middlebox: &mut dyn Middlebox, seg: &Seg) {
     let mut rng = Rng::for_component(5, 5);
     for round in 0..4000u64 {
@@ -196,7 +196,7 @@ pub fn abuse(middlebox: &mut dyn Middlebox, seg: &Seg) {
     }
 }
 
-/// Computes the checksum of the IP header anew, so that boxes look behind it.
+/// Computes the checksum of the IP header anew, so that boxes read what is behind it.
 fn mend_ip(bytes: &mut [u8]) {
     if bytes[0] == 0x45 {
         bytes[10..12].fill(0);

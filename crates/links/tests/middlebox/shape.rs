@@ -36,7 +36,7 @@ fn a_segment_is_cut_and_the_options_are_repeated() {
     assert_eq!(outbound(&mut split, &syn), syn, "a SYN is not cut");
 }
 
-/// Hands in `segs` at once, and what leaves then and after the time a segment is held.
+/// Hands in `segs` at once and returns the segments that leave then, and after the holding time.
 fn merged(merge: &mut Merge, segs: &[Seg]) -> (Vec<Seg>, Vec<Seg>) {
     let mut out = Output::new();
     for seg in segs {
@@ -88,7 +88,7 @@ fn what_does_not_fit_lets_the_held_one_go() {
         assert_eq!(at_once, all);
         assert_eq!(later, if held { behind } else { vec![] });
     }
-    // Other flows and the other direction do not mind.
+    // Other flows and the other direction do not release it.
     let mut merge = Merge::new(10, HOLD, Keep::First);
     let (at_once, later) = merged(&mut merge, &[first.clone(), ack.back()]);
     assert_eq!((at_once.len(), later), (1, vec![first]));

@@ -18,15 +18,15 @@ use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
-/// An interface that nobody has.
+/// The number of no interface: packets sent there are dropped.
 const NOWHERE: u32 = u32::MAX;
 /// Most connections that are remembered as forwarded.
 const MAX_FORWARDED: usize = 1_024;
 
-/// What a box is made of.
+/// The parts of a box.
 #[derive(Debug, Clone)]
 pub struct BoxNodeConfig {
-    /// Its `box.toml`.
+    /// The box's `box.toml`.
     pub config: BoxConfig,
     /// The addresses of each link, in the configuration's order. Link `n` is interface `n`.
     pub links: Vec<LinkAddresses>,
@@ -34,18 +34,18 @@ pub struct BoxNodeConfig {
     pub lan: Vec<IpAddr>,
     /// The box's own address in the LAN.
     pub gateway: PathConfig,
-    /// Its sockets.
+    /// The box's sockets.
     pub local: LocalConfig,
 }
 
-/// The aggregation box, which can be switched off and on. Where its configuration names a place for
-/// what it learns, it is kept meanwhile.
+/// The aggregation box, which can be switched off and on. If its configuration names a state directory,
+/// the state is kept meanwhile.
 ///
-/// TCP of the LAN is taken in as the nftables rules of the real box do: only SYNs, those with an
-/// MPTCP option by the configuration, to addresses that are not bypassed, and only while the core wants them; a SYN
-/// that was forwarded once is so again. All else is forwarded as it is, over the link that the
-/// core thinks best and to the LAN's hosts. There is no address translation: the network has to
-/// know where the LAN is.
+/// TCP of the LAN is intercepted as by the nftables rules of the real box: only SYNs, with an MPTCP
+/// option only if the configuration says so, to addresses that are not bypassed, and only while the core
+/// wants them. A SYN that was forwarded once is forwarded again. All other packets are forwarded
+/// unchanged, over the link that the core thinks best or to the LAN's hosts. There is no address
+/// translation, so the network needs a route to the LAN.
 #[derive(Debug)]
 pub struct BoxNode {
     config: BoxNodeConfig,
@@ -61,14 +61,14 @@ struct Running {
     machine: Machine<BoxCore>,
     paths: Vec<PathId>,
     intake: bool,
-    /// The link for what is forwarded.
+    /// The link for forwarded packets.
     forward_over: usize,
-    /// Connections (from, to) that were forwarded, oldest first.
+    /// Forwarded connections (from, to), oldest first.
     forwarded: VecDeque<(SocketAddr, SocketAddr)>,
 }
 
 impl BoxNode {
-    /// A box that is switched off, with all its links plugged in.
+    /// Makes a box that is switched off, with all its links plugged in.
     pub fn new(config: BoxNodeConfig, rng: Rng) -> Self {
         BoxNode {
             bypass: config.config.bypassed(),
@@ -80,10 +80,10 @@ impl BoxNode {
         }
     }
 
-    /// Switches the box on, where it was off: it knows of what was before only what was kept.
+    /// Switches the box on if it is off. The box knows only the state that was kept.
     ///
     /// # Errors
-    /// As [`Stack::listen_any`] and [`Stack::add_path`].
+    /// Fails as [`Stack::listen_any`] and [`Stack::add_path`] do.
     pub fn start(&mut self, now: Instant) -> Result<(), ApiError> {
         if self.running.is_some() {
             return Ok(());
@@ -123,7 +123,7 @@ impl BoxNode {
         Ok(())
     }
 
-    /// Switches the box off: from here on it is silent, and the LAN is cut off.
+    /// Switches the box off: from here on it sends nothing, and the LAN is cut off.
     pub fn kill(&mut self, now: Instant) {
         if let Some(Running { machine, .. }) = self.running.take()
             && self.config.config.state.is_some()
@@ -132,8 +132,8 @@ impl BoxNode {
         }
     }
 
-    /// Plugs a link in or out, which the box notices at once. A link that is merely dark keeps its
-    /// carrier.
+    /// Plugs a link in or out, which the box notices at once. A link that only carries no packets keeps
+    /// its carrier.
     pub fn set_carrier(&mut self, now: Instant, link: usize, up: bool) {
         self.carrier[link] = up;
         if let Some(running) = &mut self.running {
@@ -142,28 +142,28 @@ impl BoxNode {
         }
     }
 
-    /// Asks the box something, as one does by its control socket, while it is on.
+    /// Sends the box a request of its control socket; `None` while the box is off.
     pub fn ask(&mut self, now: Instant, request: Request) -> Option<Answer> {
         let Machine { core, stack, .. } = &mut self.running.as_mut()?.machine;
         Some(core.control(now, stack, request))
     }
 
-    /// The core, while the box is on.
+    /// Returns the core, while the box is on.
     pub fn core(&self) -> Option<&BoxCore> {
         self.running.as_ref().map(|r| &r.machine.core)
     }
 
-    /// The MPTCP side.
+    /// Returns the stack on the MPTCP side, while the box is on.
     pub fn stack(&self) -> Option<&Stack> {
         self.running.as_ref().map(|r| &r.machine.stack)
     }
 
-    /// The side towards the LAN.
+    /// Returns the sockets towards the LAN, while the box is on.
     pub fn local(&self) -> Option<&LocalTcp> {
         self.running.as_ref().map(|r| &r.machine.local)
     }
 
-    /// The path of a link.
+    /// Returns the path of a link.
     pub fn path(&self, link: usize) -> Option<PathId> {
         self.running.as_ref()?.paths.get(link).copied()
     }
@@ -180,7 +180,7 @@ impl BoxNode {
         self.config.links.iter().any(owns)
     }
 
-    /// The interface that leads to `dst`, for what is forwarded.
+    /// Returns the interface for a forwarded packet to `dst`.
     fn route(&self, dst: IpAddr) -> u32 {
         if let Some(port) = self.lan_port(dst) {
             return port;
@@ -197,7 +197,8 @@ impl BoxNode {
         Some((self.links() + host) as u32)
     }
 
-    /// Whether a packet of the LAN is the local side's, which takes the connection in.
+    /// Returns whether a packet of the LAN belongs to the downstream sockets, which intercept its
+    /// connection.
     fn is_taken_in(&mut self, packet: &ip::Packet<&[u8]>) -> bool {
         let (src, dst) = (packet.src(), packet.dst());
         if self.config.gateway.owns(dst) {
@@ -223,6 +224,7 @@ impl BoxNode {
         let Ok((segment, _)) = tcp::Repr::parse(segment) else {
             return false;
         };
+        // Like the nftables rule: a SYN with none of these flags opens a connection.
         let others = [Flags::ACK, Flags::RST, Flags::FIN];
         let opens = segment.flags.contains(Flags::SYN)
             && !others.iter().any(|flag| segment.flags.contains(*flag));
@@ -246,7 +248,7 @@ impl BoxNode {
 }
 
 impl Running {
-    /// Does what the core wants of its surroundings.
+    /// Handles the core's notices to its surroundings.
     fn take_notices(&mut self) {
         while let Some(notice) = self.machine.core.poll_notice() {
             match notice {
@@ -255,9 +257,9 @@ impl Running {
                     self.forward_over = link.unwrap_or(self.forward_over);
                 }
                 Notice::Intake(open) => self.intake = open,
-                // What is forwarded keeps its addresses here, and so may take any link.
+                // A forwarded packet keeps its addresses here, so it may take any link.
                 Notice::BestPath(None) | Notice::Reached(..) => {}
-                // Servers of a simulated world reach both.
+                // Servers of a simulated world reach both families.
                 Notice::Families(_) => {}
             }
         }
@@ -318,7 +320,7 @@ impl Node for BoxNode {
     }
 }
 
-/// Takes a hop off a packet's time to live; false where none is left.
+/// Takes a hop off a packet's time to live; returns false if none is left.
 fn hop(packet: &mut Packet) -> bool {
     let Ok(mut packet) = ip::Packet::new(&mut packet.bytes[..]) else {
         return false;

@@ -1,4 +1,4 @@
-//! The local side of a proxy core: plain TCP of the engine in place of kernel sockets.
+//! The downstream sockets of a proxy core: plain TCP of the engine in place of kernel sockets.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -18,29 +18,29 @@ use crate::oracle::{Oracle, Sent, Violation};
 
 /// Most name look-ups at a time.
 const MAX_LOOKUPS: usize = 1_024;
-/// How long a stream that was closed here waits for its peer to close too
+/// The time for which a stream closed here waits for its peer to close too, as of Linux
 /// (`net.ipv4.tcp_fin_timeout`).
 const FIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a [`LocalTcp`] is made of.
+/// The parts of a [`LocalTcp`].
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Settings of its TCP; buffers and timeouts among them.
+    /// Settings of the TCP, buffers and timeouts among them.
     pub engine: Config,
-    /// The strategy, which a connection without further subflows has no use for but owns all the
-    /// same.
+    /// Makes the strategy that the engine requires of each connection; without further subflows it
+    /// decides nothing.
     pub strategy: fn() -> Box<dyn Strategy>,
     /// Most streams at a time, attempts included.
     pub streams: usize,
     /// The names that resolve, with their addresses in order of preference.
     pub names: BTreeMap<String, Vec<IpAddr>>,
-    /// How long a look-up takes.
+    /// The duration of a look-up.
     pub lookup: Duration,
 }
 
 impl Default for LocalConfig {
-    /// As sockets of Linux: `tcp_wmem` and `tcp_rmem` as they come, a silent peer given up after
-    /// the four minutes that the keepalive of Braid's sockets takes.
+    /// Returns settings like Linux sockets: the default maxima of `tcp_wmem` and `tcp_rmem`, and a silent
+    /// peer given up after four minutes, as by the keepalive of Braid's sockets.
     fn default() -> Self {
         LocalConfig {
             engine: Config {
@@ -57,7 +57,7 @@ impl Default for LocalConfig {
     }
 }
 
-/// What was refused or lost since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocalCounters {
     /// Connections accepted.
@@ -68,16 +68,16 @@ pub struct LocalCounters {
     pub connect_failed: u64,
 }
 
-/// Byte streams over the engine's TCP without MPTCP, bounded as kernel sockets are, so that what
-/// one side does not read stops the other.
+/// Byte streams over the engine's TCP without MPTCP. They are bounded like kernel sockets, so that unread
+/// data on one side stops the other.
 ///
 /// # How to drive it
 ///
-/// 1. [`set_now`](Self::set_now) before anything else happens at a new time, then
-///    [`receive`](Self::receive) what came and [`handle_timeout`](Self::handle_timeout) where
+/// 1. Call [`set_now`](Self::set_now) before anything else at a new time, then [`receive`](Self::receive)
+///    for packets that came and [`handle_timeout`](Self::handle_timeout) if
 ///    [`next_timeout`](Self::next_timeout) is due.
-/// 2. [`next_event`](Self::next_event) into the core until `None`.
-/// 3. [`poll_transmit`](Self::poll_transmit) until `None`.
+/// 2. Hand [`next_event`](Self::next_event) to the core until `None`.
+/// 3. Send [`poll_transmit`](Self::poll_transmit) until `None`.
 #[derive(Debug)]
 pub struct LocalTcp {
     stack: Stack,
@@ -85,7 +85,7 @@ pub struct LocalTcp {
     /// The packet that was handed out last.
     sent: Option<Sent>,
     path: PathId,
-    /// Addresses that users ask for.
+    /// The box's own addresses at which users connect to it.
     listens: Vec<SocketAddr>,
     now: Instant,
     streams: BTreeMap<LocalId, Stream>,
@@ -98,7 +98,7 @@ pub struct LocalTcp {
     lookup: Duration,
     /// Look-ups under way, in order of their end.
     lookups: VecDeque<(Instant, LocalId, Vec<SocketAddr>)>,
-    /// Connections closed here before their peers closed, with the end of patience, in its order.
+    /// Connections closed here before their peers closed, in order of the end of their grace period.
     orphans: VecDeque<(Instant, ConnId)>,
     counters: LocalCounters,
 }
@@ -113,13 +113,13 @@ struct Stream {
 enum State {
     Connecting,
     Open,
-    /// Over in order: all was read, all that was written arrived.
+    /// Over in order: all data was read, and all written data arrived.
     Finished,
     Broken,
 }
 
 impl LocalTcp {
-    /// A local side with one interface; `rng` is a stream of its own.
+    /// Makes sockets with one interface; `rng` is their own random stream.
     pub fn new(config: LocalConfig, path: PathConfig, rng: Rng) -> Self {
         let engine = Config {
             checksum_offload: true,
@@ -148,37 +148,37 @@ impl LocalTcp {
         }
     }
 
-    /// Accepts connections to any address, which it is then taken for; `listens` are addresses of
-    /// its own.
+    /// Accepts connections to any address, which the connection's end then has; `listens` are the box's
+    /// own addresses.
     ///
     /// # Errors
-    /// As [`Stack::listen_any`].
+    /// Fails as [`Stack::listen_any`] does.
     pub fn take_in(&mut self, listens: &[SocketAddr]) -> Result<(), ApiError> {
         self.listens = listens.to_vec();
         self.stack.listen_any(self.path).map(drop)
     }
 
-    /// The TCP underneath.
+    /// Returns the TCP underneath.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
 
-    /// Streams open or being opened.
+    /// Returns the number of streams open or being opened.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// Whether there is no stream.
+    /// Returns whether there is no stream.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn counters(&self) -> LocalCounters {
         self.counters
     }
 
-    /// Tells the time.
+    /// Sets the time.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
@@ -189,7 +189,7 @@ impl LocalTcp {
         self.oracle.on_received(self.now, packet, &self.stack);
     }
 
-    /// The next packet to send.
+    /// Returns the next packet to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
         self.check_sent();
         let transmit = self.stack.poll_transmit(self.now)?;
@@ -203,14 +203,14 @@ impl LocalTcp {
         }
     }
 
-    /// What the oracle has seen, once all is sent.
+    /// Returns the violations that the oracle has seen; to be called once all packets are sent.
     pub fn judge(&mut self) -> Vec<Violation> {
         self.check_sent();
         self.oracle.settle(self.now, &self.stack);
         self.oracle.take()
     }
 
-    /// The next event for the core; those of streams closed meanwhile are left out.
+    /// Returns the next event for the core; events of streams closed meanwhile are left out.
     pub fn next_event(&mut self) -> Option<LocalEvent> {
         self.take_events();
         while let Some(event) = self.events.pop_front() {
@@ -221,7 +221,7 @@ impl LocalTcp {
         None
     }
 
-    /// When [`Self::handle_timeout`] is due, if ever.
+    /// Returns when [`Self::handle_timeout`] is due, if ever.
     pub fn next_timeout(&self) -> Option<Instant> {
         let lookup = self.lookups.front().map(|(at, ..)| *at);
         let orphan = self.orphans.front().map(|(at, _)| *at);
@@ -245,7 +245,7 @@ impl LocalTcp {
         }
     }
 
-    /// Makes events of the local side of the engine's.
+    /// Turns the engine's events into events of the downstream sockets.
     fn take_events(&mut self) {
         while let Some(event) = self.stack.poll_event() {
             self.oracle.on_event(self.now, &event);
@@ -261,7 +261,7 @@ impl LocalTcp {
                 }
                 Event::Readable { conn } => match self.ids.get(&conn) {
                     Some(&id) => self.events.push_back(LocalEvent::Readable { id }),
-                    // Nobody is left to read it.
+                    // No stream is left to read it.
                     None if self.stack.readable(conn) > 0 => self.stack.abort(self.now, conn),
                     None => {}
                 },
@@ -298,7 +298,7 @@ impl LocalTcp {
                 true => Arrival::Addressed,
                 false => Arrival::Intercepted,
             },
-            // The simulator's hosts mark nothing.
+            // Hosts of the simulator set no DSCP.
             dscp: 0,
         });
     }
@@ -337,9 +337,9 @@ impl LocalTcp {
         id
     }
 
-    /// The connection of a stream that can be read from and written to.
+    /// Returns the connection of a stream that can be read from and written to.
     fn open(&mut self, id: LocalId) -> Result<(ConnId, State), LocalError> {
-        // What ended meanwhile must not be taken for open: what it held is gone.
+        // A stream that ended meanwhile must not be taken for open: its data is gone.
         self.take_events();
         let stream = self.streams.get(&id).ok_or(LocalError::Broken)?;
         match stream.state {
@@ -398,7 +398,7 @@ impl LocalStreams for LocalTcp {
             });
             match read {
                 Ok(n) if n > 0 => done += n,
-                // With its last byte a connection that is over in order may be gone.
+                // A connection that is over in order may disappear with its last byte.
                 Ok(_) | Err(_) => break,
             }
         }
@@ -414,7 +414,7 @@ impl LocalStreams for LocalTcp {
     fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError> {
         let (conn, state) = self.open(id)?;
         let mut seen = 0;
-        // Where nothing is taken, the same is there afterwards.
+        // The closure takes no bytes, so the same bytes are there afterwards.
         let looked = self.stack.read_with(self.now, conn, |slices| {
             seen = copy((slices.iter().map(|s| &s[..]), 0), ([&mut buf[..]], 0));
             Ok::<_, ApiError>(0)
@@ -453,7 +453,7 @@ impl LocalStreams for LocalTcp {
 
     fn shutdown(&mut self, id: LocalId) {
         if let Some(stream) = self.streams.get(&id) {
-            // Fails only where the stream is over, which an event tells.
+            // Shutdown fails only if the stream is over, which an event reports.
             let _ = self.stack.shutdown(self.now, stream.conn);
         }
     }
@@ -462,6 +462,7 @@ impl LocalStreams for LocalTcp {
         let Some(Stream { conn, state }) = self.remove(id) else {
             return;
         };
+        // Unread data turns the close into a reset, as on Linux (RFC 2525 section 2.17).
         if state == State::Connecting || self.stack.readable(conn) > 0 {
             return self.stack.abort(self.now, conn);
         }
@@ -479,7 +480,8 @@ impl LocalStreams for LocalTcp {
     }
 }
 
-/// Copies as much as goes from the one list, less the bytes to skip, into the other, less those.
+/// Copies as many bytes as fit from one list into the other, after the bytes to skip in each. Returns
+/// their number.
 fn copy<'a, 'b>(
     (from, mut skip_from): (impl IntoIterator<Item = &'a [u8]>, usize),
     (to, mut skip_to): (impl IntoIterator<Item = &'b mut [u8]>, usize),

@@ -1,4 +1,4 @@
-//! What box and server have in common: a core between two stacks.
+//! The shared part of box and server: a core between two stacks.
 
 use core::net::IpAddr;
 
@@ -11,8 +11,8 @@ use crate::host::{destination, segment, send_all};
 use crate::node::Turn;
 use crate::oracle::Oracle;
 
-/// Most rounds in which a core finds something to do at one time: each moves bytes into buffers,
-/// which are bounded.
+/// Most rounds in which a core finds work at one time. Each round moves bytes into bounded buffers, so
+/// more rounds mean a loop without end.
 const MAX_ROUNDS: usize = 100_000;
 
 /// A core with its stacks, driven in the order of the event loop on Linux.
@@ -21,7 +21,7 @@ pub(super) struct Machine<C> {
     pub(super) core: C,
     pub(super) stack: Stack,
     pub(super) local: LocalTcp,
-    /// Watches `stack`.
+    /// The oracle that watches `stack`.
     pub(super) oracle: Oracle,
 }
 
@@ -32,7 +32,7 @@ impl<C: Core> Machine<C> {
         self.oracle.on_received(turn.now, packet, &self.stack);
     }
 
-    /// Hands a packet to the local side.
+    /// Hands a packet to the downstream sockets.
     pub(super) fn receive_local(&mut self, turn: &Turn<'_>, packet: &[u8]) {
         self.local.set_now(turn.now);
         self.local.receive(packet, meta(turn));
@@ -67,7 +67,7 @@ impl<C: Core> Machine<C> {
         panic!("time stands still at {now}: {:?}", self.next_timeout());
     }
 
-    /// The core, and what it works with.
+    /// Returns the core and the context of its calls.
     fn core(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
         let ctx = Ctx {
             now,
@@ -77,8 +77,8 @@ impl<C: Core> Machine<C> {
         (&mut self.core, ctx)
     }
 
-    /// Sends what both sides have, each by the interface that is named for it. Returns whether
-    /// there was anything.
+    /// Sends the packets of both sides, each by the interface that is named for it. Returns whether there
+    /// was any packet.
     pub(super) fn transmit(
         &mut self,
         turn: &mut Turn<'_>,
@@ -98,6 +98,7 @@ impl<C: Core> Machine<C> {
             segment(&transmit, turn, iface);
             any = true;
         }
+        // The oracles judge timers and bounds only once nothing is left to send.
         if !any {
             self.oracle.settle(turn.now, &self.stack);
             turn.report(self.oracle.take());

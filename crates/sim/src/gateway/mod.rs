@@ -13,22 +13,22 @@ pub use box_node::{BoxNode, BoxNodeConfig};
 pub use local_tcp::{LocalConfig, LocalCounters, LocalTcp};
 pub use server_node::{ServerNode, ServerNodeConfig};
 
-/// What every wall clock shows at time 0 of a world, from 1970 on. They are never set, so cores
-/// need to be told only once.
+/// The time that every wall clock shows at time 0 of a world, from 1970 on. Wall clocks are never set, so
+/// cores are told the time only once.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 fn wall_clock(now: Instant) -> Duration {
     EPOCH + now.saturating_since(Instant::ZERO)
 }
 
-/// A random stream that depends on how many were drawn from `rng` before.
+/// Returns a random stream that depends on the number of earlier draws from `rng`.
 fn child(rng: &mut Rng) -> Rng {
     let mut seed = [0; 32];
     rng.fill(&mut seed);
     Rng::from_seed(seed)
 }
 
-/// Source and destination port of a TCP segment or UDP datagram.
+/// Returns source and destination port of a TCP segment or UDP datagram.
 fn ports(payload: &[u8]) -> Option<(u16, u16)> {
     let &[a, b, c, d] = payload.first_chunk::<4>()?;
     Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))

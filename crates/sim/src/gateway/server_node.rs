@@ -14,17 +14,17 @@ use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
-/// What a server is made of.
+/// The parts of a server.
 #[derive(Debug, Clone)]
 pub struct ServerNodeConfig {
-    /// Its `server.toml`. It listens at the addresses given there, and connects to destinations
-    /// from the first of each family.
+    /// The server's `server.toml`. The server listens at the addresses given there, and connects to
+    /// destinations from the first of each family.
     pub config: ServerConfig,
-    /// Interface by destination; what is not listed leaves by interface 0.
+    /// Interfaces by destination; packets to other addresses leave by interface 0.
     pub routes: Vec<(IpAddr, u32)>,
-    /// Its sockets; the timeout of connection attempts is the configuration's.
+    /// The server's sockets; the timeout of connection attempts comes from the configuration.
     pub local: LocalConfig,
-    /// How far its wall clock is ahead of the world's.
+    /// The time by which the server's wall clock is ahead of the world's.
     pub clock_ahead: Duration,
 }
 
@@ -37,7 +37,7 @@ pub struct ServerNode {
 }
 
 impl ServerNode {
-    /// A server that is switched off.
+    /// Makes a server that is switched off.
     pub fn new(config: ServerNodeConfig, rng: Rng) -> Self {
         ServerNode {
             config,
@@ -46,10 +46,10 @@ impl ServerNode {
         }
     }
 
-    /// Switches the machine on, where it was off: it knows nothing of what was before.
+    /// Switches the machine on if it is off. The server has no state from before.
     ///
     /// # Errors
-    /// As [`Stack::listen`]: the configuration names an address twice.
+    /// Fails as [`Stack::listen`] does: the configuration names an address twice.
     pub fn start(&mut self, now: Instant) -> Result<(), ApiError> {
         if self.machine.is_some() {
             return Ok(());
@@ -85,27 +85,27 @@ impl ServerNode {
         Ok(())
     }
 
-    /// Switches the machine off: from here on it is silent.
+    /// Switches the machine off: from here on it sends nothing.
     pub fn kill(&mut self) {
         self.machine = None;
     }
 
-    /// The core, while the machine is on.
+    /// Returns the core, while the machine is on.
     pub fn core(&self) -> Option<&ServerCore> {
         self.machine.as_ref().map(|m| &m.core)
     }
 
-    /// The MPTCP side.
+    /// Returns the stack on the MPTCP side, while the machine is on.
     pub fn stack(&self) -> Option<&Stack> {
         self.machine.as_ref().map(|m| &m.stack)
     }
 
-    /// The side towards destinations.
+    /// Returns the sockets towards destinations, while the machine is on.
     pub fn local(&self) -> Option<&LocalTcp> {
         self.machine.as_ref().map(|m| &m.local)
     }
 
-    /// Whether the packet is for the engine that listens, not for the machine's own sockets.
+    /// Returns whether the packet is for the listening engine, and not for the machine's own sockets.
     fn is_for_engine(&self, packet: &ip::Packet<&[u8]>) -> bool {
         let port = self.config.config.port;
         let Ok((protocol, payload)) = packet.transport() else {
@@ -121,7 +121,7 @@ impl ServerNode {
     }
 }
 
-/// One interface with the first address of each family.
+/// Makes one interface with the first address of each family.
 fn path(addresses: impl IntoIterator<Item = IpAddr>) -> PathConfig {
     let mut path = PathConfig {
         v4: None,

@@ -1,16 +1,15 @@
 //! A log of a run: one JSON object a line, for tools that read tables.
 //!
-//! [`Log::start`] taps all links of a world, watches the engines of some hosts and samples both
-//! every 10 ms of simulated time. The lines are the [`Record`]s, whose fields are described there:
-//! times end in `_ns` and count nanoseconds as the world does, which starts at 1 s; lengths and
-//! windows are in bytes. `null` stands where there is no value. The same seed and the same build
-//! give the same log, byte for byte, and a run that is logged is the run that is not.
+//! [`Log::start`] taps all links of a world, watches the engines of some hosts and samples both every 10
+//! ms of simulated time. The lines are the [`Record`]s, which describe their fields. Times end in `_ns`
+//! and count nanoseconds as the world does, which starts at 1 s; lengths and windows are in bytes; `null`
+//! stands for no value. The same seed and the same build give the same log, byte for byte, and logging
+//! does not change a run.
 //!
-//! Lines stand in the order in which they became known. A segment is one line, written when the
-//! receiver has the stream up to its end, or at the next sample where it was dropped or told the
-//! receiver nothing new; what is still under way when the log ends comes last, by time of sending.
-//! At most [`MAX_OPEN`] segments are held back; beyond that the oldest one is written as far as
-//! known.
+//! Lines stand in the order in which they became known. A segment is one line, written when the receiver
+//! has the stream up to the segment's end, or at the next sample if the segment was dropped or told the
+//! receiver nothing new. Segments still under way when the log ends come last, by time of sending. At
+//! most [`MAX_OPEN`] segments are held back; beyond that the oldest one is written as far as known.
 
 mod record;
 mod segments;
@@ -31,18 +30,18 @@ pub use segments::MAX_OPEN;
 pub use state::{Log, Reader, SAMPLE};
 
 impl Log {
-    /// Begins a log of `hosts`, by names, and of all links. Nothing is to have been sent before.
+    /// Begins a log of `hosts`, by names, and of all links. No packet may have been sent before.
     ///
     /// # Panics
-    /// If one of the nodes is not a [`Host`].
+    /// Panics if one of the nodes is not a [`Host`].
     pub fn start(world: &mut World, hosts: &[(NodeId, &str)], out: Box<dyn Write + Send>) -> Log {
         Log::read(world, hosts, Box::new(BufWriter::new(out)))
     }
 
-    /// The same for a `reader` that takes the records as they are.
+    /// Begins a log for a `reader` that takes the records as they are.
     ///
     /// # Panics
-    /// If one of the nodes is not a [`Host`].
+    /// Panics if one of the nodes is not a [`Host`].
     pub fn read(world: &mut World, hosts: &[(NodeId, &str)], reader: Box<dyn Reader>) -> Log {
         let hosts: Vec<_> = hosts
             .iter()

@@ -10,19 +10,19 @@ use serde::Serialize;
 pub enum Record<'a> {
     /// The first line.
     Header(Header<'a>),
-    /// A segment with payload, written once its fate is settled.
+    /// A segment with payload, written once its fate is final.
     Segment(Segment<'a>),
-    /// A segment that acknowledged something arrived.
+    /// The arrival of a segment that acknowledged something.
     Ack(Ack<'a>),
-    /// A link, at fixed intervals.
+    /// A sample of a link, at fixed intervals.
     Link(LinkSample),
-    /// A connection at one of its ends, at fixed intervals.
+    /// A sample of a connection at one of its ends, at fixed intervals.
     Conn(ConnSample<'a>),
     /// An event of an engine.
     Event(EngineEvent<'a>),
 }
 
-/// What the numbers of a log mean.
+/// The meaning of the numbers of a log.
 #[derive(Debug, Clone, Serialize)]
 pub struct Header<'a> {
     /// Version of the format: 1.
@@ -31,7 +31,7 @@ pub struct Header<'a> {
     pub seed: u64,
     /// Time of the world when the log began.
     pub start_ns: u64,
-    /// Distance of the samples.
+    /// The time between samples.
     pub sample_ns: u64,
     /// The hosts that are logged.
     pub hosts: Vec<&'a str>,
@@ -42,64 +42,63 @@ pub struct Header<'a> {
 /// One direction of a link.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkEnds<'a> {
-    /// Where it comes from: a host that is logged, or `node 3`.
+    /// The node at the start: the name of a logged host, or `node 3`.
     pub from: Cow<'a, str>,
-    /// Where it leads.
+    /// The node at the end.
     pub to: Cow<'a, str>,
 }
 
-/// One transmission of a range of bytes: what is sent again is another segment. Where a middlebox
-/// cuts a segment up, its pieces count as one; where it joins two, the second is never seen to
-/// arrive.
+/// One transmission of a range of bytes; a repetition is another segment. The parts of a segment that a
+/// middlebox cuts count as one. If a middlebox joins two segments, the second is never seen to arrive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Segment<'a> {
     /// Number of the packet in the world, by time of sending.
     pub id: u64,
     /// The host that sent it.
     pub host: &'a str,
-    /// The connection, as numbered there.
+    /// The connection, as numbered at that host.
     pub conn: u64,
-    /// The subflow, as numbered there.
+    /// The subflow, as numbered at that host.
     pub subflow: u32,
-    /// Its local path.
+    /// The subflow's local path.
     pub path: u8,
-    /// The link it left by, which tells the paths of a host with one address apart; `null` if it
-    /// has not left.
+    /// The link that the segment left by, which tells the paths of a host with one address apart; `null`
+    /// if the segment has not left.
     pub link: Option<u32>,
-    /// What it is.
+    /// The kind of transmission.
     pub kind: Kind,
-    /// Place of the first byte in the connection's stream, from 0: the data sequence number less
-    /// the initial one less 1.
+    /// The offset of the first byte in the connection's stream, from 0: the data sequence number less the
+    /// initial one less 1.
     pub dsn: u64,
-    /// Place of the first byte in the subflow's sequence, from 1: the sequence number less the
+    /// The offset of the first byte in the subflow's sequence, from 1: the sequence number less the
     /// initial one.
     pub ssn: u64,
     /// Payload bytes.
     pub len: u64,
-    /// When it was sent.
+    /// The time of sending.
     pub sent_ns: u64,
-    /// When a link dropped it; `null` unless its last copy was dropped.
+    /// The time at which a link dropped the segment; `null` unless its last copy was dropped.
     pub dropped_ns: Option<u64>,
-    /// That link.
+    /// The link that dropped the segment.
     pub dropped_by: Option<u32>,
-    /// Why: `queue`, `codel`, `loss` or `down`; `corruption` where the receiver found the checksum
-    /// wrong, and no link dropped it.
+    /// The reason of the drop: `queue`, `codel`, `loss` or `down`; `corruption` if the receiver found the
+    /// checksum wrong, and no link dropped it.
     pub dropped_for: Option<&'static str>,
-    /// The host it arrived at first.
+    /// The host that received the segment first.
     pub to: Option<&'a str>,
-    /// The connection, as numbered there; `null` where it had ended.
+    /// The connection, as numbered at that host; `null` if it had ended.
     pub to_conn: Option<u64>,
-    /// When; `null` if it never arrived at a host that is logged.
+    /// The time of arrival; `null` if the segment never arrived at a logged host.
     pub arrived_ns: Option<u64>,
-    /// Payload bytes the receiver took from it, which it had not from any other. Over all segments
+    /// Payload bytes that the receiver took from this segment and had from no other. Over all segments
     /// every byte of a stream counts once.
     pub fresh: u64,
-    /// When the receiver had the stream up to the end of the segment without a hole; `null` where
-    /// that never happened or `fresh` is 0.
+    /// The time at which the receiver had the stream up to the end of the segment without a hole; `null`
+    /// if that never happened or `fresh` is 0.
     pub delivered_ns: Option<u64>,
 }
 
-/// What a segment is.
+/// The kind of a transmission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -111,21 +110,21 @@ pub enum Kind {
     Retransmission,
 }
 
-/// The sender's state after an acknowledgement: a segment that arrived while payload was in flight
-/// on its subflow.
+/// The sender's state after an acknowledgement: a segment that arrived while payload was in flight on its
+/// subflow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ack<'a> {
-    /// When it arrived.
+    /// The time of arrival.
     pub at_ns: u64,
-    /// The host at which it arrived, which is the sender of the payload.
+    /// The host that received the acknowledgement, which is the sender of the payload.
     pub host: &'a str,
-    /// The connection, as numbered there.
+    /// The connection, as numbered at that host.
     pub conn: u64,
     /// The subflow.
     pub subflow: u32,
-    /// Its local path.
+    /// The subflow's local path.
     pub path: u8,
-    /// Place in the subflow's sequence of the first byte that is not acknowledged.
+    /// The offset in the subflow's sequence of the first byte that is not acknowledged.
     pub una: u64,
     /// Congestion window, bytes.
     pub cwnd: u64,
@@ -142,24 +141,24 @@ pub struct Ack<'a> {
 /// A link at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LinkSample {
-    /// When.
+    /// The time of the sample.
     pub at_ns: u64,
     /// The link.
     pub link: u32,
-    /// Packets in its queue, without the one on the line.
+    /// Packets in the link's queue, without the one on the line.
     pub queue_packets: u64,
-    /// Bytes of these, with IP headers.
+    /// Bytes of the packets in the queue, with IP headers.
     pub queue_bytes: u64,
 }
 
 /// A connection at one of its ends at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConnSample<'a> {
-    /// When.
+    /// The time of the sample.
     pub at_ns: u64,
     /// The host.
     pub host: &'a str,
-    /// The connection, as numbered there.
+    /// The connection, as numbered at that host.
     pub conn: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
@@ -182,7 +181,7 @@ pub struct ConnSample<'a> {
 pub struct SubflowSample {
     /// The subflow.
     pub subflow: u32,
-    /// Its local path.
+    /// The subflow's local path.
     pub path: u8,
     /// Congestion window, bytes.
     pub cwnd: u64,
@@ -195,18 +194,18 @@ pub struct SubflowSample {
 /// An event of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EngineEvent<'a> {
-    /// When.
+    /// The time of the event.
     pub at_ns: u64,
     /// The host.
     pub host: &'a str,
-    /// The connection, as numbered there.
+    /// The connection, as numbered at that host.
     pub conn: u64,
     /// `accepted`, `connected`, `fell_back`, `subflow_established`, `subflow_closed` or `closed`.
     pub event: &'static str,
-    /// The subflow, where it is about one.
+    /// The subflow, if the event is about one.
     pub subflow: Option<u32>,
-    /// Its local path.
+    /// The subflow's local path.
     pub path: Option<u8>,
-    /// The reason, where there is one, by its name in the engine.
+    /// The reason by its name in the engine, if there is one.
     pub reason: Option<String>,
 }

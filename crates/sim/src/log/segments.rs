@@ -1,4 +1,4 @@
-//! Segments whose fate is not settled yet.
+//! Segments whose fate is not final yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use braid_wire::Instant;
 use super::record::Kind;
 use crate::world::{LinkId, NodeId};
 
-/// Most segments a log holds back.
+/// Most segments that a log holds back.
 pub const MAX_OPEN: usize = 1 << 16;
 
 /// An end of a connection.
 pub(super) type End = (NodeId, ConnId);
 
-/// What is known of a segment when it is sent.
+/// A segment as sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sent {
     pub id: u64,
@@ -29,7 +29,7 @@ pub(super) struct Sent {
     pub at: Instant,
 }
 
-/// Where and why a segment was lost: on a link, or by the host that found it corrupted.
+/// The loss of a segment: on a link, or at the host that found it corrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
     pub at: Instant,
@@ -37,24 +37,24 @@ pub(super) struct Lost {
     pub cause: Option<Cause>,
 }
 
-/// Where a segment arrived.
+/// The arrival of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrival {
     pub at: Instant,
     pub host: NodeId,
     /// The connection there, if it exists.
     pub conn: Option<ConnId>,
-    /// Bytes the receiver took and had not had.
+    /// Bytes that the receiver took and had not had before.
     pub fresh: u64,
 }
 
-/// A segment and what became of it so far.
+/// A segment and its fate so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fate {
     pub sent: Sent,
-    /// How many of it are on links: more than one where one was duplicated or cut up.
+    /// The number of its packets on links: more than one if the segment was duplicated or cut.
     on_links: u32,
-    /// The first of these links.
+    /// The first link of the segment.
     pub link: Option<LinkId>,
     pub lost: Option<Lost>,
     pub arrival: Option<Arrival>,
@@ -62,7 +62,7 @@ pub(super) struct Fate {
 }
 
 impl Fate {
-    /// Whether nothing of it is under way any more, and nothing waits to be delivered.
+    /// Returns whether no packet of the segment is under way, and none of its bytes wait behind a hole.
     fn is_through(&self) -> bool {
         self.on_links == 0 && self.arrival.is_none_or(|arrival| arrival.fresh == 0)
     }
@@ -71,13 +71,12 @@ impl Fate {
 /// Follows segments from host to host.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
-    /// By number, which is by time of sending.
+    /// Segments by number, which is in order of sending.
     open: BTreeMap<u64, Fate>,
-    /// Those that arrived and wait for a hole before them to be filled, by the offset of their end
-    /// and their number.
+    /// Segments that arrived and wait behind a hole, by the offset of their end and their number.
     waiting: BTreeMap<End, BTreeSet<(u64, u64)>>,
-    /// Those that are settled unless another piece comes: a middlebox hands them to a link one
-    /// after the other, and the link may drop the first before it has the second.
+    /// Segments that become final unless another part comes. A middlebox hands parts to a link one after
+    /// the other, and the link may drop the first before it has the second.
     doubtful: Vec<u64>,
     settled: Vec<Fate>,
 }
@@ -100,7 +99,7 @@ impl Segments {
         self.open.insert(fate.sent.id, fate);
     }
 
-    /// One was handed to a link, or made by it.
+    /// Counts a packet of the segment that was handed to a link, or duplicated by it.
     pub fn on_link(&mut self, id: u64, link: LinkId) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.on_links += 1;
@@ -108,14 +107,14 @@ impl Segments {
         }
     }
 
-    /// One came to the end of a link.
+    /// Counts a packet of the segment that left a link at its end.
     pub fn off_link(&mut self, id: u64) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.on_links = fate.on_links.saturating_sub(1);
         }
     }
 
-    /// One is gone. The segment is lost if that was the last and none arrived.
+    /// Notes that a packet is gone. The segment is lost if that was the last one and none arrived.
     pub fn on_lost(&mut self, id: u64, lost: Lost) {
         if let Some(fate) = self.open.get_mut(&id) {
             fate.lost = Some(lost);
@@ -123,7 +122,7 @@ impl Segments {
         }
     }
 
-    /// Settles what is lost, or arrived to no avail, and was not followed by another piece.
+    /// Makes segments final that were lost, or arrived without news, and had no later part.
     pub fn review(&mut self) {
         for id in core::mem::take(&mut self.doubtful) {
             if self.open.get(&id).is_some_and(Fate::is_through) {
@@ -132,8 +131,8 @@ impl Segments {
         }
     }
 
-    /// A segment, or the next piece of one, arrived at a connection that now has the stream up to
-    /// `rcv_nxt`.
+    /// Notes that a segment, or the next part of one, arrived at a connection that now has the stream up
+    /// to `rcv_nxt`.
     pub fn on_arrived(&mut self, id: u64, arrival: Arrival, rcv_nxt: u64) {
         let Some(fate) = self.open.get_mut(&id) else {
             return;
@@ -152,7 +151,7 @@ impl Segments {
         }
     }
 
-    /// A connection has its stream up to `rcv_nxt`.
+    /// Marks the segments up to `rcv_nxt` as delivered.
     fn on_in_order(&mut self, to: End, rcv_nxt: u64, at: Instant) {
         let Some(waiting) = self.waiting.get_mut(&to) else {
             return;
@@ -166,14 +165,14 @@ impl Segments {
         }
     }
 
-    /// A connection ended: it takes nothing any more.
+    /// Makes the segments that wait at a connection final: the connection ended and takes no more.
     pub fn on_closed(&mut self, end: End) {
         for (_, id) in self.waiting.remove(&end).unwrap_or_default() {
             self.settle(id);
         }
     }
 
-    /// Settles all there are.
+    /// Makes all segments final.
     pub fn close(&mut self) {
         self.waiting.clear();
         self.doubtful.clear();
@@ -184,13 +183,13 @@ impl Segments {
 
     fn settle(&mut self, id: u64) {
         if let Some(mut fate) = self.open.remove(&id) {
-            // A copy or a piece was lost, and another was not.
+            // One packet of the segment was lost, but another one arrived.
             fate.lost = fate.lost.filter(|_| fate.arrival.is_none());
             self.settled.push(fate);
         }
     }
 
-    /// Those settled since the last call.
+    /// Returns the segments that became final since the last call.
     pub fn settled(&mut self) -> Vec<Fate> {
         core::mem::take(&mut self.settled)
     }

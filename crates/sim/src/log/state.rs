@@ -1,4 +1,4 @@
-//! What is known of a run that is logged, and what its hosts and links tell.
+//! The state of a log, and the reports of its hosts and links.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -19,7 +19,7 @@ use crate::node::{LinkId, NodeId, Packet};
 use crate::tap::{Tap, What};
 use crate::world::World;
 
-/// Distance of the samples.
+/// The time between samples.
 pub const SAMPLE: Duration = Duration::from_millis(10);
 
 /// A log that is written while the world runs.
@@ -28,27 +28,27 @@ pub struct Log(Arc<Mutex<State>>);
 
 pub(super) struct State {
     pub lines: Lines,
-    /// Names of the nodes that are logged.
+    /// Names of the logged nodes.
     pub hosts: Vec<(NodeId, String)>,
     pub segments: Segments,
-    /// Connections of these hosts that exist.
+    /// Connections of the logged hosts that exist.
     pub live: BTreeSet<(NodeId, ConnId)>,
-    /// The receiving host before it takes in a packet.
+    /// The state of the receiving host before it takes in a packet.
     before: Before,
 }
 
-/// Whoever takes the records of a log.
+/// A consumer of a log's records.
 pub trait Reader: Send {
-    /// The next record.
+    /// Takes the next record.
     ///
     /// # Errors
-    /// Nothing more is to come, and [`Log::finish`] says why.
+    /// Fails if the reader can take no more; [`Log::finish`] then returns the error.
     fn take(&mut self, record: &Record<'_>) -> io::Result<()>;
 
-    /// There are no more.
+    /// Ends the records.
     ///
     /// # Errors
-    /// For [`Log::finish`].
+    /// Fails with an error that [`Log::finish`] returns.
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -69,18 +69,18 @@ impl Reader for BufWriter<Box<dyn Write + Send>> {
 /// The output.
 pub(super) struct Lines {
     out: Box<dyn Reader>,
-    /// The first error; nothing is written after it.
+    /// The first error; later records are not written.
     error: Option<io::Error>,
 }
 
-/// What a packet may change at the host that receives it.
+/// State of the receiving host that a packet may change.
 #[derive(Debug, Default)]
 struct Before {
-    /// The subflow it belongs to.
+    /// The subflow of the packet.
     subflow: Option<(ConnId, SubflowId)>,
-    /// Payload bytes in flight there.
+    /// Payload bytes in flight on the subflow.
     in_flight: u64,
-    /// Bytes the connection has received, in whatever order.
+    /// Bytes that the connection has received, in any order.
     received: u64,
     /// Packets found corrupted so far.
     corrupted: u64,
@@ -96,7 +96,7 @@ impl fmt::Debug for State {
 }
 
 impl Log {
-    /// A log of `hosts`, by names, that nobody tells anything yet.
+    /// Makes a log of `hosts`, by names, that is not attached to anything yet.
     pub(super) fn new(world: &World, hosts: Vec<(NodeId, String)>, out: Box<dyn Reader>) -> Log {
         let mut state = State {
             lines: Lines { out, error: None },
@@ -109,7 +109,7 @@ impl Log {
         Log(Arc::new(Mutex::new(state)))
     }
 
-    /// What the host `node` tells it by.
+    /// Returns the handle by which the host `node` reports.
     pub(super) fn of_host(&self, node: NodeId) -> HostLog {
         HostLog {
             log: self.clone(),
@@ -117,10 +117,10 @@ impl Log {
         }
     }
 
-    /// Writes what is still held back, and completes the output.
+    /// Writes the segments still held back, and completes the output.
     ///
     /// # Errors
-    /// The first that the output had.
+    /// Fails with the first error of the output.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state();
         state.segments.close();
@@ -155,7 +155,7 @@ impl Tap for Log {
     }
 }
 
-/// What a [`Host`](crate::Host) tells its log.
+/// The handle by which a [`Host`](crate::Host) reports to its log.
 #[derive(Debug)]
 pub(crate) struct HostLog {
     log: Log,
@@ -163,7 +163,7 @@ pub(crate) struct HostLog {
 }
 
 impl HostLog {
-    /// `transmit` leaves in packets numbered from `first`.
+    /// Notes that `transmit` leaves in packets numbered from `first`.
     pub fn on_sent(&self, now: Instant, transmit: &Transmit<'_>, first: u64) {
         let Some(info) = &transmit.info else { return };
         let kind = match info.kind {
@@ -194,7 +194,7 @@ impl HostLog {
         state.write_settled();
     }
 
-    /// The engine is about to take in `packet`.
+    /// Notes the state before the engine takes in `packet`.
     pub fn before_receive(&self, stack: &Stack, packet: &Packet) {
         let subflow = subflow_of(stack, packet);
         let stats = subflow.and_then(|(conn, subflow)| stack.subflow(conn, subflow));
@@ -206,7 +206,7 @@ impl HostLog {
         };
     }
 
-    /// The engine has taken in `packet`.
+    /// Notes the changes after the engine has taken in `packet`.
     pub fn after_receive(&self, now: Instant, stack: &Stack, packet: &Packet) {
         let state = &mut *self.log.state();
         let before = &state.before;
@@ -219,7 +219,7 @@ impl HostLog {
             state.segments.on_lost(packet.id, lost);
             return;
         }
-        // The first data of a connection may have made it.
+        // The first data of a connection may have created the subflow.
         let subflow = before.subflow.or_else(|| subflow_of(stack, packet));
         let conn = subflow.map(|(conn, _)| conn);
         let stats = conn.and_then(|conn| stack.conn_stats(conn));
@@ -242,7 +242,7 @@ impl HostLog {
         state.write_settled();
     }
 
-    /// The engine reported `event`.
+    /// Writes the engine's `event`.
     pub fn on_event(&self, now: Instant, event: &Event) {
         let state = &mut *self.log.state();
         let conn = event.conn();
@@ -292,7 +292,7 @@ impl HostLog {
     }
 }
 
-/// The subflow a packet that arrived belongs to.
+/// Returns the subflow of a received packet.
 fn subflow_of(stack: &Stack, packet: &Packet) -> Option<(ConnId, SubflowId)> {
     let view = ip::Packet::new(&packet.bytes[..]).ok()?;
     let (protocol, segment) = view.transport().ok()?;
@@ -305,13 +305,13 @@ fn subflow_of(stack: &Stack, packet: &Packet) -> Option<(ConnId, SubflowId)> {
     stack.subflow_between(local, remote)
 }
 
-/// Packets that a wrong checksum, of IP or TCP, gave away.
+/// Returns the number of packets with a wrong checksum of IP or TCP, or a malformed header.
 fn corrupted(stack: &Stack) -> u64 {
     let stats = stack.stats();
     stats.malformed + stats.bad_checksum
 }
 
-/// Bytes of its stream that a connection has received, in whatever order.
+/// Returns how many bytes of its stream a connection has received, in any order.
 fn received(stack: &Stack, conn: ConnId) -> u64 {
     let stats = stack.conn_stats(conn);
     stats.map_or(0, |stats| stats.rcv_nxt + stats.out_of_order)
@@ -401,7 +401,7 @@ impl State {
     }
 }
 
-/// The name of a host that is logged.
+/// Returns the name of a logged host.
 pub(super) fn name(hosts: &[(NodeId, String)], node: NodeId) -> &str {
     let host = hosts.iter().find(|(id, _)| *id == node);
     host.map_or("", |(_, name)| name)

@@ -1,5 +1,5 @@
-//! A connection as the packets of one end show it. Offsets count from the first byte of the stream,
-//! which is 0.
+//! A connection as the packets of one end show it. Offsets count from the first byte of the stream, which
+//! has offset 0.
 
 use core::ops::Range;
 
@@ -13,7 +13,7 @@ use super::flow::{Arrived, Flow, Map, Placed};
 use super::segment::Segment;
 use super::violation::{Rule, Scribe};
 
-/// What follows from a key (RFC 8684 section 3.1).
+/// A key with its token and initial data sequence number (RFC 8684 section 3.1).
 #[derive(Debug, Clone, Copy)]
 struct Key {
     key: u64,
@@ -34,32 +34,32 @@ impl Key {
         }
     }
 
-    /// The offset of a data sequence number near the offset `near`, in a stream whose first `in_syn`
-    /// bytes have none (RFC 8684 appendix B.2).
+    /// Returns the offset of a data sequence number near the offset `near`. The first `in_syn` bytes of
+    /// the stream have no data sequence number (RFC 8684 appendix B.2).
     fn offset(&self, dsn: WireDsn, near: u64, in_syn: u64) -> Option<u64> {
         let expected = self.idsn.add(1).add(near.wrapping_sub(in_syn));
         near.checked_add_signed(dsn.expand(expected).diff(expected))
     }
 }
 
-/// Takes a key in; hashing is for once only.
+/// Notes a key. Each key is hashed only once, because hashing is slow.
 fn learn(known: &mut Option<Key>, key: u64) {
     if known.is_none_or(|known| known.key != key) {
         *known = Some(Key::new(key));
     }
 }
 
-/// The offset of a subflow sequence number near the offset `near`, where the first `in_syn` bytes have
-/// none.
+/// Returns the offset of a subflow sequence number near the offset `near`. The first `in_syn` bytes have
+/// no number.
 fn numbered_from(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
     let sub = Seq32(seq).offset_near(Seq32(0), near.saturating_sub(in_syn))?;
     Some(sub + in_syn)
 }
 
-/// Length of a mapping without an end.
+/// The length of a mapping without an end; a quarter of the range, so that sums do not overflow.
 const INFINITE: u64 = u64::MAX >> 2;
 
-/// Payload bytes of a mapping; the infinite one has no end (RFC 8684 section 3.7).
+/// Returns the payload bytes of a mapping; the infinite one has no end (RFC 8684 section 3.7).
 fn mapped(mapping: &DssMapping, data_fin: bool) -> u64 {
     match mapping.is_infinite() {
         true => INFINITE,
@@ -70,45 +70,45 @@ fn mapped(mapping: &DssMapping, data_fin: bool) -> u64 {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub opened_at: Instant,
-    /// The engine has reported it.
+    /// The engine has reported the connection.
     pub open: bool,
-    /// The engine has reported its end.
+    /// The engine has reported the connection's end.
     pub ended: bool,
     pub last_heard: Instant,
-    /// When the peer last acknowledged data that it had not, or nothing was left to acknowledge;
-    /// and up to where.
+    /// The last time at which the peer acknowledged new data, or nothing was left to acknowledge; and the
+    /// offset up to which it had acknowledged then.
     pub moved: (Instant, u64),
     /// MPTCP is not in use.
     fell_back: bool,
-    /// The subflow of the last MP_CAPABLE or plain SYN: an unanswered one may be followed by another,
-    /// on another path and with another key, and what answers the first counts no longer.
+    /// The subflow of the last MP_CAPABLE or plain SYN. An unanswered SYN may be followed by another, on
+    /// another path and with another key; answers to the first then no longer count.
     initial: Option<SubflowId>,
     local: Option<Key>,
     remote: Option<Key>,
     /// A mapping has been received.
     mapped: bool,
-    /// Payload of SYNs that was taken, ours and the peer's.
+    /// Payload of SYNs that was taken: this end's, and the peer's.
     in_syn: (u64, u64),
     // --- sent
-    /// First offset never sent.
+    /// The first offset never sent.
     nxt: u64,
-    /// Up to where the peer has acknowledged, on any subflow.
+    /// The offset up to which the peer has acknowledged, on any subflow.
     acked: u64,
-    /// First offset past the peer's window.
+    /// The first offset past the peer's window.
     edge: u64,
     fin: Option<u64>,
-    /// Where the last mapping ends that was sent, and whether DATA_FIN is on it.
+    /// The end of the last mapping sent; true if DATA_FIN is on that mapping.
     last: (u64, bool),
     // --- received
     pub arrived: Arrived,
-    /// Where DATA_FIN ends the peer's stream, and where the FIN of the initial subflow would.
+    /// The end of the peer's stream by DATA_FIN, and by the FIN of the initial subflow.
     peer_fin: Option<u64>,
     peer_end: Option<u64>,
-    /// Right edge of the windows announced.
+    /// The right edge of the announced windows.
     announced: u64,
     /// Bytes handed to the application.
     pub delivered: u64,
-    /// Too much came out of order for the oracle to follow.
+    /// So much data came out of order that the oracle no longer follows.
     pub blind: bool,
 }
 
@@ -140,12 +140,12 @@ impl Conn {
         }
     }
 
-    /// The stream's bytes are the subflow's.
+    /// Returns whether the stream's bytes are the subflow's bytes.
     fn is_plain(&self) -> bool {
         self.fell_back || self.local.is_none() || self.remote.is_none()
     }
 
-    /// Where the peer's stream ends, once that is known.
+    /// Returns the end of the peer's stream, once that is known.
     pub fn end(&self) -> Option<u64> {
         match self.is_plain() {
             true => self.peer_end,
@@ -153,8 +153,8 @@ impl Conn {
         }
     }
 
-    /// The engine fell back, with one of `flows` left: all its payload is the stream's, in order,
-    /// also what came without a mapping just before (RFC 8684 section 3.7).
+    /// Notes that the engine fell back, with one of `flows` left. All payload of that subflow belongs to
+    /// the stream, in order, even payload that came without a mapping just before (RFC 8684 section 3.7).
     pub fn on_fallback<'a>(&mut self, flows: impl Iterator<Item = &'a mut Flow>) {
         self.fell_back = true;
         let whole = Map {
@@ -172,7 +172,7 @@ impl Conn {
         }
     }
 
-    /// Our SYN or SYN/ACK, and whether it is the `first` of its subflow.
+    /// Checks this end's SYN or SYN/ACK; `first` marks the first one of its subflow.
     pub fn on_syn_sent(
         &mut self,
         (flow, first): (&Flow, bool),
@@ -213,9 +213,9 @@ impl Conn {
         });
     }
 
-    /// The peer's SYN or SYN/ACK. `taken` says that its subflow goes on.
+    /// Notes the peer's SYN or SYN/ACK. `taken` means that its subflow goes on.
     pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment, taken: bool) {
-        // Of several SYNs side by side the one that is answered first opens the connection.
+        // Among several SYNs in parallel the one that is answered first opens the connection.
         if taken && segment.ack.is_some() && self.remote.is_none() {
             self.initial = flow.id;
         }
@@ -225,7 +225,7 @@ impl Conn {
         if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
             learn(&mut self.remote, sender_key);
         }
-        // The window of a SYN is not scaled, and counts from the first byte behind what it acknowledges.
+        // The window of a SYN is not scaled, and counts from the first byte after the acknowledged ones.
         if segment.ack.is_some() {
             let taken = flow.in_syn.0;
             self.in_syn.0 = taken;
@@ -234,7 +234,7 @@ impl Conn {
         }
     }
 
-    /// A segment of ours, which is `placed` in its subflow.
+    /// Checks a segment of this end, which is `placed` in its subflow.
     pub fn on_sent(
         &mut self,
         flow: &Flow,
@@ -306,7 +306,8 @@ impl Conn {
         self.nxt = nxt.max(place.end);
     }
 
-    /// The mapping of a segment of ours whose payload starts at `near`, which may carry DATA_FIN.
+    /// Checks and returns the mapping of a segment of this end. Its payload starts at `near` and may
+    /// carry DATA_FIN.
     fn map_sent(
         &mut self,
         flow: &Flow,
@@ -342,8 +343,8 @@ impl Conn {
         })
     }
 
-    /// Of the mappings that end with the last byte either all carry DATA_FIN or none: Linux overlooks it
-    /// on one that comes late.
+    /// Checks that either all mappings that end with the last byte carry DATA_FIN, or none: Linux
+    /// overlooks DATA_FIN on one that comes late.
     fn check_last(&mut self, mapping: Range<u64>, fin: bool, scribe: &mut Scribe<'_>) {
         if mapping.is_empty() {
             return;
@@ -357,14 +358,15 @@ impl Conn {
         });
     }
 
-    /// What we acknowledge at the data level has arrived, and the window is not taken back.
+    /// Checks that acknowledged data has arrived at the data level, and that the window is not taken
+    /// back.
     fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, scribe: &mut Scribe<'_>) {
         let next = self.arrived.next;
         let ack = match segment.dss.and_then(|dss| dss.data_ack) {
             Some(ack) => self
                 .remote
                 .and_then(|key| key.offset(ack, next, self.in_syn.1)),
-            // FIN is acknowledged too, and is no byte.
+            // FIN is acknowledged too, but is no byte of the stream.
             None if self.is_plain() => flow
                 .acknowledged(segment)
                 .map(|ack| ack.min(self.peer_end.unwrap_or(u64::MAX))),
@@ -388,7 +390,7 @@ impl Conn {
         self.announced = announced.max(edge);
     }
 
-    /// A segment of the peer's, not a SYN or RST.
+    /// Notes a segment of the peer, not a SYN or RST.
     pub fn on_received(&mut self, now: Instant, flow: &mut Flow, segment: &Segment) {
         self.last_heard = now;
         let ack = segment.dss.and_then(|dss| dss.data_ack);
@@ -429,7 +431,7 @@ impl Conn {
         self.blind |= flow.is_blind() || self.arrived.is_full();
     }
 
-    /// The mapping of a segment of the peer's whose payload starts at `near`.
+    /// Returns the mapping of a segment of the peer whose payload starts at `near`.
     fn map_received(&mut self, flow: &Flow, segment: &Segment, near: u64) -> Option<Map> {
         let in_syn = flow.in_syn.1;
         if let Some(Capable::Data { data_len, .. }) =

@@ -1,5 +1,5 @@
-//! A subflow (or TCP connection) as the packets of one end show it. Offsets count from the SYN,
-//! which is 0.
+//! A subflow (or TCP connection) as the packets of one end show it. Offsets count from the SYN, which has
+//! offset 0.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -13,17 +13,17 @@ use braid_wire::{Instant, Seq32};
 use super::segment::Segment;
 use super::violation::{Rule, Scribe};
 
-/// Most ranges and mappings remembered of one subflow; past that its receiving side is no longer
+/// Most ranges and mappings remembered of one subflow; beyond that its receiving side is no longer
 /// judged.
 const MAX_REMEMBERED: usize = 16_384;
 
-/// Bytes by which options grow when data sequence numbers and DATA_ACKs are sent in full.
+/// Bytes by which the options grow when data sequence numbers and DATA_ACKs are sent in full.
 const LONGER_OPTIONS: u64 = 8;
 
-/// What arrived of a sequence, whatever the order.
+/// The ranges of a sequence that arrived, in any order.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
-    /// First offset that is missing.
+    /// The first missing offset.
     pub next: u64,
     behind: RangeSet,
 }
@@ -65,7 +65,7 @@ impl Map {
         self.sub <= range.start && range.end <= self.end()
     }
 
-    /// Where in the stream the mapped part of `range` lies.
+    /// Returns the place in the stream of the mapped part of `range`.
     pub fn place(&self, range: &Range<u64>) -> Range<u64> {
         let start = range.start.clamp(self.sub, self.end());
         let end = range.end.clamp(start, self.end());
@@ -73,11 +73,11 @@ impl Map {
     }
 }
 
-/// A segment of ours, in offsets.
+/// A segment of this end, in offsets.
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
     pub payload: Range<u64>,
-    /// It brought something that was not sent on this subflow before.
+    /// The segment has bytes that were not sent on this subflow before.
     pub new: bool,
 }
 
@@ -87,38 +87,38 @@ pub(super) struct Flow {
     pub id: Option<SubflowId>,
     pub iss: Option<Seq32>,
     pub irs: Option<Seq32>,
-    /// Window scales of the SYNs, ours and the peer's.
+    /// Window scales of the SYNs: this end's, and the peer's.
     scales: (Option<u8>, Option<u8>),
-    /// Whether these permit SACK.
+    /// The SYNs permit SACK.
     takes_sack: (bool, bool),
-    /// Payload of the SYNs that was taken, ours and the peer's: no mapping counts it (RFC 8684 appendix
-    /// B.2).
+    /// Payload of the SYNs that was taken, of this end and the peer. No mapping counts it (RFC 8684
+    /// appendix B.2).
     pub in_syn: (u64, u64),
-    /// Payload that they had.
+    /// Payload that the SYNs had.
     offered: (u64, u64),
     // --- sent
     una: u64,
     nxt: u64,
     sacked: RangeSet,
     /// Duplicate acknowledgements where there is no SACK, each for a segment that has arrived (RFC 9937
-    /// section 6.1), less the segments that were acknowledged since.
+    /// section 6.1), less the segments acknowledged since.
     duplicates: u64,
-    /// The longest segment that one of these may stand for, in bytes: the size may have changed since.
+    /// The longest segment that a duplicate may stand for, bytes: the size may have changed since.
     duplicate_len: u64,
-    /// Window fields of the peer's last acknowledgements, the newest first: of one that was overtaken
-    /// the engine may have taken no notice.
+    /// Window fields of the peer's last acknowledgements, the newest first. The engine may have ignored
+    /// an acknowledgement that was overtaken.
     windows: [u16; 2],
-    /// First offset past the peer's window.
+    /// The first offset past the peer's window.
     pub edge: u64,
     fin: Option<u64>,
-    /// Congestion window when it was last looked at outside fast recovery.
+    /// The congestion window when last seen outside fast recovery.
     window: u64,
-    /// Segment size at that time.
+    /// The segment size at that time.
     mss: u64,
-    /// Where the last segment left in fast recovery, the next offset when that began: it is over once
-    /// all below is acknowledged, and another one may follow at once.
+    /// The next offset when fast recovery began, if the last segment left in it. Recovery is over once
+    /// all bytes below are acknowledged, and another one may follow at once.
     recovering: Option<u64>,
-    /// When a segment last left although the window was used up.
+    /// The time at which a segment last left although the window was used up.
     excess_at: Option<Instant>,
     // --- received
     pub arrived: Arrived,
@@ -129,24 +129,24 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Shift of the windows the peer announces.
+    /// Returns the shift of the windows that the peer announces.
     pub fn peer_shift(&self) -> u8 {
         self.scales.0.and(self.scales.1).unwrap_or(0)
     }
 
-    /// Shift of the windows announced here.
+    /// Returns the shift of the windows announced here.
     pub fn local_shift(&self) -> u8 {
         self.scales.1.and(self.scales.0).unwrap_or(0)
     }
 
-    /// Bytes sent that the peer has not acknowledged, selectively or not.
+    /// Returns the bytes sent that the peer has not acknowledged, selectively or not.
     fn outstanding(&self) -> u64 {
         (self.nxt - self.una).saturating_sub(self.sacked.bytes())
     }
 
-    /// Whether a segment of the peer's that acknowledges nothing new is a duplicate acknowledgement, each
-    /// of which tells of an arrival behind what is missing (RFC 5681 section 2): neither an update of the
-    /// window, nor one of more than there are segments.
+    /// Returns whether a segment of the peer that acknowledges nothing new is a duplicate
+    /// acknowledgement, each of which tells of an arrival behind the missing data (RFC 5681 section 2). A
+    /// window update is none, and there are no more duplicates than segments.
     fn is_duplicate(&self, segment: &Segment) -> bool {
         let segments = (self.nxt - self.una).div_ceil(self.mss.max(1));
         self.takes_sack != (true, true)
@@ -157,13 +157,13 @@ impl Flow {
             && self.duplicates < segments
     }
 
-    /// Whether more came than is remembered.
+    /// Returns whether more ranges came than are remembered.
     pub fn is_blind(&self) -> bool {
         let remembered = self.mappings.len().max(self.unmapped.len());
         remembered > MAX_REMEMBERED || self.arrived.is_full()
     }
 
-    /// Our SYN or SYN/ACK. Returns whether it is the first.
+    /// Notes this end's SYN or SYN/ACK. Returns whether it is the first.
     pub fn on_syn_sent(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) -> bool {
         let first = self.iss != Some(segment.seq);
         if first {
@@ -196,7 +196,8 @@ impl Flow {
         first
     }
 
-    /// How much of the payload of our SYN an answer takes; `None` where it answers another one.
+    /// Returns how much of the payload of this end's SYN an answer takes; `None` if it answers another
+    /// SYN.
     pub fn taken(&self, answer: &Segment) -> Option<u64> {
         let taken = answer.ack?.diff(self.iss?.add(1));
         u64::try_from(taken)
@@ -204,7 +205,7 @@ impl Flow {
             .filter(|taken| *taken <= self.offered.0)
     }
 
-    /// The peer's SYN or SYN/ACK.
+    /// Notes the peer's SYN or SYN/ACK.
     pub fn on_syn_received(&mut self, segment: &Segment) {
         self.irs = Some(segment.seq);
         self.arrived.next = 1;
@@ -221,7 +222,7 @@ impl Flow {
         }
     }
 
-    /// A segment of ours, not a SYN or RST.
+    /// Checks a segment of this end, not a SYN or RST, and returns its place.
     pub fn on_sent(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) -> Option<Placed> {
         let start = segment.seq.offset_near(self.iss?, self.nxt)?;
         let nxt = self.nxt;
@@ -237,7 +238,7 @@ impl Flow {
             });
         }
         if let Some(fin) = self.fin {
-            // A probe repeats the last byte that was acknowledged, were it FIN.
+            // A probe repeats the last acknowledged byte, even if that is FIN.
             scribe.check(payload.end <= fin.max(nxt), Rule::Fin, || {
                 format!("payload {payload:?} behind FIN at {fin}")
             });
@@ -249,13 +250,14 @@ impl Flow {
         Some(Placed { payload, new })
     }
 
-    /// What a segment of ours acknowledges, as an offset of the stream where that is the subflow's.
+    /// Returns the acknowledgement of a segment of this end, as an offset of the stream if that is the
+    /// subflow's.
     pub fn acknowledged(&self, segment: &Segment) -> Option<u64> {
         let ack = segment.ack?.offset_near(self.irs?, self.arrived.next)?;
         Some(ack.saturating_sub(1))
     }
 
-    /// What we acknowledge has arrived.
+    /// Checks that acknowledged data has arrived.
     fn check_ack(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) {
         let (Some(ack), Some(irs)) = (segment.ack, self.irs) else {
             return;
@@ -272,13 +274,13 @@ impl Flow {
         self.acked = acked.max(ack);
     }
 
-    /// A segment of the peer's, not a SYN or RST; returns its payload. One that brings `news` of the data
-    /// level may have been sent for that alone.
+    /// Notes a segment of the peer, not a SYN or RST, and returns its payload. A segment that brings
+    /// `news` of the data level may have been sent for that alone.
     pub fn on_received(&mut self, segment: &Segment, news: bool) -> Option<Range<u64>> {
         let ack = segment.ack?.offset_near(self.iss?, self.una)?;
         if ack <= self.nxt {
             if ack > self.una {
-                // The first of them was missing.
+                // The first of these segments was the missing one, so no duplicate stood for it.
                 let told = (ack - self.una) / self.mss.max(1);
                 self.duplicates = self.duplicates.saturating_sub(told.saturating_sub(1));
                 self.una = ack;
@@ -314,8 +316,8 @@ impl Flow {
         Some(start..end)
     }
 
-    /// Payload `range` came, with `map` where its segment had one; tells `place` where in the
-    /// stream it lies, as far as that is known.
+    /// Calls `place` with the place in the stream of payload `range`, as far as that is known. `map` is
+    /// the mapping of the payload's segment, if any.
     pub fn locate(
         &mut self,
         range: Range<u64>,
@@ -353,8 +355,8 @@ impl Flow {
         self.mappings.push_back(map);
     }
 
-    /// After a segment of ours has left: the engine's figures against the packets, and against
-    /// its window.
+    /// Compares the engine's figures with the packets and with its window, after a segment of this end
+    /// has left.
     pub fn check_flight(
         &mut self,
         now: Instant,
@@ -364,7 +366,7 @@ impl Flow {
     ) {
         let mss = u64::from(stats.mss);
         let outstanding = self.outstanding();
-        // What is missing has not arrived.
+        // The missing segment itself has not arrived.
         let len = self.duplicate_len.max(self.mss).max(mss);
         let told = (self.duplicates * len).min(outstanding.saturating_sub(1));
         let outstanding = outstanding - told;
@@ -373,18 +375,17 @@ impl Flow {
             Rule::Flight,
             || format!("{outstanding} bytes are outstanding: {stats:?}"),
         );
-        // Options that get longer make segments smaller just when they are sent, and the window is
-        // in segments.
+        // Longer options make segments smaller at the moment of sending, and the window counts segments.
         let before = match core::mem::replace(&mut self.mss, mss) {
             0 => mss + LONGER_OPTIONS,
             before => before.max(mss),
         };
         let limit = match stats.recovery {
-            // The flight may be above the reduced window at first, but does not grow above what
-            // it was, nor above the new window (RFC 9937); the first retransmission waits for
-            // nothing. What it was may be more than the window last seen: where a timeout turned
-            // out needless just before, the window that it had closed is open again, and a window
-            // may have grown while nothing was sent. Nearly all controllers take half of it at most.
+            // At first the flight may exceed the reduced window, but it grows neither above its size
+            // before nor above the new window (RFC 9937); the first retransmission does not wait. The
+            // size before may exceed the window last seen: if a timeout turned out spurious just before,
+            // the window that it had closed is open again, and a window may have grown while nothing was
+            // sent. Nearly all controllers halve the window at most.
             LossRecovery::Fast => {
                 if self.recovering.is_none_or(|end| self.una >= end) {
                     self.recovering = Some(self.nxt);
@@ -400,15 +401,15 @@ impl Flow {
                 self.window.max(before)
             }
         };
-        // FIN takes a sequence number and no room.
+        // FIN takes a sequence number and no window.
         let in_flight = stats
             .in_flight
             .saturating_sub(u64::from(self.fin.is_some()));
         if in_flight <= limit {
             return;
         }
-        // A tail loss probe leaves although the window is used up (RFC 8985 section 7.3): one
-        // segment a round trip. Limited transmit (RFC 3042) is not used.
+        // A tail loss probe leaves although the window is used up (RFC 8985 section 7.3): one segment a
+        // round trip. The engine does not use limited transmit (RFC 3042).
         let pause = stats.min_rtt / 2;
         let rare = self.excess_at.is_none_or(|at| now >= at + pause);
         self.excess_at = Some(now);

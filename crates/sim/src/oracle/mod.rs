@@ -1,13 +1,13 @@
-//! What must hold in every run, watched while it runs.
+//! Invariants of every run, checked while it runs.
 //!
-//! An [`Oracle`] stands beside one engine. It reads the packets that reach it and leave it and keeps
-//! books of its own from these alone: sequences and mappings sent and received, acknowledgements,
-//! windows, keys. Against them it holds what the engine sends, what it delivers, and what it says of
-//! itself. So a fault of the engine's own bookkeeping does not hide itself. [`Rule`] lists what is
-//! watched.
+//! An [`Oracle`] stands beside one engine. It reads the packets that reach the engine and leave it, and
+//! keeps its own record from these alone: sequences and mappings sent and received, acknowledgements,
+//! windows, keys. It compares this record with the packets that the engine sends, the bytes that it
+//! delivers and the figures that it reports. So a fault in the engine's own bookkeeping cannot hide
+//! itself. [`Rule`] lists the checks.
 //!
-//! Violations are noted and taken by the node ([`Oracle::take`]), which reports them to its world
-//! ([`Turn::report`](crate::node::Turn::report)): that panics, or keeps them.
+//! The oracle keeps violations until the node takes them ([`Oracle::take`]) and reports them to its world
+//! ([`Turn::report`](crate::node::Turn::report)), which panics or keeps them.
 
 mod conn;
 mod flow;
@@ -32,7 +32,7 @@ use self::violation::{Log, Scribe};
 pub use self::violation::{Rule, Violation};
 use self::watch::{Clock, MAX_LINGER, check_bounds, check_life};
 
-/// The ends of a subflow, local and remote, in numbers, which are compared faster than addresses.
+/// The ends of a subflow, local and remote, as numbers, which compare faster than addresses.
 type Tuple = [(u128, u16); 2];
 
 fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
@@ -45,14 +45,14 @@ fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
     })
 }
 
-/// Watches one engine. Its user calls, in this order:
+/// An observer of one engine. Its user calls, in this order:
 ///
 /// 1. [`on_received`](Self::on_received) after [`Stack::receive`];
-/// 2. [`on_event`](Self::on_event) for what [`Stack::poll_event`] returns;
-/// 3. [`on_read`](Self::on_read), [`on_content`](Self::on_content) and [`on_end`](Self::on_end)
-///    where the application reads and knows what it should get;
-/// 4. [`on_transmit`](Self::on_transmit) for what [`Stack::poll_transmit`] returns and
-///    [`check_sent`](Self::check_sent) when that is handed on;
+/// 2. [`on_event`](Self::on_event) for each event of [`Stack::poll_event`];
+/// 3. [`on_read`](Self::on_read), [`on_content`](Self::on_content) and [`on_end`](Self::on_end) where the
+///    application reads and knows what to expect;
+/// 4. [`on_transmit`](Self::on_transmit) for each packet of [`Stack::poll_transmit`], and
+///    [`check_sent`](Self::check_sent) when that packet is handed on;
 /// 5. [`settle`](Self::settle) once both are drained;
 /// 6. [`take`](Self::take).
 #[derive(Debug)]
@@ -61,14 +61,14 @@ pub struct Oracle {
     log: Log,
     flows: BTreeMap<Tuple, Flow>,
     conns: BTreeMap<ConnId, Conn>,
-    /// Connections whose end was reported, and when.
+    /// Connections whose end was reported, with the time of the report.
     ended: VecDeque<(Instant, ConnId)>,
     clock: Clock,
-    /// Packets the engine found damaged so far.
+    /// Packets that the engine found damaged so far.
     damaged: u64,
 }
 
-/// A packet that is just being sent: see [`Oracle::check_sent`].
+/// A packet in the course of being sent: see [`Oracle::check_sent`].
 #[derive(Debug)]
 #[must_use]
 pub struct Sent(Option<Payload>);
@@ -80,12 +80,12 @@ struct Payload {
     subflow: SubflowId,
     tuple: Tuple,
     kind: SegmentKind,
-    /// It is one segment on the wire.
+    /// The payload is one segment on the wire.
     single: bool,
 }
 
 impl Oracle {
-    /// An oracle for an engine with these settings.
+    /// Makes an oracle for an engine with these settings.
     pub fn new(config: Config) -> Self {
         Oracle {
             config,
@@ -98,13 +98,13 @@ impl Oracle {
         }
     }
 
-    /// Hands over the violations noted since the last call, the first first; what follows it may be
-    /// its consequence. A bounded number is kept.
+    /// Takes the violations noted since the last call, the first one first; later ones may follow from
+    /// it. A bounded number is kept.
     pub fn take(&mut self) -> Vec<Violation> {
         self.log.take()
     }
 
-    /// `packet` was handed to `stack`.
+    /// Notes that `packet` was handed to `stack`.
     pub fn on_received(&mut self, now: Instant, packet: &[u8], stack: &Stack) {
         self.clock.progressed();
         let stats = stack.stats();
@@ -133,8 +133,8 @@ impl Oracle {
     fn on_syn_received(&mut self, now: Instant, tuple: Tuple, segment: &Segment, stack: &Stack) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
-        // Of several answers, as where both a host and one in its place have the SYN, the first
-        // counts.
+        // Several answers may come, as when both a host and a box in its place have the SYN; the first
+        // one counts.
         let expected = flow.taken(segment).is_some();
         let idle = flow.iss.is_none() || flow.irs.is_some() || !expected;
         if flow.irs == Some(segment.seq) || (answer && idle) {
@@ -145,7 +145,7 @@ impl Oracle {
             subflows.any(|s| self::tuple(s.local, s.remote) == tuple && Some(s.id) == flow.id)
         });
         if !answer {
-            // An old SYN does not disturb a subflow that lives.
+            // An old SYN does not disturb a subflow that exists.
             if alive {
                 return;
             }
@@ -168,7 +168,7 @@ impl Oracle {
         }
     }
 
-    /// An event of the engine.
+    /// Checks an event of the engine.
     pub fn on_event(&mut self, now: Instant, event: &Event) {
         self.clock.progressed();
         let conn = event.conn();
@@ -199,7 +199,7 @@ impl Oracle {
         }
     }
 
-    /// The application has read the bytes `range` of the stream of `conn`.
+    /// Checks that the application has read the bytes `range` of the stream of `conn` in order.
     pub fn on_read(&mut self, now: Instant, conn: ConnId, range: Range<u64>) {
         let Some(known) = self.conns.get_mut(&conn) else {
             return;
@@ -217,8 +217,8 @@ impl Oracle {
         });
     }
 
-    /// What was read at `at`, of a stream or of a part of it that is checked by itself: `expected`
-    /// gives what was sent from an offset on, one byte at least. Asks for no packets.
+    /// Checks `bytes` read at `at`, of a stream or of a part of it that is checked by itself. `expected`
+    /// returns the bytes sent from an offset on, at least one. No packets are needed.
     pub fn on_content<'a>(
         &mut self,
         about: (Instant, Option<ConnId>),
@@ -242,7 +242,7 @@ impl Oracle {
         }
     }
 
-    /// The application has read the stream of `conn` to its end.
+    /// Checks that the application has read the stream of `conn` to its end.
     pub fn on_end(&mut self, now: Instant, conn: ConnId) {
         let Some(known) = self.conns.get(&conn) else {
             return;
@@ -256,7 +256,7 @@ impl Oracle {
         );
     }
 
-    /// The engine sends `transmit`.
+    /// Checks that the engine may send `transmit`.
     pub fn on_transmit(&mut self, now: Instant, transmit: &Transmit<'_>) -> Sent {
         self.clock.progressed();
         let Some(info) = &transmit.info else {
@@ -310,8 +310,8 @@ impl Oracle {
         }))
     }
 
-    /// The packet for which [`on_transmit`](Self::on_transmit) returned `sent` has left: holds the
-    /// engine's figures against it.
+    /// Compares the engine's figures with the packet for which [`on_transmit`](Self::on_transmit)
+    /// returned `sent`, after the packet has left.
     pub fn check_sent(&mut self, now: Instant, sent: Sent, stack: &Stack) {
         let Some(payload) = sent.0 else { return };
         let flow = self.flows.get_mut(&payload.tuple);
@@ -326,8 +326,8 @@ impl Oracle {
         }
     }
 
-    /// The engine's outputs are drained: timers lie ahead, bounds hold, and now and then, no
-    /// connection has outlived its time.
+    /// Checks, once the engine's outputs are drained, that timers lie ahead and bounds hold, and from
+    /// time to time that no connection has outlived its time.
     pub fn settle(&mut self, now: Instant, stack: &Stack) {
         let (buffered, connections) = (stack.buffered(), stack.connections());
         self.clock
@@ -374,7 +374,7 @@ impl Oracle {
                     check_life(&self.config, conn, &stats, &mut scribe);
                 }
                 None => {
-                    // Only what was never reported may go without a word.
+                    // Only a connection that was never reported may end without a report.
                     scribe.check(!conn.open, Rule::Liveness, || {
                         "vanished without an end".to_owned()
                     });
@@ -383,7 +383,7 @@ impl Oracle {
             }
         }
         self.conns.retain(|id, _| !gone.contains(id));
-        // What is no connection's is a SYN that was refused or dropped.
+        // A flow without a connection is a SYN that was refused or dropped.
         let known = |conn| self.conns.contains_key(&conn);
         self.flows.retain(|_, flow| flow.conn.is_some_and(known));
     }

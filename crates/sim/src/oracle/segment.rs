@@ -1,4 +1,4 @@
-//! A TCP segment as far as the oracles look at it. Parsed apart from the engine's code, and once.
+//! The parts of a TCP segment that the oracles look at, parsed once and independently of the engine.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -13,26 +13,26 @@ pub(super) struct Segment {
     pub src: SocketAddr,
     pub dst: SocketAddr,
     pub seq: Seq32,
-    /// Where the ACK bit is set.
+    /// The acknowledgement number, if the ACK bit is set.
     pub ack: Option<Seq32>,
     pub flags: Flags,
     pub window: u16,
     /// Payload bytes.
     pub len: u64,
     pub scale: Option<u8>,
-    /// SACK permitted.
+    /// The SYN permits SACK.
     pub takes_sack: bool,
     pub sack: SackBlocks,
     pub dss: Option<Dss>,
     pub capable: Option<Capable>,
     pub join: Option<Join>,
-    /// It has an MPTCP option other than a DSS without a mapping.
+    /// The segment has an MPTCP option other than a DSS without a mapping.
     pub signals: bool,
 }
 
 impl Segment {
-    /// The segment in an IP packet of which `header` holds the headers at least, and whose payload
-    /// is `payload` bytes long, or whatever follows in `header`.
+    /// Parses the segment of an IP packet. `header` holds at least the headers; `payload` is the length
+    /// of the payload, or `None` if the payload follows in `header`.
     pub fn parse(header: &[u8], payload: Option<u64>) -> Option<Segment> {
         let (src, dst, at) = addresses(header)?;
         let view = tcp::Packet::new(header.get(at..)?).ok()?;
@@ -63,12 +63,12 @@ impl Segment {
                             let bytes = [block[at], block[at + 1], block[at + 2], block[at + 3]];
                             Seq32(u32::from_be_bytes(bytes))
                         };
-                        // Four at most are taken.
+                        // The list takes four blocks, which is all that fits a header.
                         segment.sack.push((number(0), number(4)));
                     }
                 }
                 kind::MPTCP => {
-                    // One that is malformed says nothing to anyone.
+                    // Receivers ignore a malformed option.
                     let Ok(option) = MptcpOption::parse(option.bytes()) else {
                         continue;
                     };
@@ -92,7 +92,7 @@ impl Segment {
     }
 }
 
-/// Source, destination, and where the transport header starts.
+/// Returns source, destination, and the offset at which the transport header starts.
 fn addresses(header: &[u8]) -> Option<(IpAddr, IpAddr, usize)> {
     let v4 = |at: usize| {
         let octets: [u8; 4] = header.get(at..at + 4)?.try_into().ok()?;

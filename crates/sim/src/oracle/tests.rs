@@ -1,5 +1,5 @@
-//! Each rule is seen to be broken where it is. Two engines talk to each other; the oracle of one is
-//! lied to about what it sees.
+//! Tests that each rule is reported when it is broken. Two engines talk to each other; the oracle of one
+//! is shown changed packets and figures.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -18,14 +18,14 @@ const PORT: u16 = 80;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
 
-/// A segment that is going to be shown to the oracle, and what the engine says of it.
+/// A segment on its way to the oracle, and the engine's description of it.
 struct Shown<'a> {
     tcp: &'a mut tcp::Repr,
     info: Option<&'a mut TransmitInfo>,
     payload: usize,
 }
 
-/// Changes what the oracle is shown; false hides it.
+/// A change to what the oracle is shown; false hides the segment.
 type Lie = Box<dyn FnMut(Shown<'_>) -> bool>;
 
 /// A client under an oracle, and a server.
@@ -48,7 +48,7 @@ fn stack(addrs: &[Ipv4Addr], id: u64) -> Stack {
     stack
 }
 
-/// `packet` with its TCP header changed; `None` where it is hidden. The length of the headers too.
+/// Returns `packet` with its TCP header changed, and the length of its headers; `None` if it is hidden.
 fn retold(
     packet: &[u8],
     lie: impl FnOnce(&mut tcp::Repr, usize) -> bool,
@@ -90,7 +90,7 @@ impl Pair {
         }
     }
 
-    /// Lets packets go to and fro for `ms` milliseconds, one each way.
+    /// Exchanges packets for `ms` milliseconds, one each way.
     fn run(&mut self, ms: u64) {
         for _ in 0..ms {
             while let Some(event) = self.server.poll_event() {
@@ -176,7 +176,7 @@ impl Pair {
         assert_eq!(written, Ok(bytes));
     }
 
-    /// The rule broken first.
+    /// Returns the rule that was broken first.
     fn broken(&mut self) -> Option<Rule> {
         self.oracle.take().first().map(|v| v.rule)
     }
@@ -199,7 +199,7 @@ fn honest(_: Shown<'_>) -> bool {
     true
 }
 
-/// The DSS of a segment.
+/// Returns the DSS of a segment.
 fn dss(tcp: &mut tcp::Repr) -> Option<&mut Dss> {
     tcp.options.mptcp.iter_mut().find_map(|o| match o {
         MptcpOption::Dss(dss) => Some(dss),
@@ -237,7 +237,7 @@ fn a_sound_engine_breaks_nothing() {
     assert!(pair.oracle.flows.is_empty() && pair.oracle.conns.is_empty());
 }
 
-/// A peer that was restarted answers the same SYN once more, with another number.
+/// A restarted peer answers the same SYN once more, with another sequence number.
 #[test]
 fn a_second_answer_to_a_syn() {
     let mut pair = Pair::new(honest);
@@ -294,7 +294,7 @@ fn a_gap_in_what_is_sent() {
     assert_eq!(pair.broken(), Some(Rule::Gap));
 }
 
-/// The engine acknowledges what the oracle did not see coming.
+/// The engine acknowledges data that the oracle did not see arrive.
 #[test]
 fn an_acknowledgement_of_nothing() {
     let mut pair = Pair::open(|shown| shown.info.is_some() || shown.payload == 0);
@@ -319,7 +319,8 @@ fn a_data_ack_ahead() {
     assert_eq!(pair.broken(), Some(Rule::Gap));
 }
 
-/// What the oracle finds where nobody answers a short upload, and its mappings with DATA_FIN are changed.
+/// Returns the rules broken when nobody answers a short upload, and `change` is applied to its mappings
+/// with DATA_FIN.
 fn changed_data_fins(mut change: impl FnMut(&mut Dss) + 'static) -> Vec<Rule> {
     let mut pair = Pair::open(honest);
     pair.upload(10);
@@ -348,7 +349,7 @@ fn a_data_fin_that_moves() {
     assert!(rules.contains(&Rule::Fin), "{rules:?}");
 }
 
-/// One repetition of the last bytes does not say that they are the last.
+/// One repetition of the last bytes does not carry DATA_FIN.
 #[test]
 fn a_data_fin_on_one_copy_only() {
     let mut fins = 0;
@@ -363,7 +364,7 @@ fn a_data_fin_on_one_copy_only() {
     assert!(rules.contains(&Rule::Fin), "{rules:?}");
 }
 
-/// The headers of a packet of the client's.
+/// Returns the headers of a packet of the client.
 fn packet(repr: &tcp::Repr) -> Vec<u8> {
     let ip = ip::Repr {
         src: CLIENT.into(),
@@ -379,7 +380,7 @@ fn packet(repr: &tcp::Repr) -> Vec<u8> {
     bytes
 }
 
-/// A box that overwrites options leaves none that its receiver could read.
+/// A box that overwrites options leaves none that the receiver could read.
 #[test]
 fn an_option_that_is_malformed_signals_nothing() {
     let mut repr = tcp::Repr::new(1, 2, Flags::ACK);
@@ -391,7 +392,7 @@ fn an_option_that_is_malformed_signals_nothing() {
     repr.options.mptcp.push(ack);
     let mut bytes = packet(&repr);
     assert!(!Segment::parse(&bytes, None).unwrap().signals);
-    // No option of Multipath TCP that starts with a zero is eight bytes long.
+    // No MPTCP option that starts with a zero is eight bytes long.
     let body = bytes.len() - 6;
     bytes[body..].fill(0);
     let overwritten = Segment::parse(&bytes, None).unwrap();
@@ -425,7 +426,7 @@ fn payload_behind_a_fin() {
     assert_eq!(scribe.log.take()[0].rule, Rule::Fin);
 }
 
-/// Middleboxes cut and join segments, and keep the option of the first or of the last: mappings come
+/// Middleboxes cut and join segments, and keep the option of the first or of the last. So mappings come
 /// before, with, or after their payload.
 #[test]
 fn mappings_apart_from_their_payload() {
@@ -435,13 +436,13 @@ fn mappings_apart_from_their_payload() {
         len,
     };
     let orders: [&[(Range<u64>, Option<Map>)]; 4] = [
-        // The mapping of the second half comes with the first.
+        // The mapping of the second half comes with the first half.
         &[(1..100, Some(map(1, 199))), (100..200, None)],
-        // It comes when the payload is here.
+        // The mapping comes after its payload.
         &[(1..100, None), (100..200, Some(map(1, 199)))],
-        // The end of a mapping comes first; its start is behind that of another.
+        // The end of a mapping comes first; its start lies behind another mapping.
         &[(100..200, Some(map(50, 150))), (1..100, Some(map(1, 49)))],
-        // Payload under two mappings, of which one came before.
+        // Payload under two mappings, one of which came before.
         &[(150..200, Some(map(50, 150))), (1..150, Some(map(1, 49)))],
     ];
     for order in orders {
@@ -547,7 +548,7 @@ fn wrong_words_about_a_packet() {
     }
 }
 
-/// The flow of a client that has sent 10,000 bytes, and true figures of it.
+/// Returns the flow of a client that has sent 10,000 bytes, and true figures of it.
 fn flight(pair: &mut Pair) -> (Tuple, SubflowStats) {
     pair.upload(10_000);
     pair.send();
@@ -581,14 +582,14 @@ fn more_in_flight_than_the_window() {
         judge(&mut pair, tuple, &over, New),
         Some(Rule::CongestionWindow)
     );
-    // A probe is excused, and not twice in a row.
+    // A probe is excused, but not twice in a row.
     pair.now += Duration::from_secs(1);
     assert_eq!(judge(&mut pair, tuple, &over, Retransmission), None);
     assert_eq!(
         judge(&mut pair, tuple, &over, Retransmission),
         Some(Rule::CongestionWindow)
     );
-    // In fast recovery what counts is the window, or the flight, before it.
+    // In fast recovery the window, or the flight, before it counts.
     let fast = SubflowStats {
         recovery: LossRecovery::Fast,
         ssthresh: over.cwnd / 2,
@@ -637,7 +638,7 @@ fn segment(flags: Flags, (seq, ack): (u32, u32), len: u64, takes_sack: bool) -> 
     }
 }
 
-/// A flow on which 20,000 bytes are outstanding, whose SYNs permitted SACK or did not.
+/// Returns a flow with 20,000 bytes outstanding; its SYNs permit SACK if `takes_sack`.
 fn outstanding(pair: &mut Pair, takes_sack: bool) -> (Tuple, SubflowStats) {
     let (tuple, stats) = flight(pair);
     let mut flow = Flow::default();
@@ -658,8 +659,8 @@ fn outstanding(pair: &mut Pair, takes_sack: bool) -> (Tuple, SubflowStats) {
     (tuple, stats)
 }
 
-/// Whether the oracle believes that so much has arrived of the 20,000 bytes that are outstanding, after
-/// `times` such acknowledgements, where SACK is taken and the DATA_ACK moves or not.
+/// Returns whether the oracle believes that `arrived` of 20,000 outstanding bytes have arrived, after
+/// `times` acknowledgements `dup`. SACK may be permitted, and the DATA_ACK may move.
 fn is_believed(
     (takes_sack, news): (bool, bool),
     dup: &Segment,
@@ -682,8 +683,8 @@ fn is_believed(
     broken.is_none()
 }
 
-/// Without SACK each duplicate acknowledgement stands for a segment that has arrived, however many there
-/// are: never for the one that is missing.
+/// Without SACK each duplicate acknowledgement stands for a segment that has arrived, whatever their
+/// number, but never for the missing one.
 #[test]
 fn duplicates_that_tell_of_arrivals() {
     let dup = segment(Flags::ACK, (1, 1), 0, false);
@@ -698,7 +699,7 @@ fn duplicates_that_tell_of_arrivals() {
     assert!(!is_believed((false, false), &dup, 100, 20_000));
 }
 
-/// A duplicate stands for a segment as long as they were when it came.
+/// A duplicate stands for a segment of the size at the time when the duplicate came.
 #[test]
 fn duplicates_of_segments_that_were_longer() {
     let mut pair = Pair::open(honest);
@@ -716,8 +717,8 @@ fn duplicates_of_segments_that_were_longer() {
     }
 }
 
-/// RFC 5681 section 2: what brings data, its end, another window, a DATA_ACK that moves, or something
-/// else that MPTCP signals, tells of no arrival.
+/// RFC 5681 section 2: a segment is no duplicate acknowledgement if it brings data, FIN, another window,
+/// a DATA_ACK that moves, or another MPTCP signal.
 #[test]
 fn acknowledgements_that_are_no_duplicates() {
     let dup = segment(Flags::ACK, (1, 1), 0, false);
@@ -737,7 +738,7 @@ fn acknowledgements_that_are_no_duplicates() {
     assert!(!is_believed((false, true), &dup, 1, 1));
 }
 
-/// A recovery may follow another one with nothing sent between them, and begins with what is in flight
+/// A recovery may follow another one with nothing sent between them, and begins with the data in flight
 /// then. A window may have grown since it was last seen, and is halved at most.
 #[test]
 fn a_recovery_after_another() {
@@ -793,13 +794,13 @@ fn timers_that_lead_to_nothing() {
 
 #[test]
 fn connections_that_do_not_end() {
-    // An opening that is never given up: the engine is not told that time passes.
+    // The opening is never given up, because the engine is not told that time passes.
     let mut pair = Pair::new(honest);
     pair.run(1);
     let minute = Duration::from_secs(60);
     pair.oracle.sweep(pair.now + minute, &pair.client);
     assert_eq!(pair.broken(), Some(Rule::Liveness));
-    // Data that is not acknowledged, and nothing heard.
+    // Data is not acknowledged, and nothing is heard from the peer.
     let mut pair = Pair::open(honest);
     pair.oracle.config.user_timeout = Duration::from_secs(30);
     pair.upload(1000);
@@ -809,7 +810,7 @@ fn connections_that_do_not_end() {
     let later = pair.now + minute;
     pair.oracle.sweep(later, &pair.client);
     assert_eq!(pair.broken(), Some(Rule::Liveness));
-    // Something is heard, nothing moves.
+    // The peer is heard, but acknowledges nothing new.
     pair.oracle.conns.get_mut(&pair.conn).unwrap().last_heard = later;
     pair.oracle.sweep(later, &pair.client);
     assert_eq!(pair.broken(), None);
@@ -836,7 +837,7 @@ fn a_connection_that_vanishes_or_lingers() {
     assert_eq!(pair.broken(), Some(Rule::Liveness));
 }
 
-/// Nobody ever asks for the flows of SYNs that are refused.
+/// The flows of refused SYNs are forgotten, although no event asks for it.
 #[test]
 fn refused_syns_are_forgotten() {
     let mut pair = Pair::open(honest);

@@ -1,11 +1,11 @@
-//! What an oracle has to say.
+//! Violations, and the rules that they break.
 
 use core::fmt;
 
 use braid_engine::ConnId;
 use braid_wire::Instant;
 
-/// Which rule was broken.
+/// The rule that was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// Bytes delivered are the bytes sent, once and in order.
@@ -14,38 +14,38 @@ pub enum Rule {
     Gap,
     /// A direction ends at one place, DATA_FIN or FIN, and nothing lies beyond it.
     Fin,
-    /// New data stays within the window the peer has announced.
+    /// New data stays within the window that the peer has announced.
     PeerWindow,
-    /// What is in flight stays within the congestion window.
+    /// The data in flight stays within the congestion window.
     CongestionWindow,
-    /// The engine's count of what is in flight covers what the packets show.
+    /// The engine's count of data in flight covers the packets seen.
     Flight,
-    /// A window announced is not taken back (RFC 9293 section 3.8.6).
+    /// An announced window is not taken back (RFC 9293 section 3.8.6).
     WindowShrunk,
-    /// A mapping covers the payload it comes with, and a join names the peer's token.
+    /// A mapping covers its payload, and a join names the peer's token.
     Mapping,
-    /// What the engine says of a packet is what the packet shows.
+    /// The engine describes a packet as it is.
     Info,
-    /// A timer lies in the future, and leads to something.
+    /// A timer lies in the future, and has an effect.
     Timer,
-    /// A connection ends, or moves on, within a bound.
+    /// A connection ends, or makes progress, within a bound.
     Liveness,
-    /// An event makes sense where it comes.
+    /// An event comes where it is possible.
     Event,
     /// Memory, connections and subflows stay within their bounds.
     Bound,
 }
 
-/// A rule was broken.
+/// The violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// When.
+    /// The time of the violation.
     pub at: Instant,
-    /// Which rule.
+    /// The rule that was broken.
     pub rule: Rule,
-    /// Which connection of the host, where it is about one.
+    /// The connection of the host, if the rule is about one.
     pub conn: Option<ConnId>,
-    /// What was seen.
+    /// A description of the observation.
     pub seen: String,
 }
 
@@ -59,18 +59,17 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Most violations kept by an oracle until they are taken: what follows the first is most often
-/// its consequence.
+/// Most violations that an oracle keeps until they are taken; later ones mostly follow from the first.
 const MAX_KEPT: usize = 16;
 
-/// Violations that wait to be taken.
+/// Violations not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     kept: Vec<Violation>,
 }
 
 impl Log {
-    /// Notes a violation unless `holds`; `seen` is asked only then.
+    /// Notes a violation unless `holds`; only then calls `seen`.
     pub fn check(
         &mut self,
         holds: bool,
@@ -88,13 +87,13 @@ impl Log {
         }
     }
 
-    /// Hands over what was noted.
+    /// Takes the violations noted so far.
     pub fn take(&mut self) -> Vec<Violation> {
         core::mem::take(&mut self.kept)
     }
 }
 
-/// Notes what is seen of one connection at one time.
+/// A log with the connection and the time of its next entries.
 pub(super) struct Scribe<'a> {
     pub log: &'a mut Log,
     pub at: Instant,
@@ -102,7 +101,7 @@ pub(super) struct Scribe<'a> {
 }
 
 impl Scribe<'_> {
-    /// As [`Log::check`].
+    /// Notes a violation like [`Log::check`].
     pub fn check(&mut self, holds: bool, rule: Rule, seen: impl FnOnce() -> String) {
         self.log
             .check(holds, rule, (self.at, Some(self.conn)), seen);

@@ -1,4 +1,4 @@
-//! What is looked at now and then: timers, ends, bounds.
+//! The periodic checks: timers, ends, bounds.
 
 use core::time::Duration;
 
@@ -8,44 +8,44 @@ use braid_wire::Instant;
 use super::conn::Conn;
 use super::violation::{Log, Rule, Scribe};
 
-/// How often all connections are looked at.
+/// The interval between checks of all connections.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How long after its end the engine may still answer for a connection: 10 s, and a last timer.
+/// The time after its end for which the engine may still report a connection: 10 s, and a last timer.
 pub(super) const MAX_LINGER: Duration = Duration::from_secs(15);
-/// How much later than its settings say the engine may give up: its longest timer, and a sweep.
+/// The time by which the engine may give up later than its settings say: its longest timer, and a sweep.
 const GRACE: Duration = Duration::from_secs(15);
-/// Longest handshake of the accepting side: five SYN/ACKs, the last after 23 s.
+/// The longest handshake of the accepting side: five SYN/ACKs, the last after 23 s.
 const MAX_ACCEPT: Duration = Duration::from_secs(35);
-/// How long a connection may live on a peer that answers and acknowledges nothing new, where the user
-/// timeout is shorter: with a margin over the engine's bound of 100 s for a subflow (R2 of RFC 9293
-/// section 3.8.3).
+/// The longest life of a connection whose peer answers but acknowledges nothing new, if the user timeout
+/// is shorter. It has a margin over the engine's bound of 100 s for a subflow (R2 of RFC 9293 section
+/// 3.8.3).
 const MAX_STALL: Duration = Duration::from_secs(180);
-/// Timers in a row without a packet or an event that are nothing unusual: those that no longer hold
-/// are kept up to 4 a connection and 64 more.
+/// Timers in a row that may pass without a packet or an event: the engine keeps up to 4 stale timers a
+/// connection and 64 more.
 const IDLE_TIMERS: u32 = 200;
 const IDLE_TIMERS_EACH: u32 = 8;
-/// Timers without effect come more slowly than this.
+/// Timers without effect come at longer intervals than this.
 const IDLE_PACE: Duration = Duration::from_millis(1);
 
-/// Watches timers.
+/// The check of timers.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     progressed: bool,
-    /// What the engine asked for last.
+    /// The time that the engine asked for last.
     next: Option<Instant>,
-    /// Times in a row that a timer led to nothing, and when they began.
+    /// The number of timers in a row without effect, and the time of the first.
     idle: u32,
     idle_since: Instant,
     swept_at: Instant,
 }
 
 impl Clock {
-    /// A packet came or left, or an event was reported.
+    /// Notes that a packet came or left, or an event was reported.
     pub fn progressed(&mut self) {
         self.progressed = true;
     }
 
-    /// After a turn: the engine wants the next at `next`, and has `connections`.
+    /// Checks the timers after a turn: the engine wants the next at `next`, and has `connections`.
     pub fn check(
         &mut self,
         now: Instant,
@@ -107,7 +107,7 @@ pub(super) fn check_bounds(
     );
 }
 
-/// A connection opens, moves on or is given up in time.
+/// Checks that a connection opens, makes progress or is given up in time.
 pub(super) fn check_life(
     config: &braid_engine::Config,
     conn: &mut Conn,

@@ -1,4 +1,4 @@
-//! Flows that arrive by chance.
+//! Flows that arrive at random times.
 
 use core::time::Duration;
 
@@ -8,11 +8,11 @@ use braid_wire::{Instant, Rng};
 use super::sizes::{Sizes, exponential};
 use super::stream::Stream;
 
-/// What a flow of so many bytes is opened with.
+/// A function that returns options and stream for a flow of so many bytes.
 pub type MakeFlow = Box<dyn FnMut(u64) -> (ConnectOptions, Stream) + Send>;
 
-/// A Poisson process of flows, for [`Host::add_arrivals`](crate::Host::add_arrivals): the times
-/// between them are exponential, their sizes are drawn from a distribution.
+/// A Poisson process of flows, for [`Host::add_arrivals`](crate::Host::add_arrivals). The times between
+/// flows are exponential, and their sizes come from a distribution.
 pub struct Arrivals {
     sizes: Sizes,
     mean_gap: Duration,
@@ -35,7 +35,7 @@ impl core::fmt::Debug for Arrivals {
 }
 
 impl Arrivals {
-    /// Flows from `from` to `until`, `per_second` of them in the mean (more than 0).
+    /// Makes a process from `from` to `until`, with `per_second` flows in the mean (more than 0).
     pub fn new(
         per_second: f64,
         sizes: Sizes,
@@ -56,23 +56,23 @@ impl Arrivals {
         arrivals
     }
 
-    /// Flows a second that together offer `rate` bit/s of payload.
+    /// Returns how many flows a second together offer `rate` bit/s of payload.
     pub fn per_second(rate: f64, sizes: &Sizes) -> f64 {
         rate / (8.0 * sizes.mean())
     }
 
     fn draw_next(&mut self) {
-        // At least a nanosecond, so that no instant has flows without end.
+        // The gap is at least a nanosecond, so that the flows of one instant end.
         let gap = self.mean_gap.mul_f64(exponential(&mut self.rng));
         self.next_at += gap.max(Duration::from_nanos(1));
     }
 
-    /// When the next flow arrives.
+    /// Returns when the next flow arrives.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         (self.next_at < self.until).then_some(self.next_at)
     }
 
-    /// The next flow, if it has arrived by `now`.
+    /// Returns the next flow, if it has arrived by `now`.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<(ConnectOptions, Stream)> {
         self.next_timeout().filter(|at| *at <= now)?;
         self.draw_next();

@@ -1,4 +1,4 @@
-//! Messages over a connection: what a reader needs to tell streams and delays apart.
+//! Messages over a connection, by which a reader tells streams and delays apart.
 
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -11,16 +11,16 @@ use braid_wire::Instant;
 use super::pattern::{fill, pattern_from};
 use crate::oracle::Oracle;
 
-/// Bytes of a header: each part of a message has one.
+/// The bytes of a header; each part of a message has one.
 pub const HEADER: u64 = 32;
-/// At this place in every header; where it is missing, framing is lost.
+/// The start of every header; if it is missing, framing is lost.
 const MAGIC: [u8; 4] = *b"BRSM";
-/// Most messages that wait to be written. A sender so far behind drops the new ones.
+/// Most messages that wait to be written; beyond that the sender drops new ones.
 const MAX_PENDING: usize = 1 << 16;
-/// Most messages a reader remembers.
+/// Most messages that a reader remembers.
 const MAX_RECORDS: usize = 1 << 20;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An I frame of a video: decodable by itself.
@@ -31,27 +31,27 @@ pub enum Kind {
     B,
     /// Part of a bulk transfer.
     Bulk,
-    /// A request for an answer of so many bytes.
+    /// A request for an answer of this many bytes.
     Ask(u64),
     /// An answer.
     Answer,
 }
 
-/// A message: a body in one or more parts, each behind a header of [`HEADER`] bytes. A part is what
-/// one call into the engine takes; parts of other streams may come between.
+/// A message: a body in one or more parts, each after a header of [`HEADER`] bytes. One call into the
+/// engine takes one part; parts of other streams may come between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// The stream of the session it belongs to. Bodies of one stream are checked as one sequence.
+    /// The message's stream of the session. Bodies of one stream are checked as one sequence.
     pub stream: u16,
-    /// Its priority: 0 goes before all others; 7 and more go last.
+    /// The message's priority: 0 goes before all others; 7 and more go last.
     pub priority: u8,
-    /// What it is.
+    /// The kind of the message.
     pub kind: Kind,
-    /// Bytes of the body; less than 1 TiB.
+    /// Bytes of the body, less than 1 TiB.
     pub len: u64,
-    /// When the application made it; an answer has the time of its request.
+    /// The time at which the application made the message; an answer has its request's time.
     pub made_at: Instant,
-    /// When it is too late; not for requests.
+    /// The time after which the message is useless; requests have none.
     pub deadline: Option<Instant>,
 }
 
@@ -60,29 +60,29 @@ pub struct Message {
 pub struct Received {
     /// The message.
     pub message: Message,
-    /// When its first byte was read.
+    /// The time at which the first byte was read.
     pub first_byte_at: Instant,
-    /// When its last byte was read.
+    /// The time at which the last byte was read.
     pub complete_at: Instant,
-    /// In how many parts it came.
+    /// The number of parts in which the message came.
     pub parts: u32,
 }
 
 impl Received {
-    /// From when it was made to its last byte.
+    /// Returns the time from the making of the message to its last byte.
     pub fn delay(&self) -> Duration {
         self.complete_at.saturating_since(self.message.made_at)
     }
 
-    /// How much too late it was complete; zero where it was in time.
+    /// Returns by how much the message missed its deadline; zero if it was in time.
     pub fn lateness(&self) -> Duration {
         let deadline = self.message.deadline.unwrap_or(Instant::FAR_FUTURE);
         self.complete_at.saturating_since(deadline)
     }
 }
 
-/// Delay variation: by how much the delay of each message differs from that of the one before
-/// (RFC 3393 section 4.5, with the message before as the reference).
+/// Returns the delay variation: the differences between each message's delay and the one before (RFC 3393
+/// section 4.5, with the message before as the reference).
 pub fn jitter<'a>(
     messages: impl IntoIterator<Item = &'a Received>,
 ) -> impl Iterator<Item = Duration> {
@@ -93,11 +93,11 @@ pub fn jitter<'a>(
     })
 }
 
-/// A part is less than this: its length has 24 bits of a header, that of its message 40.
+/// The bound of a part's length: the length takes 24 bits of a header, and the message's takes 40.
 const PART: u64 = 1 << 24;
 
 impl Message {
-    /// The header of a part with `part` bytes of the body.
+    /// Returns the header of a part with `part` bytes of the body.
     fn header(&self, part: u64) -> [u8; HEADER as usize] {
         let deadline = self.deadline.map_or(0, Instant::as_nanos);
         let (kind, extra) = match self.kind {
@@ -119,7 +119,7 @@ impl Message {
         header
     }
 
-    /// The message, and how many bytes of its body follow.
+    /// Reads the message, and how many bytes of its body follow in this part.
     fn parse(header: &[u8; HEADER as usize]) -> Option<(Message, u64)> {
         let [kind, priority, s0, s1, rest @ ..] = header;
         let word = |n: usize| {
@@ -150,7 +150,7 @@ impl Message {
             .then_some((message, word(1) % PART))
     }
 
-    /// What the engine is told of its bytes.
+    /// Returns the class by which the engine sends the message's bytes.
     fn class(&self) -> Class {
         Class {
             stream: self.stream.into(),
@@ -160,8 +160,10 @@ impl Message {
     }
 }
 
-/// Where in the pattern the bodies of a stream begin, so that no stream is taken for another.
+/// Returns the offset in the pattern at which the bodies of a stream begin, so that no stream is taken
+/// for another.
 fn base(stream: u16) -> u64 {
+    // The pattern's period is prime, so the first 8,191 streams begin at different offsets.
     u64::from(stream) * 1_021
 }
 
@@ -183,7 +185,7 @@ struct Pending {
 }
 
 impl Outbox {
-    /// Adds `message` behind all of its stream and all that go before it.
+    /// Adds `message` behind all messages of its stream and all of equal or higher precedence.
     pub fn push(&mut self, message: Message) {
         if self.pending.len() >= MAX_PENDING {
             self.dropped += 1;
@@ -202,14 +204,14 @@ impl Outbox {
         self.pending.is_empty()
     }
 
-    /// Whether a message of `stream` waits.
+    /// Returns whether a message of `stream` waits.
     pub fn holds(&self, stream: u16) -> bool {
         self.pending.iter().any(|p| p.message.stream == stream)
     }
 
-    /// Writes what the connection takes and returns how many bytes. Each call into the engine
-    /// carries one part of one message, and with it bytes of one class: parts stay whole, whatever
-    /// overtakes what.
+    /// Writes as much as the connection takes, and returns the number of bytes. Each call into the engine
+    /// carries one part of one message, so its bytes have one class: parts stay whole, whatever overtakes
+    /// them.
     pub fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> u64 {
         let mut total = 0;
         while let Some(Pending { message, written }) = self.pending.front_mut() {
@@ -233,7 +235,7 @@ impl Outbox {
             let n = result.unwrap_or(0) as u64;
             total += n;
             if n == 0 {
-                // Only a write of nothing at all is followed by a word when there is room again.
+                // Only a write that takes nothing is followed by an event when there is room again.
                 let _ = stack.write(now, conn, &[]);
                 break;
             }
@@ -247,7 +249,7 @@ impl Outbox {
     }
 }
 
-/// Fills `out` with what stands at `at` of a part whose body begins at `offset` of the pattern.
+/// Fills `out` with the bytes from `at` on of a part whose body begins at `offset` of the pattern.
 fn put(out: &mut [u8], at: u64, header: &[u8], offset: u64) {
     let from = (at as usize).min(header.len());
     let take = out.len().min(header.len() - from);
@@ -256,12 +258,12 @@ fn put(out: &mut [u8], at: u64, header: &[u8], offset: u64) {
     fill(body, offset + at.saturating_sub(HEADER));
 }
 
-/// A message of which a part is here.
+/// A message that has arrived in part.
 #[derive(Debug, Clone, Copy)]
 struct Partial {
     message: Message,
     first_byte_at: Instant,
-    /// Bytes of the body whose parts have not begun.
+    /// Bytes of the body that are not in the parts begun so far.
     left: u64,
     parts: u32,
 }
@@ -270,22 +272,22 @@ struct Partial {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Inbox {
     header: [u8; HEADER as usize],
-    /// Bytes of `header` that are here.
+    /// Bytes of `header` that have arrived.
     have: usize,
     header_at: Option<Instant>,
-    /// By stream.
+    /// The incomplete messages by stream.
     partial: BTreeMap<u16, Partial>,
-    /// The part being read: its stream, and bytes that are to come.
+    /// The part being read: its stream, and the bytes to come.
     part: Option<(u16, u64)>,
     offsets: BTreeMap<u16, u64>,
     /// Complete messages in order of arrival.
     pub records: Vec<Received>,
-    /// Messages completed, those that are not remembered included.
+    /// Messages completed, including those that are not remembered.
     pub count: u64,
 }
 
 impl Inbox {
-    /// Takes bytes in, checks them, and remembers every message they complete.
+    /// Takes bytes in, checks them, and remembers every message that they complete.
     pub fn take(
         &mut self,
         (now, conn): (Instant, Option<ConnId>),
@@ -340,7 +342,7 @@ impl Inbox {
         rest
     }
 
-    /// A part of `stream` is here, and with it perhaps the whole message.
+    /// Notes the end of a part of `stream`, which may complete its message.
     fn end_part(&mut self, now: Instant, stream: u16) {
         let Entry::Occupied(partial) = self.partial.entry(stream) else {
             return;
@@ -431,7 +433,7 @@ mod tests {
         }
     }
 
-    /// Between the parts of a message there may be others.
+    /// Parts of other messages may come between the parts of a message.
     #[test]
     fn parts_of_several_streams_are_put_together() {
         let long = message(1, Kind::Bulk, 100);
@@ -453,7 +455,7 @@ mod tests {
         Oracle::new(braid_engine::Config::default())
     }
 
-    /// What is wrong with `bytes`.
+    /// Returns the violation that `bytes` cause.
     fn wrong(bytes: &[u8]) -> String {
         let mut oracle = oracle();
         Inbox::default().take((Instant::ZERO, None), bytes, &mut oracle);

@@ -4,21 +4,21 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// Bits times nanoseconds in a byte-second: the unit of a bucket's level per byte.
+/// The factor from bytes to a bucket's unit: bits times nanoseconds in a second.
 const PER_BYTE: u128 = 8 * 1_000_000_000;
 
-/// A token bucket. It holds a few chunks at most, so that time in which the connection took nothing
-/// is not made up for by a burst.
+/// A token bucket. It holds four chunks at most, so that a time in which the connection took nothing is
+/// not followed by a burst.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Bucket {
-    /// Bit/s times nanoseconds.
+    /// The level in bit/s times nanoseconds.
     level: u128,
     filled_at: Instant,
 }
 
 /// Bytes written at a time.
 const CHUNK: u64 = 1_000;
-/// Most bytes a bucket holds.
+/// Most bytes that a bucket holds.
 const DEPTH: u64 = 4 * CHUNK;
 
 impl Bucket {
@@ -29,7 +29,7 @@ impl Bucket {
         }
     }
 
-    /// Bytes that may be written at `now`, in whole chunks.
+    /// Returns how many bytes may be written at `now`, in whole chunks.
     pub fn fill(&mut self, now: Instant, rate: u64) -> u64 {
         let passed = now.saturating_since(self.filled_at).as_nanos();
         self.filled_at = self.filled_at.max(now);
@@ -39,13 +39,13 @@ impl Bucket {
         bytes - bytes % CHUNK
     }
 
-    /// `bytes` were written.
+    /// Takes `bytes` that were written.
     pub fn take(&mut self, bytes: u64) {
         self.level = self.level.saturating_sub(u128::from(bytes) * PER_BYTE);
     }
 
-    /// When the next chunk may be written; `None` where one was not taken: then the connection says
-    /// when.
+    /// Returns when the next chunk may be written; `None` if one already may and was not taken, since the
+    /// connection then says when.
     pub fn next(&self, rate: u64) -> Option<Instant> {
         let missing = (u128::from(CHUNK) * PER_BYTE).checked_sub(self.level)?;
         let ns = missing.div_ceil(u128::from(rate.max(1)));
@@ -77,7 +77,7 @@ mod tests {
         }
         let expected = 100 * RATE / 8;
         assert!(sent.abs_diff(expected) <= CHUNK, "{sent} of {expected}");
-        // Ten seconds in which nothing could be written.
+        // Nothing could be written for ten seconds.
         assert_eq!(bucket.fill(now + Duration::from_secs(10), RATE), DEPTH);
         assert_eq!(bucket.next(RATE), None);
     }

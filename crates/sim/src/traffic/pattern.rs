@@ -1,20 +1,23 @@
-//! The bytes of streams.
+//! The contents of streams.
 
-/// The byte at `offset` of every stream: depends on its place, so that no shift goes unnoticed.
+/// Returns the byte at `offset` of every stream. It depends on the offset, so that no shift goes
+/// unnoticed.
 pub fn pattern(offset: u64) -> u8 {
     pattern_from(offset)[0]
 }
 
-/// The bytes of every stream from `offset` on: one at least, and as many as lie in one piece.
+/// Returns the bytes of every stream from `offset` on: at least one, up to the end of the pattern.
 pub fn pattern_from(offset: u64) -> &'static [u8] {
     &PATTERN[(offset % PERIOD) as usize..]
 }
 
-/// A prime, so that no block boundary falls on the same place twice.
+/// The length of the pattern: a prime, so that no block boundary falls on the same place twice.
 const PERIOD: u64 = 8_191;
 
 static PATTERN: [u8; PERIOD as usize] = {
     let mut bytes = [0; PERIOD as usize];
+    // A linear congruential generator (the constants of "Numerical Recipes"), of which the high byte
+    // varies most.
     let mut state: u32 = 0x9e37_79b9;
     let mut i = 0;
     while i < bytes.len() {

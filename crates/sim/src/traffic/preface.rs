@@ -1,10 +1,10 @@
-//! What a program says before its content.
+//! The bytes that a program sends before its content.
 
 use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
 
-/// Words that go before the content of a stream, and are answered: the handshake with a proxy. They
-/// are sent in one go with what follows.
+/// A message before the content of a stream that is answered, like the handshake with a proxy. It is sent
+/// together with the content.
 #[derive(Debug, Clone, Default)]
 pub struct Preface {
     words: Vec<u8>,
@@ -14,7 +14,7 @@ pub struct Preface {
 }
 
 impl Preface {
-    /// These `words`, which are answered by so many bytes.
+    /// Makes a preface of `words` whose answer has so many bytes.
     pub fn new(words: Vec<u8>, answer: u64) -> Self {
         Preface {
             words,
@@ -23,19 +23,19 @@ impl Preface {
         }
     }
 
-    /// Bytes of the answer that were read.
+    /// Returns how many bytes of the answer were read.
     pub(super) fn heard(&self) -> u64 {
         self.heard
     }
 
-    /// Takes what is the answer's off the front of `slice`.
+    /// Removes the answer's bytes from the front of `slice`.
     pub(super) fn hear<'a>(&mut self, slice: &'a [u8]) -> &'a [u8] {
         let len = (self.answer - self.heard).min(slice.len() as u64);
         self.heard += len;
         &slice[len as usize..]
     }
 
-    /// Says what was not said yet; returns whether that was all.
+    /// Writes the rest of the words; returns whether all are written.
     pub(super) fn say(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
         while self.said < self.words.len() {
             match stack.write(now, conn, &self.words[self.said..]) {

@@ -1,4 +1,4 @@
-//! What the ends of connections do.
+//! The roles of the ends of connections.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use braid_wire::Rng;
 use super::session::Session;
 use super::sizes::{Sizes, exponential};
 
-/// What one end of a connection does.
+/// The role of one end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Sends a request of `request` bytes and reads the answer to its end.
@@ -25,7 +25,7 @@ pub enum Role {
     },
     /// Sends `size` bytes at once.
     Upload {
-        /// Bytes.
+        /// Bytes to send.
         size: u64,
     },
     /// Reads to the end and closes.
@@ -37,25 +37,24 @@ pub enum Role {
     },
     /// Sends as much as the connection takes for `span`, and then ends.
     Greedy {
-        /// For how long, from the opening on.
+        /// The time of sending, from the opening on.
         span: Duration,
     },
-    /// Sends at no more than `rate` for `span`, and then ends: a long-lived transfer that the
-    /// application limits. What the network does not take is not made up for, but for 4 kB and
-    /// what the connection's send buffer holds.
+    /// Sends at no more than `rate` for `span`, and then ends: a long-lived transfer that the application
+    /// limits. Time in which the network takes nothing is lost, but for 4 kB and the room in the
+    /// connection's send buffer.
     Capped {
-        /// bit/s of payload.
+        /// The rate, bit/s of payload.
         rate: u64,
-        /// For how long, from the opening on.
+        /// The time of sending, from the opening on.
         span: Duration,
     },
-    /// Sends the requests one after the other, each when the answer before is complete and the time
-    /// to think over; then ends.
+    /// Sends the requests one after the other, each when the answer before is complete and the time to
+    /// think is over; then ends.
     Ask(Arc<[Exchange]>),
     /// Answers requests until the asking end has no more.
     Serve,
-    /// Sends what a session has to send, the most urgent first and each stream in the order in
-    /// which it is made, and then ends.
+    /// Sends the messages of a session, the most urgent first and each stream in order, and then ends.
     Send(Session),
     /// Reads messages to the end.
     Collect,
@@ -64,7 +63,7 @@ pub enum Role {
 /// One request of a series, and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// Time from the answer before (or the opening of the connection) to the request.
+    /// The time from the answer before (or the opening of the connection) to the request.
     pub think: Duration,
     /// Bytes of the request.
     pub request: u64,
@@ -73,8 +72,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// A series of `count` requests of `request` bytes: answers drawn from `answers`, time to think
-    /// exponential with mean `think`.
+    /// Makes a series of `count` requests of `request` bytes. Answers are drawn from `answers`; the time
+    /// to think is exponential with mean `think`.
     pub fn series(
         count: usize,
         request: u64,

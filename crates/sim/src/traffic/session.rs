@@ -1,5 +1,5 @@
-//! Several streams of one session over one connection: video frames with types and deadlines, and
-//! bulk data beside them.
+//! Several streams of one session over one connection: video frames with types and deadlines, and bulk
+//! data beside them.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -8,50 +8,49 @@ use braid_wire::Instant;
 
 use super::message::{Kind, Message, Outbox};
 
-/// What a session sends.
+/// The frames and bulk streams of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Frames in order of time, of all streams that have any.
+    /// The frames of all streams, in order of time.
     pub frames: Arc<[Frame]>,
     /// Bulk streams.
     pub bulk: Vec<Bulk>,
 }
 
-/// A video frame that an encoder will hand over.
+/// A video frame that an encoder will produce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// When, from the opening of the connection on.
+    /// The time of the frame, from the opening of the connection on.
     pub at: Duration,
-    /// Its stream.
+    /// The frame's stream.
     pub stream: u16,
-    /// Its priority: 0 goes before all others.
+    /// The frame's priority: 0 goes before all others.
     pub priority: u8,
-    /// Its type.
+    /// The frame's type.
     pub kind: Kind,
-    /// Its bytes.
+    /// The frame's length, bytes.
     pub len: u32,
-    /// It is useless so long after `at`.
+    /// The time after `at` from which on the frame is useless.
     pub deadline: Duration,
 }
 
 /// A stream of bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bulk {
-    /// Its number; no frame's.
+    /// The stream's number, which no frame's stream has.
     pub stream: u16,
-    /// Its priority.
+    /// The stream's priority.
     pub priority: u8,
     /// Bytes of a message; 0 counts as 1.
     pub message: u32,
-    /// bit/s at which messages are made; `None` makes one as soon as the one before is written, so
-    /// that the connection's send buffer is always full.
+    /// The rate at which messages are made, bit/s. `None` makes a message as soon as the one before is
+    /// written, so that the connection's send buffer is always full.
     pub rate: Option<u64>,
-    /// For how long, from the opening of the connection on.
+    /// The time for which messages are made, from the opening of the connection on.
     pub span: Duration,
 }
 
-/// A model of a video encoder: groups of pictures I BB P BB P ... with sizes that differ by type
-/// only.
+/// A model of a video encoder: groups of pictures I BB P BB P ... in which sizes differ by type only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Video {
     /// Frames a second; at least 1.
@@ -62,7 +61,7 @@ pub struct Video {
     pub weights: [u32; 3],
     /// Mean rate, bit/s.
     pub rate: u64,
-    /// A frame is useless so long after it was made.
+    /// The time after its making from which on a frame is useless.
     pub deadline: Duration,
     /// Stream and priority of I frames.
     pub important: (u16, u8),
@@ -71,7 +70,7 @@ pub struct Video {
 }
 
 impl Default for Video {
-    /// 25 frames a second, groups of 12, I:P:B as 6:3:1, 4 Mbit/s, 250 ms; I frames on stream 0
+    /// Returns 25 frames a second, groups of 12, I:P:B as 6:3:1, 4 Mbit/s, 250 ms; I frames on stream 0
     /// with priority 0, the others on stream 1 with priority 1.
     fn default() -> Self {
         Video {
@@ -87,7 +86,7 @@ impl Default for Video {
 }
 
 impl Video {
-    /// The frames of `span`, the first at 0.
+    /// Returns the frames of `span`, the first at 0.
     pub fn frames(&self, span: Duration) -> Vec<Frame> {
         let interval = Duration::from_secs(1) / self.fps.max(1);
         let group = self.group.max(1);
@@ -112,7 +111,7 @@ impl Video {
             .collect()
     }
 
-    /// Stream and priority of frames of this type.
+    /// Returns stream and priority of frames of this type.
     pub fn carrier(&self, kind: Kind) -> (u16, u8) {
         match kind {
             Kind::I => self.important,
@@ -130,12 +129,12 @@ impl Video {
 }
 
 impl Bulk {
-    /// Bytes of a message: at least one, or no time would pass from one to the next.
+    /// Returns the bytes of a message: at least one, or no time would pass between messages.
     fn len(&self) -> u64 {
         self.message.max(1).into()
     }
 
-    /// When message `n` is made, from the opening on; `None` where that depends on the connection.
+    /// Returns when message `n` is made, from the opening on; `None` if that depends on the connection.
     fn made_at(&self, n: u64) -> Option<Duration> {
         let bits = u128::from(n) * u128::from(self.len()) * 8;
         let ns = (bits * 1_000_000_000).checked_div(u128::from(self.rate?))?;
@@ -143,11 +142,11 @@ impl Bulk {
     }
 }
 
-/// How far a session is.
+/// The progress of a session.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
     frames: usize,
-    /// Messages of each bulk stream.
+    /// Messages made, by bulk stream.
     bulk: Vec<u64>,
 }
 
@@ -188,7 +187,7 @@ impl Session {
         }
     }
 
-    /// When the next message is due, from the opening on, where time decides.
+    /// Returns when the next message is due, from the opening on, if time decides that.
     pub(super) fn next(&self, progress: &Progress) -> Option<Duration> {
         let frame = self.frames.get(progress.frames).map(|f| f.at);
         let bulk = self.bulk.iter().enumerate().filter_map(|(n, bulk)| {
@@ -199,7 +198,7 @@ impl Session {
         frame.into_iter().chain(bulk).min()
     }
 
-    /// Whether nothing more will be made.
+    /// Returns whether the session makes no more messages.
     pub(super) fn is_over(&self, progress: &Progress, elapsed: Duration) -> bool {
         let greedy = |b: &Bulk| b.rate.is_none() && elapsed < b.span;
         self.next(progress).is_none() && !self.bulk.iter().any(greedy)
@@ -207,7 +206,7 @@ impl Session {
 }
 
 impl Bulk {
-    /// When message number `made` was made, if that is so by now.
+    /// Returns when message number `made` was made, if it has been made by now.
     fn next(&self, made: u64, elapsed: Duration, out: &Outbox) -> Option<Duration> {
         let at = match self.rate {
             Some(_) => self.made_at(made)?,

@@ -1,4 +1,4 @@
-//! How long flows are: distributions given by points of their cumulative function.
+//! Sizes of flows: distributions given by points of their cumulative function.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,9 +10,9 @@ const MAX_POINTS: usize = 100_000;
 
 /// A distribution of flow sizes, linear between the points of its cumulative function.
 ///
-/// As text: one point a line, `bytes, share`, where `share` of all flows (0 to 1) are at most
-/// `bytes` long. Bytes increase from line to line, shares do not decrease, the first is 0 and the
-/// last 1. Empty lines, and what follows a `#`, are passed over.
+/// The text has one point a line, `bytes, share`: `share` of all flows (0 to 1) are at most `bytes` long.
+/// Bytes increase from line to line, shares do not decrease, the first is 0 and the last 1. Empty lines,
+/// and text after a `#`, are ignored.
 ///
 /// ```
 /// use braid_sim::traffic::Sizes;
@@ -25,24 +25,24 @@ const MAX_POINTS: usize = 100_000;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sizes {
-    /// At least two: (bytes, share).
+    /// At least two points: (bytes, share).
     points: Vec<(u64, f64)>,
 }
 
 impl Sizes {
-    /// Background flows of a web-search cluster (DCTCP, SIGCOMM 2010): half are shorter than 80 kB,
-    /// almost all bytes are in flows of 1 to 30 MB.
+    /// Returns background flows of a web-search cluster (DCTCP, SIGCOMM 2010): half are shorter than 80
+    /// kB, almost all bytes are in flows of 1 to 30 MB.
     pub fn web_search() -> Sizes {
         built_in(include_str!("../../data/web-search.csv"))
     }
 
-    /// Flows of a data-mining cluster (VL2, SIGCOMM 2009): 80 % are shorter than 10 kB, almost all
-    /// bytes are in the 5 % that are longer than 3 MB, up to 1 GB.
+    /// Returns flows of a data-mining cluster (VL2, SIGCOMM 2009): 80 % are shorter than 10 kB, almost
+    /// all bytes are in the 5 % that are longer than 3 MB, up to 1 GB.
     pub fn data_mining() -> Sizes {
         built_in(include_str!("../../data/data-mining.csv"))
     }
 
-    /// The size in bytes that `share` of all flows do not exceed, rounded; at least 1.
+    /// Returns the size in bytes that `share` of all flows do not exceed, rounded; at least 1.
     pub fn quantile(&self, share: f64) -> u64 {
         let above = self.points.partition_point(|(_, s)| *s < share);
         let above = above.clamp(1, self.points.len() - 1);
@@ -60,7 +60,7 @@ impl Sizes {
         self.quantile(rng.unit())
     }
 
-    /// The mean size in bytes.
+    /// Returns the mean size in bytes.
     pub fn mean(&self) -> f64 {
         self.points
             .windows(2)
@@ -77,14 +77,14 @@ fn built_in(text: &str) -> Sizes {
         .expect("a file of this crate, parsed by its tests")
 }
 
-/// What is wrong with a distribution. The message shows what was read and what is expected.
+/// A mistake in a distribution. The message shows what was read and what is expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizesError {
-    /// The line, from 1; 0 for the whole.
+    /// The line, from 1; 0 for the whole text.
     pub line: usize,
-    /// What was read there.
+    /// The text that was read there.
     pub read: String,
-    /// What is expected.
+    /// The text that is expected.
     pub expected: &'static str,
 }
 
@@ -160,8 +160,9 @@ fn parse_point(read: &str) -> Option<(u64, f64)> {
         .then_some((bytes.trim().parse().ok()?, share))
 }
 
-/// An exponential variate of mean 1.
+/// Draws an exponential variate of mean 1.
 pub(crate) fn exponential(rng: &mut Rng) -> f64 {
+    // `1 - unit` is never 0, so the logarithm is finite.
     -(1.0 - rng.unit()).ln()
 }
 
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(sizes.quantile(0.5), 73_077);
         assert_eq!(sizes.quantile(0.95), 8_571_429);
         assert_eq!(sizes.quantile(1.0), 30_000_000);
-        // Means by hand from the points.
+        // The means are computed by hand from the points.
         assert!((sizes.mean() - 1_711_250.0).abs() < 1.0, "{}", sizes.mean());
         let sizes = Sizes::data_mining();
         assert_eq!(sizes.quantile(0.0), 1);

@@ -13,51 +13,51 @@ use super::role::Role;
 use super::talk::Talk;
 use crate::oracle::Oracle;
 
-/// One end of a connection, checking every byte it receives.
+/// One end of a connection, which checks every byte that it receives.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// What it does.
+    /// The role of this end.
     pub role: Role,
-    /// By which its owner knows it; both ends may bear the same.
+    /// The label by which the owner knows the stream; both ends may have the same.
     pub label: u32,
-    /// Why the connection does without Multipath TCP, if it does.
+    /// The cause of the fallback to TCP, if there was one.
     pub fell_back: Option<FallbackCause>,
-    /// It does not read for now.
+    /// The stream does not read for now.
     pub paused: bool,
     /// Bytes written.
     pub sent: u64,
     /// Bytes read.
     pub received: u64,
-    /// When the connection was opened or accepted.
+    /// The time at which the connection was opened or accepted.
     pub opened_at: Instant,
-    /// When the first byte was read.
+    /// The time at which the first byte was read.
     pub first_byte_at: Option<Instant>,
-    /// When the last byte so far was read.
+    /// The time at which the last byte so far was read.
     pub last_byte_at: Option<Instant>,
-    /// When the last byte was read and the end of the peer's stream seen.
+    /// The time at which the last byte was read and the end of the peer's stream seen.
     pub complete_at: Option<Instant>,
-    /// How and when the connection ended.
+    /// The time and reason of the connection's end.
     pub closed: Option<(Instant, CloseReason)>,
-    /// What the connection had moved when it ended.
+    /// The statistics of the connection at its end.
     pub report: Option<ConnStats>,
-    /// What this end says of the size of the flow: when it accepts the connection, or when what it
-    /// held may go.
+    /// The size of the flow as this end declares it: when it accepts the connection, or when a held
+    /// stream is released.
     pub flow_size: FlowSize,
-    /// What it says of how urgent the connection is.
+    /// The urgency of the connection as this end declares it.
     pub urgency: Urgency,
-    /// What goes before all that is counted here.
+    /// The bytes before all that is counted here.
     pub preface: Preface,
-    /// Writes only the first byte, which establishes the connection: more when this is unset.
+    /// The stream writes only the first byte, which establishes the connection, until this is unset.
     pub held: bool,
     shut: bool,
-    /// Of [`Role::Capped`].
+    /// The rate limit of [`Role::Capped`].
     bucket: Bucket,
-    /// Of the roles with messages.
+    /// The messages of roles with messages.
     talk: Talk,
 }
 
 impl Stream {
-    /// A stream that has done nothing yet.
+    /// Makes a stream that has done nothing yet.
     pub fn new(role: Role) -> Self {
         Stream {
             role,
@@ -82,24 +82,24 @@ impl Stream {
         }
     }
 
-    /// The connection was opened or accepted.
+    /// Notes that the connection was opened or accepted.
     pub fn open(&mut self, now: Instant) {
         self.opened_at = now;
         self.bucket = Bucket::starting_at(now);
     }
 
-    /// Messages that arrived, in order; the first million at most. Requests are not among them: they
-    /// are gone when they are answered.
+    /// Returns the messages that arrived, in order, the first million at most. Requests are not among
+    /// them: they are dropped when they are answered.
     pub fn messages(&self) -> &[Received] {
         &self.talk.inbox.records
     }
 
-    /// Messages that were never written, because too many waited.
+    /// Returns how many messages were never written because too many waited.
     pub fn messages_dropped(&self) -> u64 {
         self.talk.out.dropped
     }
 
-    /// Whether the connection carries messages.
+    /// Returns whether the connection carries messages.
     fn talks(&self) -> bool {
         matches!(
             self.role,
@@ -107,7 +107,7 @@ impl Stream {
         )
     }
 
-    /// Bytes that may be written by now.
+    /// Returns the number of bytes that may have been written by `now`.
     fn due(&mut self, now: Instant) -> u64 {
         let due = match self.role {
             Role::Fetch { request } => request,
@@ -124,7 +124,7 @@ impl Stream {
         if self.held { due.min(1) } else { due }
     }
 
-    /// Whether the sending side ends once what is due has been written.
+    /// Returns whether the sending side ends once all due bytes have been written.
     fn may_shut(&self, now: Instant) -> bool {
         if self.held {
             return false;
@@ -139,7 +139,7 @@ impl Stream {
         }
     }
 
-    /// When the stream acts by itself, if ever.
+    /// Returns when the stream acts by itself, if ever.
     pub fn next_timeout(&self) -> Option<Instant> {
         if self.shut {
             return None;
@@ -154,7 +154,7 @@ impl Stream {
         }
     }
 
-    /// Writes and reads what can be.
+    /// Writes and reads as much as possible.
     pub fn pump(&mut self, now: Instant, conn: ConnId, stack: &mut Stack, oracle: &mut Oracle) {
         if !self.paused {
             self.read(now, conn, stack, oracle);
@@ -211,7 +211,7 @@ impl Stream {
         }
     }
 
-    /// Writes what is due; returns whether the connection took it all.
+    /// Writes the due bytes; returns whether the connection took them all.
     fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
         let due = self.due(now);
         while self.sent < due {

@@ -14,13 +14,13 @@ pub(super) struct Talk {
     pub inbox: Inbox,
     /// Requests made.
     asked: usize,
-    /// When the last answer was complete.
+    /// The time at which the last answer was complete.
     answered_at: Option<Instant>,
     session: Progress,
 }
 
 impl Talk {
-    /// Makes what is due and writes what the connection takes; returns the bytes written.
+    /// Makes the messages that are due and writes what the connection takes; returns the bytes written.
     pub fn act(
         &mut self,
         now: Instant,
@@ -85,7 +85,7 @@ impl Talk {
         }
     }
 
-    /// When the next request is made, if no answer is waited for.
+    /// Returns when the next request is made, if no answer is awaited.
     fn next_ask(&self, exchanges: &[Exchange], opened_at: Instant) -> Option<Instant> {
         let since = match self.asked {
             0 => opened_at,
@@ -94,7 +94,7 @@ impl Talk {
         Some(since + exchanges.get(self.asked)?.think)
     }
 
-    /// When something is to be made, where time decides.
+    /// Returns when a message is to be made, if time decides that.
     pub fn next_timeout(&self, role: &Role, opened_at: Instant) -> Option<Instant> {
         match role {
             Role::Ask(exchanges) => self.next_ask(exchanges, opened_at),
@@ -103,7 +103,7 @@ impl Talk {
         }
     }
 
-    /// Whether all is said.
+    /// Returns whether nothing more will be written, and nothing more is awaited.
     pub fn is_over(&self, now: Instant, role: &Role, opened_at: Instant, ended: bool) -> bool {
         let nothing_more = match role {
             Role::Ask(exchanges) => self.inbox.count == exchanges.len() as u64,

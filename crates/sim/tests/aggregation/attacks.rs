@@ -2,8 +2,8 @@
 //! served, the server counts every attempt, no attempt reaches a destination, and the server gives back
 //! the memory.
 //!
-//! Virtual time has no processors, so these tests judge what the server lets an attacker have: its
-//! memory, its tables and its part of the links. `crates/braid/tests/e2e` judges processor time.
+//! Virtual time has no processors, so these tests judge what an attacker gets of the server: its memory,
+//! its tables and its part of the links. `crates/braid/tests/e2e` judges processor time.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -29,20 +29,21 @@ use crate::support::{millis, nothing_is_left, secs, server_counters, start, two_
 
 /// The share of their rate that users keep.
 const ENOUGH: f64 = 0.95;
-/// Users that come during an attack, and what each of them fetches, bytes.
+/// Users that arrive during an attack, and the bytes that each of them fetches.
 pub const USERS: usize = 25;
 const SMALL: u64 = 20_000;
-/// Time over which a rate is taken.
+/// The time over which a rate is measured.
 const SPAN: Duration = secs(3);
-/// Time between two attempts: fewer come than the failures of one source for which it is refused.
+/// The time between two attempts: 80 failures a second are fewer than those for which the server refuses
+/// a source.
 const GAP: Duration = Duration::from_micros(12_500);
 /// The wall clock of the simulator's nodes at time 0, ms since 1970.
 const EPOCH_MS: u64 = 1_800_000_000_000;
 /// A clock error that the server refuses in both directions, ms.
 const TOO_FAR_MS: i64 = 600_000;
 
-/// A download under way, which takes all that both links have. The attacker is the second content
-/// host, so that no attack takes a part of the users' links.
+/// A download in progress that takes the rate of both links. The attacker is the second content host, so
+/// that no attack takes a part of the users' links.
 pub struct Work {
     pub net: Aggregation,
     download: TransferId,
@@ -65,8 +66,8 @@ impl Work {
         work
     }
 
-    /// Asserts that users who come while `attack` is carried out, which is called every [`GAP`], are
-    /// served, and that all users keep their rate.
+    /// Asserts that users who arrive while `attack` is carried out are served, and that all users keep
+    /// their rate. `attack` is called every [`GAP`].
     #[track_caller]
     pub fn goes_on_during(&mut self, attack: impl FnMut(&mut Aggregation)) {
         let (alone, kept) = (self.alone, self.span(attack));
@@ -76,7 +77,8 @@ impl Work {
         assert_eq!((counters.over_limit, counters.over_source), (0, 0));
     }
 
-    /// Returns what users get in a [`SPAN`], at whose beginning [`USERS`] come. All of these are served.
+    /// Returns the bytes that users get in a [`SPAN`], at whose beginning [`USERS`] arrive. All of these
+    /// are served.
     #[track_caller]
     fn span(&mut self, mut attack: impl FnMut(&mut Aggregation)) -> u64 {
         let net = &mut self.net;
@@ -95,12 +97,12 @@ impl Work {
         net.received() - before
     }
 
-    /// Ends the download and all that the attacker holds; the server keeps nothing.
+    /// Ends the download and all connections of the attacker; the server keeps nothing.
     #[track_caller]
     pub fn ends(mut self) {
         self.net.abort(self.download);
         give_up(&mut self.net);
-        // Until no connection waits for users any more.
+        // After this time no connection waits for users any more.
         self.net.run_for(secs(320));
         nothing_is_left(&self.net);
     }
@@ -112,7 +114,8 @@ impl Work {
     }
 }
 
-/// A network with a second content host, whose server serves in clear too, and knows a guest.
+/// Returns a network with a second content host. Its server also serves in plaintext, and has a second
+/// user.
 fn with_guest() -> AggregationConfig {
     let mut config = two_links();
     config.contents = 2;
@@ -135,14 +138,14 @@ fn guest_key() -> PrivateKey {
     PrivateKey::from_seed([9; 32])
 }
 
-/// Opens a connection of the attacker to the server, says `words` and waits for its end.
+/// Opens a connection of the attacker to the server, sends `words` and waits for its end.
 fn attempt(net: &mut Aggregation, words: Vec<u8>) {
     let connect = ConnectOptions {
         protocol: Protocol::Tcp,
         ..options(SocketAddr::from((server_addr(0), DEFAULT_PORT)))
     };
     let mut stream = Stream::new(Role::Sink);
-    // Whatever the server answers is part of the handshake.
+    // Any answer of the server is part of the handshake.
     stream.preface = Preface::new(words, u64::MAX);
     net.world.open(net.contents[1], connect, stream).unwrap();
 }
@@ -166,7 +169,7 @@ fn give_up(net: &mut Aggregation) {
         });
 }
 
-/// The guest of the server, as it signs in.
+/// The sign-ins of the server's second user.
 struct Guest {
     server: PublicKey,
     nonces: u64,
@@ -180,7 +183,7 @@ impl Guest {
         }
     }
 
-    /// Greeting and password for `to`, signed by `key` with a clock that is off by `off_ms`.
+    /// Returns greeting and password for `to`, signed by `key` with a clock that is off by `off_ms`.
     fn sign_in(
         &mut self,
         now: Instant,
@@ -196,7 +199,7 @@ impl Guest {
         sign_in(guest_key().public().to_string().as_bytes(), &password)
     }
 
-    /// Returns a sign-in and a request of the guest for `to`.
+    /// Returns a sign-in and a request for `to`.
     fn asks(&mut self, now: Instant, to: &Destination) -> Vec<u8> {
         let signed_in = self.sign_in(now, &guest_key(), to, 0);
         [signed_in, request(None, to)].concat()
@@ -207,7 +210,7 @@ fn named(name: &str) -> Destination {
     Destination::Name(name.to_owned(), 80)
 }
 
-/// Makes the attempt of number `n`; returns the server's counter of it.
+/// Makes the attempt of number `n`; returns the name of the server's counter for it.
 fn refused(n: usize, net: &mut Aggregation, guest: &mut Guest, replayed: &[u8]) -> &'static str {
     let now = net.world.now();
     let to = Destination::Address((content_addr(0), 80).into());
@@ -240,7 +243,7 @@ fn refused(n: usize, net: &mut Aggregation, guest: &mut Guest, replayed: &[u8]) 
             let signed_in = guest.sign_in(now, &guest_key(), &elsewhere, 0);
             ("auth_destination", [signed_in, asks].concat())
         }
-        // The same password twice on one connection: the server takes the second for a request.
+        // The password comes twice on one connection: the server takes the second for a request.
         7 => {
             let signed_in = guest.sign_in(now, &guest_key(), &to, 0);
             ("auth_destination", signed_in.repeat(2))
@@ -258,7 +261,7 @@ fn refused(n: usize, net: &mut Aggregation, guest: &mut Guest, replayed: &[u8]) 
     counter
 }
 
-/// Lets the content host take in whatever the attacker gets connected to it, on port 80.
+/// Lets the content host accept connections that the attacker gets through to it, on port 80.
 fn listen_at_destination(net: &mut Aggregation) {
     let at = SocketAddr::from((content_addr(0), 80));
     let listens = net
@@ -298,7 +301,8 @@ fn refused_requests_change_nothing_for_users() {
     work.ends();
 }
 
-/// A name whose addresses are private leads nowhere; of others the server takes one that is not.
+/// A name with only private addresses leads nowhere; otherwise the server takes an address that is not
+/// private.
 #[test]
 fn names_of_private_addresses_change_nothing_for_users() {
     let config = with_guest();
@@ -356,15 +360,15 @@ impl Tap for FirstFlights {
     }
 }
 
-/// The header and the payload of a TCP segment.
+/// Returns the header and the payload of a TCP segment.
 pub fn segment(packet: &[u8]) -> Option<(tcp::Repr, &[u8])> {
     let (_, segment) = ip::Repr::parse(packet).ok()?;
     tcp::Repr::parse(segment).ok()
 }
 
-/// The first flight of a connection that carries a user's request.
+/// Returns the first flight of a connection that carries a user's request.
 fn recorded(net: &mut Aggregation) -> Vec<u8> {
-    // The first connection brings a ticket, with which the next one is readable at once.
+    // The first connection brings a ticket, with which the next one's first flight has the request.
     net.open(0, 0, Load::Down(1_000)).unwrap();
     net.run_for(secs(2));
     let flights = Arc::new(Mutex::new(FirstFlights::default()));
@@ -383,7 +387,7 @@ fn recorded(net: &mut Aggregation) -> Vec<u8> {
 #[test]
 fn recorded_first_flights_change_nothing_for_users() {
     let mut config = with_guest();
-    // Where no connection waits for users, what one asks for leaves in the first flight.
+    // Without connections in the pool, a user's request leaves in the first flight.
     config.boxed.warm.max = 0;
     let mut net = start(&config);
     let flight = recorded(&mut net);
@@ -391,7 +395,7 @@ fn recorded_first_flights_change_nothing_for_users() {
     let before = server_counters(&work.net);
     let mut said = 0;
     work.goes_on_during(|net| {
-        // Every second one twice on one connection.
+        // Every second flight is sent twice on one connection.
         attempt(net, flight.repeat(1 + said % 2));
         said += 1;
     });
@@ -403,7 +407,7 @@ fn recorded_first_flights_change_nothing_for_users() {
     work.ends();
 }
 
-/// Nearly as many as the server lets one source begin.
+/// Handshakes to hold open: nearly as many as the server lets one source begin.
 const HALF_OPEN: usize = 2_000;
 
 #[test]
@@ -414,7 +418,7 @@ fn half_open_handshakes_change_nothing_for_users() {
     let before = server_counters(&work.net);
     let mut held = 0;
     work.goes_on_during(|net| {
-        // All of them come in the first tenth, and half of them say nothing at all.
+        // All attempts come in the first tenth of the span, and half of them send nothing at all.
         for _ in 0..(HALF_OPEN - held).min(HALF_OPEN / 20) {
             attempt(net, hello[..(held % 2) * hello.len() / 8].to_vec());
             held += 1;
@@ -422,14 +426,14 @@ fn half_open_handshakes_change_nothing_for_users() {
     });
     let open = work.net.server_node(0).core().unwrap().connections();
     assert!(open > HALF_OPEN, "{open} are open");
-    // The server waits for a handshake no longer than its timeout.
+    // The server waits for a handshake until its timeout.
     work.net.run_for(secs(9));
     let late = work.counted("handshake_timeout") - before.handshake_timeout;
     assert_eq!(late, HALF_OPEN as u64);
     work.ends();
 }
 
-/// Connections of the guest that carry nothing.
+/// Connections of the server's second user that carry nothing.
 const IDLE: usize = 2_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whatever happens to links and machines: what is complete is whole, and everything ends.
+//! Random faults of links and machines: complete data is whole, and every connection ends.
 
 use core::time::Duration;
 
@@ -9,7 +9,7 @@ use braid_wire::Rng;
 
 use crate::support::{dark, link, nothing_is_left, secs};
 
-/// What may fail.
+/// The parts that may fail.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Faults {
     Links,
@@ -46,7 +46,7 @@ fn network(rng: &mut Rng) -> AggregationConfig {
     config
 }
 
-/// Something that goes wrong, and is put right within 20 s.
+/// Makes one random fault, which is repaired within 20 s.
 fn fault(faults: Faults, rng: &mut Rng, config: &AggregationConfig, net: &mut Aggregation) {
     let back = Duration::from_millis(rng.below(20_000));
     let link = rng.below(config.access.len() as u64) as usize;
@@ -86,15 +86,15 @@ fn load(rng: &mut Rng) -> Load {
     }
 }
 
-/// How it went with one connection.
+/// The end of one connection.
 struct End {
-    /// Its destination heard of it.
+    /// The destination got the connection.
     arrived: bool,
     whole: bool,
 }
 
 fn run(seed: u64, faults: Faults) -> Vec<End> {
-    // Shown where it fails.
+    // The test's output shows the seed if it fails.
     println!("seed {seed}");
     let mut rng = Rng::for_component(seed, 1 << 40);
     let config = network(&mut rng);
@@ -120,7 +120,7 @@ fn run(seed: u64, faults: Faults) -> Vec<End> {
     assert!(net.finish(secs(400)));
     let ends = loads.iter().map(|(id, load)| end(&net, *id, *load));
     let ends = ends.collect();
-    // Until no connection waits for users any more.
+    // After this time no connection waits for users any more.
     net.run_for(secs(320));
     nothing_is_left(&net);
     ends
@@ -136,7 +136,7 @@ fn end(net: &Aggregation, id: TransferId, load: Load) -> End {
     let whole = user
         .closed
         .is_some_and(|(_, reason)| reason == CloseReason::Finished);
-    // The end of a stream is never seen before all of it.
+    // The end of a stream is never seen before all of its bytes.
     if whole || user.complete_at.is_some() {
         assert_eq!(user.received, to_user, "{user:?}");
     }
@@ -147,7 +147,7 @@ fn end(net: &Aggregation, id: TransferId, load: Load) -> End {
     End { arrived, whole }
 }
 
-/// No outage here is longer than connections bear.
+/// No outage here is longer than connections survive.
 #[test]
 fn failing_links_break_nothing_that_reached_its_destination() {
     let runs = (0..12).map(|seed| run(seed, Faults::Links));

@@ -1,4 +1,4 @@
-//! Links that fail, and machines.
+//! Failing links and machines.
 
 use braid_engine::CloseReason;
 use braid_links::Rate;
@@ -6,7 +6,7 @@ use braid_sim::aggregation::{Action, Aggregation, Load, TransferId};
 
 use crate::support::{box_counters, dark, ending, millis, secs, start, two_links};
 
-/// Dark without a link-down, as where a radio link drops out.
+/// A link goes dark without a link-down, as when a radio link drops out.
 #[test]
 fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
     for link in [0, 1] {
@@ -26,7 +26,7 @@ fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
         );
         let seconds = net.bins(secs(1), 13);
         let other = [10e6, 20e6][link] / 8.0 * 1_400.0 / 1_500.0;
-        // The dead link's timeout holds up what it had.
+        // The dead link's timeout holds up the data that it carried.
         assert!(seconds[0] as f64 > 0.3 * other, "{link}: {seconds:?}");
         for bytes in &seconds[1..10] {
             assert!(*bytes as f64 > 0.9 * other, "{link}: {seconds:?}");
@@ -39,9 +39,8 @@ fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
     }
 }
 
-/// A link whose rate falls, without a loss: no timer tells, and all that is behind its long queue
-/// waits. Both ways, and whichever link it is: from a second after the change on the other one gives
-/// what it gives alone.
+/// A link's rate falls without a loss: no timer tells, and all data behind its long queue waits. In both
+/// directions, and for either link, the other one gives its full rate from a second after the change on.
 #[test]
 fn a_link_that_slows_down_costs_its_share_only() {
     for (link, load, at) in [
@@ -106,7 +105,7 @@ fn a_link_that_is_taken_away_for_good_is_not_missed() {
     }
 }
 
-/// Some transfers each way, all under way.
+/// Opens some transfers in each direction, all in progress.
 fn busy(net: &mut Aggregation) -> Vec<TransferId> {
     let loads = [
         Load::Down(50_000_000),
@@ -136,8 +135,8 @@ fn connections_end_with_their_server_and_new_ones_find_it_again() {
     assert_eq!(net.box_node().core().unwrap().connections(), 0);
 }
 
-/// However long it was away, and wherever the box is in its asking: nobody refuses the box's SYNs
-/// meanwhile.
+/// A server is found again at once, at any time of the box's probing and after any absence. Meanwhile
+/// nobody refuses the box's SYNs.
 #[test]
 fn a_server_that_is_back_is_found_at_once() {
     for away in (8_000..14_000).step_by(250) {
@@ -188,19 +187,19 @@ fn connections_move_to_the_second_server_when_the_first_is_gone() {
     let ids = busy(&mut net);
     net.after(secs(0), Action::KillServer(0));
     net.run_for(secs(1));
-    // Even before anybody noticed.
+    // The new connection succeeds even before the failure is noticed.
     let new = net.open(0, 0, Load::Down(100_000)).unwrap();
     net.run_for(secs(10));
     assert!(net.duration(new).is_some(), "{:?}", net.at_user(new));
     assert_eq!(net.server_node(1).core().unwrap().counters().finished, 1);
-    // As long as their own TCP would have waited for a machine that is gone.
+    // The users' own TCP would wait as long for a machine that is gone.
     net.run_for(secs(16 * 60));
     for id in ids {
         ending(&net, id).expect("it ended");
     }
 }
 
-/// A restarted box forwards what it knows nothing of; the content host does not know it either.
+/// A restarted box forwards segments of unknown connections; the content host does not know them either.
 #[test]
 fn connections_end_with_their_box() {
     let mut net = start(&two_links());
@@ -212,18 +211,18 @@ fn connections_end_with_their_box() {
     net.run_for(secs(53));
     assert!(net.duration(new).unwrap() < millis(500));
     assert_eq!(box_counters(&net).accepted, 1, "the new one is aggregated");
-    // The uploader sends, and so learns of it.
+    // The uploader sends, and so gets a reset.
     let (_, reason) = ending(&net, ids[1]).expect("it ended");
     assert_eq!(reason, CloseReason::Reset);
-    // The downloaders only listen: they ask when they have heard nothing for a while.
+    // The downloaders only listen: their keepalive asks after a while without data.
     for id in [ids[0], ids[2]] {
         ending(&net, id).expect("it ended");
     }
-    // The server gives up what it cannot send.
+    // The server gives up data that it cannot send.
     assert_eq!(net.server_node(0).core().unwrap().connections(), 0);
 }
 
-/// However long it was away.
+/// A restarted box serves at once, after any absence.
 #[test]
 fn a_box_that_is_back_serves_at_once() {
     for away in (500..6_000).step_by(500) {

@@ -16,8 +16,8 @@ use braid_wire::{Instant, Rng, Seq32, ip};
 use crate::attacks::{USERS, Work, segment};
 use crate::support::{start, two_links};
 
-/// Time between two forged packets: the 5,000 a second are many times what the tables of the server
-/// take, and the processor of a test bears them.
+/// The time between two forged packets: 5,000 a second are many times what the server's tables take, and
+/// few enough for the processor of a test.
 const GAP: Duration = Duration::from_micros(200);
 /// The content host whose address the forged packets have.
 const FORGED: usize = 1;
@@ -84,7 +84,7 @@ impl Forger {
         }
     }
 
-    /// A header whose numbers are drawn at random.
+    /// Returns a header whose numbers are drawn at random.
     fn header(&mut self, kind: Kind) -> tcp::Repr {
         let flags = match kind {
             Kind::JoinAck | Kind::Ack => Flags::ACK,
@@ -109,7 +109,7 @@ impl Forger {
         packet
     }
 
-    /// Third ACKs with codes drawn at random, for all joins that the server has answered.
+    /// Returns third ACKs with random codes, for all joins that the server has answered.
     fn guesses(&mut self) -> Vec<Vec<u8>> {
         let heard = core::mem::take(&mut self.heard.lock().unwrap().joins);
         let third_ack = |answer: tcp::Repr| {
@@ -122,7 +122,7 @@ impl Forger {
     }
 }
 
-/// A packet to the server with this header.
+/// Returns a packet to the server with this header.
 fn packet(repr: &tcp::Repr) -> Vec<u8> {
     let header = ip::Repr {
         src: content_addr(FORGED).into(),
@@ -244,7 +244,7 @@ impl Flooded {
         }
     }
 
-    /// Sends nothing, or packets of `kind`; returns how many were sent until now.
+    /// Sends packets of `kind` from now on, or none; returns how many were sent until now.
     fn send(&mut self, kind: Option<Kind>) -> u64 {
         let world = &mut self.work.net.world;
         world.with_node(self.forger, |forger: &mut Forger, now| {
@@ -253,7 +253,7 @@ impl Flooded {
         })
     }
 
-    /// A counter of the server's engine.
+    /// Returns the counter of the server's engine for `kind`.
     fn counted(&self, kind: Kind) -> u64 {
         let stats = self.work.net.server_node(0).stack().unwrap().stats();
         match kind {
@@ -287,13 +287,13 @@ impl Flooded {
 #[test]
 fn floods_of_syns_change_nothing_for_users() {
     let mut w = Flooded::new();
-    // The server keeps nothing of a SYN that it answers by a cookie, so the oracle first hears of such a
-    // connection when the third ACK opens it, and reports `Rule::Event`: "never opened". Users that come
-    // during the flood are accepted that way. No oracle ends this test.
+    // The server keeps nothing of a SYN that it answers by a cookie. So the oracle first hears of the
+    // connection when the third ACK opens it, and reports `Rule::Event`: "never opened". Users that
+    // arrive during the flood are accepted that way. No oracle ends this test.
     w.work.net.world.keep_violations();
     for kind in [Kind::Syn, Kind::CapableSyn] {
         let (sent, counted) = w.bear(kind);
-        // Of the first ones the server keeps what it has room for.
+        // The server keeps the first SYNs, as many as it has room for.
         assert!(counted > sent * 9 / 10, "{kind:?}: {counted} of {sent}");
     }
     w.work.ends();
@@ -325,7 +325,7 @@ fn floods_of_segments_of_no_connection_change_nothing_for_users() {
     let mut w = Flooded::new();
     for kind in [Kind::JoinAck, Kind::Ack, Kind::Rst] {
         let (sent, counted) = w.bear(kind);
-        // A few are answers to the box's own probes, which it no longer waits for.
+        // A few are answers to the box's own probes, which it no longer awaits.
         let others = counted - sent;
         assert!(others < 20, "{kind:?}: {others}");
     }

@@ -1,4 +1,4 @@
-//! What the box does not take in.
+//! Traffic that the box forwards.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ use braid_wire::ip;
 
 use crate::support::{box_counters, secs, start, two_links};
 
-/// A user connects to the content host past what the network's own transfers do.
+/// Opens a connection of a user to the content host, independent of the network's own transfers.
 fn direct(net: &mut Aggregation, protocol: Protocol) -> ConnId {
     let addr = SocketAddr::from((content_addr(0), 80));
     let answer = Role::Answer {
@@ -79,7 +79,7 @@ fn plain_tcp_to_anywhere_else_is_joined() {
     assert_eq!(box_counters(&net).finished, 1);
 }
 
-/// Sends what it is given, and keeps what comes.
+/// A node that sends the packets given to it, and keeps the packets that arrive.
 #[derive(Debug, Default)]
 struct Post {
     out: Vec<Vec<u8>>,
@@ -112,7 +112,7 @@ fn udp(src: IpAddr, dst: IpAddr, hop_limit: u8) -> Vec<u8> {
     bytes
 }
 
-/// Two hosts of a LAN, a box, and the far ends of its two links, where no server is.
+/// Builds two hosts of a LAN, a box, and the far ends of its two links, without a server.
 fn lan() -> (World, NodeId, [NodeId; 2], [NodeId; 2]) {
     let config = two_links();
     let links = [0, 1].map(|n| LinkAddresses {
@@ -151,7 +151,7 @@ fn udp_takes_the_best_link_that_is_there() {
     let send = |world: &mut World, from: NodeId, packet: Vec<u8>| {
         world.with_node(from, |node: &mut Post, _| node.out.push(packet));
         world.advance(secs(1));
-        // Without the box's own probes.
+        // The box's own probes do not count.
         [wan[0], wan[1], hosts[0], hosts[1]].map(|n| {
             let node: &Post = world.node(n);
             let is_udp = |p: &&Vec<u8>| p[9] == ip::PROTO_UDP;
@@ -168,14 +168,14 @@ fn udp_takes_the_best_link_that_is_there() {
         node.set_carrier(now, 1, false)
     });
     assert_eq!(send(&mut world, hosts[0], out), [1, 1, 0, 0], "nowhere");
-    // Inwards, among the hosts, and to nobody.
+    // To a host of the LAN, between its hosts, and to an unknown address.
     assert_eq!(send(&mut world, wan[1], udp(far, user, 64)), [1, 1, 1, 0]);
     assert_eq!(
         send(&mut world, hosts[0], udp(user, neighbour, 64)),
         [1, 1, 1, 1]
     );
     assert_eq!(send(&mut world, wan[1], udp(far, far, 64)), [1, 1, 1, 1]);
-    // The last hop was the box's.
+    // The packet's last hop was the box.
     assert_eq!(send(&mut world, wan[1], udp(far, user, 1)), [1, 1, 1, 1]);
     let arrived = &world.node::<Post>(hosts[0]).came[0];
     assert_eq!(ip::Repr::parse(arrived).unwrap().0.hop_limit, 63);

@@ -1,4 +1,4 @@
-//! What is known of connections beforehand, from users to content.
+//! Hints about connections, from users to content.
 
 use core::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::support::{box_counters, link, millis, secs, start, two_links};
 const PORT: u16 = 80;
 const SIZE: u64 = 200_000;
 
-/// A box that programs of the LAN may ask.
+/// Returns a box that programs of the LAN may ask by SOCKS5.
 fn asked() -> AggregationConfig {
     let mut config = two_links();
     config.boxed.socks = vec![SocketAddr::from((GATEWAY, 1080))];
@@ -22,7 +22,7 @@ fn content() -> SocketAddr {
     (content_addr(0), PORT).into()
 }
 
-/// A network whose content answers with [`SIZE`] bytes.
+/// Starts a network whose content answers with [`SIZE`] bytes.
 fn net(config: &AggregationConfig) -> Aggregation {
     let mut net = start(config);
     let role = Role::Answer {
@@ -36,7 +36,7 @@ fn net(config: &AggregationConfig) -> Aggregation {
 
 const FETCH: Role = Role::Fetch { request: 100 };
 
-/// What the server's strategy knows of the size of the transfer under way.
+/// Returns the size of the transfer in progress as the server's strategy knows it.
 fn size_at_server(net: &Aggregation) -> FlowSize {
     let stack = net.server_node(0).stack().unwrap();
     let conns = stack.conn_bytes();
@@ -69,7 +69,8 @@ fn what_the_box_does_not_offer_is_no_proxy() {
     let mut net = net(&two_links());
     net.open_by_box(0, content(), "size=1", FETCH).unwrap();
     net.run_for(secs(1));
-    // Taken for what it is on the way to, which the server may not reach.
+    // The connection is intercepted like any other, and its destination is one that the server may not
+    // reach.
     assert_eq!(box_counters(&net).destination_forbidden, 1);
 }
 
@@ -89,8 +90,8 @@ fn sizes_are_predicted_from_those_before() {
     }
 }
 
-/// Mean time of downloads of 64 to 512 KiB over links of 5 Mbit/s, 40 and 100 ms, each from a place
-/// of its own, behind 52 like them; `declares` whether their sizes are said or unknown.
+/// Returns the mean time of downloads of 64 to 512 KiB over links of 5 Mbit/s, 40 and 100 ms. Each is
+/// from a place of its own, after 52 like it; `declares` tells the box their sizes.
 fn mean_duration(strategy: &str, declares: bool) -> f64 {
     let mut config = AggregationConfig::new(vec![link(5, 40), link(5, 100)]).unwrap();
     config.boxed.socks = asked().boxed.socks;

@@ -1,23 +1,23 @@
-//! Links that are to be used only when they must (`backup`, `metered` of `box.toml`).
+//! Links that are used only when no other works (`backup`, `metered` of `box.toml`).
 
 use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{Action, Aggregation, Load};
 
 use crate::support::{dark, millis, secs, start, two_links};
 
-/// Bytes that came by each link from the box and to it, packets included.
+/// Returns the bytes that each link carried from the box and to it, headers included.
 fn carried(net: &Aggregation) -> [[u64; 2]; 2] {
     let bytes = |line| net.world.counters(line).delivered.bytes;
     [0, 1].map(|link| [net.access[link].0, net.access[link].1].map(bytes))
 }
 
-/// Bytes that came to the box by each link, packets included.
+/// Returns the bytes that each link carried to the box, headers included.
 fn delivered(net: &Aggregation) -> [u64; 2] {
     carried(net).map(|[_, down]| down)
 }
 
-/// A download of 8 s at least, the first link out from the 2nd to the 4th second. Returns the
-/// bytes of each link in each of these parts: before, while it is out, after.
+/// Downloads for 8 s at least, with the first link out from the 2nd to the 4th second. Returns the bytes
+/// of each link before, during and after the outage.
 fn around_an_outage(net: &mut Aggregation) -> Vec<[u64; 2]> {
     let id = net.open(0, 0, Load::Down(16_000_000)).unwrap();
     net.after(secs(2), Action::Carrier { link: 0, up: false });
@@ -41,7 +41,7 @@ fn a_backup_link_carries_data_only_while_no_other_can() {
     config.boxed.links[1].backup = true;
     let mut net = start(&config);
     let parts = around_an_outage(&mut net);
-    // It is joined and asked for signs of life, no more.
+    // The backup link carries joins and probes, no more.
     assert!(parts[0][1] < 5_000, "{parts:?}");
     assert!(parts[0][0] > 4_000_000, "{parts:?}");
     // 10 Mbit/s for 2 s, less the start.
@@ -50,7 +50,7 @@ fn a_backup_link_carries_data_only_while_no_other_can() {
     assert!(parts[2][0] > 6_000_000, "{parts:?}");
 }
 
-/// What it is told at run time holds at once, both ways, for the connections that are there.
+/// A change at run time takes effect at once, in both directions, for existing connections.
 #[test]
 fn a_link_that_is_made_a_backup_rests_until_it_is_needed() {
     let config = two_links();
@@ -67,7 +67,7 @@ fn a_link_that_is_made_a_backup_rests_until_it_is_needed() {
     for load in loads {
         net.open(0, 0, load).unwrap();
     }
-    // What both ways of the links carry in half a second.
+    // The bytes that both directions of the links carry in half a second.
     let moved = |net: &mut Aggregation| {
         let before = carried(net);
         net.run_for(millis(500));
@@ -76,7 +76,7 @@ fn a_link_that_is_made_a_backup_rests_until_it_is_needed() {
     };
     net.run_for(secs(2));
     order(&mut net, true);
-    // What is in the queue there.
+    // Time for the link's queue to drain.
     net.run_for(millis(300));
     let spared = moved(&mut net);
     assert!(spared[1].iter().all(|bytes| *bytes < 3_000), "{spared:?}");
@@ -99,7 +99,7 @@ fn a_link_that_is_made_a_backup_rests_until_it_is_needed() {
     assert!(both[1].iter().all(|b| *b > 500_000), "{both:?}");
 }
 
-/// A connection that had to open on a backup leaves it for a link that comes back: MP_CAPABLE has no
+/// A connection that had to open on a backup leaves it for a link that comes back. MP_CAPABLE has no
 /// backup bit, so the server is told afterwards.
 #[test]
 fn a_backup_that_a_connection_opened_on_rests_later() {
@@ -127,8 +127,8 @@ fn a_metered_link_is_not_even_joined_before_it_is_needed() {
     let parts = around_an_outage(&mut net);
     assert_eq!(parts[0][1], 0, "{parts:?}");
     assert!(parts[1][1] > 1_500_000, "{parts:?}");
-    // The server goes on there until a probe, one in 200 ms, has shown that the other link works
-    // again, and 140 ms' worth is in flight then.
+    // The server uses the metered link until a probe, one in 200 ms, has shown that the other link works
+    // again, and then has 140 ms' worth in flight.
     assert!(parts[2][1] < 400_000, "{parts:?}");
     assert!(parts[2][0] > 6_000_000, "{parts:?}");
     let before = delivered(&net);
@@ -146,7 +146,7 @@ fn a_lone_metered_link_is_used() {
     assert!(net.finish(secs(20)));
 }
 
-/// New connections open on the link that is not a backup, however slow it is.
+/// New connections open on the regular link, even if it is slower.
 #[test]
 fn connections_do_not_open_on_a_backup_link() {
     let mut config = two_links();
@@ -171,7 +171,7 @@ fn a_link_that_is_switched_off_carries_nothing_until_it_is_on_again() {
             let answer = net.ask(Request::Link { name, on });
             assert_eq!(answer, Some(Answer::Done));
         };
-        // What the links carry to the box in a second, as shares of what they can.
+        // The rates of the links to the box in a second, as shares of their full rates.
         let shares = |net: &mut Aggregation| {
             let before = delivered(net);
             net.run_for(secs(1));
@@ -181,7 +181,7 @@ fn a_link_that_is_switched_off_carries_nothing_until_it_is_on_again() {
         net.open(0, 0, Load::Down(100_000_000)).unwrap();
         net.run_for(secs(3));
         order(&mut net, false);
-        // What is in the queue there.
+        // Time for the link's queue to drain.
         net.run_for(millis(300));
         for _ in 0..3 {
             let shares = shares(&mut net);

@@ -1,4 +1,4 @@
-//! Links that lose much.
+//! Links with heavy loss.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, TransferId};
 
 use crate::support::{link, millis, secs, start_with_seed};
 
-/// Two links that lose 30 % of what they carry, either way.
+/// Returns two links that lose 30 % of their packets in either direction.
 fn lossy_links() -> AggregationConfig {
     let mut access = vec![link(20, 30), link(10, 70)];
     for path in &mut access {
@@ -25,7 +25,7 @@ fn received(net: &Aggregation, id: TransferId, load: Load) -> u64 {
     }
 }
 
-/// The longest time in which nothing arrived after the first byte, of half a minute.
+/// Returns the longest time without data after the first byte, in half a minute.
 fn longest_pause(seed: u64, load: Load) -> Duration {
     let config = lossy_links();
     let mut net = start_with_seed(seed, &config);
@@ -53,7 +53,7 @@ fn heavy_loss_on_all_links_stops_no_direction_for_long() {
     for load in [Load::Down(100_000_000), Load::Up(100_000_000)] {
         let pauses = (0..16).map(|seed| longest_pause(seed, load));
         let pauses: Vec<_> = pauses.collect();
-        // Where the first SYNs with MP_CAPABLE are lost, the connection is regular TCP on one link, whose
+        // If the first SYNs with MP_CAPABLE are lost, the connection is regular TCP on one link, whose
         // timer backs off.
         let long = pauses.iter().filter(|pause| **pause > secs(4));
         assert!(long.count() <= 1, "{load:?}: {pauses:?}");

@@ -1,5 +1,4 @@
-//! Links that are dark for seconds or minutes, and NATs that forget: what connections do when it is
-//! over.
+//! Links that are dark for seconds or minutes, and NATs that forget: connections recover afterwards.
 
 use core::time::Duration;
 
@@ -11,15 +10,15 @@ use braid_sim::traffic::{Exchange, Role, Stream};
 
 use crate::support::{dark, link, millis, secs, start};
 
-/// Links of 4 and of 2 Mbit/s: minutes of them take little time to simulate.
+/// Returns links of 4 and of 2 Mbit/s, of which minutes take little time to simulate.
 fn slow_links() -> AggregationConfig {
     AggregationConfig::new(vec![link(4, 30), link(2, 70)]).unwrap()
 }
 
-/// How a link goes away.
+/// The way in which a link goes away.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Away {
-    /// Nothing says so, as where a radio link drops out.
+    /// Nothing reports it, as when a radio link drops out.
     Silently,
     /// The interface loses its carrier.
     Unplugged,
@@ -38,14 +37,14 @@ fn set(net: &mut Aggregation, config: &AggregationConfig, link: usize, away: Awa
     net.run_for(secs(0));
 }
 
-/// Bytes that a link carried: away from the box, and to it.
+/// Returns the bytes that a link carried away from the box, and to it.
 fn carried(net: &Aggregation, link: usize) -> [u64; 2] {
     let (up, down) = net.access[link];
     [up, down].map(|line| net.world.counters(line).delivered.bytes)
 }
 
-/// However long the faster link was away, how it went, and whichever way data goes, it carries data again
-/// two seconds after it is back.
+/// The faster link carries data again two seconds after it is back, for any length and kind of outage and
+/// both directions.
 #[test]
 fn a_link_that_is_back_is_used_within_two_seconds() {
     for away in [Away::Silently, Away::Unplugged] {
@@ -63,7 +62,7 @@ fn a_link_that_is_back_is_used_within_two_seconds() {
                 set(&mut net, &config, 0, away, true);
                 let before = carried(&net, 0)[way];
                 net.run_for(secs(2));
-                // A fifth of what it takes in that time; probes and handshakes are far less.
+                // A fifth of the link's capacity in that time; probes and handshakes are far less.
                 let bytes = carried(&net, 0)[way] - before;
                 let what = (away, load, seconds, bytes);
                 assert!(bytes > 200_000, "{what:?}");
@@ -73,7 +72,7 @@ fn a_link_that_is_back_is_used_within_two_seconds() {
     }
 }
 
-/// A connection on which a user asks something `think` after the answer before, again and again.
+/// Opens a connection on which a user sends `count` requests, each `think` after the answer before.
 fn talk(net: &mut Aggregation, think: Duration, count: usize) -> TransferId {
     let exchange = Exchange {
         think,
@@ -92,8 +91,8 @@ fn answers(net: &Aggregation, id: TransferId) -> usize {
     net.at_user(id).messages().len()
 }
 
-/// Every link is dark for minutes, as in a tunnel: what was under way goes on when the first one is back,
-/// downloads, uploads, a talk, and a connection that was idle meanwhile.
+/// Every link is dark for minutes, as in a tunnel. Traffic goes on when the first one is back: downloads,
+/// uploads, a talk, and a connection that was idle meanwhile.
 #[test]
 fn an_outage_of_all_links_is_outlived() {
     for (away, seconds) in [
@@ -134,8 +133,8 @@ fn an_outage_of_all_links_is_outlived() {
     }
 }
 
-/// The network behind a NAT that forgets connections that are idle for so long, and drops what it does
-/// not know.
+/// Builds the network behind a NAT that forgets connections after an idle time, and drops packets of
+/// unknown ones.
 fn behind_nat(access: Vec<braid_sim::transfer::PathSettings>, forgets: Duration) -> Aggregation {
     let config = AggregationConfig::new(access).unwrap();
     let nat = NatConfig {
@@ -150,14 +149,14 @@ fn behind_nat(access: Vec<braid_sim::transfer::PathSettings>, forgets: Duration)
     net
 }
 
-/// How long the answers took that a user had.
+/// Returns how long a user waited for each answer.
 fn waits(net: &Aggregation, id: TransferId) -> Vec<Duration> {
     let messages = net.at_user(id).messages();
     messages.iter().map(|answer| answer.delay()).collect()
 }
 
-/// An open connection stays known to a NAT that forgets after a minute, however long nobody says anything:
-/// each answer comes as fast as the first.
+/// A NAT that forgets after a minute keeps an open connection, whatever its idle time: each answer comes
+/// as fast as the first.
 #[test]
 fn an_idle_connection_survives_a_nat_that_forgets() {
     for access in [vec![link(20, 30)], vec![link(20, 30), link(10, 70)]] {
@@ -171,7 +170,7 @@ fn an_idle_connection_survives_a_nat_that_forgets() {
     }
 }
 
-/// Where it forgets sooner than anybody asks, a fresh subflow is there within seconds.
+/// If the NAT forgets sooner than the connection probes, a fresh subflow is there within seconds.
 #[test]
 fn a_connection_that_a_nat_has_forgotten_goes_on_within_seconds() {
     let mut net = behind_nat(vec![link(20, 30)], secs(8));
@@ -183,8 +182,8 @@ fn a_connection_that_a_nat_has_forgotten_goes_on_within_seconds() {
     assert!(waits.iter().all(|wait| *wait < secs(4)), "{waits:?}");
 }
 
-/// After minutes in which nobody asked for anything, a user's first byte comes no later than over a
-/// connection that is opened for it; and not later either where connections wait for users.
+/// After minutes without requests, a user's first byte comes no later than over a connection opened for
+/// it, whether connections wait in the pool or not.
 #[test]
 fn no_user_is_given_a_connection_that_a_nat_has_forgotten() {
     let first_byte = |pause: u64, warm: usize| {

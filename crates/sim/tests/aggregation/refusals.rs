@@ -1,4 +1,4 @@
-//! What users see of destinations and servers that say no.
+//! Refusals of destinations and servers, as users see them.
 
 use braid_engine::CloseReason;
 use braid_proxy::config::Protection;
@@ -15,8 +15,8 @@ fn a_refused_destination_is_a_reset_right_after_the_connection() {
     net.run_for(secs(5));
     let (after, reason) = ending(&net, id).unwrap();
     assert_eq!(reason, CloseReason::Reset);
-    // The handshake of Multipath TCP over the link of 30 ms, and a first flight by the ticket that an
-    // examination brought.
+    // The handshake of Multipath TCP over the link of 30 ms, and a first flight by the ticket that a
+    // probe of the path brought.
     assert!((millis(55)..millis(80)).contains(&after), "{after:?}");
     assert_eq!(net.at_user(id).sent, 100, "it was connected");
     assert_eq!(box_counters(&net).destination_refused, 1);
@@ -57,17 +57,18 @@ fn a_private_destination_is_not_the_servers_to_reach() {
     assert_eq!(reason, CloseReason::Reset);
     assert_eq!(box_counters(&net).destination_forbidden, 1);
     assert_eq!(server_counters(&net).forbidden, 1);
-    // The others the box itself leaves alone.
+    // The box itself does not aggregate the others.
     assert_eq!(box_counters(&net).accepted, 1);
 }
 
-/// Returns whether the server said that it knows nobody like that.
+/// Returns whether the server refused a password.
 fn is_refused_by_the_server(config: &AggregationConfig) -> bool {
     let counters = server_counters(&opens_nothing(config));
     counters.auth_wrong + counters.auth_time > 0
 }
 
-/// The box finds out before a user comes: nobody gets anything by the server, and users are forwarded.
+/// Asserts that no user gets data by the server and that users are forwarded: the box finds out before a
+/// user arrives.
 fn opens_nothing(config: &AggregationConfig) -> Aggregation {
     let mut net = start(config);
     assert!(!net.box_node().core().unwrap().intake_wanted());
@@ -79,7 +80,7 @@ fn opens_nothing(config: &AggregationConfig) -> Aggregation {
     net
 }
 
-/// Neither end protects what it says.
+/// Turns protection off at both ends.
 fn in_clear(mut config: AggregationConfig) -> AggregationConfig {
     for server in &mut config.boxed.servers {
         server.protection = Protection::None;
@@ -103,7 +104,7 @@ fn a_wrong_key_opens_nothing() {
     }
 }
 
-/// A server that wants protection does not serve without.
+/// A server that requires protection does not serve without it.
 #[test]
 fn nor_does_a_box_in_clear() {
     let mut config = in_clear(two_links());
@@ -111,7 +112,7 @@ fn nor_does_a_box_in_clear() {
     assert!(server_counters(&opens_nothing(&config)).clear > 0);
 }
 
-/// Neither does the server of another key serve a box that takes it for its own.
+/// A server with another key than the configured one does not serve a box either.
 #[test]
 fn nor_does_a_wrong_server() {
     let mut config = two_links();
@@ -126,8 +127,8 @@ fn nor_does_a_clock_that_is_off_in_clear() {
     let mut config = in_clear(two_links());
     config.servers[0].clock_ahead = config.servers[0].config.time_window + secs(5);
     assert!(is_refused_by_the_server(&config));
-    // Within the window it matters only until the server has run for as long: before, it cannot
-    // tell whether a password was used already.
+    // Within the window the clock matters only until the server has run for as long: before that it
+    // cannot tell whether a password was used already.
     config.servers[0].clock_ahead = secs(30);
     let mut net = start(&config);
     net.run_for(secs(31));

@@ -16,7 +16,7 @@ use braid_wire::Instant;
 
 use crate::support::{box_counters, millis, secs, start, start_with_seed, two_links};
 
-/// A user's connection every 200 ms for `time`.
+/// Opens a user's connection every 200 ms for `time`.
 fn browse(net: &mut Aggregation, time: Duration) -> Vec<TransferId> {
     let mut ids = Vec::new();
     for _ in 0..time.as_millis() / 200 {
@@ -26,7 +26,7 @@ fn browse(net: &mut Aggregation, time: Duration) -> Vec<TransferId> {
     ids
 }
 
-/// Connections of users that a server has led to their destination.
+/// Returns how many users' connections a server has led to their destinations.
 fn connected(net: &Aggregation, server: usize) -> u64 {
     let core = net.server_node(server).core();
     core.map_or(0, |core| core.counters().connected)
@@ -56,7 +56,7 @@ fn a_server_that_dies_is_left_within_three_seconds_and_used_again() {
     net.run_for(secs(1));
     assert!(connected(&net, 1) >= before + after.len() as u64);
     expect_within(millis(200), &net, &after);
-    // Nobody was sent away, and nobody waited for long.
+    // No connection failed, and none waited for long.
     expect_within(secs(3), &net, &meanwhile);
     net.after(secs(0), Action::StartServer(0));
     browse(&mut net, secs(5));
@@ -67,7 +67,8 @@ fn a_server_that_dies_is_left_within_three_seconds_and_used_again() {
     expect_within(millis(200), &net, &back);
 }
 
-/// Nobody asked for anything while it died: the first to ask waits, and the others go elsewhere.
+/// No user was active while the server died: the first one to ask waits, and the others use another
+/// server.
 #[test]
 fn a_server_that_died_in_quiet_times_is_left_within_three_seconds_of_the_next_connection() {
     let mut config = two_links();
@@ -86,7 +87,7 @@ fn a_server_that_died_in_quiet_times_is_left_within_three_seconds_of_the_next_co
     expect_within(secs(3), &net, &meanwhile);
 }
 
-/// Table 1 of T-MPTCP: Mb/s and round trip, ms, of both paths and of the way to the content.
+/// Table 1 of T-MPTCP: Mbit/s and round trip in ms, of both paths and of the path to the content.
 const TABLE: [[(f64, f64); 3]; 5] = [
     [(21.89, 53.37), (13.45, 91.745), (92.8, 42.64)],
     [(22.63, 44.60), (15.38, 64.34), (98.4, 36.05)],
@@ -95,7 +96,7 @@ const TABLE: [[(f64, f64); 3]; 5] = [
     [(5.1, 113.15), (12.9, 179.58), (63.28, 36.9)],
 ];
 
-/// A path with a queue of one bandwidth-delay product.
+/// Returns a path with a queue of one bandwidth-delay product.
 fn path((mbit, rtt_ms): (f64, f64)) -> PathSettings {
     let bits = (mbit * 1e6) as u64;
     PathSettings::both(Settings {
@@ -106,7 +107,7 @@ fn path((mbit, rtt_ms): (f64, f64)) -> PathSettings {
     })
 }
 
-/// A box with two fast links, and servers at ways like these.
+/// Returns a box with two fast links, and servers at paths like these.
 fn servers(table: &[[(f64, f64); 3]]) -> AggregationConfig {
     let access = vec![path((1000.0, 0.5)), path((1000.0, 0.5))];
     let mut config = AggregationConfig::new(access).unwrap();
@@ -114,13 +115,13 @@ fn servers(table: &[[(f64, f64); 3]]) -> AggregationConfig {
     for (server, [one, two, beyond]) in config.servers.iter_mut().zip(table) {
         server.from_access = vec![path(*one), path(*two)];
         server.to_content = path(*beyond);
-        // Nobody listens there, and the host says so.
+        // No program listens there, and the host answers with a reset.
         server.config.targets = vec![(content_addr(0), 9).into()];
     }
     config
 }
 
-/// Cross traffic of a rate on both paths from a server, from so many seconds on.
+/// Adds cross traffic of a rate on both paths from a server, from second `from` on.
 fn crossed(config: &mut AggregationConfig, server: usize, mbit: u64, from: u64) {
     let flow = |port| UdpFlow {
         start: Instant::from_millis(from * 1000),
@@ -141,7 +142,7 @@ fn status(net: &Aggregation) -> Status {
         .status(net.world.now(), node.stack().unwrap())
 }
 
-/// The servers chosen by bandwidth and by delay, counted from 1.
+/// Returns the servers chosen by bandwidth and by delay, counted from 1.
 fn chosen(net: &Aggregation) -> (usize, usize) {
     let servers = status(net).servers;
     let place = |chosen: fn(&braid_proxy::status::ServerStatus) -> bool| {
@@ -155,7 +156,7 @@ fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_dela
     let mut net = start(&servers(&TABLE));
     assert_eq!(chosen(&net), (1, 1), "nothing is known");
     browse(&mut net, secs(20));
-    // To a few per cent: a path is known better when it has been measured again.
+    // The figures are right to a few per cent: they improve when a path is measured again.
     for (server, row) in status(&net).servers.iter().zip(TABLE) {
         let measured = &server.measured;
         for (path, (mbit, ms)) in measured.paths.iter().zip(row) {
@@ -177,7 +178,7 @@ fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_dela
     assert_eq!(chosen(&net), (3, 2));
 }
 
-/// A request by the box's control socket starts a measurement, also while no user sends.
+/// A request by the box's control socket starts a measurement, even while no user is active.
 #[test]
 fn servers_are_measured_when_somebody_asks() {
     let mut config = two_links();
@@ -211,7 +212,7 @@ fn cross_traffic_moves_the_choice() {
     assert_eq!(chosen(&net).0, 2);
 }
 
-/// Short answers, so that links are idle though users send.
+/// Opens connections with short answers, so that links are idle though users are active.
 fn chat(net: &mut Aggregation, time: Duration) -> u64 {
     for _ in 0..time.as_millis() / 500 {
         net.open(0, 0, Load::Down(100)).unwrap();
@@ -227,15 +228,15 @@ fn measuring_costs_less_than_a_hundredth_of_each_link() {
     config.access = vec![path((5.0, 20.0)), path((2.0, 20.0))];
     config.boxed.measuring.least = secs(1);
     config.boxed.measuring.most = secs(1);
-    // What is not measured is not to be counted.
+    // Idle connections in the pool would count without being measured.
     config.boxed.warm.max = 0;
     let mut net = start(&config);
     let users = chat(&mut net, secs(120));
     let (counters, status) = (box_counters(&net), status(&net));
     assert!(counters.trains > 40, "{}", counters.trains);
     for (link, rate) in status.paths.iter().zip([5e6, 2e6]) {
-        // Handshakes, tickets, replies and ends are some 1,000 bytes for each answer of 100, which protection
-        // pads.
+        // Handshakes, tickets, replies and ends are some 1,000 bytes for each answer of 100, which
+        // protection pads.
         let trains = link.bytes_received.saturating_sub(10 * users) as f64;
         let share = trains * 8.0 / 120.0 / rate;
         assert!(share < 0.01, "{}: {share}", link.name);
@@ -260,7 +261,7 @@ fn nothing_is_measured_in_quiet_hours_or_while_nobody_sends() {
     assert!(trains >= 8, "{trains}");
     assert_eq!(chosen(&net), (2, 2));
     net.run_for(secs(600));
-    // What was due within half a minute of the last connection.
+    // The measurements due within half a minute of the last connection.
     let later = box_counters(&net).trains - trains;
     assert!(later <= 16, "{later}");
     assert_eq!(chosen(&net), (2, 2));
@@ -283,7 +284,7 @@ fn a_server_whose_own_link_is_narrow_is_left_once_that_shows() {
     assert_eq!(chosen(&net).0, 2);
 }
 
-/// The best server comes to be known while users are there: none of them waits for a handshake.
+/// The box learns of the best server while users are active; none of them waits for a handshake.
 #[test]
 fn a_change_of_servers_costs_nobody_a_round_trip() {
     let mut net = start(&servers(&TABLE[1..3]));
@@ -300,7 +301,7 @@ fn a_change_of_servers_costs_nobody_a_round_trip() {
     assert_eq!(cold(&net), before);
 }
 
-/// A way of which a tenth of the rate is left, but all of its queue.
+/// Returns a path with a tenth of the rate, but all of its queue.
 fn slowed((mbit, rtt_ms): (f64, f64)) -> PathSettings {
     let PathSettings { up, .. } = path((mbit, rtt_ms));
     PathSettings::both(Settings {
@@ -309,7 +310,7 @@ fn slowed((mbit, rtt_ms): (f64, f64)) -> PathSettings {
     })
 }
 
-/// A user's download of 400 kB every 200 ms for `time`, which is more than a poor way has room for.
+/// Opens a user's download of 400 kB every 200 ms for `time`, more than a slow path has room for.
 fn load(net: &mut Aggregation, time: Duration) {
     for _ in 0..time.as_millis() / 200 {
         net.open(0, 0, Load::Down(400_000)).unwrap();
@@ -317,7 +318,7 @@ fn load(net: &mut Aggregation, time: Duration) {
     }
 }
 
-/// It answers, but the ways to it have got slow, and users load them.
+/// The server answers, but its paths have become slow, and users load them.
 #[test]
 fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
     let ways = [TABLE[2][0], TABLE[2][1]];
@@ -332,7 +333,7 @@ fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
         net.after(secs(0), change(ways.map(slowed)));
         load(&mut net, secs(3));
         assert_eq!(chosen(&net).0, 2, "seed {seed}");
-        // Those that were on their way there arrive.
+        // Connections on their way to the server arrive.
         net.run_for(secs(1));
         let before = connected(&net, 2);
         load(&mut net, secs(2));
@@ -343,7 +344,7 @@ fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
     }
 }
 
-/// The box is off for `time`; its choice and the trains it has sent when it is on again.
+/// Restarts the box after `time`; returns its choice, and the trains that it has sent since.
 fn restarted(net: &mut Aggregation, time: Duration) -> ((usize, usize), u64) {
     net.after(secs(0), Action::KillBox);
     net.run_for(time);
@@ -365,7 +366,7 @@ fn what_was_measured_is_known_again_after_a_restart() {
     let before = measured(&net);
     assert_eq!(restarted(&mut net, secs(60)), ((3, 2), 0));
     assert_eq!(measured(&net), before);
-    // It is measured anew, and counts from the first result on.
+    // The path is measured anew, and the first result counts.
     net.after(
         secs(0),
         Action::Way {
@@ -384,7 +385,7 @@ fn without_a_place_to_keep_it_nothing_is_known_after_a_restart() {
     assert_eq!(restarted(&mut net, secs(10)), ((1, 1), 0));
 }
 
-/// Two servers behind links that a provider shapes: bursts pass at the rate of the wire.
+/// Returns two servers behind shaped links: bursts pass at the rate of the wire.
 fn shaped(burst: u32) -> AggregationConfig {
     let way = [(20.0, 30.0), (10.0, 70.0), (100.0, 10.0)];
     let mut config = servers(&[way, way]);
@@ -393,7 +394,7 @@ fn shaped(burst: u32) -> AggregationConfig {
         for path in &mut server.from_access {
             for direction in [&mut path.up, &mut path.down] {
                 direction.burst = burst;
-                // A shaper has a queue for what comes beyond the tokens.
+                // A shaper has a queue for packets beyond the tokens.
                 direction.queue = QueueLimit::Bytes(256_000);
             }
         }
@@ -401,7 +402,7 @@ fn shaped(burst: u32) -> AggregationConfig {
     config
 }
 
-/// What was found of each way, as a share of what it lets pass in the long run; none where it is unknown.
+/// Returns the measured rate of each path, as a share of its long-term rate; unknown ones are left out.
 fn found(net: &Aggregation) -> Vec<f64> {
     let servers = status(net).servers.into_iter();
     let found = servers.flat_map(|server| {
@@ -412,7 +413,7 @@ fn found(net: &Aggregation) -> Vec<f64> {
     found.flatten().filter(|share| share.is_finite()).collect()
 }
 
-/// A train is shorter than most token buckets, so it shows the rate of the wire and nothing of the link's.
+/// A train is shorter than most token buckets, so it shows the rate of the wire and not the link's.
 #[test]
 fn of_a_shaped_link_the_rate_is_right_or_unknown() {
     for burst in [0, 2_000, 8_000, 16_000, 32_000, 64_000, 256_000] {
@@ -427,7 +428,7 @@ fn of_a_shaped_link_the_rate_is_right_or_unknown() {
     }
 }
 
-/// Users take half of what there is, so that buckets are neither full nor empty.
+/// Users take half of the rate, so that buckets are neither full nor empty.
 #[test]
 fn of_a_shaped_link_under_load_it_is_not_far_off() {
     for burst in [0, 8_000, 16_000, 64_000] {

@@ -13,14 +13,14 @@ use crate::support::{millis, secs};
 
 const FAR: &str = "10.0.0.2:80";
 
-/// Two machines; the second takes in whatever comes.
+/// Two machines; the second accepts every connection.
 struct Pair {
     now: Instant,
     near: LocalTcp,
     far: LocalTcp,
-    /// Nothing arrives.
+    /// No packet arrives.
     cut: bool,
-    /// The near end of the last connection, as the far side saw it.
+    /// The address of the near end of the last connection, as the far side saw it.
     peer: Option<SocketAddr>,
 }
 
@@ -54,7 +54,7 @@ impl Pair {
         }
     }
 
-    /// Lets `time` pass in steps of a millisecond, which is what the wire takes.
+    /// Runs for `time` in steps of a millisecond, which is the delay of the wire.
     fn run(&mut self, time: Duration) {
         for _ in 0..time.as_millis() {
             self.now += millis(1);
@@ -86,7 +86,7 @@ impl Pair {
         }
     }
 
-    /// A connection from the near to the far side.
+    /// Opens a connection from the near to the far side.
     fn connected(&mut self) -> (LocalId, LocalId) {
         let near = self.near.connect(FAR.parse().unwrap()).unwrap();
         self.run(millis(5));
@@ -148,7 +148,7 @@ fn attempts_fail_as_those_of_the_kernel_do() {
     let v6 = "[2001:db8::1]:80".parse().unwrap();
     let failure = pair.near.connect(v6).unwrap_err();
     assert_eq!(failure, ConnectFailure::NetworkUnreachable);
-    // Nobody listens at the near side.
+    // No program listens at the near side.
     let id = pair.far.connect("10.0.0.1:80".parse().unwrap()).unwrap();
     assert_eq!(write(&mut pair.far, id, 10), Err(LocalError::WouldBlock));
     pair.run(millis(5));
@@ -182,7 +182,7 @@ fn streams_are_bounded() {
     core::mem::swap(&mut pair.near, &mut other);
     let id = pair.near.connect(FAR.parse().unwrap()).unwrap();
     pair.run(millis(5));
-    // The kernel completes the handshake before the machine looks.
+    // The stack completes the handshake before the machine looks, as a kernel does.
     assert_eq!(pair.far.next_event(), None);
     pair.run(millis(5));
     let expected = [LocalEvent::Connected { id }, LocalEvent::Broken { id }];
@@ -229,7 +229,7 @@ fn each_direction_ends_by_itself() {
     assert_eq!(write(&mut pair.far, far, 5_000), Ok(5_000));
     pair.far.close(far);
     pair.run(secs(3));
-    // Over in order for the machine underneath; what it brought can still be read.
+    // The connection is over in order for the TCP underneath, but its data can still be read.
     assert_eq!(read(&mut pair.near, near), Ok(4_000));
     assert_eq!(read(&mut pair.near, near), Ok(1_000));
     assert_eq!(read(&mut pair.near, near), Ok(0));
@@ -267,7 +267,7 @@ fn syn(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     packet
 }
 
-/// The machine forgets it with its last byte, and the reader learns no worse than the end.
+/// The TCP underneath forgets a connection with its last byte; the reader still sees a regular end.
 #[test]
 fn what_ended_while_it_was_read_ended_in_order() {
     let mut pair = Pair::new();
@@ -277,7 +277,7 @@ fn what_ended_while_it_was_read_ended_in_order() {
     assert_eq!(write(&mut pair.far, far, 5_000), Ok(5_000));
     pair.far.shutdown(far);
     pair.run(secs(20));
-    // The far side has forgotten it, and resets who asks.
+    // The far side has forgotten the connection, and answers its segments with a reset.
     let stray = syn(FAR.parse().unwrap(), pair.peer.unwrap());
     pair.near.receive(&stray, RxMeta::default());
     pair.run(millis(5));

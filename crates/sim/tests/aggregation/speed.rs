@@ -1,4 +1,4 @@
-//! What aggregation is for.
+//! The rate of aggregated links.
 
 use core::time::Duration;
 
@@ -9,14 +9,14 @@ use braid_wire::Rng;
 
 use crate::support::{link, secs, start, start_with_seed, two_links};
 
-/// Carries `size` bytes, which must take nearly all that both links have.
+/// Transfers `size` bytes, which must get nearly the rate of both links.
 fn assert_sum(load: Load, size: u64) {
     let mut net = start(&two_links());
     let id = net.open(0, 0, load).unwrap();
     assert!(net.finish(secs(60)), "{:?}", net.at_user(id));
     let took = net.duration(id).unwrap();
     let rate = size as f64 * 8.0 / took.as_secs_f64();
-    // Of 30 Mbit/s headers take a part.
+    // Headers take a part of the 30 Mbit/s.
     let most = 30e6 * 1_400.0 / 1_500.0;
     assert!(rate >= 0.95 * most, "{took:?}: {rate} bit/s");
 }
@@ -31,7 +31,7 @@ fn so_does_an_upload() {
     assert_sum(Load::Up(20_000_000), 20_000_000);
 }
 
-/// Both links, then each alone, as an experiment would have it.
+/// Both links, then each alone.
 #[test]
 fn the_rate_follows_the_links_that_are_there() {
     use braid_sim::aggregation::Action::Carrier;
@@ -49,8 +49,7 @@ fn the_rate_follows_the_links_that_are_there() {
     }
 }
 
-/// Access links that are one thing to the first server and another to the second, and servers with
-/// an own share of the way to the content.
+/// Access links with different rates to two servers, and servers with their own rates to the content.
 #[test]
 fn the_narrowest_part_of_the_way_decides() {
     let mut config = two_links();
@@ -72,7 +71,7 @@ fn the_narrowest_part_of_the_way_decides() {
     assert!((6.8..7.6).contains(&rates[1]), "{rates:?}");
 }
 
-/// Users who start at random, with downloads and uploads of 1 kB to 5 MB, most of them small.
+/// Opens connections at random times, with downloads and uploads of 1 kB to 5 MB, most of them small.
 fn crowd(net: &mut Aggregation, count: usize) -> Vec<(TransferId, u64)> {
     let mut rng = Rng::for_component(5, 1);
     let mut transfers = Vec::new();
@@ -104,7 +103,7 @@ fn many_transfers_at_once_arrive_whole() {
     assert!(net.finish(secs(120)));
     for (id, size) in transfers {
         let (user, content) = (net.at_user(id), net.at_content(id).unwrap());
-        // That each byte is in its place, the streams see to themselves.
+        // The streams themselves check that each byte is in its place.
         assert_eq!(user.received.max(content.received), size, "{user:?}");
         for end in [user, content] {
             let (_, reason) = end.closed.unwrap();

@@ -1,4 +1,4 @@
-//! Links whose networks meddle with Multipath TCP, and servers that cannot be used.
+//! Links whose networks interfere with Multipath TCP, and servers that cannot be used.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ use braid_sim::transfer::PathSettings;
 
 use crate::support::{dark, link, millis, secs, start};
 
-/// The network takes the options of Multipath TCP out on one link.
+/// Starts a network that removes the options of Multipath TCP on one link.
 fn stripping(config: &AggregationConfig, link: usize) -> Aggregation {
     let chain = Chain::new().and(OptionEdit::new(Target::MPTCP, Scope::All, Edit::Remove));
     let mut net = Aggregation::with_middlebox(1, config, Some((link, chain))).unwrap();
@@ -23,13 +23,13 @@ fn stripping(config: &AggregationConfig, link: usize) -> Aggregation {
     net
 }
 
-/// Bit/s of payload that a link of `mbit` gives.
+/// Returns the payload rate of a link of `mbit`, bit/s.
 fn payload_rate(mbit: f64) -> f64 {
     mbit * 1e6 * 1_400.0 / 1_500.0
 }
 
-/// Whichever link strips, and whichever is faster or nearer: connections get what the clean link gives.
-/// Once that is dark, a new connection is served within 3 s.
+/// Whichever link strips, and whichever is faster or nearer, connections get the rate of the clean link.
+/// Once that link is dark, a new connection is served within 3 s.
 #[test]
 fn a_link_that_strips_draws_no_connections() {
     let links = [link(20, 40), link(4, 20)];
@@ -69,8 +69,8 @@ fn conditions(net: &mut Aggregation) -> Vec<Condition> {
     status(net).servers.iter().map(|s| s.condition).collect()
 }
 
-/// The network of one link drops what goes to the server in use, and passes what goes to the other one: both
-/// links and both servers work, and users get less than they pay for.
+/// The network of one link drops packets to the server in use, and passes packets to the other server.
+/// Both links and both servers work, and users get less than they pay for.
 #[test]
 fn a_way_that_carries_nothing_is_said_so() {
     let mut config = AggregationConfig::new(vec![link(20, 30), link(10, 70)]).unwrap();
@@ -92,7 +92,7 @@ fn a_way_that_carries_nothing_is_said_so() {
     assert_eq!(reason.subject, Some(format!("{link} to {server}")));
 }
 
-/// Of two servers the preferred one is of no use: nobody is lost after the first 3 s.
+/// The preferred server cannot be used: no connection fails after the first 3 s.
 #[test]
 fn a_server_of_no_use_is_left_for_the_next() {
     let stranger = PrivateKey::from_seed([77; 32]);

@@ -1,5 +1,5 @@
-//! Users at work while somebody elsewhere, who has seen the keys of their connections on a link, joins these
-//! and acknowledges what is not his.
+//! Users at work while an attacker elsewhere joins their connections and acknowledges data that never
+//! reached them. The attacker has seen the connections' keys on a link.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -19,16 +19,16 @@ use crate::support::{secs, start, two_links};
 
 /// Bytes of the download.
 const SIZE: u64 = 10_000_000;
-/// The share of its rate that it keeps.
+/// The share of its rate that the download keeps.
 const ENOUGH: f64 = 0.8;
-/// The thief looks so often at what came.
+/// The interval at which the thief looks at new packets.
 const GAP: Duration = Duration::from_millis(1);
-/// In one of so many looks it joins once more.
+/// The thief joins once more at every `EVERY`th look.
 const EVERY: u64 = 50;
 /// The content host whose address the thief has.
 const THIEF: usize = 1;
 
-/// What is seen on the links of the box, and on the link to the thief.
+/// Packets seen on the links of the box, or on the link to the thief.
 #[derive(Debug, Default)]
 struct Seen {
     keys: Vec<Keys>,
@@ -52,7 +52,7 @@ impl Tap for Seen {
 #[derive(Debug)]
 struct Elsewhere {
     thief: Thief,
-    /// On the links of the box, and on that to the thief.
+    /// Packets on the links of the box, and on the link to the thief.
     seen: [Arc<Mutex<Seen>>; 2],
     next: Instant,
     looks: u64,
@@ -93,7 +93,7 @@ impl Node for Elsewhere {
     }
 }
 
-/// A network whose box opens a connection for each user, so that the thief sees its keys.
+/// Returns a network whose box opens a connection for each user, so that the thief sees its keys.
 fn config() -> AggregationConfig {
     let mut config = two_links();
     config.contents = 2;
@@ -130,7 +130,7 @@ fn invade(net: &mut Aggregation) -> NodeId {
     thief
 }
 
-/// How long a download takes; `None` where it does not end, or not well.
+/// Returns how long a download takes; `None` if it does not end, or not with all bytes.
 fn download(net: &mut Aggregation) -> Option<Duration> {
     let id = net.open(0, 0, Load::Down(SIZE)).unwrap();
     net.run_for(secs(60));
@@ -152,20 +152,20 @@ fn stolen_keys_take_nothing() {
     let stats = net.server_node(0).stack().unwrap().stats();
     println!("{share:.3} of the rate, {tried} joins");
     assert!(tried > 20, "{tried} joins were answered");
-    // The last one may come when its connection has ended.
+    // The last join may arrive after its connection has ended.
     let uncounted = tried - stats.joins_forged;
     assert!(uncounted < 2, "{uncounted} of {tried} were not counted");
     assert_eq!(taken, 0);
 }
 
-/// The thief is one to be afraid of: without protection he takes the download.
+/// The attack is real: without protection the thief takes the download.
 #[test]
 fn without_protection_stolen_keys_take_a_download() {
     let mut config = config();
     config.boxed.servers[0].protection = Protection::None;
     config.servers[0].config.unprotected = true;
     let mut net = start(&config);
-    // What the thief acknowledges has not reached the box.
+    // The box has not received the data that the thief acknowledges, which oracles would report.
     net.world.keep_violations();
     let thief = invade(&mut net);
     assert_eq!(download(&mut net), None);

@@ -1,4 +1,4 @@
-//! One connection's two directions.
+//! The two directions of a connection.
 
 use braid_engine::CloseReason;
 use braid_sim::aggregation::{Aggregation, Load};
@@ -28,7 +28,7 @@ fn the_end_of_one_direction_leaves_the_other_open() {
     }
 }
 
-/// What the machines in between hold: (box, server) bytes.
+/// Returns the bytes buffered by the machines in between: (box, server).
 fn held(net: &Aggregation) -> (usize, usize) {
     let (boxed, server) = (net.box_node(), net.server_node(0));
     let box_local = boxed.local().unwrap().stack().buffered();
@@ -50,14 +50,14 @@ fn a_user_who_does_not_read_stops_the_sender_and_costs_little() {
     net.run_for(secs(20));
     assert_eq!(net.at_content(id).unwrap().sent, sent, "it has stopped");
     assert_eq!(held(&net), at_rest);
-    // Each hop fills what windows let in, which grow with a reader: the first one's most.
+    // Each hop fills its windows, which grow with a reader: the first hop's most.
     assert!(at_rest.0 < 3 << 20, "{at_rest:?}");
     assert!(at_rest.1 < 5 << 20, "{at_rest:?}");
     assert!(sent < 12 << 20, "{sent} bytes are on the way");
     net.pause(id, false);
     assert!(net.finish(secs(60)));
     assert_eq!(net.at_user(id).received, size);
-    // The last words are acknowledged.
+    // The last bytes are acknowledged.
     net.run_for(secs(1));
     assert_eq!(held(&net), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! Networks as the tests want them.
+//! Networks for the tests.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use braid_sim::aggregation::{Aggregation, AggregationConfig, TransferId};
 use braid_sim::traffic::Role;
 use braid_sim::transfer::PathSettings;
 
-/// A link of this rate and round-trip time with a queue of one bandwidth-delay product.
+/// Returns a link of this rate and round-trip time with a queue of one bandwidth-delay product.
 pub fn link(mbit: u64, rtt_ms: u64) -> PathSettings {
     let settings = Settings {
         rate: Rate::bits_per_second(mbit * 1_000_000),
@@ -24,19 +24,19 @@ pub fn link(mbit: u64, rtt_ms: u64) -> PathSettings {
     }
 }
 
-/// The same link while it carries nothing.
+/// Returns the same link while it carries nothing.
 pub fn dark(mut link: PathSettings) -> Box<PathSettings> {
     link.up.up = false;
     link.down.up = false;
     Box::new(link)
 }
 
-/// Two links, of 20 Mbit/s with 30 ms and of 10 Mbit/s with 70 ms.
+/// Returns two links, of 20 Mbit/s with 30 ms and of 10 Mbit/s with 70 ms.
 pub fn two_links() -> AggregationConfig {
     AggregationConfig::new(vec![link(20, 30), link(10, 70)]).unwrap()
 }
 
-/// The network, once the box takes connections in and knows both links.
+/// Starts the network and runs until the box intercepts connections and knows both links.
 pub fn start(config: &AggregationConfig) -> Aggregation {
     start_with_seed(1, config)
 }
@@ -56,14 +56,14 @@ pub fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A user asks for something at an address where nothing need be.
+/// Opens a user's connection to an address, which need not exist.
 pub fn ask(net: &mut Aggregation, remote: &str) -> TransferId {
     let remote: SocketAddr = remote.parse().unwrap();
     net.open_to(0, remote, Role::Fetch { request: 100 })
         .unwrap()
 }
 
-/// How the user's end closed, and how long after its SYN.
+/// Returns how the user's end closed, and how long after its SYN.
 pub fn ending(net: &Aggregation, id: TransferId) -> Option<(Duration, CloseReason)> {
     let stream = net.at_user(id);
     let (at, reason) = stream.closed?;

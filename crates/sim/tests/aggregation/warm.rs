@@ -1,4 +1,4 @@
-//! Warm connections from end to end.
+//! Idle connections of the pool, from end to end.
 
 use core::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::support::{box_counters, link, secs, start};
 
 const SIZE: u64 = 16 << 10;
 
-/// Two fast links, of 40 and of 42 ms; the rest of the way takes no time.
+/// Returns two fast links, of 40 and of 42 ms; the rest of the path takes no time.
 fn fast_links() -> AggregationConfig {
     AggregationConfig::new(vec![link(100, 40), link(100, 42)]).unwrap()
 }
 
-/// The network once a user was served with so many bytes.
+/// Starts the network and serves a user with so many bytes.
 fn served(config: &AggregationConfig, bytes: u64) -> Aggregation {
     let mut net = start(config);
     carry(&mut net, Load::Down(bytes));
@@ -27,12 +27,12 @@ fn carry(net: &mut Aggregation, load: Load) -> (TransferId, Duration) {
     (id, net.duration(id).unwrap())
 }
 
-/// What must hold: no more than 1.1 round trips of the best link, for either direction.
+/// The requirement: at most 1.1 round trips of the best link, for either direction.
 #[test]
 fn sixteen_kilobytes_take_one_round_trip() {
     let loads = [
         (Load::Down(SIZE), 1.1),
-        // Done when it is there, half a round trip earlier.
+        // An upload is complete on arrival, half a round trip earlier.
         (Load::Up(SIZE), 0.6),
     ];
     for (load, round_trips) in loads {
@@ -43,7 +43,7 @@ fn sixteen_kilobytes_take_one_round_trip() {
         assert!(took <= bound, "{load:?}: {took:?}");
         let counters = box_counters(&net);
         assert_eq!((counters.warm_used, counters.warm_failed), (1, 0));
-        // Neither handshake nor join was the user's.
+        // Neither handshake nor join happened for this user.
         net.run_for(Duration::from_millis(100));
         let after = net.box_node().stack().unwrap().stats().join_syns;
         assert_eq!(after, joins);
@@ -59,8 +59,8 @@ fn sixteen_kilobytes_take_one_round_trip() {
     }
 }
 
-/// Once something larger went over them, the links are known to take more than an initial window: as
-/// much as one of them alone then carries, another is not needed for.
+/// After a larger flow the links are known to take more than an initial window. Data that one link alone
+/// then carries needs no other link.
 #[test]
 fn what_the_links_take_is_known_from_the_flow_before() {
     let config = AggregationConfig::new(vec![link(50, 40), link(20, 150)]).unwrap();

@@ -1,5 +1,4 @@
-//! Hosts that say which addresses they have, and which of them are for need only (RFC 8684 sections
-//! 3.3.8 and 3.4).
+//! Hosts that announce their addresses, and which of them are backups (RFC 8684 sections 3.3.8 and 3.4).
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -12,7 +11,7 @@ use crate::support::{Exchange, deep, delivered, ms, secs, set_up, two_deep};
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 254, 1);
 
-/// The server's other address, which it announces.
+/// Lets the server announce its other address.
 fn announce(transfer: &mut Transfer) {
     let server = transfer.server;
     transfer.world.with_node(server, |host: &mut Host, _| {
@@ -48,7 +47,7 @@ fn an_announced_address_carries_its_part() {
     }
 }
 
-/// An address that leads nowhere costs nothing but a few SYNs.
+/// An unreachable address costs nothing but a few SYNs.
 #[test]
 fn an_announced_address_may_lead_nowhere() {
     let exchange = Exchange::new(100, 20_000_000);
@@ -64,8 +63,8 @@ fn an_announced_address_may_lead_nowhere() {
     exchange.finish(&mut transfer, secs(30));
 }
 
-/// Both sides leave a path that became a backup, and come back to it: when the other one fails, and
-/// when it is a backup no more.
+/// Both sides leave a path that became a backup. They come back when the other path fails, and when the
+/// path is a backup no more.
 // Conforms: 8684-3.3.8-1
 #[test]
 fn a_backup_is_used_in_need_only() {
@@ -86,7 +85,7 @@ fn a_backup_is_used_in_need_only() {
     };
     prefer(&mut transfer, true);
     transfer.world.advance(secs(1));
-    // At most acknowledgements and probes.
+    // Only acknowledgements and probes.
     let idle = moved(&mut transfer, ms(500));
     assert!(idle.iter().all(|bytes| *bytes < 5_000), "{idle:?}");
     set_up(&mut transfer, 0, false);
@@ -104,8 +103,8 @@ fn a_backup_is_used_in_need_only() {
     exchange.finish(&mut transfer, secs(60));
 }
 
-/// Only the client knows that its link is down, and says so on the other one: the server, which
-/// sends, need not time out.
+/// Only the client knows that its link is down, and signals it on the other link. So the server, which
+/// sends, need not wait for a timeout.
 #[test]
 fn a_sender_is_told_of_a_link_that_is_down() {
     let exchange = Exchange::new(100, 20_000_000);
@@ -116,7 +115,7 @@ fn a_sender_is_told_of_a_link_that_is_down() {
     transfer.world.with_node(client, |host: &mut Host, now| {
         host.stack_mut().set_path_up(now, PathId(0), false);
     });
-    // There and back on the other link, with its queue.
+    // A round trip on the other link, with its queue.
     transfer.world.advance(ms(150));
     let there = subflows(&transfer, transfer.server);
     assert!(there[0].stale && !there[1].stale, "{there:?}");

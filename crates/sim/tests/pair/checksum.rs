@@ -10,7 +10,7 @@ use braid_wire::{Instant, ip, tcp};
 
 use crate::support::{Exchange, at, path, secs, two_deep};
 
-/// Both ends require checksums.
+/// Returns an exchange whose ends require checksums.
 fn checked(up: u64, down: u64) -> Exchange {
     Exchange {
         engine: Config {
@@ -21,8 +21,8 @@ fn checked(up: u64, down: u64) -> Exchange {
     }
 }
 
-/// Changes a byte of every so many segments with payload, and mends the TCP checksum: as a box does
-/// that rewrites what it knows.
+/// A box that changes a byte of one in `every` segments with payload, and corrects the TCP checksum, as a
+/// box does that rewrites payload.
 #[derive(Debug)]
 struct Rewrite {
     every: u32,
@@ -49,7 +49,7 @@ impl Middlebox for Rewrite {
     }
 }
 
-/// With loss, and super-segments or none.
+/// With and without loss and super-segments.
 #[test]
 fn every_byte_arrives() {
     for (seed, loss, max_transmit) in [(1, 0.0, 65_521), (2, 0.02, 65_521), (3, 0.02, 1500)] {
@@ -62,8 +62,8 @@ fn every_byte_arrives() {
     }
 }
 
-/// Boxes that cut segments and change numbers leave mappings whole: subflow sequence numbers are
-/// relative for that (section 3.3.1).
+/// Boxes that cut segments and shift sequence numbers leave mappings whole, because subflow sequence
+/// numbers are relative (section 3.3.1).
 #[test]
 fn through_boxes_that_leave_the_payload_alone() {
     let exchange = checked(300_000, 300_000);
@@ -80,8 +80,7 @@ fn through_boxes_that_leave_the_payload_alone() {
     assert_eq!(at(&transfer, transfer.client).fell_back, None);
 }
 
-/// A path that changes payload is left each time it does so, and nobody reads a wrong byte
-/// (section 3.7).
+/// A path that changes payload is closed each time, and no reader gets a wrong byte (section 3.7).
 // Conforms: 8684-3.7-8
 #[test]
 fn a_path_that_changes_payload() {

@@ -14,7 +14,7 @@ use crate::support::link;
 const MBIT: u64 = 20;
 const SPAN: Duration = Duration::from_secs(20);
 
-/// A greedy download for some time over links whose queues mark.
+/// Runs a greedy download over links whose queues mark.
 fn download(congestion: Algorithm, ecn: Ecn, protocol: Protocol, paths: usize) -> Transfer {
     let settings = Settings {
         queue: QueueLimit::Packets(1000),
@@ -39,7 +39,8 @@ fn download(congestion: Algorithm, ecn: Ecn, protocol: Protocol, paths: usize) -
     transfer
 }
 
-/// Bytes that the reader got, as a share of the payload that full packets bring over the links.
+/// Returns the bytes that the reader got, as a share of the payload that full packets carry over the
+/// links.
 fn share(transfer: &Transfer) -> f64 {
     let client = transfer.world.host(transfer.client);
     let received: u64 = client.open_streams().map(|(_, s)| s.received).sum();
@@ -47,7 +48,7 @@ fn share(transfer: &Transfer) -> f64 {
     received as f64 * 8.0 / (payload * SPAN.as_secs_f64())
 }
 
-/// What the links to the reader did, and the sender.
+/// Returns the counters of the links to the reader, and the sender's traffic.
 fn seen(transfer: &Transfer) -> (Vec<Counters>, Traffic) {
     let world = &transfer.world;
     let links = transfer.links.iter().map(|(_, down)| world.counters(*down));
@@ -61,8 +62,8 @@ fn seen(transfer: &Transfer) -> (Vec<Counters>, Traffic) {
     (links.collect(), traffic)
 }
 
-/// Queues that mark lose nothing, the window is what marks say, and the links are full all the same. A
-/// coupled window takes longer to grow back to what the link holds: CoDel's queue is a quarter of that.
+/// Queues that mark lose nothing, the window follows the marks, and the links are still full. A coupled
+/// window takes longer to grow back to the link's capacity: CoDel's queue is a quarter of that.
 #[test]
 fn marks_take_the_place_of_losses() {
     for (congestion, protocol, paths, least) in [
@@ -92,7 +93,7 @@ fn marks_take_the_place_of_losses() {
     }
 }
 
-/// Who does not ask, or does not answer marks, is dropped.
+/// Packets are dropped if ECN was not negotiated, or the controller does not react to marks.
 #[test]
 fn without_ecn_such_queues_drop() {
     for (congestion, ecn) in [(CUBIC, Ecn::Answer), (BBR, Ecn::Ask)] {

@@ -16,7 +16,7 @@ use crate::support::{path, secs};
 
 const FINISHED: CloseReason = CloseReason::Finished;
 
-/// Both ends open fast, or neither does.
+/// Returns settings with which both ends use fast open, or neither does.
 fn config(paths: &[PathSettings], fast_open: bool) -> TransferConfig<'_> {
     TransferConfig {
         engine: Config {
@@ -27,8 +27,8 @@ fn config(paths: &[PathSettings], fast_open: bool) -> TransferConfig<'_> {
     }
 }
 
-/// Connections one after the other, each with an upload of these bytes: how long each took to
-/// arrive. Every byte of each arrives, once.
+/// Opens connections one after the other, each with an upload of these bytes, and returns how long each
+/// took to arrive. Every byte of each arrives once.
 fn uploads(transfer: &mut Transfer, config: &TransferConfig<'_>, sizes: &[u64]) -> Vec<Duration> {
     let mut took = Vec::new();
     for (n, size) in sizes.iter().enumerate() {
@@ -54,7 +54,7 @@ fn uploads(transfer: &mut Transfer, config: &TransferConfig<'_>, sizes: &[u64]) 
         let ends = transfer.ends();
         let done = |world: &World| ends.iter().all(|e| in_order(world.host(*e)).len() > n);
         assert!(transfer.world.run(secs(120), done), "{transfer:?}");
-        // In order of their ends.
+        // Streams are in the order of their ends.
         let [asks, sink] = ends.map(|end| in_order(transfer.world.host(end)).remove(n));
         assert_eq!(sink.received, *size, "{transfer:?}");
         let arrived = sink.last_byte_at.unwrap();
@@ -68,8 +68,8 @@ fn opened_fast(transfer: &Transfer) -> [u64; 2] {
     [client.stats().fast_opened, server.stats().fast_accepted]
 }
 
-/// What fits into a SYN arrives a round trip earlier, from the second connection on, by MPTCP and by
-/// TCP.
+/// From the second connection on, an upload that fits into a SYN arrives a round trip earlier, by MPTCP
+/// and by TCP.
 // Conforms: 7413-4.2.2-1
 #[test]
 fn a_small_upload_takes_a_round_trip_less() {
@@ -95,7 +95,7 @@ fn a_small_upload_takes_a_round_trip_less() {
     }
 }
 
-/// SYNs are lost, and their answers, with their cookies; no byte is, and none comes twice.
+/// SYNs and their answers with cookies are lost; no byte is lost or delivered twice.
 #[test]
 fn nothing_is_lost_with_a_syn() {
     let paths = [path(20, 15, 0.15), path(10, 35, 0.15)];
@@ -110,7 +110,7 @@ fn nothing_is_lost_with_a_syn() {
     assert!(fast > 50, "{fast}");
 }
 
-/// Takes the payload of SYNs out, as a box does that knows no such SYNs.
+/// A box that removes the payload of SYNs, because it does not expect any there.
 #[derive(Debug)]
 struct Empty;
 
@@ -134,7 +134,7 @@ impl Middlebox for Empty {
     }
 }
 
-/// Drops SYNs with payload.
+/// A box that drops SYNs with payload.
 #[derive(Debug)]
 struct Drop;
 
@@ -148,7 +148,7 @@ impl Middlebox for Drop {
     }
 }
 
-/// Boxes that know no such SYNs, or no MPTCP.
+/// Boxes that do not expect payload in SYNs, or remove options.
 // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8
 #[test]
 fn through_boxes_that_meddle() {

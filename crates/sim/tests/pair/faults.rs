@@ -104,7 +104,7 @@ fn both_links_dark_for_a_while() {
     exchange.finish(&mut transfer, secs(60));
 }
 
-/// Nobody is told of anything: within a second of the return data arrives.
+/// Neither end learns of the outage; data arrives within a second of the links' return.
 #[test]
 fn links_that_were_dark_for_long_deliver_soon_after() {
     for (seed, first) in [(20, 0), (21, 1)] {
@@ -126,7 +126,7 @@ fn links_that_were_dark_for_long_deliver_soon_after() {
     }
 }
 
-/// What is on record of the second path was found in an outage.
+/// The record of the second path comes from an outage.
 #[test]
 fn a_wrong_record_does_not_keep_a_link_idle() {
     let exchange = Exchange::new(20_000_000, 100);
@@ -200,7 +200,7 @@ fn a_host_that_is_not_there_is_given_up() {
     assert_eq!(closed(&transfer, client), Some(CloseReason::TimedOut));
 }
 
-/// Unlike one that went down, a path that is left tells the peer.
+/// Unlike a path that went down, a path that is left is closed by a signal to the peer.
 #[test]
 fn a_path_that_is_left_carries_nothing_either_way() {
     let exchange = Exchange::new(9_000_000, 9_000_000);
@@ -215,7 +215,7 @@ fn a_path_that_is_left_carries_nothing_either_way() {
     transfer.world.with_node(client, |host: &mut Host, now| {
         host.stack_mut().leave_path(now, PathId(1));
     });
-    // What is in the queues.
+    // Time for the queues to drain.
     transfer.world.advance(ms(800));
     let before = delivered(&mut transfer, 1);
     transfer.world.advance(ms(500));

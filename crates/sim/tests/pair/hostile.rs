@@ -1,5 +1,5 @@
-//! Packets that are altered on the way with right checksums, cut, replayed and made up: nothing
-//! panics, memory stays within its bounds, and every connection ends.
+//! Packets that are altered on the way with right checksums, cut, replayed and forged: nothing panics,
+//! memory stays within its bounds, and every connection ends.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -19,7 +19,7 @@ static LINKS: LazyLock<[PathSettings; 2]> = LazyLock::new(|| [deep(20, 5, 0.0), 
 /// Packets remembered for replay.
 const REMEMBERED: usize = 64;
 
-/// Writes right checksums into what still looks like TCP over IPv4.
+/// Writes right checksums into a packet that still looks like TCP over IPv4.
 fn fix(packet: &mut [u8]) {
     if packet.len() < 40 || packet[0] != 0x45 {
         return;
@@ -35,17 +35,17 @@ fn fix(packet: &mut [u8]) {
     tcp::fill_checksum(src, dst, &mut packet[20..], &[]);
 }
 
-/// One alteration of a packet.
+/// Alters a packet in one random way.
 fn alter(packet: &mut Vec<u8>, rng: &mut Rng) {
     let len = packet.len() as u64;
     match rng.below(6) {
-        // Anything anywhere.
+        // A random bit of the packet.
         0 => packet[rng.below(len) as usize] ^= 1 << rng.below(8),
-        // In the TCP header and its options.
+        // A random byte of the TCP header and its options.
         1 => packet[20 + rng.below(len.min(100) - 20) as usize] = rng.u32() as u8,
-        // Flags.
+        // The flags.
         2 => packet[33] = rng.u32() as u8,
-        // A little off, or far off: sequence, acknowledgement, window.
+        // A small or a large error in the sequence number or the acknowledgement.
         3 => {
             let at = 24 + 4 * rng.below(2) as usize;
             let old = u32::from_be_bytes(packet[at..at + 4].try_into().unwrap());
@@ -53,18 +53,18 @@ fn alter(packet: &mut Vec<u8>, rng: &mut Rng) {
             let new = old.wrapping_add_signed(if rng.chance(0.5) { by } else { -by });
             packet[at..at + 4].copy_from_slice(&new.to_be_bytes());
         }
-        // Shorter, with a length that agrees.
+        // A shorter packet, with a length that agrees.
         4 => {
             packet.truncate(20 + rng.below(len - 20) as usize);
             let len = packet.len() as u16;
             packet[2..4].copy_from_slice(&len.to_be_bytes());
         }
-        // Shorter without.
+        // A shorter packet, with the old length.
         _ => packet.truncate(rng.below(len) as usize),
     }
 }
 
-/// Alters a share of the packets of both paths until a time.
+/// An attacker that alters a share of the packets of both paths until a time.
 #[derive(Debug)]
 struct Attacker {
     rng: Rng,
@@ -95,7 +95,7 @@ impl Attacker {
     }
 }
 
-/// It, on one of the paths.
+/// The attacker on one of the paths.
 #[derive(Debug)]
 struct OnPath(Arc<Mutex<Attacker>>);
 
@@ -128,7 +128,7 @@ fn survive(seed: u64) {
     let chains = [0, 1].map(|_| Chain::new().and(OnPath(attacker.clone())));
     let config = exchange.config(&*LINKS);
     let mut transfer = Transfer::through(seed, &config, chains);
-    // What was forged is no oracle's business.
+    // The oracles cannot judge forged packets.
     transfer.world.keep_violations();
     exchange.open(&mut transfer);
     let ends = transfer.ends();
@@ -138,8 +138,8 @@ fn survive(seed: u64) {
         stacks.iter().all(|stack| stack.connections() == 0)
     };
     if !transfer.world.run(secs(200), gone) && !gone(&transfer.world) {
-        // A forged acknowledgement can make both sides wait for ever. They do so quietly, and end
-        // when they are told to.
+        // A forged acknowledgement can make both sides wait for ever. They do so quietly, and end when
+        // they are aborted.
         let before = packets(&transfer);
         transfer.world.advance(secs(100));
         let idle = packets(&transfer) - before;
@@ -167,7 +167,7 @@ fn altered_packets_2() {
     (60..120).for_each(survive);
 }
 
-/// Two hosts in the middle of a transfer, and the client's port.
+/// Returns two hosts in the middle of a transfer, and the client's port.
 fn live(seed: u64) -> (Transfer, u16) {
     let mut transfer = Exchange::new(1 << 20, 1 << 20).start(seed, &*LINKS);
     transfer.world.keep_violations();
@@ -209,7 +209,7 @@ fn poke_stack(stack: &mut Stack, now: Instant, packet: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Bytes that are no packets at all.
+    /// Random bytes that are no packets.
     #[test]
     fn random_bytes(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)) {
         let (mut transfer, _) = live(1);
@@ -227,7 +227,7 @@ proptest! {
         }
     }
 
-    /// Segments of a live subflow whose every field and option is random.
+    /// Segments of an open subflow with random fields and options.
     #[test]
     fn random_segments(seed in any::<u64>(), count in 1..200usize) {
         let (mut transfer, port) = live(2);

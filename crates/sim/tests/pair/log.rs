@@ -1,4 +1,4 @@
-//! Logs: the same every time, and true to what engines and links count.
+//! Logs: the same in every run, and equal to the counters of engines and links.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ fn two_paths(loss: f64) -> [PathSettings; 2] {
     [path(5, 20, loss), path(5, 50, loss)]
 }
 
-/// By a strategy that leaves slow start to overrun the queues.
+/// Returns a transfer by a strategy that lets slow start overrun the queues.
 fn config(paths: &[PathSettings], direction: Direction) -> TransferConfig<'_> {
     TransferConfig {
         strategy: "minrtt",
@@ -51,7 +51,7 @@ impl Memory {
     }
 }
 
-/// The lines of a log by type.
+/// The lines of a log, by type.
 struct Lines(BTreeMap<String, Vec<Value>>);
 
 impl Lines {
@@ -122,7 +122,7 @@ fn a_log_does_not_disturb_the_run() {
 fn every_delivered_byte_appears_once() {
     let mut harsh = two_paths(0.01);
     for path in &mut harsh {
-        // So many that the queue takes the one and not the other.
+        // Duplicates are so frequent that the queue takes one copy and drops another.
         path.down.duplicate = 0.3;
         path.down.corrupt = 0.01;
         path.down.reorder = Reorder {
@@ -162,7 +162,7 @@ fn assert_delivered_once<'a>(sent: impl Iterator<Item = &'a Value>, size: u64, c
             assert!(segment["dropped_ns"].is_null(), "{segment}");
             assert!(ready.as_u64().is_none_or(|ready| arrived <= ready));
         }
-        // Each path is a link there and one back, and subflows are opened in order of paths.
+        // Each path has a link in each direction, and subflows are opened in the order of paths.
         let link = number(segment, "subflow") * 2 + u64::from(segment["host"] == "server");
         assert_eq!(number(segment, "link"), link, "{segment}");
         if let Some(ready) = ready.as_u64() {
@@ -188,7 +188,7 @@ fn assert_delivered_once<'a>(sent: impl Iterator<Item = &'a Value>, size: u64, c
     assert_eq!(next, size, "{context}");
 }
 
-/// The log of an upload through middleboxes, with losses on both sides of them.
+/// Returns the log of an upload through middleboxes, with losses on both sides of them.
 fn logged_through(chain: Chain, loss: f64) -> Lines {
     let paths = [path(5, 10, loss)];
     let config = config(&paths, Direction::Up);
@@ -229,8 +229,8 @@ fn segments_are_followed_through_middleboxes() {
     }
 }
 
-/// Three quarters of a download, while the engines still have what they counted, with the first
-/// path gone dark on the way.
+/// Returns three quarters of a download, while the engines still have their counters. The first path has
+/// gone dark on the way.
 fn interrupted() -> (Transfer, Lines) {
     let paths = two_paths(0.01);
     let config = config(&paths, Direction::Down);
@@ -307,7 +307,7 @@ fn drops_are_those_of_the_links() {
         let links = transfer.links.iter().map(|(_, down)| *down);
         let counters = links.map(|link| tally(transfer.world.counters(link)));
         let counted = counters.map(|tally| tally.packets).sum::<u64>();
-        // Few of the server's packets are without payload.
+        // Few of the server's packets have no payload.
         assert!(logged <= counted, "{why}: {logged} of {counted}");
         assert!(counted - logged <= 4, "{why}: {logged} of {counted}");
         assert!(logged > 0, "{why}");
@@ -334,10 +334,10 @@ fn acknowledgements_show_the_window() {
         assert!(before.unwrap_or(0) <= una[&subflow], "{ack}");
     }
     assert!(acks[0]["ssthresh"].is_null(), "slow start at first");
-    // Slow start overruns the queues, which ends it.
+    // Slow start ends when it overruns the queues.
     assert!(acks.iter().any(|a| a["ssthresh"].is_u64()));
     assert_eq!(una.len(), 2);
-    // Whatever was sent is acknowledged, and at most a FIN besides.
+    // All sent bytes are acknowledged, and at most a FIN besides.
     let sent = log.of("segment").iter().filter(|s| s["host"] == "server");
     for segment in sent {
         let end = number(segment, "ssn") + number(segment, "len");
@@ -345,7 +345,7 @@ fn acknowledgements_show_the_window() {
     }
 }
 
-/// What passed on a link: (sent, left the link or was dropped, bytes).
+/// The packets that passed a link: (sent, delivered, bytes).
 #[derive(Debug, Default)]
 struct Passed(Vec<(Instant, Instant, u64)>);
 
@@ -381,7 +381,7 @@ fn samples_show_the_queues() {
     for (n, sample) in samples.iter().enumerate() {
         let at = 1_000_000_000 + n as u64 * 10_000_000;
         assert_eq!(number(sample, "at_ns"), at);
-        // A packet waits from when it is sent to when the line begins with it.
+        // A packet waits from its sending until the line begins to serialise it.
         let at = Instant::from_nanos(at);
         let waiting = passed.iter().filter(|(sent, arrived, bytes)| {
             let serialised = Duration::from_nanos(bytes * 8 * 1_000_000_000 / (5 * MBIT));
@@ -402,7 +402,7 @@ fn samples_show_the_queues() {
     assert_eq!(samples.len() as u64, last_sample(&transfer));
 }
 
-/// How many samples fit into a run.
+/// Returns the number of samples that fit into a run.
 fn last_sample(transfer: &Transfer) -> u64 {
     (transfer.world.now().as_nanos() - 1_000_000_000) / 10_000_000 + 1
 }

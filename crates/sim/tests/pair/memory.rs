@@ -9,10 +9,10 @@ use crate::support::{Exchange, at, deep, ms, secs};
 
 /// Bytes of each answer.
 const ANSWER: u64 = 4_000_000;
-/// Of the connection whose time counts.
+/// The label of the connection whose time is measured.
 const HONEST: u32 = 1;
 
-/// A client that asks for an answer, and reads it or nothing at all.
+/// Returns a client's stream that asks for an answer, and reads it or nothing at all.
 fn asks(label: u32, paused: bool) -> Stream {
     let mut stream = Stream::new(Role::Upload { size: 1 });
     stream.label = label;
@@ -20,7 +20,7 @@ fn asks(label: u32, paused: bool) -> Stream {
     stream
 }
 
-/// How long an answer takes that is asked for now.
+/// Returns how long an answer takes that is requested now.
 fn time_of_one(exchange: &Exchange, transfer: &mut Transfer) -> Duration {
     let begun = transfer.world.now();
     let options = exchange.config(&[]).options();
@@ -36,9 +36,9 @@ fn time_of_one(exchange: &Exchange, transfer: &mut Transfer) -> Duration {
     transfer.world.now().saturating_since(begun)
 }
 
-/// Clients that read nothing leave the server's memory to be filled with what was written for them.
-/// One that reads gets its answer as fast as with buffers of 64 KiB, which a small share comes to, and after the
-/// others are gone all memory is free again.
+/// Clients that read nothing leave the server's memory filled with data written for them. A client that
+/// reads gets its answer as fast as with buffers of 64 KiB, which is what a small share comes to. After
+/// the others are gone all memory is free again.
 #[test]
 fn clients_that_read_nothing_do_not_slow_down_others() {
     let paths = [deep(20, 10, 0.0)];

@@ -1,5 +1,5 @@
-//! Transfers through middleboxes: whatever the box does, each byte arrives once and in its place,
-//! with MPTCP where the box lets it through and without where it does not (RFC 8684 section 3.7).
+//! Transfers through middleboxes: each byte arrives once and in its place, with MPTCP if the box lets it
+//! through and without it otherwise (RFC 8684 section 3.7).
 
 use core::ops::Range;
 use core::time::Duration;
@@ -23,7 +23,7 @@ use braid_wire::{Instant, Rng, ip, tcp};
 use crate::support::{Exchange, at, closed, deep, link, ms, path, secs, two_deep};
 
 const SIZE: u64 = 400_000;
-/// In the middle of a transfer.
+/// A time in the middle of a transfer.
 const MIDWAY: Duration = Duration::from_millis(250);
 const HOLD: Duration = Duration::from_millis(2);
 
@@ -33,12 +33,12 @@ struct Bed {
     way: Way,
 }
 
-/// How a transfer went.
+/// The outcome of a transfer.
 #[derive(Debug)]
 struct Outcome {
-    /// Whether the client's connection was one of MPTCP when it was last seen.
+    /// The client's connection was MPTCP when it was last seen.
     mptcp: bool,
-    /// Most subflows the client had at a time.
+    /// Most subflows that the client had at a time.
     subflows: usize,
     reasons: [CloseReason; 2],
     received: u64,
@@ -59,7 +59,7 @@ impl Bed {
         let transfer = &mut self.transfer;
         let (client, ends) = (transfer.client, transfer.ends());
         let (mut mptcp, mut subflows) = (false, 0);
-        // Longer than a peer may be silent before it is given up.
+        // The limit exceeds the time for which a peer may be silent before the connection is given up.
         let limit = Config::default().user_timeout + secs(300);
         let done = transfer.world.run(limit, |world| {
             let host = world.host(client);
@@ -81,8 +81,8 @@ impl Bed {
     }
 }
 
-/// Transfers either way, without and with loss, through `chain` on each of two paths. All must
-/// arrive; how the long ones did, `check` asserts.
+/// Runs transfers in both directions, without and with loss, through `chain` on each of two paths. All
+/// must arrive; `check` asserts the outcome of the long ones.
 fn through(chain: impl Fn(usize) -> Chain, check: impl Fn(&Outcome)) {
     for (way, loss) in [
         (Way::Down, 0.0),
@@ -194,8 +194,8 @@ fn no_options_after_the_syns_one_way() {
     }
 }
 
-/// The side that hears nothing falls back at once; the other one must follow, or what it sends
-/// again would be taken for new bytes.
+/// The side that receives no option falls back at once. The other one must follow, or its retransmissions
+/// would be taken for new bytes.
 #[test]
 fn each_end_knows_why_it_fell_back() {
     use FallbackCause::{DataPlain, PeerFellBack, PeerSynAckPlain, PeerSynPlain, ThirdAckPlain};
@@ -241,8 +241,8 @@ fn options_that_vanish_midway_on_one_path() {
     through(chain, is_mptcp);
 }
 
-/// Nothing can be delivered any more, and no fallback be signalled: the connection ends with an
-/// error, not with a wrong byte, and not never.
+/// Nothing can be delivered any more, and no fallback signalled. The connection ends with an error,
+/// without a wrong byte and in bounded time.
 #[test]
 fn options_that_vanish_midway_on_the_only_path() {
     for scope in [Scope::Later, Scope::All] {
@@ -258,7 +258,7 @@ fn options_that_vanish_midway_on_the_only_path() {
     }
 }
 
-/// A download through a box that takes options from `since` on, in these directions.
+/// Starts a download through a box that applies `edit`.
 fn hidden(size: u64, edit: OptionEdit) -> Transfer {
     let exchange = Exchange::new(100, size);
     let chain = Chain::new().and(edit);
@@ -268,8 +268,7 @@ fn hidden(size: u64, edit: OptionEdit) -> Transfer {
     transfer
 }
 
-/// Acknowledgements come for ever, and none says that the data arrived: RFC 5482 section 3.1 bounds
-/// how long that may go on.
+/// Acknowledgements keep coming, but no DATA_ACK. RFC 5482 section 3.1 bounds how long that may go on.
 #[test]
 fn a_path_that_hides_data_acks_is_given_up() {
     let edit = strip(Scope::Later).only(Direction::Outbound);
@@ -279,7 +278,7 @@ fn a_path_that_hides_data_acks_is_given_up() {
     assert_eq!(reason, Some(CloseReason::TimedOut), "{transfer:?}");
 }
 
-/// Nor does one live for ever that waits for window which only a DATA_ACK could open.
+/// The wait for a window that only a DATA_ACK could open is bounded, too.
 #[test]
 fn a_path_that_hides_the_window_is_given_up() {
     let mut transfer = hidden(30_000_000, strip(Scope::Later).since(START + secs(100)));
@@ -288,7 +287,7 @@ fn a_path_that_hides_the_window_is_given_up() {
     transfer
         .world
         .with_node(client, |host: &mut Host, now| host.pause(now, 0, true));
-    // A reader that waits is no reason to give up.
+    // A reader that pauses is no reason to give up.
     transfer.world.advance(secs(100) - ms(300));
     assert_eq!(closed(&transfer, server), None);
     transfer.world.advance(secs(60));
@@ -296,7 +295,7 @@ fn a_path_that_hides_the_window_is_given_up() {
     assert_eq!(reason, Some(CloseReason::TimedOut), "{transfer:?}");
 }
 
-/// Leads one mapping astray: the receiver takes its bytes for old ones, so that its subflow
+/// A box that changes one mapping. The receiver takes the bytes for old ones, so that its subflow
 /// acknowledges them and the connection never gets them.
 #[derive(Debug, Default)]
 struct Astray {
@@ -305,9 +304,9 @@ struct Astray {
 }
 
 impl Astray {
-    /// The mapping, counted from the first, that is led astray.
+    /// The number of the changed mapping, from the first.
     const VICTIM: usize = 20;
-    /// How far back it is led: to bytes that the receiver has already.
+    /// The number of bytes by which the mapping moves back, to bytes that the receiver has already.
     const BACK: u32 = 20_000;
 }
 
@@ -346,7 +345,7 @@ impl Middlebox for Astray {
     }
 }
 
-/// RFC 8684 section 3.3.6.
+/// RFC 8684 section 3.3.6: data is kept until DATA_ACK covers it.
 // Conforms: 8684-3.3.6-2
 #[test]
 fn bytes_acknowledged_by_a_subflow_only_are_sent_again() {
@@ -394,7 +393,7 @@ fn a_nat_that_forgets_midway() {
     }
 }
 
-/// A box drawn at random, and whether MPTCP options get through it as they are.
+/// Returns a random box, and whether MPTCP options pass it unchanged.
 fn draw(rng: &mut Rng, path: usize) -> (Chain, bool) {
     let mut whole = true;
     let mut chain = Chain::new();
@@ -413,7 +412,7 @@ fn draw(rng: &mut Rng, path: usize) -> (Chain, bool) {
                 let scope = [Scope::Syn, Scope::Later, Scope::All][rng.below(3) as usize];
                 let edit = [Edit::Remove, Edit::Blank, Edit::Zero][rng.below(3) as usize];
                 let strip = OptionEdit::new(Target::MPTCP, scope, edit).only(direction);
-                // Where options vanish midway, the other path has to do it.
+                // If options vanish midway, the other path has to carry the transfer.
                 let midway = path > 0 && rng.chance(0.5);
                 let since = Duration::from_millis(rng.below(600));
                 chain.and(if midway {
@@ -428,7 +427,7 @@ fn draw(rng: &mut Rng, path: usize) -> (Chain, bool) {
     (chain, whole)
 }
 
-/// `SEEDS` sets how many draws are tried, and `SEED` tries one again.
+/// Tests random boxes. `SEEDS` sets their number, and `SEED` repeats one.
 #[test]
 fn boxes_drawn_at_random() {
     let number = |name| std::env::var(name).ok().map(|n| n.parse().unwrap());
@@ -463,7 +462,7 @@ fn boxes_drawn_at_random() {
             [CloseReason::Finished; 2],
             "{context}: {outcome:?}"
         );
-        // A SYN that was lost is repeated on the other path.
+        // A lost SYN is repeated on the other path.
         let opens_whole = first_whole && (second_whole || (loss == 0.0 && corrupt == 0.0));
         assert!(outcome.mptcp || !opens_whole, "{context}: {outcome:?}");
     }

@@ -10,7 +10,8 @@ use braid_sim::{MiddleboxNode, Transfer};
 
 use crate::support::{at, closed, deep, ms, secs};
 
-/// A transfer over paths of 10 Mbit/s, each through what `chain` makes for it, that is in full swing.
+/// Starts a transfer over paths of 10 Mbit/s, each through a chain that `chain` makes, and lets it reach
+/// full rate.
 fn start(paths: usize, way: Direction, size: u64, chain: impl Fn(usize) -> Chain) -> Transfer {
     let links = vec![deep(10, 15, 0.0); paths];
     let config = TransferConfig::new(&links, size, way);
@@ -20,7 +21,7 @@ fn start(paths: usize, way: Direction, size: u64, chain: impl Fn(usize) -> Chain
     transfer
 }
 
-/// What a path carries from now on.
+/// Sets the MTU of a path from now on.
 fn set_mtu(transfer: &mut Transfer, path: usize, mtu: Option<usize>) {
     let node = transfer.boxes[path];
     transfer
@@ -30,7 +31,7 @@ fn set_mtu(transfer: &mut Transfer, path: usize, mtu: Option<usize>) {
         });
 }
 
-/// Bytes that arrive in each of `n` spans of time.
+/// Returns the bytes that arrive in each of `n` spans of time.
 fn arrivals(transfer: &mut Transfer, way: Direction, n: usize, span: Duration) -> Vec<u64> {
     let end = transfer.receiver(way);
     let mut last = at(transfer, end).received;
@@ -54,7 +55,7 @@ fn silent(_: usize) -> Chain {
     Chain::new().and(Narrow::new())
 }
 
-/// Behind address translation, as every path of a box is.
+/// Makes a path with address translation, as every path of a box has it, and ICMP reports.
 fn reporting(path: usize) -> Chain {
     Chain::new()
         .and(Nat::new(NatConfig::new(external_addr(path))))
@@ -63,7 +64,7 @@ fn reporting(path: usize) -> Chain {
 
 const WAYS: [Direction; 2] = [Direction::Up, Direction::Down];
 
-/// RFC 1191: the report that comes through address translation is understood, and costs next to nothing.
+/// RFC 1191: a report through address translation is understood, and the change costs next to nothing.
 #[test]
 fn a_report_shrinks_packets_at_once() {
     for way in WAYS {
@@ -79,7 +80,7 @@ fn a_report_shrinks_packets_at_once() {
     }
 }
 
-/// RFC 8899 section 4.3: a black hole is found by what is lost again and again.
+/// RFC 8899 section 4.3: repeated losses of large packets reveal a black hole.
 #[test]
 fn a_black_hole_is_found_without_reports() {
     for way in WAYS {
@@ -95,7 +96,7 @@ fn a_black_hole_is_found_without_reports() {
     }
 }
 
-/// The path that has not changed goes on as if nothing were, and the other one is back soon.
+/// The unchanged path goes on undisturbed, and the other one is back soon.
 #[test]
 fn the_other_path_carries_on() {
     for way in WAYS {

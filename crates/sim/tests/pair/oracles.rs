@@ -1,4 +1,4 @@
-//! The oracles have nothing to say of a sound engine, whatever the links do; and they are heard.
+//! The oracles report nothing about a sound engine, whatever the links do; and reports reach the world.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ use braid_wire::Rng;
 
 use crate::support::Exchange;
 
-/// A link with some of all that can go wrong.
+/// Returns a link with a random choice of faults.
 fn link(rng: &mut Rng) -> Settings {
     let some = |rng: &mut Rng, most: f64| match rng.below(3) {
         0 => most * (rng.below(1000) as f64) / 1000.0,
@@ -35,7 +35,7 @@ fn link(rng: &mut Rng) -> Settings {
     }
 }
 
-/// Dark for a while, and back again.
+/// Returns the schedule of an outage.
 fn outage(rng: &mut Rng, settings: &Settings) -> Schedule {
     let from = Duration::from_millis(rng.below(3000));
     let dark = Settings {
@@ -54,7 +54,7 @@ fn outage(rng: &mut Rng, settings: &Settings) -> Schedule {
     ])
 }
 
-/// Returns whether both ends closed in order, with all that was to arrive.
+/// Returns whether both ends closed in order, with all bytes arrived.
 fn run(seed: u64) -> bool {
     let mut rng = Rng::for_component(seed, u64::MAX);
     let paths: Vec<_> = (0..1 + rng.below(3))
@@ -92,7 +92,7 @@ fn run(seed: u64) -> bool {
             transfer.world.schedule(down, schedule);
         }
     }
-    // Long enough for every engine to give up by itself.
+    // Every engine gives up by itself within this time.
     let (client, server) = (transfer.client, transfer.server);
     let ended = transfer.world.run(Duration::from_secs(400), |w| {
         let client = w.host(client);
@@ -100,7 +100,7 @@ fn run(seed: u64) -> bool {
         served && !client.finished().is_empty()
     });
     assert!(ended, "seed {seed}: {transfer:?}");
-    // Whatever lingers goes.
+    // Connections that linger end within this time.
     transfer.world.run(Duration::from_secs(20), |_| false);
     for end in [client, server] {
         let stack = transfer.world.host(end).stack();
@@ -120,12 +120,12 @@ fn run(seed: u64) -> bool {
 #[test]
 fn faults_of_links_violate_nothing() {
     let in_order = (0..300).filter(|seed| run(*seed)).count();
-    // A handshake may be given up, and the last acknowledgement be lost for longer than the other
-    // end waits to repeat it.
+    // A handshake may be given up, and the last acknowledgement be lost for longer than the other end
+    // waits to repeat it.
     assert!(in_order >= 290, "{in_order} of 300 end in order");
 }
 
-/// A node with an oracle that has seen something.
+/// A node whose oracle reports violations.
 #[derive(Debug)]
 struct Tattler;
 

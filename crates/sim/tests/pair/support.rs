@@ -1,4 +1,4 @@
-//! Links and transfers as the tests want them.
+//! Links and transfers for the tests.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 use braid_sim::{LinkId, NodeId, Packet, Tap, Transfer};
 use braid_wire::Instant;
 
-/// A link with a queue of 50 packets.
+/// Returns a link with a queue of 50 packets.
 pub fn link(mbit: u64, delay_ms: u64, loss: f64) -> Settings {
     Settings {
         rate: Rate::bits_per_second(mbit * 1_000_000),
@@ -21,12 +21,12 @@ pub fn link(mbit: u64, delay_ms: u64, loss: f64) -> Settings {
     }
 }
 
-/// Such a link both ways.
+/// Returns a path with links of 50 packets in both directions.
 pub fn path(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
     PathSettings::both(link(mbit, delay_ms, loss))
 }
 
-/// A path whose queues hold what is in flight in a round trip.
+/// Returns a path whose queues hold the packets in flight of a round trip.
 pub fn deep(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
     PathSettings::both(Settings {
         queue: QueueLimit::Bytes((mbit * 125 * 2 * delay_ms).max(30_000)),
@@ -34,7 +34,7 @@ pub fn deep(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
     })
 }
 
-/// Two such paths, of 20 and 10 Mbit/s.
+/// Returns two paths with deep queues, of 20 and 10 Mbit/s.
 pub fn two_deep(loss: f64) -> [PathSettings; 2] {
     [deep(20, 15, loss), deep(10, 35, loss)]
 }
@@ -44,7 +44,7 @@ pub struct Exchange {
     pub up: u64,
     pub down: u64,
     pub protocol: Protocol,
-    /// Of the first subflow.
+    /// The path of the first subflow.
     pub path: Option<PathId>,
     pub engine: Config,
 }
@@ -56,7 +56,7 @@ impl Exchange {
             down,
             protocol: Protocol::Mptcp,
             path: None,
-            // So that it shows soon whether a connection is given up.
+            // With a short timeout it shows soon whether a connection is given up.
             engine: Config {
                 user_timeout: secs(30),
                 ..Config::default()
@@ -64,7 +64,7 @@ impl Exchange {
         }
     }
 
-    /// The two hosts of it.
+    /// Builds the two hosts of the exchange.
     pub fn build(&self, seed: u64, paths: &[PathSettings]) -> Transfer {
         let mut transfer = Transfer::build(seed, &self.config(paths));
         for link in transfer.world.links() {
@@ -95,7 +95,7 @@ impl Exchange {
         }
     }
 
-    /// Runs to the end; everything arrives and both ends close in order.
+    /// Runs to the end; asserts that everything arrives and both ends close in order.
     pub fn finish(&self, transfer: &mut Transfer, limit: Duration) {
         let seed = transfer.world.seed();
         assert!(transfer.run(limit), "seed {seed}: {transfer:?}");
@@ -117,7 +117,7 @@ impl Exchange {
     }
 }
 
-/// No packet is larger than its path carries.
+/// Asserts that no packet exceeds its path's MTU.
 #[derive(Debug)]
 struct WithinMtu;
 
@@ -127,18 +127,18 @@ impl Tap for WithinMtu {
     }
 }
 
-/// One end of the connection, open or over.
+/// Returns one end of the connection, open or over.
 pub fn at(transfer: &Transfer, end: NodeId) -> &Stream {
     let stream = transfer.world.host(end).labelled(0);
     stream.expect("a connection")
 }
 
-/// How the connection ended there, if it did.
+/// Returns the reason of the connection's end there, if it has ended.
 pub fn closed(transfer: &Transfer, end: NodeId) -> Option<CloseReason> {
     at(transfer, end).closed.map(|(_, reason)| reason)
 }
 
-/// Switches a path's link on or off, without anybody being told.
+/// Switches a path's link on or off, without informing the hosts.
 pub fn set_up(transfer: &mut Transfer, path: usize, up: bool) {
     let (there, back) = transfer.links[path];
     for link in [there, back] {
@@ -147,7 +147,7 @@ pub fn set_up(transfer: &mut Transfer, path: usize, up: bool) {
     }
 }
 
-/// Payload and headers that came out of a path's link: up, down.
+/// Returns the bytes of payload and headers that a path's link delivered: up, down.
 pub fn delivered(transfer: &mut Transfer, path: usize) -> [u64; 2] {
     let (up, down) = transfer.links[path];
     transfer.world.refresh();

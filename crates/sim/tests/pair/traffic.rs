@@ -1,4 +1,4 @@
-//! Traffic models over the engine: what arrives is what was sent, when it should be.
+//! Traffic models over the engine: all sent data arrives, at the right time.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Bed {
         ))
     }
 
-    /// Lets one end do this and the other that.
+    /// Opens a connection whose ends have these roles.
     fn carry(&mut self, asks: Role, answers: Role) {
         let (asks, answers) = (Stream::new(asks), Stream::new(answers));
         self.0.carry(options(REMOTE), asks, answers).unwrap();
@@ -52,7 +52,7 @@ impl Bed {
         }
     }
 
-    /// The first stream that ended at the client.
+    /// Returns the first stream that ended at the client.
     fn at_client(&self) -> &Stream {
         at(&self.0, self.0.client)
     }
@@ -82,7 +82,7 @@ fn requests_follow_answers() {
     for (exchange, answer) in exchanges.iter().zip(answers) {
         assert_eq!(answer.message.kind, Kind::Answer);
         assert_eq!(answer.message.len, exchange.answer);
-        // An answer bears the time of its request: the delay is that of the exchange.
+        // An answer has the time of its request, so its delay covers the exchange.
         assert_eq!(answer.message.made_at, free_at + exchange.think);
         assert!(answer.delay() >= ms(40), "{answer:?}");
         free_at = answer.complete_at;
@@ -102,7 +102,7 @@ fn a_greedy_sender_fills_its_span() {
     let received: u64 = server.open_streams().map(|(_, s)| s.received).sum();
     let rate = received as f64 * 8.0 / 20.0;
     assert!(rate > 0.95 * 10e6 * 1428.0 / 1500.0, "{rate}");
-    // What it has written by then still arrives.
+    // Data written by then still arrives.
     bed.finish(1, Duration::from_secs(30));
     assert_eq!(bed.at_server().received, bed.at_client().sent);
 }
@@ -121,7 +121,7 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
         "{received} of {expected}"
     );
 
-    // Over a link of half the rate it gets half, and little waits.
+    // Over a link of half the rate the sender gets half, and little waits.
     let engine = Config {
         send_buffer: 32 << 10,
         ..Config::default()
@@ -139,7 +139,7 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
     assert!(received > expected * 2 / 5, "{received} of {expected}");
 }
 
-/// Bytes of the headers of all parts.
+/// Returns the bytes of the headers of all parts.
 fn headers(messages: &[Received]) -> u64 {
     messages.iter().map(|m| HEADER * u64::from(m.parts)).sum()
 }
@@ -189,7 +189,7 @@ fn a_video_arrives_frame_by_frame() {
     assert!(jitter(messages).max().unwrap() > ms(10));
 }
 
-/// With less rate than the video has, each frame waits longer than the one before.
+/// The link has less rate than the video, so each frame waits longer than the one before.
 #[test]
 fn a_video_over_too_slow_a_link_is_late() {
     let session = Session {
@@ -254,7 +254,7 @@ fn streams_of_one_session_are_told_apart() {
     assert_eq!(bed.at_server().messages_dropped(), 0);
 }
 
-/// Sizes and times of the flows of one run.
+/// Returns sizes and times of the flows of one run.
 fn arrivals(seed: u64) -> Vec<(u64, Instant, Duration)> {
     let sizes: Sizes = "1000, 0\n20000, 0.9\n200000, 1".parse().unwrap();
     let per_second = Arrivals::per_second(2e6, &sizes);
@@ -302,7 +302,7 @@ fn flows_arrive_by_chance() {
     let flows = arrivals(7);
     assert_eq!(flows, arrivals(7));
     assert_ne!(flows, arrivals(8));
-    // 2 Mbit/s of a mean of 20.45 kB are 12.2 flows a second, 489 in 40 s, +- 22.
+    // 2 Mbit/s with a mean of 20.45 kB are 12.2 flows a second, 489 in 40 s, +- 22.
     assert!((420..560).contains(&flows.len()), "{}", flows.len());
     let bits = 8.0 * flows.iter().map(|f| f.0 as f64).sum::<f64>() / 40.0;
     assert!((1.6e6..2.4e6).contains(&bits), "{bits}");
@@ -318,7 +318,8 @@ fn flows_arrive_by_chance() {
     assert!((long - 0.368).abs() < 0.07, "{long}");
 }
 
-/// Mean delay of frames beside a greedy bulk transfer of priority `bulk`, and bytes of bulk.
+/// Returns the mean delay of frames of `priority` beside a greedy bulk transfer of priority `bulk`, and
+/// the bytes of bulk.
 fn beside_bulk(priority: u8, bulk: u8) -> (Duration, u64) {
     let span = Duration::from_secs(20);
     let frame = |n: u32| Frame {
@@ -356,8 +357,8 @@ fn beside_bulk(priority: u8, bulk: u8) -> (Duration, u64) {
     (delays / 76, bulk.iter().map(|m| m.message.len).sum())
 }
 
-/// What is urgent waits for what is on its way and not for what is only written, and costs the bulk
-/// beside it no rate.
+/// Urgent data waits for data in flight and not for data only written, and costs the bulk beside it no
+/// rate.
 #[test]
 fn an_urgent_stream_overtakes_bulk() {
     let (waiting, all) = beside_bulk(3, 3);

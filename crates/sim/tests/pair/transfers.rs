@@ -1,4 +1,4 @@
-//! Transfers in the world: done, the same every time, at the rate the links allow.
+//! Transfers in the world: complete, the same in every run, at the rate that the links allow.
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
@@ -55,8 +55,7 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn another_link_does_not_disturb_the_first() {
-    // The second path is down from the start: whatever it would have drawn, the first sees the
-    // same losses.
+    // The second path is down from the start. Its settings do not change the losses of the first.
     let first = path(5, 20, 0.02);
     let mut dead = path(5, 50, 0.5);
     dead.up.up = false;
@@ -77,7 +76,7 @@ fn corrupted_packets_are_found_by_their_checksum() {
     let corrupted = transfer.world.counters(transfer.links[0].1).corrupted;
     let stats = transfer.world.host(transfer.client).stack().stats();
     assert!(stats.bad_checksum > 10, "{stats:?}");
-    // A bit of the IP header is found before.
+    // A flipped bit of the IP header is found before the TCP checksum is checked.
     assert!(stats.bad_checksum + stats.malformed <= corrupted.packets);
     assert!(stats.bad_checksum + stats.malformed + 3 >= corrupted.packets);
 }
@@ -106,7 +105,7 @@ fn a_schedule_changes_a_link_at_its_times() {
     assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
-/// Remembers what it was told, without the bytes.
+/// The calls of a tap, without the bytes.
 #[derive(Debug, Default, PartialEq)]
 struct Seen(Vec<(Instant, LinkId, What, usize)>);
 
@@ -159,8 +158,8 @@ fn taps_see_what_the_counters_count() {
 }
 
 /// Hundreds of packets are lost at once, out of a long queue, and the round trip is short again
-/// afterwards. The estimate of it is not, while what was lost is repeated: the pace of that must not
-/// follow a tiny window over a long round trip (15 s more), but find its way up.
+/// afterwards. Its estimate stays long while the lost packets are repeated. The pace of repetition must
+/// not follow a tiny window over a long round trip (15 s more), but recover.
 #[test]
 fn heavy_losses_are_made_good() {
     let settings = Settings {
@@ -188,7 +187,7 @@ fn heavy_losses_are_made_good() {
     assert!(extra < Duration::from_secs(5), "{extra:?} more");
 }
 
-/// Mbit/s of `bytes` in the time until now.
+/// Returns the rate of `bytes` in the time until now, Mbit/s.
 fn rate(transfer: &Transfer, bytes: u64) -> f64 {
     let elapsed = transfer.world.now().saturating_since(START);
     bytes as f64 * 8e-6 / elapsed.as_secs_f64()
@@ -232,7 +231,7 @@ fn both_directions_at_once_and_all_sizes() {
     }
 }
 
-/// Handshake, and then all of an initial window at once: 14 kB are there after one round trip and a
+/// The handshake, and then all of an initial window at once: 14 kB arrive after one round trip and a
 /// half.
 #[test]
 fn an_upload_of_an_initial_window_takes_one_flight() {
@@ -251,8 +250,8 @@ fn an_upload_of_an_initial_window_takes_one_flight() {
     }
 }
 
-/// Whatever of the third ACK and the first flight is lost or overtaken, MPTCP stays: each packet of
-/// it has the keys. Only what a loss costs is to be waited for, not the peer's second SYN/ACK.
+/// MPTCP survives any loss or reordering of the third ACK and the first flight, because each packet of it
+/// has the keys. The transfer waits only for lost data, not for the peer's second SYN/ACK.
 #[test]
 fn a_first_flight_that_is_lost_in_part() {
     let detour = Reorder {

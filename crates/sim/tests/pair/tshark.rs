@@ -1,5 +1,5 @@
-//! Captures as Wireshark reads them. The tests need the command `tshark` and are therefore ignored
-//! by default; `make test` runs them where it is installed.
+//! Captures as Wireshark reads them. The tests need the command `tshark` and are ignored by default;
+//! `make test` runs them if it is installed.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -14,14 +14,14 @@ use crate::support::path;
 
 const SIZE: u64 = 400_000;
 
-/// Severity of expert information that is an error.
+/// The severity of an error in expert information.
 const ERROR: u32 = 0x0080_0000;
 /// Values of the field `subtype` (RFC 8684 section 8.2).
 const MP_CAPABLE: &str = "0";
 const MP_JOIN: &str = "1";
 const DSS: &str = "2";
 
-/// What `tshark` shows of the packets of `file`: a row for each, a column for each of `fields`.
+/// Returns `tshark`'s view of the packets of `file`: a row for each, a column for each of `fields`.
 fn tshark<const N: usize>(file: &Path, fields: [&str; N]) -> Vec<[String; N]> {
     let mut command = Command::new("tshark");
     command.arg("-n").arg("-r").arg(file).args(["-T", "fields"]);
@@ -49,7 +49,7 @@ fn captured(name: &str, direction: Direction) -> PathBuf {
     captured_and_logged(name, direction).0
 }
 
-/// The same, with its log.
+/// Runs and captures the transfer, and logs it.
 fn captured_and_logged(name: &str, direction: Direction) -> (PathBuf, PathBuf) {
     let paths = [path(5, 20, 0.01), path(5, 50, 0.01)];
     let config = TransferConfig::new(&paths, SIZE, direction);
@@ -84,7 +84,7 @@ fn tshark_finds_nothing_wrong() {
                 "mptcp.dss.infinite_mapping",
             ],
         );
-        // What carries the data at least, the segments being 1,460 bytes or shorter.
+        // The capture has at least the data packets, with segments of 1,460 bytes or less.
         let segments = SIZE.div_ceil(1_460);
         assert!(rows.len() as u64 > segments, "{} packets", rows.len());
         for [
@@ -134,7 +134,7 @@ fn tshark_joins_the_subflows() {
             ("1", "1", _) => assert_eq!(subtype, MP_JOIN, "packet {n}: {row:?}"),
             _ => {}
         }
-        // Nothing can be said of the first SYN before it is answered.
+        // The connection of the first SYN is unknown before it is answered.
         if (syn, ack) != ("1", "0") {
             assert_eq!(connection, "0", "packet {n}: {row:?}");
             assert_eq!(master == "1", stream == "0", "packet {n}: {row:?}");
@@ -163,7 +163,7 @@ fn tshark_finds_the_token_of_a_join() {
         assert_eq!(values.len(), 1, "{values:?}");
         values.into_iter().next().unwrap()
     };
-    // Wireshark derives it from the key in the server's SYN/ACK (RFC 8684 section 3.2).
+    // Wireshark derives the token from the key in the server's SYN/ACK (RFC 8684 section 3.2).
     let token = of(MP_CAPABLE, "1", 3);
     assert_ne!(token, "");
     assert_eq!(of(MP_JOIN, "0", 4), token);
@@ -197,7 +197,7 @@ fn tshark_follows_the_data_sequence() {
             let (len, seq) = (number(1).unwrap(), number(3).unwrap());
             let dsn = match row[2].as_str() {
                 _ if len == 0 => continue,
-                // The first data, sent with the keys, begin both sequences (RFC 8684 section 3.1).
+                // The first data, sent with the keys, begins both sequences (RFC 8684 section 3.1).
                 MP_CAPABLE => seq,
                 DSS => number(5).unwrap() + seq - number(4).unwrap(),
                 _ => panic!("no mapping: {row:?}"),
@@ -210,14 +210,14 @@ fn tshark_follows_the_data_sequence() {
                 next.max(*to)
             });
             assert_eq!(next, sizes[end] + 1);
-            // The peer acknowledges all of it and DATA_FIN, which takes a number.
+            // The peer acknowledges all data and DATA_FIN, which takes a number.
             assert_eq!(acked[1 - end], next + 1);
         }
     }
 }
 
-/// A segment: subflow, nanoseconds at which the client sent or received it, place in the stream and
-/// in the subflow, length.
+/// A segment: subflow, nanoseconds at which the client sent or received it, offsets in the stream and in
+/// the subflow, length.
 type Seen = (u64, u64, u64, u64, u64);
 
 #[test]
@@ -261,7 +261,7 @@ fn tshark_sees_what_the_engine_logged() {
             }
             let server = line["host"] == "server";
             let when = if server { "arrived_ns" } else { "sent_ns" };
-            // What was lost on the way to the client is not in its capture.
+            // Segments lost on the way to the client are not in its capture.
             let Some(at) = line[when].as_u64() else {
                 continue;
             };

@@ -1,7 +1,7 @@
-//! Every strategy and every congestion control over twelve standard scenarios, beside what is written
-//! down in `strategies.txt` and `congestion.txt`: whatever changes there is a difference to look at.
+//! Every strategy and every congestion control over twelve standard scenarios, compared with
+//! `strategies.txt` and `congestion.txt`. Any change shows as a difference.
 //!
-//! `BRAID_SNAPSHOTS=1 cargo test --workspace --test scenarios` writes both anew.
+//! `BRAID_SNAPSHOTS=1 cargo test --workspace --test scenarios` writes both files anew.
 
 mod worlds;
 
@@ -19,17 +19,17 @@ use worlds::{Download, Scenario, measured, pair, scenarios};
 
 /// Bytes of the flow whose completion is timed.
 const FLOW: u64 = 1 << 20;
-/// It is given up after so long.
+/// The time after which the flow is given up.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Of a greedy download, kbit/s.
+/// Returns the goodput of a greedy download, kbit/s.
 fn goodput(scenario: &Scenario, strategy: &str, engine: &Config) -> u64 {
     let mut greedy = scenario.start(strategy, engine, 1 << 40);
     greedy.world.advance(scenario.span);
     greedy.received() * 8 / scenario.span.as_millis() as u64
 }
 
-/// Goodput, and completion time of a flow, ms.
+/// Returns goodput, and completion time of a flow, ms.
 fn cell(scenario: &Scenario, strategy: &str, engine: &Config) -> String {
     let kbit = goodput(scenario, strategy, engine);
     let mut flow = scenario.start(strategy, engine, FLOW);
@@ -41,7 +41,7 @@ fn cell(scenario: &Scenario, strategy: &str, engine: &Config) -> String {
     format!("{kbit:>7} {:>6}", took(&flow).as_millis())
 }
 
-/// A row for each scenario, a column for each of `names`.
+/// Returns a table with a row for each scenario and a column for each of `names`.
 fn table(names: &[&str], cell: impl Fn(&Scenario, &str) -> String) -> String {
     let mut text = format!("{:<18}", "kbit/s, ms");
     for name in names {
@@ -103,12 +103,12 @@ fn congestion_controls_do_as_is_written_down() {
     assert_snapshot("congestion.txt", &text);
 }
 
-/// How many pairs of paths there are, and which of them are compared each time.
+/// The number of pairs of paths; a normal run compares one in `SELDOM`.
 const PAIRS: u64 = 100;
 const SELDOM: usize = 20;
 
-/// What two paths bring together in a minute, and each of them alone, kbit/s, by the strategy and the
-/// congestion control that box and server have where nothing is said.
+/// Returns the goodput of two paths together in a minute, and of each alone, kbit/s, by the default
+/// strategy and congestion control of box and server.
 fn pair_row(number: u64) -> String {
     let usual = Config {
         congestion: DEFAULT_CONGESTION,
@@ -134,8 +134,8 @@ fn pair_row(number: u64) -> String {
     row
 }
 
-/// Two paths bring at least 95 % of what they bring alone, and never less than the better one. Of the
-/// pairs that are compared each time this takes every second one, the first or the second of them on.
+/// Asserts that two paths together reach at least 95 % of their sum, and never less than the better one.
+/// From the pairs of a normal run this takes every second one, beginning with number `first`.
 #[track_caller]
 fn assert_some_pairs_add_up(first: usize) {
     let (_, known) = known("pairs.txt");

@@ -9,40 +9,40 @@ use braid_sim::transfer::{Direction, PathSettings, REMOTE, SERVER, TransferConfi
 use braid_sim::{Host, HostConfig, NodeId, Transfer, World};
 use braid_wire::Rng;
 
-/// A world in which something is downloaded.
+/// The scenario of a download.
 pub struct Scenario {
     pub name: &'static str,
-    /// For how long greedy downloads last.
+    /// The length of greedy downloads.
     pub span: Duration,
     paths: Vec<PathSettings>,
-    /// When the first path goes down, comes back, and so on.
+    /// The times at which the first path goes down, comes back, and so on.
     switches: Vec<Duration>,
-    /// Most that is buffered for the reader, bytes, where it is little.
+    /// The receive buffer, bytes, if it is small.
     recv_buffer: Option<usize>,
-    /// Both subflows pass the first path, beside a TCP connection.
+    /// Both subflows share the first path with a TCP connection.
     shared: bool,
 }
 
-/// A download under way.
+/// A download in progress.
 pub struct Download {
     pub world: World,
     client: NodeId,
 }
 
 impl Download {
-    /// Bytes that reached the reader.
+    /// Returns the bytes that reached the reader.
     pub fn received(&self) -> u64 {
         let stream = self.world.host(self.client).labelled(0);
         stream.map_or(0, |stream| stream.received)
     }
 }
 
-/// Packets that a path holds.
+/// Returns the packets that a path holds.
 fn pipe(mbit: u64, rtt_ms: u64) -> u64 {
     mbit * rtt_ms * 1000 / 8 / 1500
 }
 
-/// Rate and round trip; the queue holds as much as the path, but 20 packets at least.
+/// Returns a path by rate and round trip. The queue holds as much as the path, but 20 packets at least.
 fn path(mbit: u64, rtt_ms: u64) -> Settings {
     Settings {
         rate: Rate::bits_per_second(mbit * 1_000_000),
@@ -71,7 +71,7 @@ impl Scenario {
         }
     }
 
-    /// Begins a download of `size` bytes.
+    /// Starts a download of `size` bytes.
     pub fn start(&self, strategy: &str, engine: &Config, size: u64) -> Download {
         let mut engine = engine.clone();
         engine.recv_buffer = self.recv_buffer.unwrap_or(engine.recv_buffer);
@@ -108,7 +108,7 @@ impl Scenario {
     }
 }
 
-/// Two subflows over the first path, which a greedy TCP connection shares.
+/// Starts a download with two subflows over the first path, which a greedy TCP connection shares.
 fn beside_tcp(config: &TransferConfig<'_>) -> Download {
     let mut world = World::new(1);
     let mut host = |addrs: &mut dyn Iterator<Item = _>| {
@@ -143,7 +143,7 @@ fn beside_tcp(config: &TransferConfig<'_>) -> Download {
     Download { world, client }
 }
 
-/// Rates from 1 to 100 Mbit/s and round trips from 10 to 300 ms of two paths, small ones more often.
+/// Returns two paths of 1 to 100 Mbit/s and 10 to 300 ms, small values more often.
 pub fn pair(number: u64) -> [(u64, u64); 2] {
     let mut rng = Rng::for_component(1, number);
     [(); 2].map(|()| {
@@ -154,7 +154,7 @@ pub fn pair(number: u64) -> [(u64, u64); 2] {
     })
 }
 
-/// With a queue that holds as much as the path.
+/// Returns a path with a queue that holds as much as the path, but 4 packets at least.
 pub fn measured((mbit, rtt_ms): (u64, u64)) -> Settings {
     Settings {
         queue: QueueLimit::Packets(pipe(mbit, rtt_ms).max(4) as u32),
@@ -162,7 +162,7 @@ pub fn measured((mbit, rtt_ms): (u64, u64)) -> Settings {
     }
 }
 
-/// All of them.
+/// Returns all scenarios.
 pub fn scenarios() -> Vec<Scenario> {
     let secs = Duration::from_secs;
     let bloated = Settings {

@@ -1,4 +1,4 @@
-//! What strategies make of links that change.
+//! Strategies on links that change, and beside other traffic.
 
 mod maps;
 mod priorities;

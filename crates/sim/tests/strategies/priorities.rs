@@ -1,4 +1,4 @@
-//! Important data beside data that takes all there is.
+//! Important data beside greedy data.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,7 +14,7 @@ use braid_sim::transfer::{Direction, PathSettings, REMOTE, TransferConfig};
 /// Length of a run.
 const SPAN: Duration = Duration::from_secs(60);
 
-/// 2 paths of 5 Mb/s, 40 and 100 ms, 1 % loss.
+/// Returns 2 paths of 5 Mbit/s, 40 and 100 ms, 1 % loss.
 fn paths() -> [PathSettings; 2] {
     [40, 100].map(|rtt| {
         PathSettings::both(Settings {
@@ -27,7 +27,7 @@ fn paths() -> [PathSettings; 2] {
     })
 }
 
-/// 2 Mb/s in messages of 1,200 bytes.
+/// Returns important data: 2 Mbit/s in messages of 1,200 bytes.
 fn important(priority: u8) -> Bulk {
     Bulk {
         stream: 0,
@@ -48,12 +48,12 @@ fn greedy(priority: u8) -> Bulk {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Delays of the important messages, in order of length.
+    /// Delays of the important messages, shortest first.
     delays: Vec<Duration>,
-    /// Bytes of all streams that were there in time.
+    /// Bytes of all streams that arrived within the run.
     bytes: u64,
 }
 
@@ -69,7 +69,7 @@ impl Outcome {
     }
 }
 
-/// Each of `sessions` over a connection of its own, all between the same two hosts.
+/// Runs each of `sessions` over a connection of its own, all between the same two hosts.
 fn run(seed: u64, strategy: &str, sessions: &[&[Bulk]]) -> Outcome {
     let paths = paths();
     let config = TransferConfig {
@@ -117,9 +117,9 @@ fn runs(strategy: &str, sessions: &[&[Bulk]]) -> Outcome {
     all
 }
 
-/// Far less delay than with standard MPTCP, which walks its subflows in turn and knows no
-/// priorities, and a fifth less than with the lowest round-trip time first and the same queue jump;
-/// and next to no rate lost.
+/// Important data has far less delay than with standard MPTCP, which walks its subflows in turn and knows
+/// no priorities. It has a fifth less than with the lowest round-trip time first and the same precedence
+/// in the queue. Next to no rate is lost.
 #[test]
 fn important_data_is_early_and_the_rest_loses_next_to_nothing() {
     let alike = runs("roundrobin", &[&[important(3), greedy(3)]]);
@@ -136,7 +136,7 @@ fn so_is_important_data_on_a_connection_of_its_own() {
     compare("two connections", (0.5, 0.97), [&alike, &jump, &ours]);
 }
 
-/// Delays against those of `alike`, at most `share` of them, and of `jump`; rates against `jump`, at
+/// Compares delays with `alike`, at most `share` of them, and with `jump`; and rates with `jump`, at
 /// least `kept` of them.
 fn compare(what: &str, (share, kept): (f64, f64), outcomes: [&Outcome; 3]) {
     let figures = outcomes.map(|o| (o.p95() * 1e3, o.bytes as f64 / 1e3));
@@ -147,7 +147,7 @@ fn compare(what: &str, (share, kept): (f64, f64), outcomes: [&Outcome; 3]) {
     assert!(ours.1 >= kept * jump.1, "{what}: {figures:.1?}");
 }
 
-/// Flow completion times of downloads of 64 k, one every 2 s, in order of length; beside a greedy
+/// Returns the completion times of downloads of 64 kB, one every 2 s, shortest first; beside a greedy
 /// download of the urgency `beside`.
 fn short_flows(seed: u64, strategy: &str, beside: Option<Urgency>) -> Vec<Duration> {
     let paths = paths();
@@ -189,7 +189,7 @@ fn short_flows(seed: u64, strategy: &str, beside: Option<Urgency>) -> Vec<Durati
     times
 }
 
-/// What is in the background leaves the others as if they were alone.
+/// Background data does not slow down other flows.
 #[test]
 fn the_background_is_not_noticed() {
     let p95 = |beside| {

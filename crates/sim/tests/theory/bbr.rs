@@ -1,4 +1,4 @@
-//! What BBR is for: full links with short queues, and losses that are no congestion
+//! The aims of BBR: full links with short queues, and tolerance of losses that are no congestion
 //! (draft-ietf-ccwg-bbr-06 section 3.1).
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -12,9 +12,9 @@ use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{Direction, PathSettings, REMOTE, SERVER, TransferConfig, client_addr};
 use braid_sim::{Host, HostConfig, NodeId, Transfer, World};
 
-/// Bytes/s of payload over TCP at 10 Mbit/s.
+/// The TCP payload at 10 Mbit/s, bytes/s.
 const FULL: f64 = 10e6 / 8.0 * 1448.0 / 1500.0;
-/// Packets that 10 Mbit/s hold in 40 ms.
+/// The packets that 10 Mbit/s hold in 40 ms.
 const PIPE: u32 = 33;
 
 fn link(queue: u32, loss: f64) -> Settings {
@@ -34,8 +34,8 @@ fn back() -> Settings {
     }
 }
 
-/// The share of the link that a greedy download gets from its 10th second to its 70th, and the mean
-/// length of the queue, packets.
+/// Returns the share of the link that a greedy download gets from its 10th second to its 70th, and the
+/// mean length of the queue, packets.
 fn alone(congestion: Algorithm, seed: u64, queue: u32, loss: f64) -> (f64, f64) {
     let paths = [PathSettings {
         up: back(),
@@ -73,16 +73,16 @@ fn bbr_fills_a_link_without_filling_its_queue() {
         let (share, queued) = alone(BBR, 1, queue, 0.0);
         let what = format!("queue {queue}: {share:.4}, {queued:.1} packets");
         assert!(share >= 0.9, "{what}");
-        // Half of what is in flight, however much room there is.
+        // The queue is at most half of a pipe, however much room there is.
         assert!(queued <= 0.5 * f64::from(PIPE), "{what}");
     }
     let (_, queued) = alone(CUBIC, 1, 4 * PIPE, 0.0);
     assert!(queued >= 2.0 * f64::from(PIPE), "CUBIC: {queued:.1}");
 }
 
-/// The draft lowers its rate to what was delivered after each round trip with a loss, until the next
-/// probe two to three seconds later (section 5.5.10.3), and takes more than 2 % for its own doing: with
-/// as much it keeps two thirds of the link.
+/// After each round trip with a loss the draft lowers its rate to the delivered rate, until the next
+/// probe two to three seconds later (section 5.5.10.3). It takes more than 2 % of loss for its own doing,
+/// and keeps two thirds of the link at 2 %.
 #[test]
 fn bbr_does_not_take_random_loss_for_congestion() {
     for (loss, bbr, cubic) in [(0.005, 0.85, 0.6), (0.01, 0.8, 0.45), (0.02, 0.6, 0.3)] {
@@ -108,7 +108,7 @@ fn host(world: &mut World, addr: Ipv4Addr, congestion: Algorithm, ways: &[Ipv4Ad
     world.add(|rng| Host::new(config, rng))
 }
 
-/// Shares of two uploads, by BBR and by CUBIC, from their 10th second to their 130th.
+/// Returns the shares of two uploads, by BBR and by CUBIC, from their 10th second to their 130th.
 fn beside(queue: u32, offset: Duration) -> [f64; 2] {
     let mut world = World::new(1);
     let addrs = [0, 1].map(client_addr);

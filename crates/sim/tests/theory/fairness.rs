@@ -13,12 +13,12 @@ use braid_sim::{Host, HostConfig, NodeId, World};
 /// Two downloads between two hosts over one link of 10 Mbit/s and 40 ms.
 struct Sharing {
     seed: u64,
-    /// The second starts so much later.
+    /// The time by which the second starts later.
     offset: Duration,
     queue: u32,
     congestion: Algorithm,
-    /// Subflows of the first, all over that link; where it is one it is regular TCP, as the second
-    /// is.
+    /// The number of subflows of the first download, all over the same link; with one, it is regular TCP,
+    /// as the second is.
     subflows: usize,
 }
 
@@ -32,7 +32,7 @@ fn host(world: &mut World, engine: &Config, addrs: impl Iterator<Item = Ipv4Addr
 }
 
 impl Sharing {
-    /// Payload that each brought within 300 s.
+    /// Returns the payload that each download brought within 300 s.
     fn shares(&self) -> [f64; 2] {
         let up = Settings {
             delay: Duration::from_millis(20),
@@ -82,14 +82,15 @@ impl Sharing {
     }
 }
 
-/// Jain's index (Jain, Chiu, Hawe 1984): 1 where all shares are equal, 1/n where one has all.
+/// Returns Jain's index (Jain, Chiu, Hawe 1984): 1 if all shares are equal, 1/n if one has all.
 fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|s| s * s).sum();
     sum * sum / (shares.len() as f64 * squares)
 }
 
-/// Asserts that two NewReno flows share a link with this queue, packets, whenever the second begins.
+/// Asserts that two NewReno flows share a link with this queue, packets, whatever the start of the
+/// second.
 #[track_caller]
 fn assert_shared(queue: u32) {
     for (seed, offset_ms) in [(1, 0), (2, 137), (3, 1_000), (4, 10_000), (5, 30_123)] {
@@ -104,7 +105,7 @@ fn assert_shared(queue: u32) {
         let index = jain(&shares);
         let what = format!("queue {queue}, {offset_ms} ms: {shares:?}, {index:.4}");
         assert!(index >= 0.95, "{what}");
-        // And leave nothing unused.
+        // The flows use the whole link.
         let total = shares.iter().sum::<f64>() * 8.0 / 300.0;
         assert!(
             total > 0.97 * 10e6 * 1448.0 / 1500.0,
@@ -123,7 +124,7 @@ fn two_newreno_flows_share_a_bottleneck_with_a_longer_queue() {
     assert_shared(50);
 }
 
-/// Returns the bytes of two subflows together, as a share of those of a TCP over the same link.
+/// Returns the bytes of two subflows together, as a share of a TCP connection's bytes over the same link.
 fn ratio(seed: u64, offset_ms: u64, queue: u32, congestion: Algorithm) -> f64 {
     let sharing = Sharing {
         seed,
@@ -138,7 +139,7 @@ fn ratio(seed: u64, offset_ms: u64, queue: u32, congestion: Algorithm) -> f64 {
     subflows / tcp
 }
 
-/// RFC 6356 section 2, goal 2: subflows over one bottleneck take no more together than one TCP does.
+/// Asserts goal 2 of RFC 6356 section 2: subflows over one bottleneck together take no more than one TCP.
 /// The TCP beside them is NewReno, as coupled control of a single subflow is.
 #[track_caller]
 fn assert_no_more_than_a_tcp(congestion: Algorithm) {
@@ -166,7 +167,7 @@ fn two_balia_subflows_over_a_bottleneck_take_no_more_than_a_tcp() {
     assert_no_more_than_a_tcp(BALIA);
 }
 
-/// Goal 2 takes coupling: each of two uncoupled subflows takes as much as a TCP.
+/// Goal 2 requires coupling: each of two uncoupled subflows takes as much as a TCP.
 #[test]
 fn two_uncoupled_subflows_over_a_bottleneck_take_as_much_as_two_tcps() {
     let uncoupled = ratio(1, 0, 50, NEWRENO);

@@ -2,14 +2,13 @@
 //! the TCP Congestion Avoidance Algorithm", CCR 27(3), 1997) and of Padhye, Firoiu, Towsley and
 //! Kurose ("Modeling TCP Throughput", SIGCOMM 1998: "PFTK").
 //!
-//! Both count how many segments an acknowledgement stands for, since it is acknowledgements that
-//! open the window in the senders they describe: b = 2 with delayed acknowledgements. This one
-//! counts the bytes acknowledged (RFC 3465; RFC 5681 section 3.1 recommends it), so its window
-//! grows by one segment a round trip although every other segment is acknowledged: b = 1, and
-//! Mathis' constant is sqrt(3/2).
+//! Both formulas count the segments per acknowledgement, since acknowledgements open the window in the
+//! senders that they describe: b = 2 with delayed acknowledgements. The engine counts the bytes
+//! acknowledged (RFC 3465; RFC 5681 section 3.1 recommends it). So its window grows by one segment a
+//! round trip although every other segment is acknowledged: b = 1, and Mathis' constant is sqrt(3/2).
 //!
-//! What the delayed acknowledgements do cost is the wait of every odd segment for its partner: with a window
-//! of ten, 4 % of the rate.
+//! Delayed acknowledgements do cost the wait of every odd segment for its partner: with a window of ten,
+//! 4 % of the rate.
 
 use core::time::Duration;
 
@@ -22,13 +21,13 @@ use crate::{Download, payload};
 
 const RTT: Duration = Duration::from_millis(50);
 
-/// Segments a round trip at loss `p` by Mathis' formula.
+/// Returns the segments a round trip at loss `p` by Mathis' formula.
 fn mathis(p: f64) -> f64 {
     (3.0 / 2.0 / p).sqrt()
 }
 
-/// Segments a round trip at loss `p` by equation (30) of PFTK, with b = 1 and no limit to the
-/// window. The timeout is that of a steady round trip.
+/// Returns the segments a round trip at loss `p` by equation (30) of PFTK, with b = 1 and no limit to the
+/// window. The timeout is the one of a steady round trip.
 fn pftk(p: f64) -> f64 {
     let rtt = RTT.as_secs_f64();
     let timeout = rtt + Config::default().min_rto.as_secs_f64();
@@ -43,8 +42,8 @@ fn pftk(p: f64) -> f64 {
     sent / took * rtt
 }
 
-/// Segments a round trip that reach the reader, over `seeds` runs of `seconds` after 20 s in which
-/// the window settles. Nothing but loss limits the rate. Every other run is over MPTCP.
+/// Returns the segments a round trip that reach the reader, over `seeds` runs of `seconds` after 20 s in
+/// which the window settles. Only loss limits the rate. Every other run is over MPTCP.
 fn measured(p: f64, seeds: u64, seconds: u64) -> Mean {
     let run = |seed| {
         let protocol = match seed % 2 {
@@ -68,8 +67,8 @@ fn measured(p: f64, seeds: u64, seconds: u64) -> Mean {
     mean(&(1..=seeds).map(run).collect::<Vec<_>>())
 }
 
-/// Asserts that the mean lies within the bounds, by more than it is uncertain (two standard
-/// errors, which must themselves be small).
+/// Asserts that the mean lies within the bounds by more than its uncertainty: two standard errors, which
+/// must themselves be small.
 fn assert_within(p: f64, measured: Mean, low: f64, high: f64) {
     let Mean { value, error } = measured;
     let what =
@@ -97,7 +96,7 @@ fn newreno_is_between_pftk_and_mathis_up_to_3_percent_loss() {
     }
 }
 
-/// The formulas against figures worked out by hand.
+/// The formulas give the figures worked out by hand.
 #[test]
 fn formulas() {
     assert!((mathis(0.01) - 12.247).abs() < 0.001);

@@ -1,5 +1,4 @@
-//! What theory says of links and of transfers over them, held against the link models and the
-//! engine.
+//! The theory of links and of transfers over them, against the link models and the engine.
 
 mod bbr;
 mod fairness;
@@ -19,9 +18,9 @@ use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 /// Length of a full packet, bytes.
 const MTU: f64 = 1500.0;
 
-/// Payload bytes of a full packet: what IPv4, TCP, timestamps (12) and, over MPTCP, a DSS option
-/// with 4-byte numbers (20, RFC 8684 section 3.3) leave. Data sequence numbers are sent with eight
-/// bytes only once 2^31 bytes have passed, which nothing here does.
+/// Returns the payload bytes of a full packet: the rest after IPv4, TCP, timestamps (12) and, over MPTCP,
+/// a DSS option with 4-byte numbers (20, RFC 8684 section 3.3). Data sequence numbers take eight bytes
+/// only once 2^31 bytes have passed, which no test here does.
 fn payload(protocol: Protocol) -> f64 {
     match protocol {
         Protocol::Tcp => MTU - 20.0 - 20.0 - 12.0,
@@ -34,19 +33,19 @@ struct Download {
     seed: u64,
     congestion: Algorithm,
     protocol: Protocol,
-    /// The link that carries the data; the one back has its delay and nothing else.
+    /// The link that carries the data; the link back has its delay and no other limit.
     down: Settings,
-    /// What is not looked at: handshake, slow start, the first losses.
+    /// The time left out: handshake, slow start, the first losses.
     warm_up: Duration,
-    /// What is.
+    /// The time that counts.
     span: Duration,
 }
 
-/// What a download did in its span.
+/// The results of a download in its span.
 struct Steady {
     /// Bytes/s of payload that reached the reader.
     goodput: f64,
-    /// The link that carried them, before and after.
+    /// The counters of the link that carried the data, before and after.
     link: [Counters; 2],
 }
 

@@ -8,12 +8,12 @@ use braid_wire::{Instant, Rng};
 
 use crate::statistics::mean;
 
-/// Bytes of a packet; it takes 1 ms.
+/// The bytes of a packet, which takes 1 ms.
 const LENGTH: u32 = 1000;
 const SERVICE: Duration = Duration::from_millis(1);
 const DELAY: Duration = Duration::from_millis(7);
 
-/// The mean time in seconds that packets wait for the line at `utilisation`, from one run.
+/// Returns the mean time in seconds that packets wait for the line at `utilisation`, from one run.
 fn waiting(seed: u64, utilisation: f64) -> f64 {
     const SETTLING: u32 = 5_000;
     const COUNTED: u32 = 30_000;

@@ -1,4 +1,4 @@
-//! A greedy transfer over a link without loss fills it, as far as its window can.
+//! A greedy transfer over a link without loss fills the link, as far as its window can.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 
 use crate::{Download, MTU, payload};
 
-/// A link, and how many packets its queue takes.
+/// A link, and the packets that its queue takes.
 #[derive(Debug, Clone, Copy)]
 struct Bottleneck {
     mbit: u64,
@@ -19,7 +19,7 @@ struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Packets in flight that fill the link without any queue.
+    /// Returns the packets in flight that fill the link without any queue.
     fn pipe(self) -> f64 {
         (self.mbit * self.rtt_ms) as f64 * 1000.0 / 8.0 / MTU
     }
@@ -33,7 +33,7 @@ impl Bottleneck {
         }
     }
 
-    /// The share of rate x payload / packet that a greedy transfer gets. The first 20 s are left
+    /// Returns the share of rate x payload / packet that a greedy transfer gets. The first 20 s are left
     /// out: slow start, and the first sawtooth after it.
     fn share(self, congestion: Algorithm, protocol: Protocol) -> f64 {
         let download = Download {
@@ -45,7 +45,7 @@ impl Bottleneck {
             span: Duration::from_secs(100),
         };
         let steady = download.steady();
-        // So the payload of a packet is what `payload` says: no header is longer, no packet short.
+        // This confirms `payload`: no header is longer, no packet shorter.
         let [before, after] = steady.link.map(|counters| counters.delivered);
         let packets = (after.packets - before.packets) as f64;
         let length = (after.bytes - before.bytes) as f64 / packets;
@@ -54,7 +54,7 @@ impl Bottleneck {
     }
 }
 
-/// With a queue of one bandwidth-delay product the halved window still fills the link.
+/// Asserts that the halved window still fills the link with a queue of one bandwidth-delay product.
 #[track_caller]
 fn assert_busy(congestion: Algorithm) {
     for (mbit, rtt_ms, queue) in [(5, 40, 17), (5, 40, 50), (20, 80, 134)] {
@@ -82,8 +82,8 @@ fn a_queue_of_one_bandwidth_delay_product_keeps_cubic_busy() {
     assert_busy(CUBIC);
 }
 
-/// With less queue CUBIC still fills the link, for it keeps 0.7 of its window; NewReno cannot, and
-/// gets what the sawtooth between half the peak and the peak leaves.
+/// With a shorter queue CUBIC still fills the link, because it keeps 0.7 of its window. NewReno cannot,
+/// and gets the rate of the sawtooth between half the peak and the peak.
 #[test]
 fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
     let link = Bottleneck {
@@ -94,9 +94,9 @@ fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
     let share = link.share(CUBIC, Protocol::Mptcp);
     assert!((0.98..1.001).contains(&share), "CUBIC: {share:.4}");
 
-    // In units of the pipe: the window grows by one packet a round trip from `low` to `peak`. Below
-    // 1 a round trip takes 1 and carries the window; above, it takes as long as the window is, and
-    // the link is busy.
+    // In units of the pipe: the window grows by one packet a round trip from `low` to `peak`. Below 1 a
+    // round trip takes 1 and carries the window. Above 1 it takes as long as the window is, and the link
+    // is busy.
     let peak = 1.0 + f64::from(link.queue + 1) / link.pipe();
     let low = peak / 2.0;
     let (idle, busy) = (1.0 - low, peak - 1.0);

@@ -1,4 +1,4 @@
-//! Means with their error.
+//! Means with their standard error.
 
 /// A mean of independent samples.
 #[derive(Debug, Clone, Copy)]
@@ -8,7 +8,7 @@ pub struct Mean {
     pub error: f64,
 }
 
-/// The mean of at least two samples.
+/// Returns the mean of at least two samples.
 pub fn mean(samples: &[f64]) -> Mean {
     let n = samples.len() as f64;
     let value = samples.iter().sum::<f64>() / n;

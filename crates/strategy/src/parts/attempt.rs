@@ -1,16 +1,16 @@
-//! When a second SYN leaves beside one that is not answered.
+//! The delay before a second SYN leaves beside one that is not answered.
 
 use std::time::Duration;
 
 use braid_engine::strategy::{OpenView, PathView};
 
-/// A SYN that is not answered within this is tried on another path too (Connection Attempt Delay of
-/// RFC 8305 section 8); where the round trip is known, within twice that and a little if it is less.
+/// Longest wait for the answer to a SYN before another path is tried too: the Connection Attempt Delay of
+/// RFC 8305 section 8. Where the round trip is known, twice that and [`A_LITTLE`] if it is less.
 const ATTEMPT: Duration = Duration::from_millis(250);
-/// What is waited beyond round trips that are known.
+/// The margin by which a known round trip may be exceeded.
 pub const A_LITTLE: Duration = Duration::from_millis(20);
 
-/// How long the SYN on `path` is waited for, if there is another path to open on.
+/// Returns how long to wait for the SYN on `path`, if there is another path to open on.
 pub fn patience(view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
     let others = view.paths.iter().any(|p| p.id != path.id && !p.backup);
     let known = path.record.map(|r| r.base_rtt * 2 + A_LITTLE);

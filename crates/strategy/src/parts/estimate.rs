@@ -1,41 +1,43 @@
-//! When data sent on a subflow would arrive.
+//! Estimates of when data sent on a subflow arrives.
 
 use braid_engine::strategy::SubflowView;
 use braid_wire::Instant;
 
-/// A path that has delivered nothing yet is taken to have this much of the rate of the fastest: what
-/// waits on one that turns out to be slow costs more than what a fast one could have carried in addition.
+/// The share of the fastest path's rate that a path is assumed to have before it delivers anything. Data
+/// that waits on a path that turns out to be slow costs more than a fast path could have carried in
+/// addition.
 const UNTRIED: f64 = 0.5;
 
-/// What a subflow is expected to deliver. Times are seconds, counted from now; amounts are bytes.
+/// The expected deliveries of a subflow. Times are seconds, counted from now; amounts are bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// From sender to receiver without queues.
+    /// The time from sender to receiver without queues.
     pub one_way: f64,
-    /// The round trip, queues included.
+    /// The round-trip time, queues included.
     pub rtt: f64,
-    /// Bytes a second that the path takes at most; infinite where nobody knows.
+    /// The highest rate that the path takes, bytes/s; infinite where it is unknown.
     pub rate: f64,
-    /// Before the path's bottleneck.
+    /// Bytes queued before the path's bottleneck.
     queue: f64,
     in_flight: f64,
-    /// How long ago the oldest byte in flight was sent.
+    /// The time since the oldest byte in flight was sent.
     age: f64,
-    /// Window left.
+    /// Bytes of window left.
     room: f64,
-    /// What an acknowledged byte lets out: 2 in slow start, else 1.
+    /// Bytes that the window releases for each acknowledged byte: 2 in slow start, else 1.
     growth: f64,
     ssthresh: f64,
-    /// It takes nothing now, and nothing is in flight after whose acknowledgement it might.
+    /// The subflow takes nothing now, and has nothing in flight whose acknowledgement could change that.
     is_shut: bool,
 }
 
 impl Estimate {
-    /// Of `subflow`. Where nothing is known of its rate it is taken to be `usual`, or less before the
-    /// first bytes have arrived.
+    /// Estimates `subflow`. An unknown rate is taken to be `usual`, or less before the first bytes have
+    /// arrived.
     pub fn new(now: Instant, subflow: &SubflowView, usual: f64) -> Estimate {
         let in_flight = subflow.in_flight as f64;
-        // A subflow without a sample had trouble in its handshake.
+        // A subflow without a sample had trouble in its handshake; its timeout is the best guess of its
+        // round trip.
         let [base, rtt] = match subflow.srtt.is_zero() {
             true => [subflow.rto; 2],
             false => [subflow.base_rtt, subflow.srtt],
@@ -48,8 +50,8 @@ impl Estimate {
         };
         let sent = subflow.oldest_sent.unwrap_or(now);
         let age = now.saturating_since(sent).as_secs_f64();
-        // What is more than the path holds stands in its queue for sure. Of what was sent in bursts
-        // there may be more.
+        // Bytes beyond the path's capacity stand in its queue for sure. Data sent in bursts may make the
+        // queue longer.
         let queue = match rate.is_finite() {
             true => {
                 let backlog = match subflow.peak_rate {
@@ -63,6 +65,7 @@ impl Estimate {
         };
         Estimate {
             one_way: base / 2.0,
+            // Not zero, since `speed` and `released` divide by it.
             rtt: rtt.max(1e-6),
             rate,
             queue,
@@ -79,49 +82,49 @@ impl Estimate {
         }
     }
 
-    /// When `bytes` that are sent now have arrived.
+    /// Returns when `bytes` that are sent now have arrived.
     pub fn arrival(&self, bytes: f64) -> f64 {
         self.one_way + (self.queue + bytes) / self.rate
     }
 
-    /// Bytes in flight beyond what the path holds without a queue; 0 where nobody knows.
+    /// Returns the bytes in flight beyond the path's capacity without a queue; 0 where that is unknown.
     pub fn surplus(&self) -> f64 {
         (self.in_flight - self.rate * 2.0 * self.one_way).max(0.0)
     }
 
-    /// What the path holds without a queue.
+    /// Returns the bytes that the path holds without a queue.
     pub fn pipe(&self) -> f64 {
         self.rate * 2.0 * self.one_way
     }
 
-    /// Bytes that have not arrived yet; 0 where nobody knows.
+    /// Returns the bytes that have not arrived yet; 0 where that is unknown.
     pub fn under_way(&self) -> f64 {
         (self.in_flight - self.rate * self.one_way).max(0.0)
     }
 
-    /// When everything in flight will have arrived.
+    /// Returns when everything in flight will have arrived.
     pub fn drained(&self) -> f64 {
         match self.rate.is_finite() {
             true => self.under_way() / self.rate,
-            // What is in flight is half-way.
+            // Data in flight is taken to be half-way.
             false if self.in_flight > 0.0 => self.one_way / 2.0,
             false => 0.0,
         }
     }
 
-    /// Bytes a second that go out over the next round trip.
+    /// Returns the rate at which bytes go out over the next round trip, bytes/s.
     pub fn speed(&self) -> f64 {
         let window = self.room + self.in_flight;
         self.rate.min(self.growth * window / self.rtt)
     }
 
-    /// Bytes not sent yet that could be delivered here within `time`.
+    /// Returns how many bytes not sent yet could be delivered here within `time`.
     pub fn delivered_within(&self, time: f64) -> f64 {
         let sending = time - self.one_way;
         if sending <= 0.0 || self.is_shut {
             return 0.0;
         }
-        // What the path takes in any case.
+        // The upper bound: bytes that the bottleneck can pass behind its queue.
         let taken = (self.rate * sending - self.queue).max(0.0);
         let at_once = self.room.min(taken);
         let first = (self.rtt - self.age).max(0.0);
@@ -131,19 +134,21 @@ impl Estimate {
         (at_once + later).min(taken)
     }
 
-    /// Bytes by which the window has opened after `time`: what is acknowledged, and as much again in
-    /// slow start.
+    /// Returns by how many bytes the window opens within `time`: the acknowledged bytes, and as many
+    /// again in slow start.
     fn released(&self, time: f64) -> f64 {
         let rounds = time / self.rtt;
         let acknowledged = self.growth * self.in_flight;
         if rounds <= 1.0 {
-            // What was sent within the last round trip is acknowledged within the next, not before.
+            // Data sent within the last round trip is acknowledged within the next, not before.
+            // Below 1, since the next line divides by `1 - first`.
             let first = (1.0 - self.age / self.rtt).clamp(0.0, 0.999);
             return acknowledged * ((rounds - first) / (1.0 - first)).max(0.0);
         }
         let window = self.room + self.in_flight;
         if self.growth > 1.0 {
             let first = self.room + acknowledged;
+            // Slow start doubles in each round trip until ssthresh; 16 doublings bound the float.
             let doubled = 2.0 * first * ((rounds - 1.0).min(16.0).exp2() - 1.0);
             let steady = window.max(self.ssthresh) * (rounds - 1.0);
             acknowledged + doubled.min(steady)

@@ -1,20 +1,20 @@
-//! How large a flow is, and how much of it is worth sending twice. Xing et al., "MPTCP Meets Big
-//! Data" (IEEE Network 34(4), 2020).
+//! Classes of flows by size, and the share of a flow that is worth sending twice (Xing et al., "MPTCP
+//! Meets Big Data", IEEE Network 34(4), 2020).
 
 use braid_engine::strategy::FlowSize;
 
-/// What a flow is by its size.
+/// The class of a flow by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowClass {
-    /// It is over within one round trip: one subflow does.
+    /// The flow is over within one round trip, so one subflow suffices.
     Mosquito,
-    /// Short enough for a single loss to matter.
+    /// The flow is short enough for a single loss to matter.
     Mouse,
-    /// Throughput is what counts.
+    /// The flow is long: throughput counts.
     Elephant,
 }
 
-/// Where one class ends and the next begins.
+/// The sizes at which one class ends and the next begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The largest mosquito, bytes.
@@ -23,7 +23,7 @@ pub struct Limits {
     pub elephant: u64,
 }
 
-/// As published: 4 kB, one initial window of three segments, and 1 MB, both binary.
+/// The published limits: 4 kB, which is one initial window of three segments, and 1 MB, both binary.
 impl Default for Limits {
     fn default() -> Self {
         Limits {
@@ -34,7 +34,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The class of a flow of `size` bytes.
+    /// Returns the class of a flow of `size` bytes.
     pub fn class(&self, size: u64) -> FlowClass {
         match size {
             _ if size <= self.mosquito => FlowClass::Mosquito,
@@ -43,8 +43,8 @@ impl Limits {
         }
     }
 
-    /// The redundancy degree alpha of a flow of `size` bytes: of the packets on the slower subflows
-    /// the share that are copies. It falls from 1 for a mosquito to 0 for an elephant.
+    /// Returns the redundancy degree alpha of a flow of `size` bytes: the share of copies among the
+    /// packets on the slower subflows. Alpha falls from 1 for a mosquito to 0 for an elephant.
     pub fn redundancy(&self, size: u64) -> f64 {
         let span = self.elephant.saturating_sub(self.mosquito).max(1);
         let over = size.saturating_sub(self.mosquito);
@@ -52,8 +52,9 @@ impl Limits {
     }
 }
 
-/// The size to go by where `known` is what was said of it and `seen` of its bytes there are so far.
-/// A flow nobody knows of starts small and grows, and so does one that is larger than was said.
+/// Returns the size to go by, where `known` was said of the flow and `seen` of its bytes exist so far.
+///
+/// A flow of unknown size starts small and grows, and so does one that is larger than was said.
 pub fn size(known: FlowSize, seen: u64) -> u64 {
     known.bytes().unwrap_or(0).max(seen)
 }

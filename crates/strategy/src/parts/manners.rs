@@ -1,5 +1,5 @@
-//! Whose data goes first: what is important takes the best path, and what is less urgent stands back
-//! where it passes, within one connection and between several.
+//! Precedence by urgency, within one connection and between several: important data takes the best path,
+//! and less urgent data stands back on a path that carries more urgent data.
 
 use std::time::Duration;
 
@@ -9,27 +9,28 @@ use braid_engine::strategy::{Decision, InFlight, SendView, SubflowView};
 use super::rank::{by_base_rtt, first_with_room};
 use super::usable::{keeps_waiting, usable};
 
-/// Queueing delay from which on less urgent data stands back where more urgent data passes.
+/// The queueing delay from which on less urgent data stands back for more urgent data.
 const QUEUE: Duration = Duration::from_millis(7);
 
-/// Urgencies from 0 on that are important.
+/// The number of important urgencies, which are the lowest ones: 0, 1 and 2.
 pub const IMPORTANT: usize = 3;
 
-/// Whether data of this urgency is important.
+/// Returns whether data of this urgency is important.
 pub fn is_important(urgency: Urgency) -> bool {
     usize::from(urgency.level()) < IMPORTANT
 }
 
-/// How urgent the data is that is next.
+/// Returns the urgency of the data that is sent next.
 pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
     let next = view.unsent_by_urgency.iter().position(|bytes| *bytes > 0)?;
     Urgency::new(u8::try_from(next).ok()?)
 }
 
-/// Whether new data of the urgency `next` keeps off `subflow` for now, because something more urgent
-/// goes over the same path. The background leaves it, but for a packet or two. Other data stands back
-/// where there is a queue and as much is under way as the path carries without one, so that the path
-/// loses nothing but the queue.
+/// Returns whether new data of the urgency `next` keeps off `subflow` for now, because more urgent data
+/// goes over the same path.
+///
+/// Background data leaves the path, but for two packets. Other data stands back only where there is a
+/// queue and the path's capacity is in flight, so that the path loses nothing but the queue.
 pub fn stands_back(next: Option<Urgency>, subflow: &SubflowView) -> bool {
     let Some(next) = next.filter(|next| subflow.most_urgent.is_some_and(|m| m < *next)) else {
         return false;
@@ -42,17 +43,19 @@ pub fn stands_back(next: Option<Urgency>, subflow: &SubflowView) -> bool {
     subflow.in_flight >= least.max(carried as u64) && subflow.queueing_delay() > QUEUE
 }
 
-/// New data on the path of lowest round-trip time, and while that is full on the next; not on one that
-/// has become slow.
+/// Returns new data for the path of lowest round-trip time, and for the next while that is full; paths
+/// that have become slow are left out.
 pub fn on_the_best(view: &SendView<'_>) -> Option<Decision> {
     let waiting = view.unsent_by_urgency[..IMPORTANT].iter().sum();
     let all = usable(view).all(keeps_waiting);
     first_with_room(view, waiting, by_base_rtt, |s| all || !keeps_waiting(s))
 }
 
-/// Where important data passes, everything behind what is missing waits for it. So what only a
-/// slower path carries is sent once more on a faster one: as soon as its acknowledgement is overdue;
-/// and where there is nothing else to send, as long as the copy would arrive first and is affordable.
+/// Returns a copy of data that important data waits for.
+///
+/// Everything behind missing data waits for it. So data that only a slower path carries is sent once more
+/// on a faster one as soon as its acknowledgement is overdue. Where there is nothing else to send, the
+/// copy need not wait, as long as it would arrive first and is affordable.
 pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> Option<Decision> {
     let passes = |s: &SubflowView| s.most_urgent.is_some_and(is_important);
     if !view.subflows.iter().any(passes) {

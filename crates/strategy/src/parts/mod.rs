@@ -1,4 +1,4 @@
-//! What strategies are put together from: each part answers one question.
+//! The parts that strategies are put together from; each part answers one question.
 
 pub mod again;
 pub mod attempt;

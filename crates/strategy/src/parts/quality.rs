@@ -1,20 +1,20 @@
-//! How good a path is by its round-trip time and its loss together. Zeng et al., "Multi-attribute
-//! Aware Path Selection Approach for Efficient MPTCP-based Data Delivery" (JISIS 7(1), 2017).
+//! The quality of a path, by its round-trip time and its loss together (Zeng et al., "Multi-attribute
+//! Aware Path Selection Approach for Efficient MPTCP-based Data Delivery", JISIS 7(1), 2017).
 
 use std::time::Duration;
 
 use braid_wire::Instant;
 
-/// How much each attribute of a path weighs in its score.
+/// The weight of each attribute of a path in its score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
-    /// Of the round-trip time.
+    /// The weight of the round-trip time.
     pub rtt: f64,
-    /// Of the loss.
+    /// The weight of the loss.
     pub loss: f64,
 }
 
-/// What a path is judged by.
+/// The attributes that a path is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Attributes {
     /// Smoothed round-trip time, seconds.
@@ -23,17 +23,18 @@ pub struct Attributes {
     pub loss: f64,
 }
 
-/// The quality score MP of a path: both attributes as shares of the `highest` there are, weighted.
-/// The lower, the better.
+/// Returns the quality score MP of a path: the weighted sum of both attributes, each as a share of the
+/// `highest` of all paths. Lower is better.
 pub fn score(weights: Weights, path: Attributes, highest: Attributes) -> f64 {
     let share = |of: f64, highest: f64| if highest > 0.0 { of / highest } else { 0.0 };
     weights.rtt * share(path.rtt, highest.rtt) + weights.loss * share(path.loss, highest.loss)
 }
 
-/// The loss rate that explains the window, by the model of Mathis solved for loss (equation 4):
-/// `(1.22 MSS / (RTT * AB))^2` with the Vegas estimate `AB = cwnd / base_rtt` of the available
-/// bandwidth and MSS = 1500 bytes. `rtt` is the smoothed round-trip time in seconds, `base_rtt` that
-/// without queues, `cwnd` in bytes. 0 before the first round trip.
+/// Returns the loss rate that explains the window, by the model of Mathis solved for loss (equation 4).
+///
+/// The rate is `(1.22 MSS / (RTT * AB))^2` with the Vegas estimate `AB = cwnd / base_rtt` of the
+/// available bandwidth and MSS = 1500 bytes. `rtt` is the smoothed round-trip time in seconds, `base_rtt`
+/// the round-trip time without queues, `cwnd` in bytes. The rate is 0 before the first round trip.
 pub fn modelled_loss(rtt: f64, base_rtt: Duration, cwnd: u64) -> f64 {
     let in_round = rtt * cwnd as f64 / base_rtt.as_secs_f64();
     match in_round.is_finite() && in_round > 0.0 {
@@ -42,10 +43,10 @@ pub fn modelled_loss(rtt: f64, base_rtt: Duration, cwnd: u64) -> f64 {
     }
 }
 
-/// Parts that the time looked back is divided into.
+/// Buckets of one second each: history reaches back 10 s.
 const BUCKETS: usize = 10;
 
-/// Something of the last 10 s, a second at a time.
+/// Values of the last 10 s, one for each second.
 #[derive(Debug, Clone, Default)]
 struct Recent<T> {
     buckets: [T; BUCKETS],
@@ -53,7 +54,7 @@ struct Recent<T> {
 }
 
 impl<T: Copy + Default> Recent<T> {
-    /// What belongs to now.
+    /// Returns the value of the current second, after it cleared the seconds since the last call.
     fn current(&mut self, now: Instant) -> &mut T {
         let second = now.as_nanos() / 1_000_000_000;
         let passed = second.saturating_sub(self.second).min(BUCKETS as u64);
@@ -70,7 +71,7 @@ impl<T: Copy + Default> Recent<T> {
 pub struct Highest(Recent<Attributes>);
 
 impl Highest {
-    /// The highest, once these are seen.
+    /// Takes in the attributes of `paths` and returns the highest ones.
     pub fn with(&mut self, now: Instant, paths: impl Iterator<Item = Attributes>) -> Attributes {
         let higher = |a: Attributes, b: Attributes| Attributes {
             rtt: a.rtt.max(b.rtt),
@@ -85,27 +86,27 @@ impl Highest {
     }
 }
 
-/// The share of bytes that were lost on a path within the last 10 s.
+/// The share of bytes that a path lost within the last 10 s.
 #[derive(Debug, Clone, Default)]
 pub struct MeasuredLoss {
-    /// Delivered and lost, by second.
+    /// Bytes delivered and lost, by second.
     counts: Recent<[u64; 2]>,
-    /// What was not counted yet.
+    /// Bytes delivered and lost that have no second yet: events come without a time.
     fresh: [u64; 2],
 }
 
 impl MeasuredLoss {
-    /// The path delivered `bytes`.
+    /// Notes that the path delivered `bytes`.
     pub fn on_delivered(&mut self, bytes: u64) {
         self.fresh[0] = self.fresh[0].saturating_add(bytes);
     }
 
-    /// The path lost `bytes`.
+    /// Notes that the path lost `bytes`.
     pub fn on_lost(&mut self, bytes: u64) {
         self.fresh[1] = self.fresh[1].saturating_add(bytes);
     }
 
-    /// The share lost; 0 where nothing was sent.
+    /// Returns the share of bytes lost; 0 where nothing was lost.
     pub fn share(&mut self, now: Instant) -> f64 {
         let fresh = std::mem::take(&mut self.fresh);
         let sum = |a: [u64; 2], b: [u64; 2]| [0, 1].map(|n| a[n].saturating_add(b[n]));

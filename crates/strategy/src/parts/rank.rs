@@ -1,4 +1,4 @@
-//! In which order subflows are taken, and what the first with room gets.
+//! The order in which subflows are taken, and the share of the first one with room.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use braid_engine::strategy::{Decision, Payload, SendView, SubflowView};
 
 use super::usable::{by_rtt, usable};
 
-/// Order by round-trip time, and of equal ones by the larger window. Lu et al., "PO-MPTCP"
-/// (Int. J. Digital Multimedia Broadcasting, 2018): path sorting.
+/// Orders by round-trip time, equal ones by the larger window (path sorting of Lu et al., "PO-MPTCP",
+/// Int. J. Digital Multimedia Broadcasting, 2018).
 pub fn by_rtt_and_window(subflow: &SubflowView) -> ((bool, Duration), Reverse<u64>) {
     (by_rtt(subflow), Reverse(subflow.cwnd))
 }
 
-/// Order by the round-trip time without queues: the queue that a flow itself makes on its best path
-/// does not make another path the best. A subflow without a sample yet comes last.
+/// Orders by the round-trip time without queues. The queue that a flow makes on its best path must not
+/// make another path the best. A subflow without a sample comes last.
 pub fn by_base_rtt(subflow: &SubflowView) -> (bool, Duration) {
     (subflow.base_rtt.is_zero(), subflow.base_rtt)
 }
 
-/// New data, of which `waiting` bytes are concerned, on the first subflow by `order` whose window is
-/// not full, among the usable ones that also `work` otherwise.
+/// Returns new data, out of `waiting` bytes, for the first usable subflow by `order` that has room and
+/// for which `works` holds.
 ///
-/// A better one with window room that only the pacer holds is not full: in a kernel it would already
-/// have taken data into its queue. So much is left to it: without this, the gaps between its bursts
-/// would send short flows over the slow path.
+/// A better subflow with window room that only the pacer holds is not full: in a kernel it would already
+/// have taken data into its queue. As much data as its window takes is left to it. Otherwise the gaps
+/// between its bursts would send short flows over the slow path.
 pub fn first_with_room<K: Ord>(
     view: &SendView<'_>,
     waiting: u64,
@@ -54,8 +54,8 @@ pub fn first_with_room<K: Ord>(
     })
 }
 
-/// Whether only the pacer keeps a subflow from sending. With nothing under way it is rather the peer
-/// that does, and it would be waited for in vain.
+/// Returns whether only the pacer keeps a subflow from sending. With nothing in flight the peer's window
+/// is the more likely cause, and waiting for the subflow would be in vain.
 fn is_paced(subflow: &SubflowView) -> bool {
     let room = subflow.window_room() >= u64::from(subflow.mss);
     !subflow.ready && room && subflow.in_flight > 0

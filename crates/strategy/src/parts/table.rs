@@ -1,4 +1,4 @@
-//! What a strategy remembers of each subflow.
+//! The memory of a strategy about each subflow.
 
 use arrayvec::ArrayVec;
 use braid_engine::SubflowId;
@@ -7,12 +7,12 @@ use braid_engine::strategy::StrategyEvent;
 /// Most subflows that are remembered: no fewer than a connection can have.
 const MOST: usize = 32;
 
-/// Something for each subflow. Of more than 32 the oldest is forgotten.
+/// A value for each subflow. Beyond 32 subflows the oldest is forgotten.
 #[derive(Debug, Clone, Default)]
 pub struct PerSubflow<T>(ArrayVec<(SubflowId, T), MOST>);
 
 impl<T: Default> PerSubflow<T> {
-    /// What is known of a subflow, which is the default where it was not asked for before.
+    /// Returns the value of a subflow, which is the default at first.
     pub fn of(&mut self, id: SubflowId) -> &mut T {
         let known = self.0.iter().position(|(known, _)| *known == id);
         let at = known.unwrap_or_else(|| {
@@ -25,7 +25,7 @@ impl<T: Default> PerSubflow<T> {
         &mut self.0[at].1
     }
 
-    /// What is known of a subflow, if anything.
+    /// Returns the value of a subflow, if it has one.
     pub fn get(&self, id: SubflowId) -> Option<&T> {
         let mut known = self.0.iter();
         known.find(|(known, _)| *known == id).map(|(_, of)| of)

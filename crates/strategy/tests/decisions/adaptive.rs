@@ -1,4 +1,4 @@
-//! The strategy that joins the others.
+//! The strategy that combines the others.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn adaptive(view: &SendView<'_>) -> Decision {
     decide("adaptive", view)
 }
 
-/// A subflow that delivers 1 MB/s, with room for 20 segments of 1000 bytes and nothing in flight.
+/// Returns a subflow that delivers 1 MB/s, with room for 20 segments of 1000 bytes and nothing in flight.
 fn steady(id: u32, rtt_ms: u64) -> SubflowView {
     SubflowView {
         cwnd: 20_000,
@@ -30,7 +30,7 @@ fn steady(id: u32, rtt_ms: u64) -> SubflowView {
     }
 }
 
-/// Its window is used up by what was sent evenly over the last round trip.
+/// Fills the subflow's window with data that was sent evenly over the last round trip.
 fn used_up(s: SubflowView) -> SubflowView {
     SubflowView {
         oldest_sent: Some(NOW - s.srtt),
@@ -49,7 +49,7 @@ fn on(decision: Decision) -> Option<u32> {
     }
 }
 
-/// `view` with so many bytes left to send.
+/// Returns `view` with so many bytes left to send.
 fn left(view: SendView<'_>, unsent: u64) -> SendView<'_> {
     SendView {
         unsent,
@@ -62,7 +62,7 @@ fn left(view: SendView<'_>, unsent: u64) -> SendView<'_> {
 fn new_data_goes_where_it_arrives_first() {
     let subflows = [steady(0, 60), steady(1, 20)];
     assert_eq!(on(adaptive(&view(&subflows))), Some(1));
-    // 30 kB of a burst pass its bottleneck in 30 ms: the other way is 20 ms longer.
+    // 30 kB of a burst pass the bottleneck in 30 ms; the other path takes 20 ms longer.
     let burst = SubflowView {
         in_flight: 10_000,
         cwnd: 40_000,
@@ -75,12 +75,12 @@ fn new_data_goes_where_it_arrives_first() {
         ..burst
     };
     assert_eq!(on(adaptive(&view(&[steady(0, 60), deep]))), Some(0));
-    // More than is in flight cannot stand in a queue.
+    // The queue cannot hold more than is in flight.
     assert_eq!(on(adaptive(&view(&[steady(0, 60), burst]))), Some(1));
 }
 
-/// The fast subflow is full. In the 41 ms after which a segment arrives on the slow one, it delivers
-/// 31 ms' worth of 1 MB/s, less what is queued beyond the 20 kB that the path holds: nothing.
+/// The fast subflow is full. A segment sent on the slow one arrives after 41 ms. By then the fast one
+/// delivers 31 ms' worth of 1 MB/s less its queue beyond the 20 kB that the path holds, which is empty.
 #[test]
 fn it_waits_for_a_faster_subflow_that_will_do() {
     let subflows = [used_up(steady(0, 20)), steady(1, 80)];
@@ -89,8 +89,7 @@ fn it_waits_for_a_faster_subflow_that_will_do() {
     assert_eq!(on(rest(40_000)), Some(1));
 }
 
-/// What is on record of the second says that it takes 100 bytes/s, which is nothing beside the first: it is
-/// tried with a packet.
+/// A record of 100 bytes/s is nothing beside the first path's rate, so the path is tried with a packet.
 #[test]
 fn a_record_alone_does_not_shut_a_path() {
     let recorded = SubflowView {
@@ -116,8 +115,8 @@ fn a_record_alone_does_not_shut_a_path() {
     assert_eq!(beside(under_way), Decision::WAIT);
 }
 
-/// Of a greedy flow there is more to come than there was room for: as much as is said of its size, or
-/// else as much as there has been.
+/// A greedy flow has more to come than there was room for: as much as its size says, or else as much as
+/// it has sent.
 #[test]
 fn it_does_not_wait_while_much_is_to_come() {
     let subflows = [used_up(steady(0, 20)), steady(1, 80)];
@@ -135,13 +134,13 @@ fn it_does_not_wait_while_much_is_to_come() {
     let said = FlowSize::Declared(100_000);
     assert_eq!(rest(Writer::Waiting, 60_000, said), Some(1));
     assert_eq!(rest(Writer::Waiting, 75_000, said), None);
-    // It may be the size of what the peer sends.
+    // The size may be about the peer's data.
     assert_eq!(rest(Writer::Open, 40_000, said), None);
-    // It was more than was said.
+    // The flow is larger than was said.
     assert_eq!(rest(Writer::Waiting, 150_000, said), Some(1));
 }
 
-/// 41 kB in flight, which is more than a pipe of 20 kB and a queue of 20 packets hold.
+/// Returns a subflow with 41 kB in flight, more than a pipe of 20 kB and a queue of 20 packets hold.
 fn deep() -> SubflowView {
     SubflowView {
         cwnd: 100_000,
@@ -151,7 +150,7 @@ fn deep() -> SubflowView {
     }
 }
 
-/// The same in slow start, after 100 packets without loss.
+/// Returns the same subflow in slow start, after 100 packets without loss.
 fn growing() -> SubflowView {
     SubflowView {
         ssthresh: u64::MAX,
@@ -160,13 +159,13 @@ fn growing() -> SubflowView {
     }
 }
 
-/// Late in a flow no more is put into a deep queue; before, congestion control decides.
+/// Late in a flow no more is put into a deep queue; before that, congestion control decides.
 #[test]
 fn late_in_a_flow_no_queue_is_overfilled() {
     let subflows = [deep(), used_up(steady(1, 200))];
     assert_eq!(adaptive(&left(view(&subflows), 20_000)), Decision::WAIT);
     assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(0));
-    // There is more to come than was written.
+    // More is to come than was written.
     let more = SendView {
         flow_size: FlowSize::Declared(300_000),
         ..left(view(&subflows), 20_000)
@@ -174,8 +173,8 @@ fn late_in_a_flow_no_queue_is_overfilled() {
     assert_eq!(on(adaptive(&more)), Some(0));
 }
 
-/// Slow start is held as soon as the queue is deep. After 100 packets one of 1200 is expected to be
-/// lost, so of the 180 that are left to this path 0.15.
+/// Slow start is held as soon as the queue is deep. After 100 packets one of 1200 is expected to be lost:
+/// 0.15 of the 180 packets left to this path.
 #[test]
 fn slow_start_is_held_before_it_overshoots() {
     let growing = growing();
@@ -187,7 +186,7 @@ fn slow_start_is_held_before_it_overshoots() {
         ..growing
     };
     assert_eq!(on(decision(&with(lossy))), Some(0));
-    // 42 kB are twice what this subflow has put into the queue.
+    // 42 kB are twice what this subflow has in the queue.
     let shared = SubflowView {
         latest_rtt: growing.base_rtt + Duration::from_millis(43),
         ..growing
@@ -201,7 +200,7 @@ fn slow_start_is_held_before_it_overshoots() {
     assert_eq!(on(adaptive(&long)), Some(0));
 }
 
-/// Others take what a deep queue does not: new data, but no copies there either.
+/// Other paths take what a deep queue does not: new data, but no copies there either.
 #[test]
 fn a_deep_queue_gets_nothing() {
     let growing = growing();
@@ -222,7 +221,7 @@ fn a_deep_queue_gets_nothing() {
     assert_eq!(copies(shallow), copy(0, data));
 }
 
-/// Everything was sent. A copy on the fast path comes well before a loss on the slow one would be
+/// Everything was sent. A copy on the fast path arrives well before a loss on the slow one would be
 /// noticed; the other way round it does not.
 #[test]
 fn the_tail_is_copied_where_that_helps() {
@@ -236,11 +235,11 @@ fn the_tail_is_copied_where_that_helps() {
     assert_eq!(adaptive(&at_the_end(&fast)), copy(0, data));
     let slow = [single(steady(0, 300), data), sent(1, 20)];
     assert_eq!(adaptive(&at_the_end(&slow)), Decision::WAIT);
-    // Nor as long as new data can use the room.
+    // New data has a better use for the room.
     assert_eq!(on(adaptive(&view(&fast))), Some(0));
 }
 
-/// Who is ready is not waited for, however many they are: a tie of three would hold the last bytes
+/// Ready subflows are not waited for, however many there are: a tie of three would hold the last bytes
 /// for a round trip.
 #[test]
 fn ready_subflows_do_not_wait_for_each_other() {
@@ -272,8 +271,8 @@ fn what_may_go_on_is_not_copied_at_once() {
     assert!(!copies(Writer::Open, 9));
 }
 
-/// From 256 kB on 8 % of the bytes may be sent twice; from 1 MB on none, unless paths lose data
-/// though their queues are short.
+/// From 256 kB on 8 % of the bytes may be sent twice; from 1 MB on none, unless paths have non-congestive
+/// losses.
 #[test]
 fn copies_cost_no_more_than_they_may() {
     let data = piece(1, 0, 5);
@@ -300,8 +299,8 @@ fn copies_cost_no_more_than_they_may() {
     assert!(copies(&lossy, 1 << 20, 0));
 }
 
-/// Background data leaves a path on which others are, but for two packets; other data stands back
-/// where there is a queue.
+/// Background data leaves a path that carries more urgent data, but for two packets; other data stands
+/// back where there is a queue.
 #[test]
 fn the_less_urgent_stand_back() {
     let busy = SubflowView {
@@ -349,7 +348,7 @@ fn important_data_goes_on_the_best_path() {
     assert_eq!(adaptive(&behind(&some_held)), send(1, 5_000));
 }
 
-/// What a strategy says to `then` after it sent important data from byte 20,000 on; or not at all.
+/// Returns the decision on `then` after data of urgency `level` was sent from byte 20,000 on.
 fn after_important(then: &SendView<'_>, level: usize) -> Decision {
     let (mut adaptive, mut rng) = (Adaptive::default(), Rng::from_seed([0; 32]));
     let both = [steady(0, 20), steady(1, 30)];
@@ -386,7 +385,7 @@ fn long_important_flows_are_not_copied_before_they_end() {
     assert!(copies((256 << 10) - 1, Writer::Open, 2));
     assert!(copies(256 << 10, Writer::Done, 2));
     assert!(copies(256 << 10, Writer::Open, 3));
-    // Once it has arrived, the rest of the flow is like any other.
+    // Once the important data has arrived, the rest of the flow is like any other.
     let then = SendView {
         sent: 256 << 10,
         outstanding: (256 << 10) - 20_001,
@@ -397,8 +396,7 @@ fn long_important_flows_are_not_copied_before_they_end() {
     assert_eq!(on_copy(after_important(&then, 2)), Some(1));
 }
 
-/// Only who carries important data sends what is overdue on a slower path once more where important
-/// data passes.
+/// Only the connection that carries important data repeats overdue data of a slower path for it.
 #[test]
 fn the_others_do_not_copy_for_the_important() {
     let data = piece(1, 5_000, 100);
@@ -474,11 +472,11 @@ fn a_second_syn_follows_one_that_is_late() {
     assert_eq!(patience(&paths, 0), ms(100));
     assert_eq!(patience(&paths, 1), ms(250));
     assert_eq!(patience(&paths, 2), ms(250));
-    // There is nowhere else to send one.
+    // There is no other path for a second SYN.
     assert_eq!(patience(&paths[..1], 0), None);
 }
 
-/// A flow of one initial window needs no second subflow, unless it takes longer than it should.
+/// A flow of one initial window needs no second subflow, unless it takes too long.
 #[test]
 fn a_mosquito_joins_only_when_it_is_late() {
     let paths = [path(0, Some(40)), path(1, Some(100))];
@@ -494,7 +492,7 @@ fn a_mosquito_joins_only_when_it_is_late() {
         ..tiny
     };
     assert_eq!(join(&open), Some(since + Duration::from_millis(80)));
-    // A connection that waits for its user does so a little earlier.
+    // A connection that waits for its user joins a little earlier.
     let waiting = Waiting::default().join(&open, &paths[1]);
     assert_eq!(waiting, Some(since + Duration::from_millis(20)));
     // An unknown flow that has grown, and one that is known to be larger.
@@ -507,8 +505,8 @@ fn a_mosquito_joins_only_when_it_is_late() {
     assert_eq!(join(&opening(&paths, FlowSize::Read(14_281))), Some(NOW));
 }
 
-/// What lags on a path that has fallen behind is copied all the same; a subflow without a sample
-/// comes last.
+/// Overdue data on a path that has fallen behind is copied all the same; a subflow without a sample comes
+/// last.
 #[test]
 fn trouble_is_met() {
     let carrier = SubflowId(1);

@@ -12,7 +12,7 @@ fn rng() -> Rng {
     Rng::for_component(0, 0)
 }
 
-/// In congestion avoidance.
+/// Puts the subflow into congestion avoidance.
 fn avoiding(s: SubflowView) -> SubflowView {
     SubflowView {
         ssthresh: 10_000,
@@ -20,7 +20,7 @@ fn avoiding(s: SubflowView) -> SubflowView {
     }
 }
 
-/// Whether `strategy` takes the slow subflow 1 with so much of the peer's window left.
+/// Returns whether `strategy` takes the slow subflow 1 with `window` bytes of the peer's window left.
 fn takes_slow(strategy: &mut Blest, all: &[SubflowView], now: Instant, window: u64) -> bool {
     let view = SendView {
         now,
@@ -36,7 +36,7 @@ fn takes_slow(strategy: &mut Blest, all: &[SubflowView], now: Instant, window: u
     }
 }
 
-/// A segment on the slow subflow is under way for 70 ms, 3 rounds of the fast one.
+/// A segment on the slow subflow is in flight for 70 ms, which is 3 rounds of the fast one.
 #[test]
 fn blest_waits_where_the_window_would_not_hold_what_the_fast_subflow_sends() {
     let fast = full(subflow(0, 30));
@@ -48,7 +48,7 @@ fn blest_waits_where_the_window_would_not_hold_what_the_fast_subflow_sends() {
     ] {
         let all = [fast, subflow(1, 70)];
         let fast_bytes = (1.2f64 * 1000.0 * segments).round() as u64;
-        // 10,000 bytes are in flight on the slow one, and the segment is 1000 more.
+        // 10,000 bytes are in flight on the slow subflow, and the segment is 1000 more.
         let needed = fast_bytes + 11_000;
         assert!(takes_slow(&mut Blest::default(), &all, NOW, needed));
         assert!(!takes_slow(&mut Blest::default(), &all, NOW, needed - 1));
@@ -63,7 +63,7 @@ fn blest_waits_where_the_window_would_not_hold_what_the_fast_subflow_sends() {
     assert_eq!(decision, send(0, 1_000));
 }
 
-/// The fuller its window, the closer a segment's time on the slow subflow is to the longest seen.
+/// The fuller the slow subflow's window, the closer a segment's time there is to the longest seen.
 #[test]
 fn blest_reckons_with_the_queue_of_the_slow_subflow() {
     let fast = avoiding(full(subflow(0, 30)));
@@ -87,7 +87,7 @@ fn blest_learns_from_a_window_that_was_used_up() {
             strategy.on_event(&StrategyEvent::WindowBlocked);
         }
         let now = NOW + Duration::from_millis(ms);
-        // One byte to each side, for what rounding does.
+        // One byte to each side absorbs rounding.
         assert!(
             takes_slow(&mut strategy, &all, now, needed(lambda) + 1),
             "{ms}"
@@ -129,7 +129,7 @@ fn ecf_waits_where_the_fast_subflow_alone_is_through_earlier() {
     assert_eq!(of(&mut strategy, 66_000), Decision::WAIT);
     assert_eq!(of(&mut strategy, 68_000), send(1, 10_000));
     assert_eq!(of(&mut strategy, 66_000), send(1, 10_000));
-    // Less than a window takes a round trip all the same.
+    // Less than a window still takes a round trip.
     assert_eq!(of(&mut strategy, 1_000), Decision::WAIT);
 }
 
@@ -157,7 +157,7 @@ fn ecf_takes_a_subflow_that_is_not_much_slower() {
     assert_eq!(of(62, 3), send(1, 10_000));
 }
 
-/// It holds 20 kB at 1 MB/s, so 20 ms; the other 30 kB at 2 MB/s, so 15 ms.
+/// The first holds 20 kB at 1 MB/s, so 20 ms; the second 30 kB at 2 MB/s, so 15 ms.
 #[test]
 fn linux_takes_what_is_drained_first() {
     let holding = |id, queued, pacing_rate| SubflowView {
@@ -173,7 +173,7 @@ fn linux_takes_what_is_drained_first() {
     assert_eq!(next(&[a, b, drained]), send(2, 65_536));
     let without_rate = holding(2, 1, 0);
     assert_eq!(next(&[a, without_rate]), send(0, 65_536));
-    // There is no second choice.
+    // The scheduler has no second choice.
     assert_eq!(next(&[a, full(b)]), Decision::WAIT);
     assert_eq!(next(&[a, stale(b)]), send(0, 65_536));
     assert_eq!(next(&[a, backup(b)]), send(0, 65_536));
@@ -196,7 +196,7 @@ fn linux_keeps_bursts_together() {
     );
     let turned = [long(0), subflow(1, 10)];
     assert_eq!(at(&mut strategy, 20_000, &turned), send(0, 45_536));
-    // No slivers, and then the other one's turn.
+    // Nothing smaller than a segment goes out; then it is the other subflow's turn.
     assert_eq!(at(&mut strategy, 65_000, &turned), send(0, 1_000));
     assert_eq!(at(&mut strategy, 66_000, &turned), send(1, 65_536));
     // A burst ends where the window does.
@@ -204,7 +204,7 @@ fn linux_keeps_bursts_together() {
     assert_eq!(at(&mut strategy, 70_000, &window_full), send(0, 65_536));
 }
 
-/// As soon as possible, on the fastest that works.
+/// Data lost with its path goes out as soon as possible, on the fastest subflow that works.
 #[test]
 fn every_strategy_sends_what_was_lost_with_its_path_first() {
     let data = piece(9, 0, 500);

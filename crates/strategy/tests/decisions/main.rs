@@ -1,4 +1,4 @@
-//! What the strategies decide, by literals.
+//! Decisions of the strategies, by literals.
 
 mod adaptive;
 mod baselines;
@@ -65,9 +65,9 @@ fn minrtt_leaves_to_a_paced_subflow_what_its_window_takes() {
     assert_eq!(of(14_000, 1_000_000), send(1, 4_000));
     assert_eq!(of(100_000, 1_000_000), send(1, 10_000));
     assert_eq!(of(100_000, 10_000), Decision::WAIT);
-    // No slivers.
+    // Nothing smaller than a segment goes out.
     assert_eq!(of(10_001, 1_000_000), send(1, 1_000));
-    // A slower one has no such claim, nor has a failed or a backup one.
+    // A slower subflow has no such claim, and neither has a failed or a backup one.
     for other in [
         paced(subflow(0, 90)),
         stale(paced(subflow(0, 30))),
@@ -88,11 +88,11 @@ fn minrtt_leaves_out_what_has_become_slow() {
     assert!(is_overfull(&slow(subflow(0, 30))));
     let all = [slow(subflow(0, 30)), subflow(1, 70)];
     assert_eq!(minrtt(&view(&all)), send(1, 10_000));
-    // It waits for the other, but not where there is none.
+    // The strategy waits for the other subflow, but not where there is none.
     let all = [slow(subflow(0, 30)), full(subflow(1, 70))];
     assert_eq!(minrtt(&view(&all)), Decision::WAIT);
     assert_eq!(minrtt(&view(&[slow(subflow(0, 30))])), send(0, 10_000));
-    // What is drained is tried with a copy, a packet at a time, until it proves to be fast again.
+    // A drained path is tried with a copy, a packet at a time, until it proves to be fast again.
     let data = piece(1, 0, 10);
     let drained = SubflowView {
         in_flight: 0,
@@ -117,7 +117,7 @@ fn minrtt_leaves_out_what_has_become_slow() {
     };
     let all = [proved, full(subflow(1, 70))];
     assert_eq!(minrtt(&view(&all)), send(0, 20_000));
-    // A long queue at a high rate is no harm, nor is an application that sends little.
+    // A long queue at a high rate does no harm, and neither does an application that sends little.
     let bloated = SubflowView {
         delivery_rate: 1_000_000,
         ..slow(subflow(0, 30))
@@ -146,14 +146,14 @@ fn lost_data_goes_first_on_the_fastest_that_works() {
 
 #[test]
 fn late_data_overtakes_new_data() {
-    // Late after the round trip and twice 150 ms and a round trip: 30 + 360.
+    // Data is late after the round trip and twice 150 ms and a round trip: 30 + 360.
     let of = |age| {
         let all = [subflow(0, 30), single(subflow(1, 70), piece(0, 0, age))];
         minrtt(&view(&all))
     };
     assert_eq!(of(389), send(0, 10_000));
     assert_eq!(of(390), copy(1, piece(0, 0, 390)));
-    // Nobody knows what is late where no round trip was measured.
+    // Nothing counts as late where no round trip was measured.
     let all = [subflow(0, 0), single(subflow(1, 70), piece(0, 0, 10))];
     assert_eq!(minrtt(&view(&all)), send(1, 10_000));
 }
@@ -179,7 +179,7 @@ fn a_blocked_window_moves_the_oldest_data_to_the_fastest_subflow() {
         single(subflow(2, 50), data),
     ];
     assert_eq!(minrtt(&blocked(&all, data)), penalty(0, data));
-    // The fastest one holds what keeps the window shut.
+    // The fastest subflow holds the data that keeps the window shut.
     let all = [single(subflow(0, 30), piece(1, 9000, 10)), subflow(1, 70)];
     let held = minrtt(&blocked(&all, piece(0, 0, 10)));
     assert!(matches!(held, Decision::Wait { .. }), "{held:?}");
@@ -190,7 +190,7 @@ fn a_blocked_window_moves_the_oldest_data_to_the_fastest_subflow() {
     ];
     let slower = minrtt(&blocked(&all, data));
     assert!(matches!(slower, Decision::Wait { .. }), "{slower:?}");
-    // Who held it is gone: then it is lost, or was sent by another since.
+    // The subflow that held the data is gone: the data is then lost, or was sent by another since.
     let gone = piece(7, 0, 10);
     let all = [single(subflow(0, 30), gone), subflow(1, 70)];
     assert_eq!(minrtt(&blocked(&all, gone)), Decision::WAIT);
@@ -233,7 +233,7 @@ fn roundrobin_gives_one_segment_in_turn() {
     let turns: Vec<_> = (0..4).map(|_| next(&all)).collect();
     let expected = [0, 1, 2, 0].map(|id| send(id, 1000));
     assert_eq!(turns, expected);
-    // Without room no turn, but no waiting for it either: the others start again.
+    // A subflow without room has no turn, and is not waited for: the others start again.
     let all = [subflow(0, 300), full(subflow(1, 10)), subflow(2, 70)];
     let turns: Vec<_> = (0..3).map(|_| next(&all)).collect();
     let expected = [2, 0, 2].map(|id| send(id, 1000));
@@ -254,7 +254,7 @@ fn redundant_walks_the_queue_on_every_subflow() {
         ..view
     };
     assert_eq!(decide("redundant", &view), copy(1, behind));
-    // The tail too, whoever is slower.
+    // The tail is copied too, even on a slower subflow.
     let all = [subflow(0, 30), single(subflow(1, 90), behind)];
     assert_eq!(decide("redundant", &at_the_end(&all)), copy(1, behind));
     let done = [subflow(0, 30), subflow(1, 90)];

@@ -72,7 +72,7 @@ fn equal_round_trips_are_ordered_by_window() {
         windowed(4, 30, 20_000),
     ];
     all.sort_by_key(by_rtt_and_window);
-    // Ties stay in order of creation.
+    // Ties stay in the order of creation.
     assert_eq!(all.map(|s| s.id.0), [3, 4, 2, 1, 0]);
 }
 
@@ -117,7 +117,7 @@ fn the_window_tells_of_loss() {
         modelled_loss(0.05, base, 30_000),
         (1.22f64 / 20.0).powi(2)
     ));
-    // Twice the round trip: so much more is in flight, says the model.
+    // At twice the round trip the model takes twice as much to be in flight.
     assert!(close(
         modelled_loss(0.1, base, 30_000),
         (1.22f64 / 40.0).powi(2)

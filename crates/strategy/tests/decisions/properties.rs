@@ -1,4 +1,4 @@
-//! What holds of every strategy, whatever it is shown.
+//! Properties of every strategy, on any view.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::views::subflow;
 
-/// A moment: subflows, connection, and what happened before it.
+/// A moment: subflows, connection, and the events before it.
 #[derive(Debug, Clone)]
 struct Moment {
     subflows: Vec<SubflowView>,
@@ -146,7 +146,7 @@ fn a_moment() -> impl Strategy<Value = Moment> {
         })
 }
 
-/// What a strategy decides at each of `moments`.
+/// Returns the decisions of a strategy at each of `moments`.
 fn decisions(name: &str, moments: &[Moment]) -> Vec<Decision> {
     let mut strategy = by_name(name).unwrap();
     let mut rng = Rng::for_component(3, 3);
@@ -157,7 +157,7 @@ fn decisions(name: &str, moments: &[Moment]) -> Vec<Decision> {
     at.collect()
 }
 
-/// In order of time.
+/// Generates moments in order of time.
 fn some_moments() -> impl Strategy<Value = Vec<Moment>> {
     proptest::collection::vec(a_moment(), 1..12).prop_map(|mut moments| {
         moments.sort_by_key(|moment| moment.ms);
@@ -166,7 +166,7 @@ fn some_moments() -> impl Strategy<Value = Vec<Moment>> {
 }
 
 proptest! {
-    /// Only what was shown may be chosen.
+    /// A strategy chooses only among what the view shows.
     #[test]
     fn choices_are_among_what_is_shown(moments in some_moments()) {
         let with_settings = ["maps:single", "maps:plr=measured,eps=1", "po:base=roundrobin"];
@@ -195,7 +195,7 @@ proptest! {
         }
     }
 
-    /// PO-MPTCP: with no priorities given it decides exactly as its base does.
+    /// PO-MPTCP: without priorities it decides exactly as its base does.
     #[test]
     fn po_without_priorities_is_its_base(mut moments in some_moments()) {
         for moment in &mut moments {
@@ -207,7 +207,7 @@ proptest! {
         }
     }
 
-    /// FSA-MPTCP: at alpha = 0 nothing is copied but what was lost with its path.
+    /// FSA-MPTCP: at alpha = 0 nothing is copied but data lost with its path.
     #[test]
     fn fsa_copies_no_part_of_an_elephant(mut moments in some_moments()) {
         for moment in &mut moments {

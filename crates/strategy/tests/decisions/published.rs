@@ -13,8 +13,9 @@ use braid_wire::Rng;
 use crate::views::*;
 
 const MOUSE: FlowSize = FlowSize::Declared(512 << 10);
-/// Of alpha so close to 1 that every draw says "copy", and to 0.
+/// The smallest mouse: its alpha is so close to 1 that every draw says "copy".
 const TINY_MOUSE: FlowSize = FlowSize::Predicted(4_097);
+/// The largest mouse: its alpha is so close to 0 that no draw says "copy".
 const HUGE_MOUSE: FlowSize = FlowSize::Read((1 << 20) - 1);
 const ELEPHANT: FlowSize = FlowSize::Declared(1 << 20);
 
@@ -22,7 +23,7 @@ fn fsa(view: &SendView<'_>) -> Decision {
     decide("fsa", view)
 }
 
-/// A flow of which nothing was seen that its size does not tell.
+/// Returns a view of a flow that has shown no more bytes than its size.
 fn sized<'a>(size: FlowSize, view: SendView<'a>) -> SendView<'a> {
     SendView {
         flow_size: size,
@@ -54,7 +55,7 @@ fn fsa_puts_new_data_on_the_best_subflow() {
         let decision = fsa(&sized(size, view(&all)));
         assert_eq!(decision, Decision::new_on(SubflowId(0)), "{size:?}");
     }
-    // The best without its own queue, and whether it has room or not.
+    // The best path by its round trip without queues, whether it has room or not.
     let best = SubflowView {
         srtt: Duration::from_millis(200),
         ..full(subflow(0, 30))
@@ -66,12 +67,12 @@ fn fsa_puts_new_data_on_the_best_subflow() {
         if subflow.0 == 1),
         "{decision:?}"
     );
-    // It has nothing to copy at the end.
+    // The best subflow has nothing to copy at the end.
     let all = [single(subflow(0, 30), piece(1, 0, 10)), subflow(1, 70)];
     assert_eq!(fsa(&sized(MOUSE, at_the_end(&all))), Decision::WAIT);
 }
 
-/// Where there is nothing of what was drawn, a mouse sends the other, or nothing once all is sent.
+/// A mouse sends the other kind where nothing of the drawn kind can be sent, or nothing once all is sent.
 #[test]
 fn fsa_settles_what_the_draw_leaves_open() {
     let data = piece(0, 0, 10);
@@ -89,12 +90,12 @@ fn fsa_settles_what_the_draw_leaves_open() {
         matches!(tail, Decision::Send { subflow, data: Payload::Copy { .. }, .. }
         if subflow.0 == 1)
     );
-    // New data that the peer's window does not take is there all the same.
+    // New data that the peer's window does not take still counts as new data to send.
     let shut = sized(HUGE_MOUSE, blocked(&with, data));
     assert_eq!(fsa(&shut), Decision::WAIT);
 }
 
-/// The share of copies among the packets beside the best subflow, where the engine sends up to
+/// Returns the share of copies among the packets beside the best subflow, where the engine sends up to
 /// `burst` packets of what a decision allows.
 fn share_of_copies(size: FlowSize, burst: u64) -> f64 {
     let mut strategy = Fsa::default();
@@ -144,7 +145,7 @@ fn fsa_sends_no_copy_of_an_elephant() {
         assert_eq!(fsa(&sized(size, at_the_end(&all))), Decision::WAIT);
         assert_eq!(fsa(&sized(size, blocked(&all, data))), Decision::WAIT);
     }
-    // One that grew, whatever was said of it.
+    // A flow that grew to an elephant, whatever was said of it.
     for size in [FlowSize::Unknown, FlowSize::Declared(1)] {
         let grown = SendView {
             sent: 1 << 20,
@@ -223,7 +224,7 @@ fn fsa_opens_on_the_fastest_path_on_record() {
     let known = [path(0, Some(100)), path(1, Some(120)), path(2, Some(40))];
     let open = opening(&known, MOUSE);
     assert_eq!(opens(&open), mptcp(2));
-    // A path that did not answer is followed by the next.
+    // A path that did not answer is followed by the next one.
     let again = OpenView {
         unanswered: Some(PathId(2)),
         ..open
@@ -239,13 +240,13 @@ fn fsa_opens_on_the_fastest_path_on_record() {
         opens(&opening(&[spare, path(1, Some(80))], MOUSE)),
         mptcp(1)
     );
-    // Without records as stock MPTCP: where it was asked to.
+    // Without records the flow opens as stock MPTCP, where it was asked to.
     let unknown = [path(0, None), path(1, None)];
     assert_eq!(opens(&opening(&unknown, MOUSE)), mptcp(1));
     assert_eq!(opens(&opening(&[], MOUSE)), None);
 }
 
-/// Regular TCP where it is sure that nothing else is needed, and no join.
+/// A mosquito opens regular TCP only where its size is declared, and never joins.
 #[test]
 fn fsa_opens_nothing_more_for_a_mosquito() {
     let paths = [path(0, Some(40)), path(1, Some(100))];
@@ -261,7 +262,7 @@ fn fsa_opens_nothing_more_for_a_mosquito() {
         assert_eq!(opens(&view), Some((0, protocol)), "{size:?}");
         let join = Fsa::default().join(&view, &paths[1]);
         assert_eq!(join, joins.then_some(NOW), "{size:?}");
-        // It may grow.
+        // The flow may grow.
         let grown = OpenView {
             seen: 4_097,
             ..view
@@ -270,7 +271,7 @@ fn fsa_opens_nothing_more_for_a_mosquito() {
     }
 }
 
-/// `bytes` of the given urgency wait before others.
+/// Puts `bytes` of the given urgency before the other unsent data.
 pub fn urgent(view: SendView<'_>, urgency: usize, bytes: u64) -> SendView<'_> {
     let mut unsent_by_urgency = view.unsent_by_urgency;
     unsent_by_urgency[urgency] += bytes;
@@ -298,11 +299,11 @@ fn po_sends_important_data_on_the_best_subflow() {
         let other = urgent(view(&all), urgency, 50_000);
         assert_eq!(decide(&other), send(0, 1_000), "{urgency}");
     }
-    // While the best is full on the next.
+    // While the best is full, the next one is taken.
     let best_full = [subflow(0, 70), subflow(1, 30), full(larger)];
     let important = urgent(view(&best_full), 0, 50_000);
     assert_eq!(decide(&important), send(1, 10_000));
-    // One that the pacer holds is not full.
+    // A subflow that the pacer holds is not full.
     let best_paced = [subflow(0, 70), paced(subflow(1, 30))];
     assert_eq!(
         decide(&urgent(view(&best_paced), 0, 10_000)),
@@ -323,13 +324,14 @@ fn po_lets_nothing_overtake_important_data_but_what_was_lost() {
     let all = [subflow(0, 30), lost(subflow(1, 70), data)];
     let important = urgent(view(&all), 1, 5_000);
     assert_eq!(decide("po", &important), copy(1, data));
-    // What the peer's window does not take is the base's matter.
+    // The base decides on data that the peer's window does not take.
     let all = [single(subflow(0, 30), data), subflow(1, 70)];
     let shut = urgent(blocked(&all, data), 1, 5_000);
     assert_eq!(decide("po", &shut), penalty(0, data));
 }
 
-/// Score 0.9 at 40 ms, with the highest loss; 0.56 at 50 ms, with a ninth of it.
+/// Subflows with a score of 0.9 at 40 ms and the highest loss, and of 0.56 at 50 ms and a ninth of that
+/// loss.
 fn unlike() -> [SubflowView; 2] {
     let wide = SubflowView {
         cwnd: 60_000,
@@ -346,11 +348,11 @@ fn maps_sends_on_the_path_of_lowest_score() {
         decide("maps:single", &view(&[a, b])),
         Decision::new_on(SubflowId(1))
     );
-    // By round-trip time alone, or by loss that was counted: there was none.
+    // By round-trip time alone, or by counted loss, of which there was none.
     for name in ["maps:beta=0", "maps:plr=measured"] {
         assert_eq!(decide(name, &view(&[a, b])), send(0, 10_000), "{name}");
     }
-    // Equal ones in order of creation; one without a sample last.
+    // Equal scores keep the order of creation; a subflow without a sample comes last.
     let equal = [subflow(0, 40), subflow(1, 40)];
     assert_eq!(decide("maps", &view(&equal)), send(0, 10_000));
     let unknown = [subflow(0, 0), subflow(1, 900)];
@@ -391,7 +393,7 @@ fn maps_smooths_every_sample_of_the_round_trip() {
     };
     let other = subflow(1, 70);
     assert_eq!(first(0, &[subflow(0, 40), other]), 0);
-    // 40, 70, 85: only what was acknowledged is a sample.
+    // 40, 70, 85 ms: a sample counts only with an acknowledgement.
     let slower = SubflowView {
         latest_rtt: Duration::from_millis(100),
         ..subflow(0, 40)
@@ -424,7 +426,7 @@ fn maps_counts_losses_where_that_is_wanted() {
     assert_eq!(strategy.next(&view(&all), &mut rng), send(1, 10_000));
 }
 
-/// A windowful of copies, ten segments at most, once in four round trips.
+/// A path is measured by a windowful of copies, ten segments at most, once in four round trips.
 #[test]
 fn maps_single_measures_the_paths_it_does_not_use() {
     let data = piece(1, 0, 10);
@@ -446,7 +448,7 @@ fn maps_single_measures_the_paths_it_does_not_use() {
     assert_eq!(at(0, 11_500), copy_of(0, data, 3_500));
     assert_eq!(at(159, 15_000), Decision::WAIT);
     assert_eq!(at(160, 15_000), copy_of(0, data, 10_000));
-    // A third path has its turn where that of the second is over.
+    // A third path has its turn after the second one's.
     let spent = SubflowView {
         sent: 15_000,
         ..single(a, data)
@@ -461,7 +463,7 @@ fn maps_single_measures_the_paths_it_does_not_use() {
     };
     assert_eq!(next([fresh, full(b), third]), copy_of(0, data, 10_000));
     assert_eq!(next([spent, full(b), third]), copy_of(2, data, 10_000));
-    // The other form measures as it goes.
+    // Without `single`, MAPS measures the paths as it uses them.
     let all = [full(b), single(full(a), data)];
     assert_eq!(decide("maps", &view(&all)), Decision::WAIT);
 }

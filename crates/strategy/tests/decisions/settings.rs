@@ -1,4 +1,4 @@
-//! Names and what may stand behind them.
+//! Strategies' names, and the settings that may stand behind them.
 
 use braid_strategy::{by_name, factory, names, split_list};
 

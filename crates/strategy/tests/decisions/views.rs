@@ -11,8 +11,8 @@ use braid_wire::{Instant, Rng};
 
 pub const NOW: Instant = Instant::from_millis(10_000);
 
-/// A regular subflow with room for 10 of its 20 segments of 1000 bytes, which is what its rate
-/// fills in a round trip.
+/// Returns a regular subflow with room for 10 of its 20 segments of 1000 bytes, which its rate fills in a
+/// round trip.
 pub fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
     let srtt = Duration::from_millis(srtt_ms);
     SubflowView {
@@ -65,7 +65,7 @@ pub fn backup(s: SubflowView) -> SubflowView {
     SubflowView { backup: true, ..s }
 }
 
-/// Bytes `start..start + 1000`, sent by `carrier` `age` ms ago.
+/// Returns the bytes `start..start + 1000`, sent by `carrier` `age` ms ago.
 pub fn piece(carrier: u32, start: u64, age: u64) -> InFlight {
     InFlight {
         start,
@@ -75,7 +75,7 @@ pub fn piece(carrier: u32, start: u64, age: u64) -> InFlight {
     }
 }
 
-/// `s` may carry `data` too, which was sent once.
+/// Lets `s` carry `data` too, which was sent once.
 pub fn single(s: SubflowView, data: InFlight) -> SubflowView {
     let copies = Copies {
         single: Some(data),
@@ -111,7 +111,7 @@ pub fn view(subflows: &[SubflowView]) -> SendView<'_> {
     }
 }
 
-/// Everything has been sent.
+/// Returns a view in which everything has been sent.
 pub fn at_the_end(subflows: &[SubflowView]) -> SendView<'_> {
     SendView {
         unsent: 0,
@@ -120,7 +120,7 @@ pub fn at_the_end(subflows: &[SubflowView]) -> SendView<'_> {
     }
 }
 
-/// The peer's window is shut by `oldest`.
+/// Returns a view in which `oldest` keeps the peer's window shut.
 pub fn blocked(subflows: &[SubflowView], oldest: InFlight) -> SendView<'_> {
     SendView {
         peer_window: 0,
@@ -151,7 +151,7 @@ pub fn copy(id: u32, data: InFlight) -> Decision {
     Decision::copy_on(SubflowId(id), data)
 }
 
-/// A copy for which the carrier of `data` pays.
+/// Returns a copy that penalises the last sender of `data`.
 pub fn penalty(id: u32, data: InFlight) -> Decision {
     Decision::Send {
         subflow: SubflowId(id),

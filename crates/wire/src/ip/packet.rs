@@ -16,20 +16,20 @@ const FRAGMENT: u8 = 44;
 /// IPv6 extension header: destination options.
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// An IPv4 or IPv6 packet in a buffer. [`Packet::new`] checks that the lengths in the header lie
-/// within the buffer and nothing else; the accessors read fields as they are.
+/// An IPv4 or IPv6 packet in a buffer. [`Packet::new`] checks only that the lengths in the header lie
+/// within the buffer; the accessors read fields as they are.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be longer than the packet.
+    /// Makes a view of `buffer`, which may be longer than the packet.
     pub fn new(buffer: T) -> Result<Packet<T>> {
         let len = buffer.as_ref().len();
         Packet::of_head(buffer, len)
     }
 
-    /// As [`new`](Self::new), where `head` holds no more than the first of the `len` bytes that are
-    /// there. What the view shows behind the header ends with `head`.
+    /// Makes a view like [`new`](Self::new), where `head` holds only the first of the `len` bytes of the
+    /// packet. The payload of the view ends with `head`.
     pub(crate) fn of_head(head: T, len: usize) -> Result<Packet<T>> {
         let bytes = head.as_ref();
         let (header, total) = match bytes.first().ok_or(Error::Truncated)? >> 4 {
@@ -55,12 +55,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.0.as_ref()
     }
 
-    /// Whether this is IPv6 (else it is IPv4).
+    /// Returns whether this is IPv6 (else it is IPv4).
     pub fn is_v6(&self) -> bool {
         self.bytes()[0] >> 4 == 6
     }
 
-    /// Bytes of the header: with options for IPv4, without extension headers for IPv6.
+    /// Returns the length of the header: with options for IPv4, without extension headers for IPv6.
     pub fn header_len(&self) -> usize {
         if self.is_v6() {
             V6_HEADER_LEN
@@ -69,7 +69,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Bytes of the packet.
+    /// Returns the length of the packet.
     pub fn total_len(&self) -> usize {
         if self.is_v6() {
             V6_HEADER_LEN + usize::from(be16(self.bytes(), 4))
@@ -78,7 +78,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn src(&self) -> IpAddr {
         if self.is_v6() {
             self.v6_addr(8)
@@ -87,7 +87,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn dst(&self) -> IpAddr {
         if self.is_v6() {
             self.v6_addr(24)
@@ -106,17 +106,17 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ipv6Addr::from(octets).into()
     }
 
-    /// Protocol of what follows the header: of the first extension header where there is one.
+    /// Returns the protocol of the header that follows, which may be an extension header.
     pub fn next_header(&self) -> u8 {
         self.bytes()[if self.is_v6() { 6 } else { 9 }]
     }
 
-    /// TTL or hop limit.
+    /// Returns the TTL or hop limit.
     pub fn hop_limit(&self) -> u8 {
         self.bytes()[if self.is_v6() { 7 } else { 8 }]
     }
 
-    /// DSCP and ECN bits.
+    /// Returns the DSCP and ECN bits.
     pub fn traffic_class(&self) -> u8 {
         if self.is_v6() {
             (be16(self.bytes(), 0) >> 4) as u8
@@ -125,30 +125,30 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// Whether this is an IPv4 fragment (first, middle or last). An IPv6 fragment shows in its
+    /// Returns whether this is an IPv4 fragment (first, middle or last). An IPv6 fragment shows in its
     /// extension header: see [`Packet::transport`].
     pub fn is_v4_fragment(&self) -> bool {
         !self.is_v6() && be16(self.bytes(), 6) & 0x3fff != 0
     }
 
-    /// Whether the header checksum is right; true for IPv6, which has none.
+    /// Returns whether the header checksum is right; true for IPv6, which has none.
     pub fn checksum_ok(&self) -> bool {
         let header = &self.bytes()[..self.header_len()];
         self.is_v6() || checksum::fold(checksum::sum(Sum::default(), header)) == 0xffff
     }
 
-    /// What follows the header, up to the length the header gives.
+    /// Returns the bytes behind the header, up to the length in the header.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[self.header_len()..self.end()]
     }
 
-    /// Where the packet ends, or the buffer before it.
+    /// Returns the end of the packet, or of the buffer if that is shorter.
     pub(crate) fn end(&self) -> usize {
         self.total_len().min(self.bytes().len())
     }
 
-    /// Upper-layer protocol and payload, with hop-by-hop, routing and destination options headers
-    /// skipped. Fragments are `Unsupported`.
+    /// Returns the upper-layer protocol and its payload; hop-by-hop, routing and destination options
+    /// headers are skipped. Fragments are `Unsupported`.
     pub fn transport(&self) -> Result<(u8, &[u8])> {
         if self.is_v4_fragment() {
             return Err(Error::Unsupported);
@@ -165,7 +165,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Replaces the source address.
     ///
     /// # Panics
-    /// If `addr` is of the other family.
+    /// Panics if `addr` is of the other family.
     pub fn set_src(&mut self, addr: IpAddr) {
         let at = if self.is_v6() { 8 } else { 12 };
         self.set_addr(at, addr);
@@ -174,7 +174,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Replaces the destination address.
     ///
     /// # Panics
-    /// If `addr` is of the other family.
+    /// Panics if `addr` is of the other family.
     pub fn set_dst(&mut self, addr: IpAddr) {
         let at = if self.is_v6() { 24 } else { 16 };
         self.set_addr(at, addr);
@@ -188,13 +188,13 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         }
     }
 
-    /// Sets TTL or hop limit.
+    /// Sets the TTL or hop limit.
     pub fn set_hop_limit(&mut self, value: u8) {
         let at = if self.is_v6() { 7 } else { 8 };
         self.0.as_mut()[at] = value;
     }
 
-    /// Sets DSCP and ECN bits.
+    /// Sets the DSCP and ECN bits.
     pub fn set_traffic_class(&mut self, value: u8) {
         let v6 = self.is_v6();
         let bytes = self.0.as_mut();
@@ -206,8 +206,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         }
     }
 
-    /// Marks congestion (CE) if the sender bears that (ECT, RFC 3168 section 5); returns whether it
-    /// does. The IPv4 header checksum is adjusted (RFC 1624): one that was wrong stays so.
+    /// Marks congestion (CE) and returns true if the transport is ECN-capable (RFC 3168 section 5). The
+    /// IPv4 header checksum is adjusted (RFC 1624), so that a wrong checksum stays wrong.
     pub fn mark(&mut self) -> bool {
         let class = self.traffic_class();
         if class & super::CE == super::NOT_ECT {
@@ -234,15 +234,15 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         super::fill_v4_checksum(&mut self.0.as_mut()[..len]);
     }
 
-    /// What follows the header, to be changed in place.
+    /// Returns the bytes behind the header, to be changed in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let range = self.header_len()..self.end();
         &mut self.0.as_mut()[range]
     }
 }
 
-/// Skips the IPv6 extension headers at the start of `payload` that say nothing about the
-/// upper layer (RFC 8200 section 4). Each round consumes at least 8 bytes, so it ends.
+/// Skips the IPv6 extension headers at the start of `payload` that say nothing about the upper layer (RFC
+/// 8200 section 4). Each round consumes at least 8 bytes, so the loop ends.
 pub(crate) fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Result<(u8, &[u8])> {
     loop {
         match protocol {
@@ -253,8 +253,8 @@ pub(crate) fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Result<(u
         let [next, units, _, segments_left, ..] = *payload else {
             return Err(Error::Truncated);
         };
-        // With segments left, the destination is a way-point and the pseudo-header would be
-        // that of another packet (RFC 8200 section 8.1).
+        // With segments left, the destination is a way-point, so the pseudo-header has another
+        // destination (RFC 8200 section 8.1).
         if protocol == ROUTING && segments_left != 0 {
             return Err(Error::Unsupported);
         }

@@ -27,8 +27,8 @@ const LOW_FLAG: u8 = 0x01;
 impl MptcpOption {
     /// Parses one whole option, kind and length bytes included.
     ///
-    /// Reserved bits are ignored. A length that no form of the subtype has is `BadOption`, a
-    /// subtype outside RFC 8684 or the handshake of another version is `Unsupported`.
+    /// Reserved bits are ignored. A length that no form of the subtype has is `BadOption`; a subtype
+    /// outside RFC 8684 or the handshake of another version is `Unsupported`.
     // Conforms: 8684-3.4.1-11, 8684-3.6-2
     pub fn parse(option: &[u8]) -> Result<MptcpOption> {
         let (&[kind, len, first], body) = option
@@ -75,7 +75,7 @@ impl MptcpOption {
         }
     }
 
-    /// Bytes of the option, without padding.
+    /// Returns the length of the option without padding, bytes.
     pub fn len(&self) -> usize {
         match self {
             MptcpOption::Capable(Capable::Syn { .. }) => 4,
@@ -99,7 +99,7 @@ impl MptcpOption {
         }
     }
 
-    /// Never: an option has at least its kind and length.
+    /// Returns false: an option has at least its kind and length.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -136,7 +136,7 @@ impl MptcpOption {
 }
 
 impl Dss {
-    /// Bytes of the option, without padding: 4 to 28.
+    /// Returns the length of the option without padding: 4 to 28 bytes.
     pub fn len(&self) -> usize {
         let ack = self.data_ack.map_or(0, WireDsn::len);
         let mapping = self
@@ -145,7 +145,7 @@ impl Dss {
         4 + ack + mapping
     }
 
-    /// Never: an option has at least its kind and length.
+    /// Returns false: an option has at least its kind and length.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -155,7 +155,8 @@ fn checksum_len(checksum: Option<u16>) -> usize {
     if checksum.is_some() { 2 } else { 0 }
 }
 
-/// Section 3.1, figure 4. The version is in all forms, but only the first two negotiate it.
+/// Parses MP_CAPABLE (section 3.1, figure 4). All forms have the version, but only the first two
+/// negotiate it.
 fn capable(version: u8, len: u8, body: &mut Reader<'_>) -> Result<Capable> {
     let flags = CapableFlags::from(body.u8()?);
     match len {
@@ -219,7 +220,7 @@ fn emit_capable(capable: &Capable, w: &mut Writer<'_>) {
     }
 }
 
-/// Section 3.2, figures 5 to 7.
+/// Parses MP_JOIN (section 3.2, figures 5 to 7).
 fn join(backup: bool, len: u8, body: &mut Reader<'_>) -> Result<Join> {
     let address_id = body.u8()?;
     match len {
@@ -274,12 +275,12 @@ fn emit_join(join: &Join, w: &mut Writer<'_>) {
     }
 }
 
-/// Section 3.3, figure 9. The checksum is there if the length leaves room for it.
+/// Parses DSS (section 3.3, figure 9). The checksum is there if the length leaves room for it.
 fn dss(body: &mut Reader<'_>) -> Result<Dss> {
     let flags = body.u8()?;
     let data_ack = match flags & (dss_flag::ACK | dss_flag::ACK_8) {
         dss_flag::ACK => Some(WireDsn::Four(body.u32()?)),
-        // The width means nothing without an acknowledgement.
+        // The width flag has no meaning without an acknowledgement.
         0 | dss_flag::ACK_8 => None,
         _ => Some(WireDsn::Eight(body.u64()?)),
     };
@@ -348,7 +349,7 @@ fn emit_dsn(dsn: WireDsn, w: &mut Writer<'_>) {
     }
 }
 
-/// Section 3.4.1, figure 12. The family is told by the length.
+/// Parses ADD_ADDR (section 3.4.1, figure 12). The length tells the address family.
 fn add_addr(echo: bool, len: u8, body: &mut Reader<'_>) -> Result<AddAddr> {
     let without_hmac = if echo {
         len

@@ -41,19 +41,21 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
-/// A fast-open cookie (RFC 7413); empty is a request. Otherwise of even length from 4 on.
+/// A fast-open cookie (RFC 7413): empty for a request, otherwise of even length from 4 to 16.
 pub type FastOpenCookie = ArrayVec<u8, 16>;
 /// SACK blocks as (left edge, right edge), newest first.
 pub type SackBlocks = ArrayVec<(Seq32, Seq32), 4>;
 /// The MPTCP options of one segment, in order.
 pub type MptcpOptions = ArrayVec<mptcp::MptcpOption, 4>;
 
-/// Every option in use. Emitted in a fixed order (MSS, SACK permitted, timestamps, window scale,
-/// fast open, MPTCP, SACK), padded with NOPs so that each option group starts on 4 bytes.
+/// Every option in use.
+///
+/// Options are emitted in a fixed order (MSS, SACK permitted, timestamps, window scale, fast open, MPTCP,
+/// SACK), padded with NOPs so that each group starts on 4 bytes.
 ///
 /// Not every combination fits a header: [`Options::len`] may exceed [`MAX_OPTIONS_LEN`], as with
-/// timestamps and an ADD_ADDR of an IPv6 address with port and HMAC. Whoever fills this in asks
-/// [`Options::room`] first.
+/// timestamps and an ADD_ADDR of an IPv6 address with port and HMAC. Callers ask [`Options::room`] before
+/// they add an option.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// Maximum segment size, SYN only.
@@ -73,7 +75,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// No option.
+    /// Makes an empty list.
     pub const fn new() -> Options {
         Options {
             mss: None,
@@ -86,10 +88,10 @@ impl Options {
         }
     }
 
-    /// Bytes these options take in a header, padding included.
+    /// Returns how many bytes these options take in a header, padding included.
     pub fn len(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
-        // SACK permitted fills the place of the two NOPs before timestamps.
+        // SACK permitted takes the place of the two NOPs before timestamps.
         let sack_permitted = if self.sack_permitted { 4 } else { 0 };
         let timestamps = if self.timestamps.is_some() {
             12
@@ -102,31 +104,32 @@ impl Options {
         mss + timestamps + window_scale + fast_open + mptcp + sack_len(self.sack.len())
     }
 
-    /// Whether there is no option at all.
+    /// Returns whether there is no option at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes left of [`MAX_OPTIONS_LEN`]; 0 if they are exceeded.
+    /// Returns the bytes left of [`MAX_OPTIONS_LEN`]; 0 if they are exceeded.
     pub fn room(&self) -> usize {
         MAX_OPTIONS_LEN.saturating_sub(self.len())
     }
 
-    /// Whether `option` fits beside the others, both in the header and in the list.
+    /// Returns whether `option` fits beside the others, both in the header and in the list.
     pub fn fits(&self, option: &MptcpOption) -> bool {
         !self.mptcp.is_full() && padded_len(option) <= self.room()
     }
 
-    /// How many more SACK blocks fit.
+    /// Returns how many more SACK blocks fit.
     pub fn sack_room(&self) -> usize {
         let others = self.len() - sack_len(self.sack.len());
+        // Two NOPs, kind and length take 4 bytes, and each block 8 (RFC 2018 section 3).
         let blocks = (MAX_OPTIONS_LEN.saturating_sub(others + 4)) / 8;
         blocks
             .min(self.sack.capacity())
             .saturating_sub(self.sack.len())
     }
 
-    /// The first DSS.
+    /// Returns the first DSS.
     pub fn dss(&self) -> Option<&Dss> {
         self.mptcp.iter().find_map(|option| match option {
             MptcpOption::Dss(dss) => Some(dss),
@@ -134,7 +137,7 @@ impl Options {
         })
     }
 
-    /// The first MP_CAPABLE.
+    /// Returns the first MP_CAPABLE.
     pub fn capable(&self) -> Option<&Capable> {
         self.mptcp.iter().find_map(|option| match option {
             MptcpOption::Capable(capable) => Some(capable),
@@ -142,7 +145,7 @@ impl Options {
         })
     }
 
-    /// The first MP_JOIN.
+    /// Returns the first MP_JOIN.
     pub fn join(&self) -> Option<&Join> {
         self.mptcp.iter().find_map(|option| match option {
             MptcpOption::Join(join) => Some(join),
@@ -150,12 +153,12 @@ impl Options {
         })
     }
 
-    /// Parses the option bytes of a header; `syn` says whether the segment has SYN, without which
-    /// the options of a SYN are ignored.
+    /// Parses the option bytes of a header. `syn` says whether the segment has SYN; otherwise the options
+    /// of a SYN are ignored.
     ///
-    /// Unknown options, malformed MPTCP options and fast-open cookies of a length that RFC 7413
-    /// does not know are skipped, as are MPTCP options past the 4th. Of any other option that
-    /// comes twice the last counts. `BadOption` if a length contradicts the list or its kind.
+    /// Unknown options, malformed MPTCP options and fast-open cookies of a length outside RFC 7413 are
+    /// skipped, as are MPTCP options past the 4th. If another option comes twice, the last one counts.
+    /// `BadOption` if a length contradicts the list or the option's kind.
     // Conforms: 9293-3.1-2
     pub fn parse(bytes: &[u8], syn: bool) -> Result<Options> {
         let mut options = Options::new();
@@ -163,7 +166,7 @@ impl Options {
         Ok(options)
     }
 
-    /// As [`parse`](Self::parse), in place: adds to what there is.
+    /// Parses like [`parse`](Self::parse), and adds to the options already here.
     pub(super) fn take_all(&mut self, bytes: &[u8], syn: bool) -> Result<()> {
         for raw in raw_options(bytes) {
             self.take(raw?, syn)?;
@@ -180,7 +183,7 @@ impl Options {
             }
             (kind::MPTCP, _) => {
                 if let Ok(option) = MptcpOption::parse(raw.bytes()) {
-                    // Refused when full: more than four never occur in 40 bytes of sense.
+                    // The push fails when the list is full: no sender needs more than four in 40 bytes.
                     let _ = self.mptcp.try_push(option);
                 }
             }
@@ -204,11 +207,10 @@ impl Options {
         Ok(())
     }
 
-    /// Writes the options, [`Self::len`] bytes, to the start of `buf`, and returns how many that
-    /// are.
+    /// Writes the options to the start of `buf` and returns their length, [`Self::len`].
     ///
     /// # Panics
-    /// If `buf` is shorter than that.
+    /// Panics if `buf` is shorter.
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let mut w = Writer::new(buf);
         if let Some(mss) = self.mss {
@@ -263,23 +265,23 @@ impl Options {
 pub struct RawOption<'a>(&'a [u8]);
 
 impl<'a> RawOption<'a> {
-    /// Its kind.
+    /// Returns the kind.
     pub fn kind(self) -> u8 {
         self.0[0]
     }
 
-    /// All of it, kind and length included.
+    /// Returns the whole option, kind and length included.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// What follows kind and length.
+    /// Returns the bytes after kind and length.
     pub fn body(self) -> &'a [u8] {
         self.0.get(2..).unwrap_or_default()
     }
 }
 
-/// The options in the option bytes of a header, without NOPs and up to the end of the list. After
+/// Returns the options in the option bytes of a header, without NOPs and up to the end of the list. After
 /// an error (a length below 2 or past the end) nothing follows.
 pub fn raw_options(bytes: &[u8]) -> impl Iterator<Item = Result<RawOption<'_>>> {
     let mut rest = bytes;
@@ -318,7 +320,7 @@ fn sack_blocks(bytes: &[u8]) -> Result<SackBlocks> {
     }
 }
 
-/// RFC 7413 section 2: a request, or 4 to 16 bytes, an even number.
+/// Returns whether the length is valid (RFC 7413 section 2): 0 for a request, or even and 4 to 16.
 fn is_cookie(bytes: &[u8]) -> bool {
     bytes.is_empty() || (4..=16).contains(&bytes.len()) && bytes.len().is_multiple_of(2)
 }

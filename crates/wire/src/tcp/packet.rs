@@ -4,13 +4,13 @@ use super::{Flags, HEADER_LEN};
 use crate::bytes::{be16, be32};
 use crate::{Error, Result, Seq32};
 
-/// A TCP segment in a buffer that ends where the segment does. [`Packet::new`] checks that the
-/// header lies within the buffer and nothing else; the accessors read fields as they are.
+/// A TCP segment in a buffer that ends where the segment does. [`Packet::new`] checks only that the
+/// header lies within the buffer; the accessors read fields as they are.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`.
+    /// Makes a view of `buffer`.
     pub fn new(buffer: T) -> Result<Packet<T>> {
         let bytes = buffer.as_ref();
         if bytes.len() < HEADER_LEN {
@@ -30,58 +30,58 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.0.as_ref()
     }
 
-    /// Source port.
+    /// Returns the source port.
     pub fn src_port(&self) -> u16 {
         be16(self.bytes(), 0)
     }
 
-    /// Destination port.
+    /// Returns the destination port.
     pub fn dst_port(&self) -> u16 {
         be16(self.bytes(), 2)
     }
 
-    /// Sequence number.
+    /// Returns the sequence number.
     pub fn seq(&self) -> Seq32 {
         Seq32(be32(self.bytes(), 4))
     }
 
-    /// Acknowledgement number.
+    /// Returns the acknowledgement number.
     pub fn ack(&self) -> Seq32 {
         Seq32(be32(self.bytes(), 8))
     }
 
-    /// Bytes of the header, options included: 20 to 60.
+    /// Returns the length of the header, options included: 20 to 60 bytes.
     pub fn header_len(&self) -> usize {
         usize::from(self.bytes()[12] >> 4) * 4
     }
 
-    /// Control bits.
+    /// Returns the control bits.
     pub fn flags(&self) -> Flags {
         Flags(self.bytes()[13])
     }
 
-    /// Window field, not scaled.
+    /// Returns the window field, not scaled.
     pub fn window(&self) -> u16 {
         be16(self.bytes(), 14)
     }
 
-    /// Checksum field.
+    /// Returns the checksum field.
     pub fn checksum(&self) -> u16 {
         be16(self.bytes(), 16)
     }
 
-    /// Option bytes: see [`super::raw_options`].
+    /// Returns the option bytes: see [`super::raw_options`].
     pub fn options(&self) -> &[u8] {
         &self.bytes()[HEADER_LEN..self.header_len()]
     }
 
-    /// Payload.
+    /// Returns the payload.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[self.header_len()..]
     }
 }
 
-/// Changes in place leave the checksum as it was: see [`super::fill_checksum`].
+/// Setters leave the checksum as it was: see [`super::fill_checksum`].
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Sets the source port.
     pub fn set_src_port(&mut self, port: u16) {
@@ -113,13 +113,13 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.0.as_mut()[14..16].copy_from_slice(&window.to_be_bytes());
     }
 
-    /// Payload, to be changed in place.
+    /// Returns the payload, to be changed in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let start = self.header_len();
         &mut self.0.as_mut()[start..]
     }
 
-    /// Header and payload, for [`super::fill_checksum`].
+    /// Returns header and payload, for [`super::fill_checksum`].
     pub fn split_mut(&mut self) -> (&mut [u8], &mut [u8]) {
         let at = self.header_len();
         self.0.as_mut().split_at_mut(at)

@@ -20,12 +20,12 @@ pub fn v6() -> impl Strategy<Value = IpAddr> {
     any::<u128>().prop_map(|bits| Ipv6Addr::from(bits).into())
 }
 
-/// Two addresses of one family.
+/// Generates two addresses of one family.
 pub fn addr_pair() -> impl Strategy<Value = (IpAddr, IpAddr)> {
     prop_oneof![(v4(), v4()), (v6(), v6())]
 }
 
-/// An IP header of an upper-layer protocol.
+/// Generates an IP header of an upper-layer protocol.
 pub fn ip_repr(payload_len: usize) -> impl Strategy<Value = ip::Repr> {
     let protocol = prop_oneof![
         Just(ip::PROTO_TCP),
@@ -136,7 +136,7 @@ fn add_addr() -> impl Strategy<Value = AddAddr> {
         })
 }
 
-/// Any MPTCP option.
+/// Generates any MPTCP option.
 pub fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
     prop_oneof![
         capable().prop_map(MptcpOption::Capable),
@@ -155,7 +155,7 @@ pub fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
     ]
 }
 
-/// Options that fit a header; those of a SYN only if `syn`.
+/// Generates options that fit a header, and options of a SYN only if `syn`.
 fn options(syn: bool) -> impl Strategy<Value = Options> {
     let cookie = prop_oneof![Just(0usize), (2..=8usize).prop_map(|pairs| 2 * pairs)]
         .prop_flat_map(|len| vec(any::<u8>(), len));
@@ -198,7 +198,7 @@ fn options(syn: bool) -> impl Strategy<Value = Options> {
     )
 }
 
-/// Any TCP header.
+/// Generates any TCP header.
 pub fn tcp_repr() -> impl Strategy<Value = tcp::Repr> {
     (
         any::<u8>(),
@@ -218,7 +218,7 @@ pub fn tcp_repr() -> impl Strategy<Value = tcp::Repr> {
         })
 }
 
-/// A whole IP packet with a TCP segment and correct checksums.
+/// Generates a whole IP packet with a TCP segment and correct checksums.
 pub fn packet() -> impl Strategy<Value = Vec<u8>> {
     (tcp_repr(), ip_repr(0), vec(any::<u8>(), 0..64)).prop_map(|(tcp, ip, payload)| {
         let ip = ip::Repr {
