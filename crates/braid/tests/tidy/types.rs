@@ -33,7 +33,6 @@ pub struct Excess {
 /// entry within the limits is removed.
 pub const EXCESSES: &[Excess] = &[
     excess("proxy::Gauge", 0, 0, 4),
-    excess("proxy::Relay", 0, 0, 7),
     excess("proxy::Upstream", 118, 0, 4),
     excess("secure::Tls", 0, 30, 5),
 ];
