@@ -65,7 +65,7 @@ impl Upstream {
         let links = self.links.all.iter().flat_map(|link| {
             let cells = link.cells.iter().enumerate();
             cells.filter_map(|(server, cell)| {
-                let known = (cell.gauge.known_at?, cell.quality());
+                let known = (cell.gauge.known_at()?, cell.quality());
                 keep(server, Some(link.name.clone()), known)
             })
         });
