@@ -91,7 +91,7 @@ fn source_keeps_the_rules() {
 
 #[test]
 fn types_are_no_larger_than_a_reader_can_hold() {
-    report(&types::check(&rust_files(), types::EXCESSES));
+    report(&types::check(&rust_files()));
 }
 
 /// `BRAID_WRITE=1` (`make conformance`) writes the page instead of comparing it.

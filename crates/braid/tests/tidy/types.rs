@@ -19,32 +19,6 @@ const CRATES: &[&str] = &[
     "units", "wire", "engine", "strategy", "secure", "proxy", "linux", "braid",
 ];
 
-/// A type beyond the limits, and the size that it may have until it is split. A figure within its limit is 0.
-pub struct Excess {
-    /// Its crate and name, as in `engine::Stack`.
-    name: &'static str,
-    methods: usize,
-    fields: usize,
-    flags: usize,
-}
-
-/// Types that are still too large. The list only shrinks: a figure that was undercut is lowered, and an entry
-/// within the limits is removed.
-pub const EXCESSES: &[Excess] = &[
-    excess("proxy::Gauge", 0, 0, 4),
-    excess("proxy::Relay", 0, 0, 7),
-    excess("proxy::Upstream", 118, 0, 4),
-];
-
-const fn excess(name: &'static str, methods: usize, fields: usize, flags: usize) -> Excess {
-    Excess {
-        name,
-        methods,
-        fields,
-        flags,
-    }
-}
-
 /// The size of a type.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Size {
@@ -208,59 +182,30 @@ fn sizes(files: &[(String, String)]) -> BTreeMap<String, Vec<Size>> {
     sizes
 }
 
-/// Returns complaints about types that are too large, or smaller than in `excesses`.
-pub fn check(files: &[(String, String)], excesses: &[Excess]) -> Vec<String> {
-    let sizes = sizes(files);
+/// Returns complaints about types that are too large.
+pub fn check(files: &[(String, String)]) -> Vec<String> {
     let mut complaints = Vec::new();
-    for (name, all) in &sizes {
-        let excess = excesses.iter().find(|excess| excess.name == name);
+    for (name, all) in &sizes(files) {
         for size in all {
-            for (what, count, limit, listed) in figures(size, excess) {
-                let most = limit.max(listed);
-                if count > most {
+            for (what, count, limit) in figures(size) {
+                if count > limit {
                     let file = &size.file;
                     complaints.push(format!(
-                        "{file}: {name} has {count} {what} (at most {most})"
+                        "{file}: {name} has {count} {what} (at most {limit})"
                     ));
                 }
-            }
-        }
-    }
-    for excess in excesses {
-        let all = sizes.get(excess.name).map_or(&[][..], |all| all);
-        let mut most = Size::default();
-        for size in all {
-            most.methods = most.methods.max(size.methods);
-            if size.changes {
-                most.fields = most.fields.max(size.fields);
-                most.flags = most.flags.max(size.flags);
-            }
-        }
-        most.changes = true;
-        for (what, count, limit, listed) in figures(&most, Some(excess)) {
-            let needed = if count > limit { count } else { 0 };
-            if needed < listed {
-                let name = excess.name;
-                complaints.push(format!(
-                    "{name} is listed with {listed} {what}: lower it to {needed}"
-                ));
             }
         }
     }
     complaints
 }
 
-/// Returns the counted figures of a type, each with its limit, and with what the list permits beyond. Plain
-/// data may have any number of fields.
-fn figures(
-    size: &Size,
-    excess: Option<&Excess>,
-) -> impl Iterator<Item = (&'static str, usize, usize, usize)> {
-    let listed = excess.map_or([0; 3], |e| [e.methods, e.fields, e.flags]);
+/// Returns the counted figures of a type, each with its limit. Plain data may have any number of fields.
+fn figures(size: &Size) -> impl Iterator<Item = (&'static str, usize, usize)> {
     let all = [
-        ("methods", size.methods, METHODS, listed[0]),
-        ("fields", size.fields, FIELDS, listed[1]),
-        ("flags", size.flags, FLAGS, listed[2]),
+        ("methods", size.methods, METHODS),
+        ("fields", size.fields, FIELDS),
+        ("flags", size.flags, FLAGS),
     ];
     let counted = if size.changes { 3 } else { 1 };
     all.into_iter().take(counted)
@@ -268,14 +213,14 @@ fn figures(
 
 #[cfg(test)]
 mod tests {
-    use super::{EXCESSES, Excess, check, excess};
+    use super::check;
 
-    fn complaints(files: &[(&str, &str)], excesses: &[Excess]) -> Vec<String> {
+    fn complaints(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files
             .iter()
             .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
             .collect();
-        check(&files, excesses)
+        check(&files)
     }
 
     /// Returns an `impl` block with so many methods.
@@ -296,22 +241,21 @@ mod tests {
             ("crates/engine/src/a.rs", first.as_str()),
             ("crates/engine/src/b.rs", second.as_str()),
         ];
-        let found = complaints(&files, &[]);
+        let found = complaints(&files);
         let expected = "crates/engine/src/a.rs: engine::A has 91 methods (at most 90)";
         assert_eq!(found, [expected]);
-        assert!(complaints(&files[..1], &[]).is_empty());
-        assert!(complaints(&files, &[excess("engine::A", 91, 0, 0)]).is_empty());
+        assert!(complaints(&files[..1]).is_empty());
         let elsewhere = [("crates/sim/src/a.rs", first.as_str()); 2];
-        assert!(complaints(&elsewhere, &[]).is_empty());
+        assert!(complaints(&elsewhere).is_empty());
     }
 
     #[test]
     fn fields_and_flags_count_where_methods_change_the_type() {
         let body = format!("{}{}", fields(22, "u8"), fields(4, "bool"));
         let data = format!("struct A {{\n{body}}}\n{}", methods("A", 1, "&self"));
-        assert!(complaints(&[("crates/proxy/src/a.rs", &data)], &[]).is_empty());
+        assert!(complaints(&[("crates/proxy/src/a.rs", &data)]).is_empty());
         let state = format!("struct A {{\n{body}}}\n{}", methods("A", 1, "&mut self"));
-        let found = complaints(&[("crates/proxy/src/a.rs", &state)], &[]);
+        let found = complaints(&[("crates/proxy/src/a.rs", &state)]);
         assert_eq!(
             found,
             [
@@ -329,7 +273,7 @@ mod tests {
              struct A {{ mask: Mask, a: bool, b: bool }}\n{}",
             methods("A", 1, "&mut self")
         );
-        let found = complaints(&[("crates/linux/src/a.rs", &text)], &[]);
+        let found = complaints(&[("crates/linux/src/a.rs", &text)]);
         assert_eq!(
             found,
             ["crates/linux/src/a.rs: linux::A has 4 flags (at most 3)"]
@@ -342,23 +286,6 @@ mod tests {
             "struct A {{}}\n#[cfg(test)]\nmod tests {{\n{}}}\n",
             methods("A", 91, "&self")
         );
-        assert!(complaints(&[("crates/engine/src/a.rs", &text)], &[]).is_empty());
-    }
-
-    #[test]
-    fn the_list_only_shrinks() {
-        let text = format!("struct A {{}}\n{}", methods("A", 91, "&self"));
-        let files = [("crates/engine/src/a.rs", text.as_str())];
-        let found = complaints(&files, &[excess("engine::A", 95, 0, 0)]);
-        assert_eq!(
-            found,
-            ["engine::A is listed with 95 methods: lower it to 91"]
-        );
-        let found = complaints(
-            &files,
-            &[excess("engine::A", 91, 0, 0), excess("engine::B", 0, 26, 0)],
-        );
-        assert_eq!(found, ["engine::B is listed with 26 fields: lower it to 0"]);
-        assert!(EXCESSES.is_sorted_by(|a, b| a.name < b.name));
+        assert!(complaints(&[("crates/engine/src/a.rs", &text)]).is_empty());
     }
 }

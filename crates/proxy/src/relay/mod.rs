@@ -43,21 +43,51 @@ pub(crate) struct Relay {
     patience: Patience,
     /// When something moved last.
     moved_at: Instant,
-    /// What was not found empty or full since it was last said to be ready.
-    local_readable: bool,
-    local_writable: bool,
-    conn_readable: bool,
-    conn_writable: bool,
-    /// The end of the local stream was passed on to the connection.
-    to_conn_done: bool,
-    /// The end of the connection's stream was passed on to the local side.
-    to_local_done: bool,
+    /// From the local stream to the connection.
+    to_conn: Direction,
+    /// From the connection to the local stream.
+    to_local: Direction,
     /// What the other end is known to have of what went to it, bytes.
     acked: u64,
     /// A copy of the first bytes that went to the connection, where one is wanted.
     kept: Option<Kept>,
     /// Nothing goes to the connection for now.
     held: bool,
+}
+
+/// The state of one direction: bytes go from a source to a sink.
+///
+/// A direction stops at the first of the two that has no more, so that it waits for one event at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// Neither was found empty or full since it was last said to be ready.
+    Open,
+    /// The source was found empty.
+    SourceEmpty,
+    /// The sink was found full.
+    SinkFull,
+    /// The end of the source was passed on to the sink.
+    Ended,
+}
+
+impl Direction {
+    /// The source says that it has more.
+    fn source_is_ready(&mut self) {
+        if *self == Direction::SourceEmpty {
+            *self = Direction::Open;
+        }
+    }
+
+    /// The sink says that it has room.
+    fn sink_is_ready(&mut self) {
+        if *self == Direction::SinkFull {
+            *self = Direction::Open;
+        }
+    }
+
+    fn has_ended(self) -> bool {
+        self == Direction::Ended
+    }
 }
 
 /// The first bytes that went to a connection.
@@ -174,12 +204,8 @@ impl Relay {
             local,
             patience,
             moved_at: now,
-            local_readable: true,
-            local_writable: true,
-            conn_readable: true,
-            conn_writable: true,
-            to_conn_done: false,
-            to_local_done: false,
+            to_conn: Direction::Open,
+            to_local: Direction::Open,
             acked: 0,
             kept: None,
             held: false,
@@ -219,42 +245,42 @@ impl Relay {
         let Some(kept) = &self.kept else {
             return true;
         };
-        self.conn_writable = true;
+        self.to_conn.sink_is_ready();
         let written = channel.write_all(ctx.now, ctx.stack, &kept.bytes);
-        let ended = !self.to_conn_done || channel.shutdown(ctx.now, ctx.stack).is_ok();
+        let ended = !self.to_conn.has_ended() || channel.shutdown(ctx.now, ctx.stack).is_ok();
         written.is_ok() && ended
     }
 
     /// Returns whether the end of the user's bytes was passed on.
     pub(crate) fn has_ended_up(&self) -> bool {
-        self.to_conn_done
+        self.to_conn.has_ended()
     }
 
     pub(crate) fn set_local_readable(&mut self) {
-        self.local_readable = true;
+        self.to_conn.source_is_ready();
     }
 
     pub(crate) fn set_local_writable(&mut self) {
-        self.local_writable = true;
+        self.to_local.sink_is_ready();
     }
 
     pub(crate) fn set_conn_readable(&mut self) {
-        self.conn_readable = true;
+        self.to_local.source_is_ready();
     }
 
     pub(crate) fn set_conn_writable(&mut self) {
-        self.conn_writable = true;
+        self.to_conn.sink_is_ready();
     }
 
     /// One of the directions is closed.
     fn half_closed(&self) -> bool {
-        self.to_conn_done || self.to_local_done
+        self.to_conn.has_ended() || self.to_local.has_ended()
     }
 
     /// Both are, as far as the local side goes. What the other end has not yet is still on its way, and
     /// until it has that the relay counts.
     fn parted(&self) -> bool {
-        self.to_conn_done && self.to_local_done
+        self.to_conn.has_ended() && self.to_local.has_ended()
     }
 
     /// Patience starts anew.
@@ -274,7 +300,7 @@ impl Relay {
     /// Whether the relay has been idle for too long. Where the local side has no more to say, what
     /// arrives at the other end counts as movement, as long as there is more to arrive.
     pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
-        if self.to_conn_done
+        if self.to_conn.has_ended()
             && let Some(stats) = ctx.stack.conn_stats(channel.conn)
             && (self.acked + 1..stats.snd_end).contains(&stats.snd_una)
         {
@@ -372,7 +398,7 @@ impl Relay {
         if !channel.is_protected() {
             return Halt::Blocked;
         }
-        self.conn_writable = true;
+        self.to_conn.sink_is_ready();
         match channel.drive(ctx.now, ctx.stack) {
             Ok(()) => Halt::Blocked,
             Err(PumpError::Broken(broken)) => Halt::ConnBroken(broken),
@@ -387,7 +413,7 @@ impl Relay {
         mut budget: usize,
         moved: &mut u64,
     ) -> Halt {
-        while !self.held && !self.to_conn_done && self.local_readable && self.conn_writable {
+        while !self.held && self.to_conn == Direction::Open {
             if budget == 0 {
                 return Halt::Again;
             }
@@ -402,9 +428,9 @@ impl Relay {
                 Ok(n)
             };
             match channel.write_with(ctx.now, ctx.stack, budget, fill) {
-                Ok(0) if !asked => self.conn_writable = false,
+                Ok(0) if !asked => self.to_conn = Direction::SinkFull,
                 Ok(0) => {
-                    self.to_conn_done = true;
+                    self.to_conn = Direction::Ended;
                     let ended = channel.shutdown(ctx.now, ctx.stack);
                     if ended == Err(ApiError::UnknownConnection) {
                         return Halt::ConnGone;
@@ -414,7 +440,9 @@ impl Relay {
                     budget -= n.min(budget);
                     *moved += n as u64;
                 }
-                Err(PumpError::Local(LocalError::WouldBlock)) => self.local_readable = false,
+                Err(PumpError::Local(LocalError::WouldBlock)) => {
+                    self.to_conn = Direction::SourceEmpty;
+                }
                 Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
                 Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,
@@ -430,7 +458,7 @@ impl Relay {
         moved: &mut u64,
     ) -> Halt {
         let mut budget = TURN_BYTES;
-        while !self.to_local_done && self.conn_readable && self.local_writable {
+        while self.to_local == Direction::Open {
             if budget == 0 {
                 return Halt::Again;
             }
@@ -441,20 +469,22 @@ impl Relay {
             };
             match channel.read_with(ctx.now, ctx.stack, drain) {
                 Ok(0) if !asked => {
-                    self.conn_readable = false;
+                    self.to_local = Direction::SourceEmpty;
                     if channel.read_finished(ctx.stack) {
-                        self.to_local_done = true;
+                        self.to_local = Direction::Ended;
                         ctx.local.shutdown(self.local);
                     }
                 }
                 // A stream that takes nothing and says so by a zero is as good as full.
-                Ok(0) => self.local_writable = false,
+                Ok(0) => self.to_local = Direction::SinkFull,
                 Ok(n) => {
                     // Who says little at a time has no more of them.
                     budget = budget.saturating_sub(n.max(LEAST_BYTES));
                     *moved += n as u64;
                 }
-                Err(PumpError::Local(LocalError::WouldBlock)) => self.local_writable = false,
+                Err(PumpError::Local(LocalError::WouldBlock)) => {
+                    self.to_local = Direction::SinkFull;
+                }
                 Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
                 Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,

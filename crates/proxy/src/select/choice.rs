@@ -1,11 +1,16 @@
 //! Which server new connections go to.
 
+use core::time::Duration;
+
 use braid_strategy::parts::flow::Limits;
 use braid_wire::Instant;
 
 use crate::protocol::hints::FlowHints;
 
-use super::selection::{Need, Select};
+use super::selection::{self, Candidate, Need, Select};
+
+/// How long the first measurements may take: until then the configuration's order counts.
+const SETTLING: Duration = Duration::from_secs(15);
 
 /// The servers that were chosen.
 #[derive(Debug)]
@@ -35,6 +40,40 @@ impl Choice {
             measured: false,
             settles_at: None,
         }
+    }
+
+    /// Chooses among the servers, each of which is a candidate; returns whether others are chosen now. `may` says
+    /// whether servers may be measured, and `all_tried` whether all that answer were.
+    pub(crate) fn choose(
+        &mut self,
+        now: Instant,
+        candidates: &[Candidate<'_>],
+        may: bool,
+        all_tried: bool,
+    ) -> bool {
+        let before = self.chosen;
+        let begun = self.settles_at.is_some();
+        self.settled |= begun && all_tried;
+        self.settled |= self.settles_at.is_some_and(|at| at <= now);
+        let Some(first) = candidates.iter().position(|c| c.usable) else {
+            return false;
+        };
+        if may {
+            self.settles_at.get_or_insert(now + SETTLING);
+        }
+        for need in Need::ALL {
+            let chosen = match self.wanted.filter(|wanted| candidates[*wanted].usable) {
+                Some(wanted) => Some(wanted),
+                None if self.select == Select::Order || !self.settled => Some(first),
+                None => {
+                    let current = self.measured.then(|| self.server(need));
+                    selection::choose(need, candidates, current, self.gain)
+                }
+            };
+            self.chosen[need as usize] = chosen.unwrap_or(first);
+        }
+        self.measured = self.settled;
+        self.chosen != before
     }
 
     /// The server for `need`.

@@ -26,6 +26,18 @@ pub(crate) fn rest(rate: Option<f64>) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 
+/// What is known of the rate that nobody else uses, and since when.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Found {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// A bad first impression, which does not count before a second.
+    Impression(Instant),
+    /// A rate.
+    Rate(Instant),
+}
+
 /// What was measured of the way from one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Gauge {
@@ -33,8 +45,8 @@ pub(crate) struct Gauge {
     capacity: Recent,
     /// What of it nobody else uses, bit/s.
     available: Recent,
-    /// When that was found.
-    pub(crate) known_at: Option<Instant>,
+    /// Whether that counts.
+    found: Found,
     tempo: Tempo,
     /// From when on it is to be measured; `None` before the server was reached.
     pub(crate) at: Option<Instant>,
@@ -46,8 +58,6 @@ pub(crate) struct Gauge {
     vain: u8,
     /// Something else says that the way has changed.
     alarm: bool,
-    /// All that was found is a bad first impression, which does not count before a second.
-    doubted: bool,
     /// How many bursts in a row came too fast to tell.
     fast: u8,
     /// The last burst came unevenly, and at this rate in all, bit/s.
@@ -58,7 +68,7 @@ impl Gauge {
     /// What was found at some time before, which the next result replaces.
     pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
-            known_at: Some(at),
+            found: Found::Rate(at),
             alarm: true,
             ..Gauge::default()
         };
@@ -68,11 +78,23 @@ impl Gauge {
     /// The same after its link was away.
     pub(crate) fn reopened(&self) -> Gauge {
         let mut gauge = Gauge::default();
-        if let Some((at, rate)) = self.known_at.zip(self.available()) {
+        if let Some((at, rate)) = self.known_at().zip(self.available()) {
             gauge.restore(at, rate);
         }
         gauge.fast = self.fast;
         gauge
+    }
+
+    /// When the rate that nobody else uses was found.
+    pub(crate) fn known_at(&self) -> Option<Instant> {
+        match self.found {
+            Found::Nothing => None,
+            Found::Impression(at) | Found::Rate(at) => Some(at),
+        }
+    }
+
+    fn is_doubted(&self) -> bool {
+        matches!(self.found, Found::Impression(_))
     }
 
     /// The server is reached.
@@ -111,7 +133,7 @@ impl Gauge {
     /// to tell.
     pub(crate) fn available(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(f64::INFINITY);
-        let known = self.available.middle().filter(|_| !self.doubted);
+        let known = self.available.middle().filter(|_| !self.is_doubted());
         known.or(fast)
     }
 
@@ -125,7 +147,7 @@ impl Gauge {
     /// way has changed: a burst that passes says nothing of how long a shaped link lets bursts pass.
     pub(crate) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
         self.fast = self.fast.saturating_add(1);
-        if self.alarm || self.doubted || self.fast >= FAST_BURSTS {
+        if self.alarm || self.is_doubted() || self.fast >= FAST_BURSTS {
             self.forget();
         }
         self.alarm = false;
@@ -144,7 +166,7 @@ impl Gauge {
 
     fn forget(&mut self) {
         (self.capacity, self.available) = Default::default();
-        (self.known_at, self.doubted) = (None, false);
+        self.found = Found::Nothing;
     }
 
     /// The first train found `rate` bit/s; what to send the second at. After an alarm that is news already: no
@@ -169,7 +191,6 @@ impl Gauge {
         let mut change = 0.0;
         if let Some(rate) = rate {
             self.available.push(rate);
-            self.known_at = Some(now);
             if self.alarm {
                 self.available.forget_older();
             }
@@ -187,8 +208,9 @@ impl Gauge {
             }
         });
         match rate {
-            Some(_) => self.doubted = doubtful && before.is_none(),
-            None if self.doubted => self.forget(),
+            Some(_) if doubtful && before.is_none() => self.found = Found::Impression(now),
+            Some(_) => self.found = Found::Rate(now),
+            None if self.is_doubted() => self.forget(),
             None => {}
         }
         let next = match doubtful {
@@ -306,7 +328,7 @@ mod tests {
         gauge.reached();
         gauge.on_too_fast(AT, &settings);
         assert_eq!(
-            (gauge.available(), gauge.known_at),
+            (gauge.available(), gauge.known_at()),
             (Some(f64::INFINITY), None)
         );
         assert!(gauge.tried && !gauge.asked);

@@ -3,13 +3,14 @@
 
 use core::time::Duration;
 
-use braid_engine::{CloseReason, ConnectOptions, Event, FallbackCause, PathId, Stack};
+use braid_engine::{CloseReason, ConnId, ConnectOptions, Event, FallbackCause, PathId, Stack};
 use braid_secure::Families;
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
 use super::health::Cell;
 use super::lease::Lease;
+use super::links::Links;
 use super::trouble::{Finding, Trouble};
 use super::{Context, Upstream};
 use crate::protocol::socks::{ClientHandshake, ClientStep};
@@ -31,6 +32,30 @@ pub(super) struct Examination {
 }
 
 impl Examination {
+    /// Takes in an event of its connection, and returns what that tells.
+    fn on_event(&mut self, now: Instant, event: &Event, stack: &mut Stack) -> Option<Finding> {
+        match *event {
+            Event::SubflowEstablished { path, rtt, .. } if path == self.lease.path => {
+                self.answered = Some(rtt);
+                None
+            }
+            // The engine went elsewhere by itself.
+            Event::SubflowEstablished { .. } => Some(Finding::NoAnswer),
+            Event::FellBack { cause, .. } => {
+                self.fallback = Some(cause);
+                None
+            }
+            Event::Readable { .. } | Event::Writable { .. } | Event::Connected { .. } => {
+                self.read(now, stack)
+            }
+            Event::Closed { reason, .. } => Some(match reason {
+                CloseReason::NoResources => Finding::Nothing,
+                _ => self.silence(),
+            }),
+            _ => None,
+        }
+    }
+
     /// Reads what came in, and returns what that tells.
     fn read(&mut self, now: Instant, stack: &mut Stack) -> Option<Finding> {
         let plain = self.fallback.is_some();
@@ -60,6 +85,53 @@ impl Examination {
     }
 }
 
+/// All examinations under way, at most one for each server and link.
+#[derive(Debug, Default)]
+pub(super) struct Examinations {
+    all: Vec<Examination>,
+}
+
+impl Examinations {
+    /// The examination over this connection.
+    fn position(&self, conn: ConnId) -> Option<usize> {
+        let mut all = self.all.iter();
+        all.position(|e| e.lease.channel.conn == conn)
+    }
+
+    /// One that takes too long.
+    fn overdue(&self, now: Instant) -> Option<usize> {
+        self.all.iter().position(|e| e.deadline <= now)
+    }
+
+    /// Returns whether an examination of a server over a path is under way.
+    fn is_under_way(&self, path: PathId, server: usize) -> bool {
+        let there = |e: &Examination| (e.lease.path, e.lease.server) == (path, server);
+        self.all.iter().any(there)
+    }
+
+    /// Ends examinations that would tell nothing any more: over one path, or all.
+    pub(super) fn stop(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
+        self.all.retain(|examination| {
+            let goes_on = path.is_some_and(|path| path != examination.lease.path);
+            if !goes_on {
+                examination.lease.channel.abort(now, stack);
+            }
+            goes_on
+        });
+    }
+
+    /// When there is something to do.
+    pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
+        let due = links.open().flat_map(|link| {
+            let cells = link.cells.iter().enumerate();
+            cells.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
+        });
+        let due = due.filter(|(path, server, _)| !self.is_under_way(*path, *server));
+        let ends = self.all.iter().map(|e| e.deadline);
+        due.map(|(.., at)| at).chain(ends).min()
+    }
+}
+
 fn found(trouble: Option<Trouble>) -> Finding {
     trouble.map_or(Finding::Nothing, Finding::Trouble)
 }
@@ -67,14 +139,14 @@ fn found(trouble: Option<Trouble>) -> Finding {
 impl Upstream {
     /// Begins the examinations that are due, and ends those that take too long.
     pub(super) fn examine(&mut self, cx: &mut Context<'_>) {
-        while let Some(at) = self.examinations.iter().position(|e| e.deadline <= cx.now) {
-            let finding = self.examinations[at].silence();
+        while let Some(at) = self.examinations.overdue(cx.now) {
+            let finding = self.examinations.all[at].silence();
             self.on_finding(cx, at, finding);
         }
         for link in 0..self.links.all.len() {
             for server in 0..self.servers.entries.len() {
                 let (path, open) = (self.links.all[link].path, self.links.all[link].open);
-                let under_way = self.is_examined(path, server);
+                let under_way = self.examinations.is_under_way(path, server);
                 let cell = &mut self.links.all[link].cells[server];
                 let due = cell.examine_at.is_some_and(|at| at <= cx.now);
                 if !due || under_way || !open {
@@ -85,7 +157,7 @@ impl Upstream {
                 cx.counters.examinations += 1;
                 if let Some(examination) = self.begin_examination(cx.now, (server, path), cx.stack)
                 {
-                    self.examinations.push(examination);
+                    self.examinations.all.push(examination);
                 } else {
                     self.links.all[link].cells[server].on_finding(cx.now, Finding::Nothing);
                 }
@@ -100,80 +172,32 @@ impl Upstream {
         stack: &mut Stack,
     ) -> Option<Examination> {
         let strategy = Box::new(Pinned::default());
-        let options = self.options(server, path, strategy).ok()?;
+        let entry = &self.servers.entries[server];
+        let options = self.links.options((entry, path), strategy).ok()?;
         let options = ConnectOptions {
             insist: true,
             ..options
         };
         let lease = self
+            .servers
             .sign_in_over(now, (server, path), options, stack)
             .ok()?;
         Some(Examination {
             answers: ClientHandshake::new(lease.channel.is_protected()),
             lease,
-            deadline: now + self.probing.timeout * PROBES,
+            deadline: now + self.watch.settings.timeout * PROBES,
             answered: None,
             fallback: None,
         })
     }
 
-    /// Returns whether one is under way.
-    fn is_examined(&self, path: PathId, server: usize) -> bool {
-        let there = |e: &Examination| (e.lease.path, e.lease.server) == (path, server);
-        self.examinations.iter().any(there)
-    }
-
-    /// When there is something to do.
-    pub(super) fn examination_timeout(&self) -> Option<Instant> {
-        let links = self.links.all.iter().filter(|l| l.open);
-        let due = links.flat_map(|link| {
-            let cells = link.cells.iter().enumerate();
-            cells.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
-        });
-        let due = due.filter(|(path, server, _)| !self.is_examined(*path, *server));
-        let ends = self.examinations.iter().map(|e| e.deadline);
-        due.map(|(.., at)| at).chain(ends).min()
-    }
-
-    /// Ends examinations that would tell nothing any more: over one link, or all.
-    pub(super) fn stop_examining(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
-        self.examinations.retain(|examination| {
-            let goes_on = path.is_some_and(|path| path != examination.lease.path);
-            if !goes_on {
-                examination.lease.channel.abort(now, stack);
-            }
-            goes_on
-        });
-    }
-
     /// Returns whether an event is of an examination; if so it is dealt with here.
     pub(super) fn on_examination_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
-        let conn = event.conn();
-        let mut all = self.examinations.iter();
-        let Some(at) = all.position(|e| e.lease.channel.conn == conn) else {
+        let Some(at) = self.examinations.position(event.conn()) else {
             return false;
         };
-        let examination = &mut self.examinations[at];
-        let finding = match *event {
-            Event::SubflowEstablished { path, rtt, .. } if path == examination.lease.path => {
-                examination.answered = Some(rtt);
-                None
-            }
-            // The engine went elsewhere by itself.
-            Event::SubflowEstablished { .. } => Some(Finding::NoAnswer),
-            Event::FellBack { cause, .. } => {
-                examination.fallback = Some(cause);
-                None
-            }
-            Event::Readable { .. } | Event::Writable { .. } | Event::Connected { .. } => {
-                examination.read(cx.now, cx.stack)
-            }
-            Event::Closed { reason, .. } => Some(match reason {
-                CloseReason::NoResources => Finding::Nothing,
-                _ => examination.silence(),
-            }),
-            _ => None,
-        };
+        let examination = &mut self.examinations.all[at];
+        let finding = examination.on_event(cx.now, event, cx.stack);
         if let Some(finding) = finding {
             self.on_finding(cx, at, finding);
         }
@@ -186,7 +210,7 @@ impl Upstream {
             server,
             path,
             ..
-        } = self.examinations.remove(at).lease;
+        } = self.examinations.all.remove(at).lease;
         channel.abort(cx.now, cx.stack);
         let signed_in = matches!(finding, Finding::SignedIn { .. });
         // One that is not protected says nothing of families, so the next user finds out.
@@ -202,72 +226,16 @@ impl Upstream {
         }
         match finding {
             Finding::Trouble(trouble) if trouble.is_of_server() => {
-                self.examine_everywhere(cx.now, server, |cell| cell.trouble.is_none());
+                self.links
+                    .want_examinations(cx.now, server, |cell| cell.trouble.is_none());
             }
             Finding::SignedIn { .. } => {
-                self.examine_everywhere(cx.now, server, Cell::is_refused_by_server)
+                self.links
+                    .want_examinations(cx.now, server, Cell::is_refused_by_server);
             }
             _ => {}
         }
         self.schedule(cx.now, server, path);
         self.update(cx.now, cx.stack);
-    }
-
-    /// Examines a server over all links of which `doubts` says so: what a server does to one it does to all.
-    fn examine_everywhere(&mut self, now: Instant, server: usize, doubts: fn(&Cell) -> bool) {
-        for link in &mut self.links.all {
-            let cell = &mut link.cells[server];
-            if link.open && doubts(cell) {
-                cell.want_examination(now);
-            }
-        }
-    }
-
-    /// A user's connection was in trouble there: others go elsewhere until an examination finds nothing.
-    pub(crate) fn on_trouble(
-        &mut self,
-        now: Instant,
-        (server, path): (usize, PathId),
-        trouble: Trouble,
-        stack: &mut Stack,
-    ) {
-        if let Some(cell) = self.links.cell(server, path)
-            && cell.trouble != Some(trouble)
-        {
-            cell.on_finding(now, Finding::Trouble(trouble));
-            // Not a user's word alone.
-            cell.want_examination(now);
-            if trouble.is_of_server() {
-                self.examine_everywhere(now, server, |cell| cell.trouble.is_none());
-            }
-            self.update(now, stack);
-        }
-    }
-
-    /// A user's connection that was opened there has become regular TCP.
-    pub(crate) fn on_fell_back(
-        &mut self,
-        now: Instant,
-        (server, path): (usize, PathId),
-        cause: FallbackCause,
-        stack: &mut Stack,
-    ) {
-        match Trouble::of_fallback(cause) {
-            // A link that was dark for a moment looks the same.
-            Some(Trouble::Blocked) => {
-                if let Some(cell) = self.links.cell(server, path) {
-                    cell.want_examination(now);
-                }
-            }
-            Some(trouble)
-                if self
-                    .links
-                    .cell(server, path)
-                    .is_some_and(|c| c.trouble.is_none()) =>
-            {
-                self.on_trouble(now, (server, path), trouble, stack);
-            }
-            _ => {}
-        }
     }
 }

@@ -8,6 +8,7 @@ use braid_wire::Instant;
 
 use super::Upstream;
 use super::health::Reach;
+use super::links::Link;
 use super::news;
 
 /// A server that reaches one family alone is asked again after so long: it may reach the other one by now,
@@ -131,13 +132,17 @@ impl Upstream {
     /// Returns whether a server that answers reaches the family of `ip`.
     pub(crate) fn is_family_reached(&self, ip: IpAddr) -> bool {
         let mut servers = 0..self.servers.entries.len();
-        servers.any(|s| self.is_usable(s) && self.servers.reached.of(s).has(ip))
+        servers.any(|s| self.links.is_server_usable(s) && self.servers.reached.of(s).has(ip))
     }
 
     /// Offers the families that some server reaches that answers. One whose answer is merely late counts still.
     /// Where none answers users are forwarded, whatever is offered.
     pub(super) fn offer_families(&mut self, now: Instant) {
-        let answers = |s: &usize| self.open_cells(*s).any(|cell| cell.reach != Reach::Down);
+        let answers = |s: &usize| {
+            self.links
+                .open_cells(*s)
+                .any(|cell| cell.reach != Reach::Down)
+        };
         let servers = (0..self.servers.entries.len()).filter(answers);
         let families = servers
             .map(|s| self.servers.reached.of(s))
@@ -162,7 +167,7 @@ impl Upstream {
             .collect();
         for v6 in [false, true] {
             let had = |families: Families| if v6 { families.v6 } else { families.v4 };
-            if had(before) != had(families) && !self.ending {
+            if had(before) != had(families) && !self.notices.is_ending() {
                 news::log_family(v6, had(families), &names.join(", "));
             }
         }
@@ -178,13 +183,9 @@ impl Upstream {
             }
             word.asked += 1;
             word.plan(now);
-            let entry = &self.servers.entries[server];
-            let links = self
-                .links
-                .all
-                .iter_mut()
-                .filter(|l| l.open && l.reaches(entry));
-            let rank = |link: &&mut super::Link| {
+            let links = self.links.all.iter_mut();
+            let links = links.filter(|l| l.open && l.cells[server].fits);
+            let rank = |link: &&mut Link| {
                 let cell = &link.cells[server];
                 (cell.reach, cell.is_unsound(), link.backup, cell.rank_rtt())
             };

@@ -25,6 +25,8 @@ pub(super) enum Reach {
 /// What is known of one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cell {
+    /// The link has an address family of the server. Where it has none, the server is never reached there.
+    pub(super) fits: bool,
     pub(super) reach: Reach,
     /// Smoothed handshake round trip; before the first handshake, what was kept of an earlier run.
     pub(super) rtt: Option<Duration>,
@@ -88,6 +90,17 @@ const SOUND_FOR: Duration = Duration::from_secs(300);
 const JUMP: Duration = Duration::from_millis(10);
 
 impl Cell {
+    /// A server of which nothing is known, on a link that `fits` it or not. It is asked at once where the link
+    /// is `open`.
+    pub(super) fn unknown(now: Instant, open: bool, fits: bool) -> Self {
+        Cell {
+            fits,
+            next: (open && fits).then_some(now),
+            reach: if fits { Reach::Unknown } else { Reach::Down },
+            ..Cell::default()
+        }
+    }
+
     /// When there is something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let due = |p: Probe| if p.is_late { p.deadline } else { p.late_at };

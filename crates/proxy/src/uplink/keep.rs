@@ -7,6 +7,7 @@ use braid_engine::{PathRecord, Stack};
 use braid_wire::Instant;
 
 use super::Upstream;
+use super::servers::Servers;
 use crate::admin::records::{KeptMeasurement, KeptRecord, LONGEST, LONGEST_MEASURED};
 use crate::config::{Select, ServerEntry};
 use crate::select::selection::Quality;
@@ -15,13 +16,22 @@ use crate::select::selection::Quality;
 /// how old it is.
 const AHEAD: Duration = Duration::from_secs(300);
 
+impl Servers {
+    /// How long ago that was; `None` where it is too far in the future.
+    fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
+        let now = Duration::from_millis(self.clock.unix_ms(now));
+        let at = Duration::from_millis(unix_ms);
+        (at <= now + AHEAD).then(|| now.saturating_sub(at))
+    }
+}
+
 impl Upstream {
     /// What transfers told of paths.
     pub(crate) fn kept_records(&self, now: Instant, stack: &Stack) -> Vec<KeptRecord> {
         let kept = stack.records().filter_map(|(server, path, record)| {
             Some(KeptRecord {
                 server,
-                link: self.links.all.iter().find(|l| l.path == path)?.name.clone(),
+                link: self.links.find(path)?.name.clone(),
                 unix_ms: self.servers.clock.unix_ms(record.at),
                 record: PathRecord {
                     at: Instant::ZERO,
@@ -37,7 +47,7 @@ impl Upstream {
     pub(crate) fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
         for kept in kept.iter().filter(|kept| kept.is_plausible()) {
             if let Some(link) = self.links.all.iter().find(|l| l.name == kept.link)
-                && let Some(age) = self.age(now, kept.unix_ms)
+                && let Some(age) = self.servers.age(now, kept.unix_ms)
                 && age <= LONGEST
             {
                 let record = PathRecord {
@@ -65,7 +75,7 @@ impl Upstream {
         let links = self.links.all.iter().flat_map(|link| {
             let cells = link.cells.iter().enumerate();
             cells.filter_map(|(server, cell)| {
-                let known = (cell.gauge.known_at?, cell.quality());
+                let known = (cell.gauge.known_at()?, cell.quality());
                 keep(server, Some(link.name.clone()), known)
             })
         });
@@ -77,7 +87,7 @@ impl Upstream {
     /// Takes what was kept for known, until it is measured again.
     pub(crate) fn load_measurements(&mut self, now: Instant, kept: &[KeptMeasurement]) {
         for kept in kept.iter().filter(|kept| kept.is_plausible()) {
-            let age = self.age(now, kept.unix_ms);
+            let age = self.servers.age(now, kept.unix_ms);
             let Some(age) = age.filter(|age| *age <= LONGEST_MEASURED) else {
                 continue;
             };
@@ -103,13 +113,6 @@ impl Upstream {
                 self.servers.choice.settled |= self.servers.choice.select != Select::Order;
             }
         }
-    }
-
-    /// How long ago that was; `None` where it is too far in the future.
-    fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
-        let now = Duration::from_millis(self.servers.clock.unix_ms(now));
-        let at = Duration::from_millis(unix_ms);
-        (at <= now + AHEAD).then(|| now.saturating_sub(at))
     }
 }
 

@@ -2,12 +2,13 @@
 
 use core::time::Duration;
 
-use braid_engine::{ApiError, Event, PathId, Stack};
+use braid_engine::{ApiError, ConnectOptions, Event, PathId, Stack};
 use braid_secure::auth::SignIn;
 use braid_secure::channel::Channel;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_wire::Instant;
 
+use super::servers::Servers;
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{self, ClientHandshake, Destination, Note};
 
@@ -88,18 +89,35 @@ impl Past {
     }
 }
 
-/// Writes greeting and, in clear, the password of the user with this key, at the server with that one.
-pub(super) fn sign_in(
-    now: Instant,
-    lease: &mut Lease,
-    keys: (&PrivateKey, PublicKey),
-    stack: &mut Stack,
-) -> Result<(), ApiError> {
-    let words = greeting(keys, lease.sign_in.as_ref());
-    lease.channel.write_all(now, stack, &words)
+impl Servers {
+    /// Opens a connection to a server over a path, and writes greeting and, in clear, the password.
+    pub(super) fn sign_in_over(
+        &mut self,
+        now: Instant,
+        (server, path): (usize, PathId),
+        options: ConnectOptions,
+        stack: &mut Stack,
+    ) -> Result<Lease, ApiError> {
+        let (channel, sign_in) = self.channel((now, server), options, stack)?;
+        let keys = (&self.key, self.entries[server].key);
+        let words = greeting(keys, sign_in.as_ref());
+        let mut lease = Lease {
+            channel,
+            server,
+            path,
+            sign_in,
+            answers: None,
+            past: Past::new(now),
+        };
+        if let Err(error) = lease.channel.write_all(now, stack, &words) {
+            lease.channel.abort(now, stack);
+            return Err(error);
+        }
+        Ok(lease)
+    }
 }
 
-/// Greeting and password, where there is one.
+/// Returns greeting and, where there is one, the password of the user with this key, at the server with that one.
 pub(super) fn greeting(
     (key, server): (&PrivateKey, PublicKey),
     sign_in: Option<&SignIn>,

@@ -1,13 +1,26 @@
 //! The links of a box, and what is known of servers over them.
 
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
-use braid_engine::{ConnId, PathId};
+use braid_engine::strategy::Strategy;
+use braid_engine::{ApiError, ConnId, ConnectOptions, PathConfig, PathId, Stack};
 use braid_wire::Instant;
 
 use super::health::{Cell, Reach};
 use super::news::Said;
 use crate::config::{LinkConfig, ServerEntry};
+
+/// The addresses of one link on the TUN device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkAddresses {
+    /// IPv4, where the link has IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6, where the link has IPv6.
+    pub v6: Option<Ipv6Addr>,
+    /// Largest IP packet of the link, bytes.
+    pub mtu: u16,
+}
 
 /// A link, and what is known of each server over it.
 #[derive(Debug)]
@@ -22,7 +35,7 @@ pub(super) struct Link {
     pub(super) v6: bool,
     /// Carrier, address and gateway are there.
     pub(super) up: bool,
-    /// The stack may use it: up, on, and not held back as metered.
+    /// The stack may use it: [usable](Self::is_usable), and not held back as metered.
     pub(super) open: bool,
     /// What the driver was told last of [`Notice::Reached`](super::Notice::Reached).
     pub(super) told_reached: bool,
@@ -39,8 +52,13 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn reaches(&self, server: &ServerEntry) -> bool {
+    pub(super) fn fits(&self, server: &ServerEntry) -> bool {
         self.v4 && server.v4.is_some() || self.v6 && server.v6.is_some()
+    }
+
+    /// Returns whether the link is up and on.
+    pub(super) fn is_usable(&self) -> bool {
+        self.up && !self.off
     }
 
     /// From when on a server may be measured here. Where something says that its way has changed, one
@@ -50,6 +68,13 @@ impl Link {
             true => self.rests_until - self.rest,
             false => self.rests_until,
         }
+    }
+
+    /// Bytes that came over the link so far.
+    pub(super) fn received(&self, stack: &Stack) -> u64 {
+        let totals = stack.path_totals();
+        let totals = totals.get(usize::from(self.path.0));
+        totals.map_or(0, |t| t.bytes_received)
     }
 
     /// The best that is known about it with any server.
@@ -86,6 +111,168 @@ impl Links {
         }
     }
 
+    /// Adds link number `link` of the configuration, in the place of a former path where the stack can use that
+    /// again. The link is down.
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        (link, addresses, place): (usize, LinkAddresses, Option<PathId>),
+        servers: &[ServerEntry],
+        stack: &mut Stack,
+    ) -> Result<PathId, ApiError> {
+        let config = self.configs.get(link);
+        let (backup, metered, mtu) = match config {
+            Some(l) => (l.backup, l.metered, l.mtu.unwrap_or(addresses.mtu)),
+            None => (false, false, addresses.mtu),
+        };
+        let path_config = PathConfig {
+            v4: addresses.v4,
+            v6: addresses.v6,
+            mtu: mtu.min(addresses.mtu),
+            backup,
+        };
+        let reused = place.filter(|path| stack.reuse_path(*path, path_config));
+        let path = match reused {
+            Some(path) => path,
+            None => stack.add_path(path_config)?,
+        };
+        stack.set_path_up(now, path, false);
+        let mut link = Link {
+            path,
+            name: config.map_or_else(|| link.to_string(), |l| l.name.clone()),
+            off: false,
+            backup,
+            metered,
+            v4: addresses.v4.is_some(),
+            v6: addresses.v6.is_some(),
+            up: false,
+            open: false,
+            told_reached: true,
+            rests_until: now,
+            rest: Duration::ZERO,
+            cells: Vec::new(),
+            carried: 0.0,
+            said: Said::default(),
+        };
+        let cells = servers.iter().map(|server| Cell {
+            fits: link.fits(server),
+            ..Cell::default()
+        });
+        link.cells = cells.collect();
+        self.all.push(link);
+        self.put_in_order();
+        Ok(path)
+    }
+
+    /// The link has these addresses now. Where it has other families than before, what is known of servers was
+    /// found out by those; returns whether that is so.
+    pub(super) fn set_addresses(
+        &mut self,
+        now: Instant,
+        (path, addresses): (PathId, LinkAddresses),
+        servers: &[ServerEntry],
+        stack: &mut Stack,
+    ) -> bool {
+        let LinkAddresses { v4, v6, .. } = addresses;
+        stack.set_path_addresses(now, path, (v4, v6));
+        let Some(link) = self.find_mut(path) else {
+            return false;
+        };
+        let had = (link.v4, link.v6);
+        (link.v4, link.v6) = (v4.is_some(), v6.is_some());
+        if had == (link.v4, link.v6) {
+            return false;
+        }
+        for (server, entry) in servers.iter().enumerate() {
+            link.cells[server].fits = link.fits(entry);
+        }
+        forget_servers(now, link, stack);
+        true
+    }
+
+    pub(super) fn set_up(&mut self, path: PathId, up: bool) {
+        if let Some(link) = self.find_mut(path) {
+            link.up = up;
+        }
+    }
+
+    /// Returns whether metered links are needed. Before they are, hope is enough to do without one; to let go of
+    /// one takes another link that works.
+    pub(super) fn need_metered(&self) -> bool {
+        let in_need = self.open().any(|l| l.metered);
+        let least = if in_need { Reach::Up } else { Reach::Unknown };
+        let suffices = |l: &Link| !l.metered && l.is_usable() && l.reach() <= least;
+        !self.all.iter().any(suffices)
+    }
+
+    /// Says whether the stack may use a link.
+    pub(super) fn set_open(&mut self, now: Instant, index: usize, open: bool, stack: &mut Stack) {
+        let link = &mut self.all[index];
+        link.open = open;
+        stack.forget_middleboxes(link.path);
+        if link.up && !open {
+            // The far end would go on sending over what it takes for a working link.
+            stack.leave_path(now, link.path);
+        } else {
+            stack.set_path_up(now, link.path, open);
+        }
+        forget_servers(now, link, stack);
+    }
+
+    /// The links that the stack may use.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Link> {
+        self.all.iter().filter(|l| l.open)
+    }
+
+    /// The link that a path stands for, while it is in the configuration.
+    pub(super) fn find(&self, path: PathId) -> Option<&Link> {
+        self.all.iter().find(|l| l.path == path)
+    }
+
+    pub(super) fn find_mut(&mut self, path: PathId) -> Option<&mut Link> {
+        self.all.iter_mut().find(|l| l.path == path)
+    }
+
+    /// What is known of a server over the links that could lead there.
+    pub(super) fn open_cells(&self, server: usize) -> impl Iterator<Item = &Cell> {
+        self.open()
+            .map(move |l| &l.cells[server])
+            .filter(|cell| cell.fits)
+    }
+
+    /// Returns whether every open link that fits found the server unreachable.
+    pub(super) fn is_server_down(&self, server: usize) -> bool {
+        let mut cells = self.open_cells(server).peekable();
+        cells.peek().is_some() && cells.all(|c| c.reach == Reach::Down)
+    }
+
+    /// Returns whether the server answers, and lately did so over some link.
+    pub(super) fn is_server_usable(&self, server: usize) -> bool {
+        let mut cells = self.open_cells(server);
+        cells.any(|cell| !cell.is_doubtful())
+    }
+
+    /// Describes how a connection to a server is opened over a link.
+    pub(super) fn options(
+        &self,
+        (server, path): (&ServerEntry, PathId),
+        strategy: Box<dyn Strategy>,
+    ) -> Result<ConnectOptions, ApiError> {
+        let link = self.find(path);
+        let v4 = server.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
+        let v6 = server.endpoint_v6().filter(|_| link.is_some_and(|l| l.v6));
+        let remote = v4.or(v6).ok_or(ApiError::NoUsablePath)?;
+        let remote_alt = match remote.is_ipv4() {
+            true => server.endpoint_v6(),
+            false => server.endpoint_v4(),
+        };
+        Ok(ConnectOptions {
+            remote_alt,
+            path: Some(path),
+            ..ConnectOptions::new(remote, strategy)
+        })
+    }
+
     /// Puts links in the order of the configuration, which is that of preference.
     pub(super) fn put_in_order(&mut self) {
         let configs = &self.configs;
@@ -96,7 +283,7 @@ impl Links {
 
     /// What is known of a server over an open link.
     pub(super) fn cell(&mut self, server: usize, path: PathId) -> Option<&mut Cell> {
-        let link = self.all.iter_mut().find(|l| l.path == path && l.open)?;
+        let link = self.find_mut(path).filter(|l| l.open)?;
         link.cells.get_mut(server)
     }
 
@@ -121,21 +308,20 @@ impl Links {
         Ok(&mut self.all[link])
     }
 
-    /// The link is switched off, or was taken out of the configuration.
+    /// Returns whether the link is switched off, or was taken out of the configuration.
     pub(super) fn is_off(&self, path: PathId) -> bool {
-        !self.all.iter().any(|l| l.path == path && !l.off)
+        self.find(path).is_none_or(|l| l.off)
     }
 
-    /// The name of the link that a path stands for, while it is in the configuration.
-    pub(super) fn name(&self, path: PathId) -> Option<&str> {
-        let link = self.all.iter().find(|l| l.path == path)?;
-        Some(&link.name)
+    /// The best that is known of any server over the links that the stack may use; `Down` without such a link.
+    pub(super) fn reach(&self) -> Reach {
+        let reached = self.open().map(Link::reach);
+        reached.min().unwrap_or(Reach::Down)
     }
 
     /// Returns whether no server can be used over the links that there are, as far as is known.
     pub(super) fn are_cut_off(&self) -> bool {
-        let mut open = self.all.iter().filter(|l| l.open).peekable();
-        open.peek().is_some() && open.all(|l| l.reach() == Reach::Down)
+        self.open().next().is_some() && self.reach() == Reach::Down
     }
 
     /// The link for what is not TCP.
@@ -148,12 +334,12 @@ impl Links {
         let challenger = self
             .all
             .iter()
-            .filter(|l| l.up && !l.off)
+            .filter(|l| l.is_usable())
             .min_by_key(|l| (rank(l), rtt(l)))?;
         let holder = self
             .all
             .iter()
-            .find(|l| Some(l.path) == self.best && l.up && !l.off);
+            .find(|l| Some(l.path) == self.best && l.is_usable());
         // No change for a small gain: it breaks every UDP flow's address.
         let stays = holder.filter(|h| {
             let gain = rtt(challenger).zip(rtt(h));
@@ -165,8 +351,18 @@ impl Links {
 
     /// When a probe is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let open = self.all.iter().filter(|l| l.open);
-        open.flat_map(|l| l.cells.iter().filter_map(Cell::due))
-            .min()
+        let cells = self.open().flat_map(|l| &l.cells);
+        cells.filter_map(Cell::due).min()
+    }
+}
+
+/// Finds out anew which servers a link reaches.
+fn forget_servers(now: Instant, link: &mut Link, stack: &mut Stack) {
+    for cell in &mut link.cells {
+        cell.probes().for_each(|probe| stack.abort(now, probe));
+        *cell = Cell {
+            gauge: cell.gauge.reopened(),
+            ..Cell::unknown(now, link.open, cell.fits)
+        };
     }
 }

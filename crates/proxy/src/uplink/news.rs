@@ -41,14 +41,12 @@ impl Said {
 impl Upstream {
     /// Says what has changed.
     pub(super) fn log_news(&mut self, now: Instant) {
-        if !self.said_intake && self.proxy_on && self.links.are_cut_off() {
-            // It has been so since the start, which is no change of the driver's.
-            self.said_intake = true;
-            log_intake(false, true);
+        if self.links.are_cut_off() {
+            self.notices.note_cut_off();
         }
         for link in 0..self.links.all.len() {
-            let state = self.link_condition(&self.links.all[link]);
             let link = &mut self.links.all[link];
+            let state = link.condition();
             if link.said.is_news(now, state) {
                 let name = &link.name;
                 match state.of_link(name) {
@@ -60,7 +58,7 @@ impl Upstream {
             }
         }
         for server in 0..self.servers.entries.len() {
-            let state = self.server_condition(server);
+            let state = self.links.server_condition(server);
             if self.servers.said[server].is_news(now, state) {
                 let name = &self.servers.entries[server].name;
                 match state.of_server(name) {
@@ -76,9 +74,9 @@ impl Upstream {
     /// When a change is to be said that came too soon after the last one.
     pub(super) fn news_timeout(&self) -> Option<Instant> {
         let links = self.links.all.iter();
-        let links = links.filter_map(|l| l.said.next(self.link_condition(l)));
+        let links = links.filter_map(|l| l.said.next(l.condition()));
         let servers = self.servers.said.iter().enumerate();
-        let servers = servers.filter_map(|(s, said)| said.next(self.server_condition(s)));
+        let servers = servers.filter_map(|(s, said)| said.next(self.links.server_condition(s)));
         links.chain(servers).min()
     }
 }

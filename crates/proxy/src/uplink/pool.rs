@@ -170,7 +170,7 @@ impl Pool {
 
     /// Goes on with other settings, and with servers that are in other places: `moved` has where each is,
     /// if it is still there. Returns what leads nowhere any more.
-    pub(super) fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<Warm> {
+    fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<Warm> {
         self.settings = settings;
         let place = |server: usize| moved.get(server).copied().flatten();
         self.serve = self.serve.iter().filter_map(|s| place(*s)).collect();
@@ -185,10 +185,6 @@ impl Pool {
             }
         }
         gone
-    }
-
-    pub(super) fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// A user asks for a connection: the one to `server` that is joined on most links, the oldest of
@@ -349,6 +345,11 @@ impl Pools {
         }
     }
 
+    /// Returns whether connections are to wait although they cost metered traffic.
+    pub(super) fn use_metered(&self) -> bool {
+        self.all.iter().all(|pool| pool.settings.metered)
+    }
+
     /// The connection `conn`, and its pool.
     pub(super) fn find(&mut self, conn: ConnId) -> Option<(usize, &mut Warm)> {
         let mut pools = self.all.iter_mut().enumerate();
@@ -369,6 +370,39 @@ impl Pools {
                 stack.abort(now, warm.lease.channel.conn);
             }
         }
+    }
+
+    /// Closes connections that are of no use any more. `servers` has where those of each pool are to lead, if
+    /// there are to be any, and `usable` says of each server whether it answers.
+    pub(super) fn cool_down(
+        &mut self,
+        now: Instant,
+        servers: [Option<usize>; 2],
+        usable: &[bool],
+        stack: &mut Stack,
+    ) {
+        for (pool, server) in self.all.iter_mut().zip(servers) {
+            while let Some(warm) = pool.pop_useless(now, server, |s| usable[s]) {
+                stack.abort(now, warm.lease.channel.conn);
+            }
+        }
+    }
+
+    /// Goes on with other settings, and with servers that are in other places: `moved` has where each is,
+    /// if it is still there. Closes what leads nowhere any more.
+    pub(super) fn reload(
+        &mut self,
+        now: Instant,
+        settings: &Settings,
+        moved: &[Option<usize>],
+        stack: &mut Stack,
+    ) {
+        for pool in &mut self.all {
+            for warm in pool.reload(settings.clone(), moved) {
+                stack.abort(now, warm.lease.channel.conn);
+            }
+        }
+        self.changed = true;
     }
 
     /// Opens nothing for a while.

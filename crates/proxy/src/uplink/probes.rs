@@ -7,7 +7,37 @@ use braid_strategy::Pinned;
 use braid_wire::Instant;
 
 use super::health::Reach;
+use super::links::Links;
 use super::{Context, Upstream};
+use crate::config::ServerEntry;
+
+impl Links {
+    /// Opens the connection of a probe.
+    fn ask(
+        &self,
+        now: Instant,
+        (server, entry): (usize, &ServerEntry),
+        path: PathId,
+        stack: &mut Stack,
+    ) -> Result<ConnId, ApiError> {
+        let options = self.options((entry, path), Box::new(Pinned::default()))?;
+        // Where Multipath TCP has passed, an answer without it is news: something else answers, or takes the
+        // option out. Where it has not, and where something failed, the question is whether anything answers.
+        let link = self.find(path).filter(|l| l.open);
+        let cell = link.and_then(|l| l.cells.get(server));
+        let sound = cell.is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
+        let protocol = match sound {
+            true => Protocol::Mptcp,
+            false => Protocol::Tcp,
+        };
+        let options = ConnectOptions {
+            protocol,
+            insist: true,
+            ..options
+        };
+        stack.connect(now, options)
+    }
+}
 
 impl Upstream {
     /// Starts probes that are due and gives up those that are overdue.
@@ -34,11 +64,10 @@ impl Upstream {
                     continue;
                 }
                 cx.counters.probes += 1;
-                let conn = self.probe_over(cx.now, server, path, cx.stack);
-                let timeout = self.probing.timeout;
-                let failing = &self.links.all[link].cells[server];
-                let mut others = self.links.all.iter().filter(|l| l.open);
-                let witnessed = others.any(|l| l.cells[server].witnesses(failing));
+                let entry = &self.servers.entries[server];
+                let conn = self.links.ask(cx.now, (server, entry), path, cx.stack);
+                let timeout = self.watch.settings.timeout;
+                let witnessed = self.links.is_witnessed(link, server);
                 let cell = &mut self.links.all[link].cells[server];
                 match conn {
                     Ok(conn) => cell.probe_started(cx.now, conn, timeout, witnessed),
@@ -46,7 +75,7 @@ impl Upstream {
                         cx.counters.probes_failed += 1;
                         cell.failed(cx.now);
                         // Not at once, for nothing was asked.
-                        let later = cx.now + self.probing.failing;
+                        let later = cx.now + self.watch.settings.failing;
                         self.links.all[link].cells[server].next = Some(later);
                     }
                 }
@@ -54,7 +83,7 @@ impl Upstream {
         }
     }
 
-    /// Says whether an event is of a probe; if so it is dealt with here.
+    /// Returns whether an event is of a probe; if so it is dealt with here.
     pub(super) fn on_probe_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let established = match *event {
             Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
@@ -72,7 +101,7 @@ impl Upstream {
         let Some((link, server)) = self.links.probe(conn) else {
             return false;
         };
-        if self.ending {
+        if self.notices.is_ending() {
             return true;
         }
         let path = self.links.all[link].path;
@@ -106,35 +135,6 @@ impl Upstream {
         true
     }
 
-    fn probe_over(
-        &mut self,
-        now: Instant,
-        server: usize,
-        path: PathId,
-        stack: &mut Stack,
-    ) -> Result<ConnId, ApiError> {
-        let strategy = Box::new(Pinned::default());
-        let options = self.options(server, path, strategy)?;
-        // Where Multipath TCP has passed, an answer without it is news: something else answers, or takes the
-        // option out. Where it has not, and where something failed, the question is whether anything answers.
-        let sound = self
-            .links
-            .cell(server, path)
-            .is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
-        let protocol = match sound {
-            true => Protocol::Mptcp,
-            false => Protocol::Tcp,
-        };
-        stack.connect(
-            now,
-            ConnectOptions {
-                protocol,
-                insist: true,
-                ..options
-            },
-        )
-    }
-
     /// Sets the time of the next probe, where there is none yet.
     pub(super) fn schedule(&mut self, now: Instant, server: usize, path: PathId) {
         let interval = self.interval(now, server, path);
@@ -148,25 +148,13 @@ impl Upstream {
         }
     }
 
+    /// The time between two probes.
     pub(super) fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
-        let link = self.links.all.iter().find(|l| l.path == path);
-        let Some((link, cell)) = link.and_then(|l| Some((l, l.cells.get(server)?))) else {
-            return self.probing.idle;
-        };
-        if cell.reach == Reach::Down {
-            // What a metered link carries costs.
-            let shift = if link.metered {
-                cell.failures.min(5)
-            } else {
-                0
-            };
-            let slow = self.probing.failing * (1 << shift);
-            return slow.min(self.probing.idle.max(self.probing.failing));
-        }
-        if self.servers.is_current(server) && self.busy(now) {
-            self.probing.busy
-        } else {
-            self.probing.idle
+        let current = self.servers.is_current(server);
+        let link = self.links.find(path);
+        match link.and_then(|l| Some((l, l.cells.get(server)?))) {
+            Some(at) => self.watch.interval(now, at, current),
+            None => self.watch.settings.idle,
         }
     }
 }

@@ -4,7 +4,8 @@ use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
 use super::health::{Cell, Reach};
-use super::{Link, Trouble, Upstream};
+use super::links::{Link, Links};
+use super::{Trouble, Upstream};
 use crate::admin::status::{
     PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
 };
@@ -13,9 +14,9 @@ use crate::config::Protection;
 use crate::select::selection::Need;
 
 impl Upstream {
-    /// Whether new connections are to be taken in where a server is reached.
+    /// Says whether new connections are to be taken in where a server is reached.
     pub(crate) fn switch_proxy(&mut self, on: bool) {
-        self.proxy_on = on;
+        self.notices.switch(on);
     }
 
     /// Switches the link called `name`.
@@ -52,21 +53,18 @@ impl Upstream {
         Ok(())
     }
 
-    /// The link is switched off, or was taken out of the configuration.
+    /// Returns whether the link is switched off, or was taken out of the configuration.
     pub(crate) fn is_off(&self, path: PathId) -> bool {
         self.links.is_off(path)
     }
 
     /// The name of the link that a path stands for, while it is in the configuration.
     pub(crate) fn link_name(&self, path: PathId) -> Option<&str> {
-        self.links.name(path)
+        self.links.find(path).map(|link| link.name.as_str())
     }
 
     pub(crate) fn proxy_status(&self) -> ProxyStatus {
-        ProxyStatus {
-            on: self.proxy_on,
-            taking_in: self.intake_wanted(),
-        }
+        self.notices.status()
     }
 
     pub(crate) fn server_status(&self) -> Vec<ServerStatus> {
@@ -74,20 +72,15 @@ impl Upstream {
         let status = servers.map(|(i, server)| ServerStatus {
             name: server.name.clone(),
             measured: self.measured(i),
-            condition: self.server_condition(i),
-            over_links: self
-                .links
-                .all
-                .iter()
-                .map(|l| self.condition_over(l, i))
-                .collect(),
+            condition: self.links.server_condition(i),
+            over_links: self.links.all.iter().map(|l| l.condition_over(i)).collect(),
             by_bandwidth: self.servers.current(Need::Throughput) == i,
             by_delay: self.servers.current(Need::Latency) == i,
             addresses: [server.endpoint_v4(), server.endpoint_v6()]
                 .into_iter()
                 .flatten()
                 .collect(),
-            reached: !self.server_down(i),
+            reached: !self.links.is_server_down(i),
             families: self.servers.families_of(i),
             protocol: self.servers.agreed_with(i),
             current: self.servers.is_current(i),
@@ -100,7 +93,7 @@ impl Upstream {
         SelectStatus {
             by: self.servers.choice.select.name().to_owned(),
             wanted: self.servers.wanted().map(str::to_owned),
-            measuring: self.is_measuring(),
+            measuring: self.links.is_measuring(),
         }
     }
 
@@ -110,7 +103,7 @@ impl Upstream {
         let links = self.links.all.iter();
         let links = links.filter_map(|l| Some((l, totals.get(usize::from(l.path.0))?)));
         let status = links.map(|(link, totals)| {
-            let condition = self.link_condition(link);
+            let condition = link.condition();
             let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
             let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
             let handshakes = link.cells.iter().filter_map(|c| c.rtt).min();
@@ -134,20 +127,23 @@ impl Upstream {
         all
     }
 
-    /// The state of a link: the best that is known of it with any server. A server that refuses users says
+    pub(crate) fn warm_status(&self) -> WarmStatus {
+        self.pools.status()
+    }
+}
+
+impl Link {
+    /// The state of the link: the best that is known of it with any server. A server that refuses users says
     /// nothing against the link.
-    pub(super) fn link_condition(&self, link: &Link) -> Condition {
+    pub(super) fn condition(&self) -> Condition {
         match () {
-            () if link.off => return Condition::Off,
-            () if !link.up => return Condition::Down,
-            () if !link.open => return Condition::Spared,
+            () if self.off => return Condition::Off,
+            () if !self.up => return Condition::Down,
+            () if !self.open => return Condition::Spared,
             () => {}
         }
-        let fits = |s: &usize| link.reaches(&self.servers.entries[*s]);
-        let states = (0..self.servers.entries.len())
-            .filter(fits)
-            .map(|s| &link.cells[s]);
-        let states = states.map(|cell| match condition(cell) {
+        let fitting = self.cells.iter().filter(|cell| cell.fits);
+        let states = fitting.map(|cell| match condition(cell) {
             Condition::KeyRefused
             | Condition::WrongKey
             | Condition::OtherVersion
@@ -157,20 +153,20 @@ impl Upstream {
         best(states).unwrap_or(Condition::NoAnswers)
     }
 
+    /// The state of a server over the link.
+    fn condition_over(&self, server: usize) -> Condition {
+        let cell = &self.cells[server];
+        match self.open && cell.fits {
+            true => condition(cell),
+            false => self.condition(),
+        }
+    }
+}
+
+impl Links {
     /// The state of a server: the best that is known of it over any link that is in use.
     pub(super) fn server_condition(&self, server: usize) -> Condition {
         best(self.open_cells(server).map(condition)).unwrap_or(Condition::NoAnswers)
-    }
-
-    fn condition_over(&self, link: &Link, server: usize) -> Condition {
-        match link.open && link.reaches(&self.servers.entries[server]) {
-            true => condition(&link.cells[server]),
-            false => self.link_condition(link),
-        }
-    }
-
-    pub(crate) fn warm_status(&self) -> WarmStatus {
-        self.pools.status()
     }
 }
 

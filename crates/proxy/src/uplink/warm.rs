@@ -7,10 +7,29 @@ use braid_wire::Instant;
 
 use super::lease::{Lease, Past};
 use super::pool::Warm;
+use super::servers::Servers;
 use super::{Context, Upstream};
 use crate::protocol::socks::ClientStep;
 use crate::relay::StepError;
 use crate::select::selection::Need;
+
+impl Servers {
+    /// The pool for `need`.
+    fn pool(&self, need: Need) -> usize {
+        let usual = self.choice.usual();
+        usize::from(self.current(need) != self.current(usual))
+    }
+
+    /// The server that the connections of each pool lead to, and for which need; `None` for a pool of no need.
+    fn pools(&self) -> [Option<(Need, usize)>; 2] {
+        let mut servers = [None; 2];
+        for need in self.needs() {
+            let pool = self.pool(need);
+            servers[pool] = servers[pool].or(Some((need, self.current(need))));
+        }
+        servers
+    }
+}
 
 impl Upstream {
     /// A server took a box for one of its users, and asked its destination: warm connections to it
@@ -23,34 +42,7 @@ impl Upstream {
         self.warm_up(cx);
     }
 
-    /// A warm connection to `server` failed its user: so may the others, which are given up. The links that it
-    /// was joined on are doubted.
-    pub(crate) fn on_warm_failed(
-        &mut self,
-        now: Instant,
-        (server, past): (usize, &Past),
-        stack: &mut Stack,
-    ) {
-        self.pools.give_up(now, server, stack);
-        self.pools.back_off(now);
-        for path in past.joined() {
-            self.on_doubt(now, server, *path);
-        }
-    }
-
-    /// This machine stood still: links and subflows are validated, and nobody is given a connection that
-    /// was opened before.
-    pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
-        for server in 0..self.servers.entries.len() {
-            self.pools.give_up(now, server, stack);
-            self.on_doubt_everywhere(now, server);
-        }
-        for link in self.links.all.iter().filter(|link| link.open) {
-            stack.doubt_path(now, link.path);
-        }
-    }
-
-    /// Whether a connection to `server` that has served a user is to serve others.
+    /// Returns whether a connection to `server` that has served a user is to serve others.
     pub(crate) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
         self.pool_to(server)
             .is_some_and(|pool| self.pools.all[pool].keeps(now, server, past))
@@ -78,12 +70,6 @@ impl Upstream {
             .position(|to| to.is_some_and(|(_, to)| to == server))
     }
 
-    /// The pool for `need`.
-    fn pool(&self, need: Need) -> usize {
-        let usual = self.servers.choice.usual();
-        usize::from(self.servers.current(need) != self.servers.current(usual))
-    }
-
     /// A warm connection to `server` for `need`, or to another one that answers and reaches the address family
     /// of `to`.
     pub(super) fn take_warm(
@@ -96,36 +82,27 @@ impl Upstream {
         let usable = self.usable_servers();
         let reaches = |s: usize| to.is_none_or(|ip| self.servers.reached.of(s).has(ip));
         let suits: Vec<bool> = (0..usable.len()).map(|s| usable[s] && reaches(s)).collect();
-        let pool = self.pool(need);
+        let pool = self.servers.pool(need);
         self.pools.all[pool].take((now, stack), server, |s| suits[s])
-    }
-
-    fn usable_servers(&self) -> Vec<bool> {
-        let servers = 0..self.servers.entries.len();
-        servers.map(|s| self.is_usable(s)).collect()
     }
 
     /// The servers that the warm connections of each pool are to lead to, if there are to be any.
     fn warm_servers(&self) -> [Option<(Need, usize)>; 2] {
-        let metered = || self.links.all.iter().any(|l| l.open && l.metered);
-        let wanted = self.intake_wanted() && (self.pools.all[0].settings().metered || !metered());
-        let mut servers = [None; 2];
-        for need in self.servers.needs().filter(|_| wanted) {
-            let pool = self.pool(need);
-            servers[pool] = servers[pool].or(Some((need, self.servers.current(need))));
+        let metered = || self.links.open().any(|l| l.metered);
+        let wanted = self.notices.takes_in() && (self.pools.use_metered() || !metered());
+        if wanted {
+            self.servers.pools()
+        } else {
+            [None; 2]
         }
-        servers
     }
 
     /// Closes warm connections that are of no use any more.
     pub(super) fn cool_down(&mut self, now: Instant, stack: &mut Stack) {
+        let servers = self.warm_servers();
+        let servers = servers.map(|server| server.map(|(_, server)| server));
         let usable = self.usable_servers();
-        for (pool, server) in self.warm_servers().into_iter().enumerate() {
-            let server = server.map(|(_, server)| server);
-            while let Some(warm) = self.pools.all[pool].pop_useless(now, server, |s| usable[s]) {
-                stack.abort(now, warm.lease.channel.conn);
-            }
-        }
+        self.pools.cool_down(now, servers, &usable, stack);
     }
 
     /// Opens warm connections that are wanted and closes those that are not.
@@ -149,7 +126,7 @@ impl Upstream {
         }
     }
 
-    /// Whether an event is of a warm connection; if so it is dealt with here.
+    /// Returns whether an event is of a warm connection; if so it is dealt with here.
     pub(super) fn on_warm_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
         let Some((pool, warm)) = self.pools.find(conn) else {
@@ -184,7 +161,7 @@ impl Upstream {
             Event::FellBack { cause, .. } => {
                 self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
                 // No user had better get it while another link has Multipath TCP.
-                if self.open_cells(server).any(|cell| !cell.is_unsound()) {
+                if self.links.open_cells(server).any(|cell| !cell.is_unsound()) {
                     self.pools.all[pool].on_lost(cx.now, conn);
                     cx.stack.abort(cx.now, conn);
                 }

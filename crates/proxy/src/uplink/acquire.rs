@@ -1,0 +1,182 @@
+//! Connections for users: from the pool of warm ones, or opened to the best server over the best link.
+
+use core::net::IpAddr;
+
+use braid_engine::strategy::FlowSize;
+use braid_engine::{ApiError, ConnectOptions, PathId, Stack};
+use braid_secure::auth::SignIn;
+use braid_secure::channel::Channel;
+use braid_wire::Instant;
+
+use super::health::{Cell, Reach};
+use super::lease::{self, Lease};
+use super::links::Links;
+use super::{Context, Upstream};
+use crate::protocol::hints::FlowHints;
+use crate::protocol::socks::Destination;
+use crate::select::selection::Need;
+
+/// The share of a connection in what a link has carried, bits: a link of which no rate is known counts as
+/// one of 1 Mbit/s.
+const UNIT: f64 = 1e6;
+
+/// What is wished of a connection.
+#[derive(Debug)]
+pub(crate) struct Wish<'a> {
+    /// What is known of the user's connection.
+    pub(crate) flow: &'a FlowHints,
+    /// Server and path of attempts that failed already.
+    pub(crate) tried: &'a [(usize, PathId)],
+    /// A warm connection has failed already.
+    pub(crate) cold: bool,
+    /// Where the user wants to go, unless that is a name.
+    pub(crate) to: Option<IpAddr>,
+}
+
+impl Upstream {
+    /// Returns a connection to the best server, warm or opened over the best link that was not tried. The
+    /// greeting is written; whether it comes to be is told by the engine's events.
+    pub(crate) fn acquire(
+        &mut self,
+        cx: &mut Context<'_>,
+        wish: &Wish<'_>,
+    ) -> Result<Lease, ApiError> {
+        self.note_traffic(cx.now);
+        let need = self.servers.choice.need(wish.flow);
+        let mut candidates = self.candidates(need, wish.tried, wish.to);
+        candidates.sort_by_key(|(rank, ..)| *rank);
+        let best = candidates.first().map(|(_, server, _)| *server);
+        if let Some(server) = best.filter(|_| !wish.cold)
+            && let Some(lease) = self.take_warm(cx.now, (need, server), wish.to, cx.stack)
+        {
+            cx.counters.warm_used += 1;
+            // What it waited under is not what this flow is to have.
+            let _ = cx.stack.begin_flow(cx.now, lease.channel.conn);
+            wish.flow.begin(cx.now, lease.channel.conn, cx.stack);
+            self.warm_up(cx);
+            return Ok(lease);
+        }
+        let mut error = ApiError::NoUsablePath;
+        for (_, server, path) in candidates {
+            match self.open(cx.now, (server, path), Some(wish), cx.stack) {
+                Ok(lease) => return Ok(lease),
+                Err(ApiError::NoUsablePath) => {}
+                Err(e) => {
+                    error = e;
+                    break;
+                }
+            }
+        }
+        Err(error)
+    }
+
+    /// Writes the request for a destination to a connection that [`acquire`](Self::acquire) gave.
+    pub(crate) fn request(
+        &self,
+        now: Instant,
+        (channel, server): (&mut Channel, usize),
+        sign_in: Option<&SignIn>,
+        (destination, hints): (&Destination, &FlowHints),
+        stack: &mut Stack,
+    ) -> Result<(), ApiError> {
+        let entry = self.server(server).ok_or(ApiError::NoUsablePath)?;
+        let keys = (&self.servers.key, entry.key);
+        let about = (destination, hints);
+        lease::request((now, channel), keys, sign_in, about, stack)
+    }
+
+    /// Returns servers and links to try, with their rank: servers that reach the address family of `to`, of these
+    /// the chosen one, the others in order of preference, those that do not answer last; links that work first,
+    /// those without Multipath TCP behind them, backups late, then by round trip. Links without Multipath TCP
+    /// take turns by rate.
+    pub(super) fn candidates(
+        &self,
+        need: Need,
+        tried: &[(usize, PathId)],
+        to: Option<IpAddr>,
+    ) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
+        let chosen = self.servers.current(need);
+        let mut candidates = Vec::new();
+        for server in 0..self.servers.entries.len() {
+            // The engine itself tries its paths in turn: a server that was tried in vain is more
+            // likely to be down than the link to it.
+            let in_vain = tried.iter().any(|(s, _)| *s == server);
+            let server_down = self.links.is_server_down(server) || in_vain;
+            let doubtful = !self.links.is_server_usable(server);
+            let reaches = to.is_none_or(|ip| self.servers.reached.of(server).has(ip));
+            for (order, link) in self.links.all.iter().enumerate() {
+                let tried = tried.contains(&(server, link.path));
+                let cell = &link.cells[server];
+                if !link.open || tried || !cell.fits {
+                    continue;
+                }
+                let doubt = (cell.reach == Reach::Down, cell.failures > 0);
+                let cost = match cell.is_plain() {
+                    true => (link.carried * 1e9) as u64,
+                    false => cell.rank_rtt(),
+                };
+                let rank = (
+                    server_down,
+                    (doubtful, !reaches, server != chosen, server),
+                    (doubt, cell.is_plain()),
+                    link.backup,
+                    cost,
+                    order,
+                );
+                candidates.push((rank, server, link.path));
+            }
+        }
+        candidates
+    }
+
+    /// Opens a connection for a user's flow, or one to wait for a user, and signs in.
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        (server, path): (usize, PathId),
+        wish: Option<&Wish<'_>>,
+        stack: &mut Stack,
+    ) -> Result<Lease, ApiError> {
+        let flow = wish.map(|wish| wish.flow);
+        let strategy = match flow {
+            Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
+            None => Box::new(braid_strategy::Waiting::default()),
+        };
+        let entry = &self.servers.entries[server];
+        let options = self.links.options((entry, path), strategy)?;
+        // A strategy knows round trips, and not which links are in trouble.
+        let again = wish.is_some_and(|wish| !wish.tried.is_empty());
+        let options = ConnectOptions {
+            flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
+            urgency: flow.and_then(|f| f.urgency).unwrap_or_default(),
+            insist: again || self.links.open_cells(server).any(Cell::is_unsound),
+            ..options
+        };
+        let lease = self
+            .servers
+            .sign_in_over(now, (server, path), options, stack)?;
+        self.links.note_share(server, path, stack);
+        Ok(lease)
+    }
+}
+
+impl Links {
+    /// Counts a connection that is opened on a link without Multipath TCP as carried there.
+    fn note_share(&mut self, server: usize, path: PathId, stack: &Stack) {
+        let others = self.open().filter(|l| l.path != path);
+        let behind = others.map(|l| l.carried).reduce(f64::min);
+        let Some(link) = self.find_mut(path) else {
+            return;
+        };
+        if !link.cells[server].is_plain() {
+            return;
+        }
+        let records = stack.records().filter(|(_, on, _)| *on == path);
+        let seen = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
+        let measured = link.cells.iter().filter_map(|c| c.gauge.capacity());
+        let rate = measured.chain(seen).reduce(f64::max);
+        // One that has been away takes its turn, and does not make up for what it has missed.
+        let floor = behind.map_or(0.0, |least| least - 1.0);
+        link.carried = link.carried.max(floor) + UNIT / rate.unwrap_or(UNIT).max(1.0);
+    }
+}

@@ -1,0 +1,66 @@
+//! Where nothing answers: whether that is a link's doing, or the servers'.
+
+use braid_wire::Instant;
+
+use super::health::Reach;
+use super::links::Links;
+use super::notices::Notice;
+
+impl Links {
+    /// The notice of a link that leads to a server no more, or again, where the driver was not told yet.
+    pub(super) fn poll_reached(&mut self) -> Option<Notice> {
+        let mut links = 0..self.all.len();
+        links.find_map(|link| {
+            let reached = !self.is_left(link);
+            let link = &mut self.all[link];
+            let news = reached != std::mem::replace(&mut link.told_reached, reached);
+            news.then_some(Notice::Reached(link.path, reached))
+        })
+    }
+
+    /// Returns whether a link leads to no server and it is the link's doing. Where no link leads to one, that is
+    /// the servers', and so is what fails while they come and go. Where no other link leads to any of its
+    /// servers nobody can tell: there the failure suffices.
+    fn is_left(&self, link: usize) -> bool {
+        let link = &self.all[link];
+        if link.off || link.carriage() != Reach::Down {
+            return link.off;
+        }
+        let others = || self.open().filter(|l| l.path != link.path);
+        let others_work = others().any(|l| l.carriage() != Reach::Down);
+        if !link.told_reached {
+            return others_work;
+        }
+        let servers = || (0..link.cells.len()).filter(|s| link.cells[*s].fits);
+        let witnesses = |s: usize| others().filter(move |l| l.cells[s].fits);
+        let proved = |s: usize| witnesses(s).any(|l| l.cells[s].disproves(&link.cells[s]));
+        let witnessed = servers().any(|s| witnesses(s).next().is_some());
+        servers().any(proved) || others_work && !witnessed
+    }
+
+    /// Has servers asked over other links where that tells whether a link is to be [left](Self::is_left).
+    pub(super) fn ask_others(&mut self, now: Instant) {
+        for link in 0..self.all.len() {
+            let suspect = &self.all[link];
+            if suspect.off || !suspect.told_reached || suspect.carriage() != Reach::Down {
+                continue;
+            }
+            for server in 0..suspect.cells.len() {
+                let failing = self.all[link].cells[server];
+                for other in self.all.iter_mut().filter(|l| l.open) {
+                    let cell = &mut other.cells[server];
+                    if cell.may_disprove(&failing) {
+                        cell.next = Some(now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns whether a server was heard over another open link since it cannot be over this one.
+    pub(super) fn is_witnessed(&self, link: usize, server: usize) -> bool {
+        let failing = &self.all[link].cells[server];
+        let mut others = self.open();
+        others.any(|l| l.cells[server].witnesses(failing))
+    }
+}

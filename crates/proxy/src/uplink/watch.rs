@@ -1,0 +1,65 @@
+//! How closely links are watched: as the settings say, and closer while users send.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use super::health::{Cell, Reach};
+use super::links::Link;
+use crate::config::Probing;
+
+/// The pace of probes.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) settings: Probing,
+    last_traffic: Option<Instant>,
+}
+
+impl Watch {
+    pub(super) fn new(settings: Probing) -> Self {
+        Watch {
+            settings,
+            last_traffic: None,
+        }
+    }
+
+    /// A user's bytes moved.
+    pub(super) fn note_traffic(&mut self, now: Instant) {
+        self.last_traffic = Some(now);
+    }
+
+    /// Returns whether a user's bytes moved within `time`.
+    pub(super) fn had_traffic(&self, now: Instant, time: Duration) -> bool {
+        let last = self.last_traffic;
+        last.is_some_and(|at| now.saturating_since(at) < time)
+    }
+
+    /// Returns whether users send.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.had_traffic(now, self.settings.busy * 2)
+    }
+
+    /// The time between two probes of a server over a link. It is `current` where new connections go to it.
+    pub(super) fn interval(
+        &self,
+        now: Instant,
+        (link, cell): (&Link, &Cell),
+        current: bool,
+    ) -> Duration {
+        if cell.reach == Reach::Down {
+            // What a metered link carries costs.
+            let shift = if link.metered {
+                cell.failures.min(5)
+            } else {
+                0
+            };
+            let slow = self.settings.failing * (1 << shift);
+            return slow.min(self.settings.idle.max(self.settings.failing));
+        }
+        if current && self.is_busy(now) {
+            self.settings.busy
+        } else {
+            self.settings.idle
+        }
+    }
+}
