@@ -20,6 +20,7 @@ const WARM: Setup<'_> = Setup {
     server: "",
     user: None,
     clear: false,
+    versions: None,
     tweak: None,
 };
 

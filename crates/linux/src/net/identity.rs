@@ -85,6 +85,11 @@ impl Identity {
         self.mark() | (u32::from(index) + 1) << Self::FLOW_BITS.trailing_zeros()
     }
 
+    /// Returns the connection mark of intercepted connections. It is none of [`Self::flow_mark`].
+    pub fn intercepted_mark(&self) -> u32 {
+        self.mark() | Self::FLOW_BITS
+    }
+
     /// Returns the priority of the routing rules for packets of paths and for intercepted packets.
     pub fn rule_priority(&self) -> u32 {
         10_000 + u32::from(self.hash) % 5_000 * 2
@@ -151,6 +156,7 @@ mod tests {
             assert!(a.owns_table(a.flow_table(index)));
             assert_ne!(a.flow_table(index), a.path_table(index));
             assert_ne!(a.flow_mark(index), a.mark());
+            assert_ne!(a.flow_mark(index), a.intercepted_mark());
             assert_eq!(a.flow_mark(index) & !Identity::FLOW_BITS, a.mark());
         }
         assert_ne!(a.flow_table(253), a.forward_table());

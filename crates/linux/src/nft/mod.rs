@@ -176,7 +176,7 @@ impl BoxRules {
     fn emit(&self, identity: &Identity, out: &mut String) -> fmt::Result {
         if !self.lan.is_empty() {
             self.emit_sets(out)?;
-            self.emit_intercept(identity.mark(), out)?;
+            self.emit_intercept(identity, out)?;
             self.emit_forward(identity, out)?;
         }
         self.emit_input(out)?;
@@ -244,15 +244,19 @@ impl BoxRules {
     /// translated by it. Connections that began over a link carry its mark, for the routing rule that keeps
     /// them there. An MP_JOIN belongs to a connection that was not intercepted, whatever happens to new ones.
     ///
+    /// An intercepted connection has a mark of its own, by which the chain `forward` refuses its later segments
+    /// once its socket is gone.
+    ///
     /// Connections of a family that no server reaches are refused by the same look-up of a listener, so that
     /// they too are forwarded if nothing listens. They are refused by RST: the kernel limits ICMP errors to
     /// one host (`icmp.ratelimit`), and after one TCP may go on until its next SYN.
-    fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
+    fn emit_intercept(&self, identity: &Identity, out: &mut String) -> fmt::Result {
+        let (mark, intercepted) = (identity.mark(), identity.intercepted_mark());
         writeln!(
             out,
             "chain prerouting {{ type filter hook prerouting priority mangle; policy accept;
              iifname != {lan} return
-             ct mark & {not_flow} == {mark} ct mark != {mark} meta mark set ct mark return
+             ct mark & {not_flow} == {mark} ct mark != {{ {mark}, {intercepted} }} meta mark set ct mark return
              meta l4proto != tcp return
              tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark} accept
              tcp flags & (syn | ack | rst | fin) != syn return
@@ -276,7 +280,7 @@ impl BoxRules {
         let families = 1 + usize::from(self.intercept_v6);
         for (taken, family, listener) in &ways[..families] {
             let what = match taken {
-                true => format!("meta mark set {mark} accept"),
+                true => format!("meta mark set {mark} ct mark set {intercepted} accept"),
                 false => "reject with tcp reset".to_owned(),
             };
             writeln!(
@@ -287,16 +291,23 @@ impl BoxRules {
         writeln!(out, "}}")
     }
 
+    /// Emits the chain for forwarded packets.
+    ///
+    /// Segments of an intercepted connection come here if it has no socket any more: the user's host has not
+    /// heard of its end, because a RST was lost or is on its way. They carry the user's bytes, so they do not
+    /// leave the box unprotected. A RST says the end again.
     fn emit_forward(&self, identity: &Identity, out: &mut String) -> fmt::Result {
         writeln!(
             out,
             "chain forward {{ type filter hook forward priority mangle; policy accept;
+             iifname {lan} ct mark {intercepted} tcp flags & (syn | ack | rst | fin) != syn reject with tcp reset
              iifname {lan} meta l4proto tcp ct mark set {mark}
              iifname {lan} oifname {links} tcp flags syn tcp option maxseg size set rt mtu
              iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",
             lan = Names(&self.lan),
             links = Names(&self.interfaces()),
             mark = identity.mark(),
+            intercepted = identity.intercepted_mark(),
         )?;
         let places = self.links.iter().zip(0..);
         for (link, index) in places.filter(|(link, _)| !link.is_empty()) {
@@ -647,7 +658,8 @@ mod tests {
             "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:1081 reject with tcp reset";
         assert_eq!(last[2], refused);
         let script = box_script(Vec::new(), MptcpHosts::Proxy);
-        assert!(!script.contains("reject"), "{script}");
+        let intercept = script.split("chain forward").next().unwrap();
+        assert!(!intercept.contains("reject"), "{script}");
     }
 
     #[test]
