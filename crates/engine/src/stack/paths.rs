@@ -38,7 +38,7 @@ impl Stack {
     /// are those that are not answered where the connection has another subflow. Nothing is asked where
     /// the path is down: it is when the path comes back.
     pub fn doubt_path(&mut self, now: Instant, path: PathId) {
-        let known = self.shared.paths.get(usize::from(path.0));
+        let known = self.shared.path(path);
         if known.is_some_and(|path| path.up) {
             self.with_all(now, |conn, ctx| conn.doubt_path(ctx, path));
         }
