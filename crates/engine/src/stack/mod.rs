@@ -33,7 +33,7 @@ use crate::buffer::SEND_SLICES;
 use crate::cc::Algorithm;
 use crate::mptcp::{Body, Connection, Ctx, Mode, Outgoing, Shared};
 use crate::path::{PathManager, PathRecord};
-use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
+use crate::stats::{ConnStats, Moved, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::{
@@ -84,10 +84,10 @@ pub struct Stack {
     ended_early: EndedEarly,
     /// From when on a silent connection may be looked for.
     search_at: Instant,
-    /// What connections that are gone moved on each path.
-    gone: Vec<PathTotals>,
-    /// What was moved on each path before another link got it; may be shorter than the paths.
-    renewed: Vec<PathTotals>,
+    /// Payload that closed connections moved, by path.
+    gone: Vec<Moved>,
+    /// Payload moved before another link got the path, by path.
+    renewed: Vec<Moved>,
     /// The connection whose end was polled last.
     last_closed: Option<(ConnId, ConnStats)>,
 }

@@ -178,7 +178,7 @@ impl Upstream {
         stack
             .path_totals()
             .get(path)
-            .map_or(0, |t| t.bytes_received)
+            .map_or(0, |t| t.moved.bytes_received)
     }
 
     /// What users received over the link since a measurement began, bit/s.
