@@ -84,35 +84,58 @@ impl Traffic {
 
     /// Adds `other` to the counters.
     pub fn add(&mut self, other: &Traffic) {
-        self.bytes_sent += other.bytes_sent;
-        self.bytes_copied += other.bytes_copied;
-        self.bytes_retransmitted += other.bytes_retransmitted;
-        self.bytes_lost += other.bytes_lost;
-        self.packets_sent += other.packets_sent;
-        self.packets_retransmitted += other.packets_retransmitted;
-        self.packets_while_unsent += other.packets_while_unsent;
-        self.copies_while_unsent += other.copies_while_unsent;
-        self.rtos += other.rtos;
-        self.spurious_rtos += other.spurious_rtos;
-        self.mark_reductions += other.mark_reductions;
-        self.join_syns += other.join_syns;
+        *self = self.zip(other, |own, other| own + other);
     }
 
-    /// The counters as they grew since `before`.
-    pub(crate) fn since(&self, before: &Traffic) -> Traffic {
+    /// Returns the counters as they grew since `before`.
+    fn since(&self, before: &Traffic) -> Traffic {
+        self.zip(before, |own, before| own - before)
+    }
+
+    /// Returns the counters that `f` makes of each one here and in `other`.
+    fn zip(&self, other: &Traffic, f: impl Fn(u64, u64) -> u64) -> Traffic {
         Traffic {
-            bytes_sent: self.bytes_sent - before.bytes_sent,
-            bytes_copied: self.bytes_copied - before.bytes_copied,
-            bytes_retransmitted: self.bytes_retransmitted - before.bytes_retransmitted,
-            bytes_lost: self.bytes_lost - before.bytes_lost,
-            packets_sent: self.packets_sent - before.packets_sent,
-            packets_retransmitted: self.packets_retransmitted - before.packets_retransmitted,
-            packets_while_unsent: self.packets_while_unsent - before.packets_while_unsent,
-            copies_while_unsent: self.copies_while_unsent - before.copies_while_unsent,
-            rtos: self.rtos - before.rtos,
-            spurious_rtos: self.spurious_rtos - before.spurious_rtos,
-            mark_reductions: self.mark_reductions - before.mark_reductions,
-            join_syns: self.join_syns - before.join_syns,
+            bytes_sent: f(self.bytes_sent, other.bytes_sent),
+            bytes_copied: f(self.bytes_copied, other.bytes_copied),
+            bytes_retransmitted: f(self.bytes_retransmitted, other.bytes_retransmitted),
+            bytes_lost: f(self.bytes_lost, other.bytes_lost),
+            packets_sent: f(self.packets_sent, other.packets_sent),
+            packets_retransmitted: f(self.packets_retransmitted, other.packets_retransmitted),
+            packets_while_unsent: f(self.packets_while_unsent, other.packets_while_unsent),
+            copies_while_unsent: f(self.copies_while_unsent, other.copies_while_unsent),
+            rtos: f(self.rtos, other.rtos),
+            spurious_rtos: f(self.spurious_rtos, other.spurious_rtos),
+            mark_reductions: f(self.mark_reductions, other.mark_reductions),
+            join_syns: f(self.join_syns, other.join_syns),
+        }
+    }
+}
+
+/// Payload moved both ways on a subflow, or on several together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Payload bytes received in order on the subflows.
+    pub bytes_received: u64,
+    /// Bytes of the stream that came on them although they were here already.
+    pub duplicate: u64,
+    /// What was sent.
+    pub traffic: Traffic,
+}
+
+impl Moved {
+    /// Adds `other` to the counters.
+    pub(crate) fn add(&mut self, other: &Moved) {
+        self.bytes_received += other.bytes_received;
+        self.duplicate += other.duplicate;
+        self.traffic.add(&other.traffic);
+    }
+
+    /// Returns the counters as they grew since `before`.
+    pub(crate) fn since(&self, before: &Moved) -> Moved {
+        Moved {
+            bytes_received: self.bytes_received - before.bytes_received,
+            duplicate: self.duplicate - before.duplicate,
+            traffic: self.traffic.since(&before.traffic),
         }
     }
 }
@@ -210,22 +233,16 @@ pub struct PathStats {
     pub remote: IpAddr,
     /// Subflows opened there, those that were never answered included.
     pub subflows: u32,
-    /// Payload bytes received in order on them.
-    pub bytes_received: u64,
-    /// Bytes of the stream that came on them although they were here already.
-    pub duplicate: u64,
-    /// What was sent.
-    pub traffic: Traffic,
+    /// Payload moved on them.
+    pub moved: Moved,
 }
 
 /// A path at one moment: what all connections moved there since the start of the stack, and what
 /// the subflows say that are established there now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PathTotals {
-    /// Payload bytes received in order.
-    pub bytes_received: u64,
-    /// What was sent.
-    pub traffic: Traffic,
+    /// Payload moved since the start.
+    pub moved: Moved,
     /// Established subflows.
     pub subflows: u32,
     /// What was sent on these.
@@ -243,20 +260,6 @@ pub struct PathTotals {
     pub arrival_rtt: Duration,
     /// Bytes/s of payload that arrived of late on all of them.
     pub arrival_rate: u64,
-}
-
-impl PathTotals {
-    /// Adds what another one moved.
-    pub(crate) fn add_moved(&mut self, other: &PathTotals) {
-        self.bytes_received += other.bytes_received;
-        self.traffic.add(&other.traffic);
-    }
-
-    /// Takes what was moved `before` off.
-    pub(crate) fn take_off(&mut self, before: &PathTotals) {
-        self.bytes_received -= before.bytes_received;
-        self.traffic = self.traffic.since(&before.traffic);
-    }
 }
 
 /// Options by which the ends of a connection told each other of addresses (RFC 8684 section 3.4),
@@ -335,6 +338,6 @@ pub struct ConnStats {
 impl ConnStats {
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub fn join_syns(&self) -> u64 {
-        self.paths.iter().map(|p| p.traffic.join_syns).sum()
+        self.paths.iter().map(|p| p.moved.traffic.join_syns).sum()
     }
 }

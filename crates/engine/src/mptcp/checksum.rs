@@ -64,7 +64,8 @@ impl Connection {
                 self.transport.let_go(i);
                 break;
             }
-            self.transport.subflows[i].rcv.pass_held(len, ctx.pool);
+            let rcv = &mut self.transport.subflows[i].rcv;
+            rcv.pass_held(len, &mut ctx.shared.pool);
         }
         if self.transport.rcv.buf.rcv_nxt() > before {
             self.transport.signal_readable(ctx);
@@ -105,7 +106,8 @@ impl Connection {
             fin: false,
         };
         if next.len == 0 && held.out_of_order_bytes() == 0 {
-            self.transport.subflows[i].rcv.drop_held(ctx.pool);
+            let rcv = &mut self.transport.subflows[i].rcv;
+            rcv.drop_held(&mut ctx.shared.pool);
         }
         (next.len > 0).then_some(next)
     }
@@ -136,7 +138,7 @@ impl Transport {
     /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
     pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
         if self.mode.uses_checksums() {
-            let window = ctx.config.recv_buffer.max(1 << 20) as u64;
+            let window = ctx.shared.config.recv_buffer.max(1 << 20) as u64;
             self.subflows[i].rcv.check_mappings(2 * window);
         }
     }
@@ -150,14 +152,15 @@ impl Transport {
         len: usize,
     ) -> Result<(), InsertError> {
         let subflow = &mut self.subflows[i];
+        let pool = &mut ctx.shared.pool;
         let mut done = 0;
         for part in subflow.rcv.held.iter().flat_map(RecvBuffer::slices) {
             let part = &part[..part.len().min(len - done)];
-            let inserted = self.rcv.insert(data + done as u64, part.into(), ctx.pool)?;
+            let inserted = self.rcv.insert(data + done as u64, part.into(), pool)?;
             subflow.duplicate += inserted.duplicate;
             done += part.len();
         }
-        subflow.rcv.pass_held(len, ctx.pool);
+        subflow.rcv.pass_held(len, pool);
         self.note_placed();
         Ok(())
     }

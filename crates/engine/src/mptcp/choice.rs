@@ -28,7 +28,7 @@ impl Connection {
             return None;
         }
         for subflow in self.transport.subflows.iter_mut() {
-            subflow.before_send(ctx.now, ctx.records);
+            subflow.before_send(ctx.now, &ctx.shared.records);
         }
         let mut subflows = ArrayVec::new();
         self.transport.show_subflows(ctx, copying, &mut subflows);
@@ -51,7 +51,7 @@ impl Connection {
             oldest,
         };
         self.transport.live.ask_at = None;
-        match self.strategy.next(&view, ctx.rng) {
+        match self.strategy.next(&view, &mut ctx.shared.rng) {
             Decision::Wait { until } => {
                 self.transport.live.ask_at = until.filter(|at| *at > ctx.now);
                 None
@@ -86,7 +86,8 @@ impl Connection {
 
     /// Drops what was to be sent by now and was not.
     fn drop_late(&mut self, ctx: &mut Ctx<'_>) {
-        let dropped = self.transport.snd.buf.drop_late(ctx.now, ctx.pool);
+        let buf = &mut self.transport.snd.buf;
+        let dropped = buf.drop_late(ctx.now, &mut ctx.shared.pool);
         if dropped > 0 {
             self.transport.snd.dropped += dropped;
             self.transport.signal_writable(ctx);
@@ -131,7 +132,8 @@ impl Transport {
             return None;
         }
         if let Some(urgency) = self.snd.buf.most_urgent() {
-            ctx.claims.note(ctx.now, self.subflows[i].link(), urgency);
+            let link = self.subflows[i].link();
+            ctx.shared.claims.note(ctx.now, link, urgency);
         }
         let range = self.snd.map_next(len);
         // What waits is bounded, also where the windows are not used up.
@@ -177,7 +179,7 @@ impl Transport {
                     .copies(&mut subflow.place.cursors, subflow.place.slot),
                 false => Copies::default(),
             };
-            let most_urgent = ctx.claims.most_urgent(ctx.now, subflow.link());
+            let most_urgent = ctx.shared.claims.most_urgent(ctx.now, subflow.link());
             views.push(subflow.view(ready, copies, most_urgent));
         }
     }

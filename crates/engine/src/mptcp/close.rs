@@ -102,8 +102,8 @@ impl Connection {
                 continue;
             }
             let mut subflow = self.transport.subflows.remove(i);
-            ctx.demux.tuples.remove(&subflow.tuple);
-            subflow.rcv.drop_held(ctx.pool);
+            ctx.shared.demux.tuples.remove(&subflow.tuple);
+            subflow.rcv.drop_held(&mut ctx.shared.pool);
             self.transport.subflows.count_gone(&subflow);
             self.on_subflow_gone(ctx, &mut subflow);
             if self.transport.is_ended() {

@@ -10,6 +10,7 @@ use super::ending::ResetKind;
 use super::flow::{Flow, Marks};
 use super::manner::Manner;
 use super::mode::Mode;
+use super::shared::Shared;
 use super::sides::SEND_HEADROOM;
 use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport, repeats};
@@ -89,7 +90,7 @@ impl Connection {
             .arrives(self.transport.snd.una(), self.transport.snd.buf.end())
         {
             self.transport.subflows.remember(ctx);
-            ctx.events.push_back(Event::FlowDelivered {
+            ctx.shared.events.push_back(Event::FlowDelivered {
                 conn: self.transport.id,
             });
         }
@@ -106,7 +107,7 @@ impl Connection {
         {
             self.strategy.on_event(&StrategyEvent::SubflowUp {
                 subflow: subflow.id,
-                record: subflow.record(ctx.records),
+                record: subflow.record(&ctx.shared.records),
             });
         }
     }
@@ -121,12 +122,13 @@ impl Connection {
         if !self.transport.closing.is_open() || self.transport.is_ended() {
             return Err(ApiError::SendClosed.into());
         }
-        let max = max.min(self.transport.send_space(ctx.config, class.urgency));
-        let max = match ctx.pool.is_over(self.transport.share.group) {
+        let max = max.min(self.transport.send_space(&ctx.shared.config, class.urgency));
+        let max = match ctx.shared.pool.is_over(self.transport.share.group) {
             true => 0,
             false => max,
         };
-        let mut slices = self.transport.snd.buf.write_slices(ctx.pool, class, max);
+        let buf = &mut self.transport.snd.buf;
+        let mut slices = buf.write_slices(&mut ctx.shared.pool, class, max);
         if slices.is_empty() {
             let blocked = self.transport.snd.blocked.unwrap_or(Urgency::LEAST);
             self.transport.snd.blocked = Some(blocked.min(class.urgency));
@@ -135,7 +137,7 @@ impl Connection {
         let filled = fill(&mut slices);
         drop(slices);
         let n = *filled.as_ref().unwrap_or(&0);
-        self.transport.snd.buf.commit(n, ctx.pool);
+        self.transport.snd.buf.commit(n, &mut ctx.shared.pool);
         filled
     }
 
@@ -159,8 +161,8 @@ impl Connection {
         let n = drain(&slices)?;
         drop(slices);
         let n = n.min(self.transport.rcv.buf.readable());
-        self.transport.rcv.buf.consume(n, ctx.pool);
-        let max = ctx.config.recv_buffer as u64;
+        self.transport.rcv.buf.consume(n, &mut ctx.shared.pool);
+        let max = ctx.shared.config.recv_buffer as u64;
         self.transport.rcv.window.on_read(ctx.now, n as u64, max);
         self.pass_checked(ctx);
         self.transport.update_window(ctx);
@@ -195,8 +197,8 @@ impl Connection {
             && self.transport.listener.is_some();
         if !unknown {
             self.transport.watch_busy(ctx.now);
-            ctx.reports.push_back(self.stats(ctx.config));
-            ctx.events.push_back(Event::Closed {
+            ctx.shared.reports.push_back(self.stats(&ctx.shared.config));
+            ctx.shared.events.push_back(Event::Closed {
                 conn: self.transport.id,
                 reason,
             });
@@ -208,7 +210,7 @@ impl Connection {
             reason,
         };
         self.transport.stop_writing(ctx);
-        self.transport.snd.buf.clear(ctx.pool);
+        self.transport.snd.buf.clear(&mut ctx.shared.pool);
         self.transport.snd.nxt = self.transport.snd.buf.end();
         self.transport.snd.flight.clear();
         if self.transport.rcv.buf.readable() > 0 {
@@ -216,12 +218,12 @@ impl Connection {
             self.transport.rcv.fin = None;
             self.transport.closing.on_cut_off();
         }
-        self.transport.rcv.buf.clear(ctx.pool);
+        self.transport.rcv.buf.clear(&mut ctx.shared.pool);
         for subflow in self.transport.subflows.iter_mut() {
-            subflow.rcv.drop_held(ctx.pool);
+            subflow.rcv.drop_held(&mut ctx.shared.pool);
         }
         if let Mode::Mptcp(m) = &self.transport.mode {
-            ctx.demux.tokens.remove(&m.local.token);
+            ctx.shared.demux.tokens.remove(&m.local.token);
         }
     }
 }
@@ -240,15 +242,17 @@ impl Transport {
 
     /// Reports room for writing once a write has found none and a fair part is free again.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
-        let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
+        let fair = (SEND_HEADROOM as usize).min(ctx.shared.config.send_buffer) / 4;
         if let Some(urgency) = self.snd.blocked
-            && self.send_space(ctx.config, urgency) >= fair
+            && self.send_space(&ctx.shared.config, urgency) >= fair
         {
-            if self.share.is_lacking(ctx.pool, self.snd.buf.blocks()) {
+            let blocks = self.snd.buf.blocks();
+            if self.share.is_lacking(&ctx.shared.pool, blocks) {
                 return;
             }
             self.snd.blocked = None;
-            ctx.events.push_back(Event::Writable { conn: self.id });
+            let event = Event::Writable { conn: self.id };
+            ctx.shared.events.push_back(event);
         }
     }
 
@@ -262,15 +266,16 @@ impl Transport {
         if self.snd.buf.kept() == 0 {
             return false;
         }
-        let others_wait = ctx.starved.len() > usize::from(self.share.starved);
-        let pressed = others_wait && ctx.pool.unreserved() == 0;
-        let most = ctx.config.send_buffer.max(MIN_REPEATS);
+        let others_wait = ctx.shared.starved.len() > usize::from(self.share.starved);
+        let pressed = others_wait && ctx.shared.pool.unreserved() == 0;
+        let most = ctx.shared.config.send_buffer.max(MIN_REPEATS);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
         if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
             return false;
         }
         let una = self.snd.una();
-        self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
+        let needed = repeats(&self.subflows, una);
+        self.snd.buf.forget(&needed, &mut ctx.shared.pool);
         self.signal_writable(ctx);
         let too_much = self.snd.buf.kept() >= most;
         let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
@@ -287,5 +292,21 @@ impl Transport {
             SubflowCloseReason::LackOfResources,
         );
         true
+    }
+}
+
+impl Shared {
+    /// Lets `conn`, which waited for memory, write again. Where memory is still short for it, it goes on waiting.
+    pub fn wake(&mut self, now: Instant, conn: &mut Transport) {
+        conn.signal_writable(&mut self.ctx(now));
+        self.wait_if_lacking(conn);
+    }
+
+    /// Queues `conn` for memory if a write found none and there is still none.
+    pub fn wait_if_lacking(&mut self, conn: &mut Transport) {
+        let Transport { id, snd, share, .. } = conn;
+        if snd.blocked.is_some() && share.is_lacking(&self.pool, snd.buf.blocks()) {
+            self.wait_for_memory(*id, share);
+        }
     }
 }

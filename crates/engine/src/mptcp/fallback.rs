@@ -98,7 +98,7 @@ impl Transport {
     // Conforms: 8684-3.7-15
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
         if let Mode::Mptcp(m) = &self.mode {
-            ctx.demux.tokens.remove(&m.local.token);
+            ctx.shared.demux.tokens.remove(&m.local.token);
             let told = cause != FallbackCause::PeerFellBack;
             if let Some(subflow) = self.subflows.first().filter(|_| told) {
                 self.farewell.begin(m, subflow);
@@ -116,7 +116,7 @@ impl Transport {
             subflow.close(SubflowCloseReason::Finished);
         }
         if cause != FallbackCause::NotRequested && !self.is_ended() {
-            ctx.events.push_back(Event::FellBack {
+            ctx.shared.events.push_back(Event::FellBack {
                 conn: self.id,
                 cause,
             });

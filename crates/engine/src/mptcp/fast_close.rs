@@ -44,8 +44,7 @@ impl Transport {
         let receiver_key = self.mode.mptcp()?.remote.key;
         let subflow = &mut self.subflows[i];
         subflow.ending.repeats.at.take_if(|at| *at <= ctx.now)?;
-        let path = ctx.paths.get(usize::from(subflow.path.0));
-        if !path.is_some_and(|path| path.up) {
+        if ctx.shared.is_down(subflow.path) {
             subflow.close(SubflowCloseReason::Finished);
             return None;
         }

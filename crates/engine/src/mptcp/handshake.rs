@@ -110,13 +110,13 @@ pub(crate) fn join(tcp: &tcp::Repr) -> Option<Join> {
 impl Connection {
     /// Opens the initial subflow on `path`.
     pub fn open_initial(&mut self, ctx: &mut Ctx<'_>, path: PathId) -> Result<(), ApiError> {
-        let config = ctx.paths.get(usize::from(path.0)).map(|path| &path.config);
+        let config = ctx.shared.path(path).map(|path| &path.config);
         let (local, remote) = self.paths.ends(config.ok_or(ApiError::NoUsablePath)?)?;
-        let tuple = free_tuple(ctx, local, remote)?;
+        let tuple = ctx.shared.free_tuple(local, remote)?;
         self.paths.set_home(tuple.local);
         let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
         let (peer, path) = subflow.link();
-        subflow.handshake.asks_plainly = ctx.blackholes.swallow(ctx.now, peer, path);
+        subflow.handshake.asks_plainly = ctx.shared.blackholes.swallow(ctx.now, peer, path);
         self.transport.add_subflow(ctx, subflow);
         Ok(())
     }
@@ -124,10 +124,10 @@ impl Connection {
     /// Opens a further subflow.
     pub fn open_join(&mut self, ctx: &mut Ctx<'_>, target: Target) -> Result<(), ApiError> {
         let (path, remote) = target;
-        let config = ctx.paths.get(usize::from(path.0)).map(|path| &path.config);
+        let config = ctx.shared.path(path).map(|path| &path.config);
         let own = config.and_then(|config| config.towards([remote]));
         let (own, _) = own.ok_or(ApiError::NoUsablePath)?;
-        let tuple = free_tuple(ctx, SocketAddr::new(own, 0), remote)?;
+        let tuple = ctx.shared.free_tuple(SocketAddr::new(own, 0), remote)?;
         let keys = self
             .transport
             .mode
@@ -135,7 +135,7 @@ impl Connection {
             .map(|m| (m.local.key, m.remote.key));
         let keys = keys.ok_or(ApiError::NoUsablePath)?;
         let opens = Opens::Join {
-            local_nonce: self.transport.joins.next_nonce(keys, ctx.rng),
+            local_nonce: self.transport.joins.next_nonce(keys, &mut ctx.shared.rng),
             remote_nonce: 0,
         };
         let mut subflow = self.new_subflow(ctx, path, tuple, opens);
@@ -156,9 +156,11 @@ impl Connection {
     ) -> Subflow {
         let id = SubflowId(self.transport.subflows.next);
         self.transport.subflows.next += 1;
-        let config = &ctx.paths[usize::from(path.0)].config;
-        let numbers = ctx.secret.first_numbers(ctx.now, &tuple);
-        let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), numbers, ctx.config);
+        let shared = &*ctx.shared;
+        let config = &shared.paths[usize::from(path.0)].config;
+        let numbers = shared.secret.first_numbers(ctx.now, &tuple);
+        let mtu = u32::from(config.mtu);
+        let mut subflow = Subflow::new(id, path, tuple, mtu, numbers, &shared.config);
         subflow.place.slot = Slot::free(self.transport.subflows.iter().map(|s| s.place.slot));
         subflow.priority.own = config.backup;
         // MP_CAPABLE has no bit for it.
@@ -167,11 +169,11 @@ impl Connection {
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
         subflow.handshake.opened_at = ctx.now;
         subflow.handshake.at = Some(ctx.now);
-        let congestion = self.manner.algorithm(ctx.config);
-        if congestion.name() != ctx.config.congestion.name() {
+        let congestion = self.manner.algorithm(&shared.config);
+        if congestion.name() != shared.config.congestion.name() {
             subflow.snd.set_congestion(congestion);
         }
-        if let Some(record) = subflow.record(ctx.records) {
+        if let Some(record) = subflow.record(&shared.records) {
             subflow.snd.expect(&record);
         }
         subflow
@@ -191,11 +193,12 @@ impl Connection {
             return;
         }
         let told = subflow.rcv.told;
-        subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
+        subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
         subflow.rcv.told = told;
-        subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
+        subflow.on_syn_options(&tcp.options, window_shift(&ctx.shared.config));
         let tries = subflow.handshake.tries;
-        subflow.marks.on_syn_ack(ctx.config.ecn, tcp.flags, tries);
+        let ecn = ctx.shared.config.ecn;
+        subflow.marks.on_syn_ack(ecn, tcp.flags, tries);
         let rtt = subflow.handshake_rtt(ctx.now, tcp);
         let in_syn = self.on_offer_answered(ctx, i, tcp);
         let window = u64::from(tcp.window);
@@ -237,10 +240,10 @@ impl Connection {
                     sender_key,
                 }) if usable(version, flags) => {
                     // Either side may require checksums (section 3.1).
-                    let ours = self::flags(ctx.config, checksum || flags.checksum_required);
+                    let ours = self::flags(&ctx.shared.config, checksum || flags.checksum_required);
                     let (peer, path) = self.transport.subflows[i].link();
-                    ctx.blackholes.clear(peer, path);
-                    ctx.stripped.clear(peer, path);
+                    ctx.shared.blackholes.clear(peer, path);
+                    ctx.shared.stripped.clear(peer, path);
                     let mptcp = Mptcp::new(local, Keys::from_key(sender_key), ours);
                     self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 }
@@ -251,13 +254,13 @@ impl Connection {
         self.establish(ctx, i);
         if self.transport.mode.mptcp().is_some() {
             self.transport.subflows[i].handshake.tries = 0;
-            self.transport.subflows[i].note_third_ack(ctx.now, ctx.records);
+            self.transport.subflows[i].note_third_ack(ctx.now, &ctx.shared.records);
         }
         self.transport.life = Life::Open;
         self.transport
             .snd
             .open_window(&self.transport.subflows[i], tcp.window);
-        ctx.events.push_back(Event::Connected {
+        ctx.shared.events.push_back(Event::Connected {
             conn: self.transport.id,
         });
     }
@@ -269,13 +272,13 @@ impl Connection {
         let subflow = &self.transport.subflows[i];
         let (peer, path) = subflow.link();
         if !subflow.handshake.asks_plainly {
-            ctx.stripped.note(ctx.now, peer, path);
+            ctx.shared.stripped.note(ctx.now, peer, path);
             self.transport
                 .fall_back(ctx, FallbackCause::PeerSynAckPlain);
             return;
         }
         if self.paths.was_offered(path) {
-            ctx.blackholes.note(ctx.now, peer, path);
+            ctx.shared.blackholes.note(ctx.now, peer, path);
         }
         self.transport.fall_back(ctx, FallbackCause::SynsDropped);
     }
@@ -286,7 +289,8 @@ impl Connection {
         mptcp.syn_data = in_syn
             .find(|e| *e != SynData::default())
             .unwrap_or_default();
-        ctx.demux
+        ctx.shared
+            .demux
             .tokens
             .insert(mptcp.local.token, self.transport.id);
         if deny_join {
@@ -346,7 +350,8 @@ impl Connection {
         }
         let subflow = &mut self.transport.subflows[i];
         let mut rtt = subflow.handshake_rtt(ctx.now, tcp);
-        if let (Opens::Join { .. }, Some(record)) = (subflow.opens, subflow.record(ctx.records)) {
+        let record = subflow.record(&ctx.shared.records);
+        if let (Opens::Join { .. }, Some(record)) = (subflow.opens, record) {
             // The joiner may have waited with its ACK for the first DATA_ACK.
             rtt = rtt.map(|rtt| match rtt > record.srtt * 2 {
                 true => record.srtt,
@@ -391,7 +396,7 @@ impl Connection {
                     ..
                 },
             ) if receiver_key == local.key => {
-                let ours = self::flags(ctx.config, checksum || flags.checksum_required);
+                let ours = self::flags(&ctx.shared.config, checksum || flags.checksum_required);
                 let mptcp = Mptcp {
                     confirmed: true,
                     ..Mptcp::new(local, Keys::from_key(sender_key), ours)
@@ -430,9 +435,9 @@ impl Connection {
         let subflow = &mut self.transport.subflows[i];
         self.strategy.on_event(&StrategyEvent::SubflowUp {
             subflow: subflow.id,
-            record: subflow.record(ctx.records),
+            record: subflow.record(&ctx.shared.records),
         });
-        subflow.remember(ctx.now, ctx.records);
+        subflow.remember(ctx.now, &mut ctx.shared.records);
         if mem::take(&mut subflow.priority.untold) {
             self.transport
                 .signals
@@ -440,7 +445,7 @@ impl Connection {
         }
         self.transport.subflows.replace_deaf(i);
         let subflow = &self.transport.subflows[i];
-        ctx.events.push_back(Event::SubflowEstablished {
+        ctx.shared.events.push_back(Event::SubflowEstablished {
             conn: self.transport.id,
             subflow: subflow.id,
             path: subflow.path,
@@ -454,9 +459,9 @@ impl Transport {
     pub fn accept_subflow(&mut self, ctx: &mut Ctx<'_>, mut subflow: Subflow, tcp: &tcp::Repr) {
         subflow.active = false;
         subflow.phase = Phase::SynReceived;
-        subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
-        subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
-        subflow.marks.on_syn(ctx.config.ecn, tcp.flags);
+        subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
+        subflow.on_syn_options(&tcp.options, window_shift(&ctx.shared.config));
+        subflow.marks.on_syn(ctx.shared.config.ecn, tcp.flags);
         self.add_subflow(ctx, subflow);
     }
 
@@ -589,30 +594,6 @@ impl Subflow {
         let at = third_ack_again_at(now, self.handshake.tries, &self.snd.rtt, known);
         self.handshake.at = Some(at);
     }
-}
-
-/// A 4-tuple that is not in use, with a random port where `local` names none.
-fn free_tuple(
-    ctx: &mut Ctx<'_>,
-    local: SocketAddr,
-    remote: SocketAddr,
-) -> Result<FourTuple, ApiError> {
-    let named = (local.port() != 0).then_some(FourTuple { local, remote });
-    if let Some(tuple) = named {
-        return match ctx.demux.tuples.contains_key(&tuple) {
-            true => Err(ApiError::AddressInUse),
-            false => Ok(tuple),
-        };
-    }
-    let (first, last) = (*ctx.config.ports.start(), *ctx.config.ports.end());
-    let count = u64::from(last.saturating_sub(first)) + 1;
-    (0..64)
-        .map(|_| FourTuple {
-            local: SocketAddr::new(local.ip(), first + ctx.rng.below(count) as u16),
-            remote,
-        })
-        .find(|t| !ctx.demux.tuples.contains_key(t))
-        .ok_or(ApiError::LimitReached)
 }
 
 /// The third ACK acknowledges our SYN/ACK and continues the peer's SYN.

@@ -95,7 +95,7 @@ impl Connection {
             // Nobody may speak on a join whose SYN/ACK is not judged.
             return;
         }
-        let far = subflow.rcv.nxt + ctx.config.recv_buffer.max(1 << 20) as u64;
+        let far = subflow.rcv.nxt + ctx.shared.config.recv_buffer.max(1 << 20) as u64;
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         // Conforms: 5961-4.2-1
         if tcp.flags.contains(Flags::SYN) || seq > far || subflow.is_old(&tcp.options) {
@@ -257,7 +257,7 @@ impl Connection {
         self.tell_loss(i, lost);
         let subflow = &mut self.transport.subflows[i];
         if advanced && subflow.is_worth_remembering(ctx.now) {
-            subflow.remember(ctx.now, ctx.records);
+            subflow.remember(ctx.now, &mut ctx.shared.records);
         }
         if matches!(self.transport.mode, Mode::Tcp) {
             self.on_plain_ack(ctx, i);
@@ -313,7 +313,8 @@ impl Connection {
         if una > self.transport.snd.una() {
             let subflows = &self.transport.subflows;
             let needed = || repeats(subflows, una);
-            self.transport.snd.buf.release_to(una, needed, ctx.pool);
+            let buf = &mut self.transport.snd.buf;
+            buf.release_to(una, needed, &mut ctx.shared.pool);
             self.transport.snd.flight.release_to(una);
             self.transport.live.stall_at = None;
             self.transport.live.stall_tries = 0;
@@ -484,14 +485,14 @@ impl Connection {
             rcv.ack_now();
             return;
         }
-        self.transport.rcv.size_window(ctx.pool, ctx.config);
+        self.transport.rcv.size_window(ctx.shared);
         // Of what stands behind a hole a group keeps no more than its part.
         let behind = range.start > self.transport.subflows[i].rcv.nxt;
         if self
             .transport
             .share
-            .is_used_up(ctx.pool, self.transport.rcv.buf.readable())
-            || behind && ctx.pool.is_over(self.transport.share.group)
+            .is_used_up(&ctx.shared.pool, self.transport.rcv.buf.readable())
+            || behind && ctx.shared.pool.is_over(self.transport.share.group)
         {
             self.transport.subflows[i].rcv.ack_now();
             return;
@@ -559,7 +560,7 @@ impl Connection {
                 None => self
                     .transport
                     .rcv
-                    .insert(data, piece, ctx.pool)
+                    .insert(data, piece, &mut ctx.shared.pool)
                     .map(|done| {
                         subflow.duplicate += done.duplicate;
                         done.refused
@@ -572,12 +573,12 @@ impl Connection {
                         .max_offset()
                         .saturating_sub(data)
                         .min(len);
-                    let done = held.insert(at, piece.first(room as usize), ctx.pool);
+                    let done = held.insert(at, piece.first(room as usize), &mut ctx.shared.pool);
                     done.map(|done| done.refused + (len - room) as usize)
                 }
             };
             let Ok(refused) = refused else {
-                if at == self.transport.subflows[i].rcv.nxt && ctx.pool.available() == 0 {
+                if at == self.transport.subflows[i].rcv.nxt && ctx.shared.pool.available() == 0 {
                     self.transport.let_go(i);
                 }
                 break;

@@ -28,6 +28,7 @@ mod paths;
 mod proof;
 mod report;
 mod share;
+mod shared;
 mod sides;
 mod signal;
 pub(crate) mod subflow;
@@ -39,8 +40,9 @@ mod transport;
 mod window;
 
 pub(crate) use connection::Connection;
-pub(crate) use ctx::{Ctx, Demux};
+pub(crate) use ctx::Ctx;
 pub(crate) use flight::MAX_SUBFLOWS;
 pub(crate) use handshake::{capable, flags, is_plain_data, join, usable, window_shift};
 pub(crate) use mode::Mode;
 pub(crate) use output::{Body, Outgoing};
+pub(crate) use shared::Shared;

@@ -142,7 +142,7 @@ impl Connection {
             return None;
         }
         if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
-            subflow.note_third_ack(ctx.now, ctx.records);
+            subflow.note_third_ack(ctx.now, &ctx.shared.records);
             if subflow.phase == Phase::JoinAcked {
                 self.transport.mode.note_join();
             }
@@ -167,7 +167,7 @@ impl Connection {
         // A SYN/ACK offers only what the SYN did.
         options.sack_permitted = !answer || subflow.agreed.sack;
         if !answer || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
-            options.window_scale = Some(window_shift(ctx.config));
+            options.window_scale = Some(window_shift(&ctx.shared.config));
         }
         if !answer || subflow.agreed.timestamps {
             options.timestamps = Some(tcp::Timestamps {
@@ -176,7 +176,10 @@ impl Connection {
             });
         }
         let mptcp = match (subflow.opens, answer) {
-            (Opens::Connection, _) => self.transport.mode.capable_option(ctx.config, subflow),
+            (Opens::Connection, _) => {
+                let mode = &self.transport.mode;
+                mode.capable_option(&ctx.shared.config, subflow)
+            }
             (Opens::Join { .. }, false) => self.transport.mode.join_syn(subflow),
             (Opens::Join { .. }, true) => {
                 let mptcp = self.transport.mode.mptcp();
@@ -196,7 +199,7 @@ impl Connection {
         let subflow = &self.transport.subflows[i];
         let flags = match answer {
             true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
-            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake.tries),
+            false => Flags::SYN | Marks::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),
         };
         let mut out = self.transport.emit(ctx, i, 0, flags, options, body);
         if joins && !answer {
@@ -511,7 +514,7 @@ impl Transport {
         options: Options,
         body: Body,
     ) -> Outgoing {
-        self.rcv.size_window(ctx.pool, ctx.config);
+        self.rcv.size_window(ctx.shared);
         let window = self.window_field(i, flags);
         let options_len = options.len();
         let subflow = &mut self.subflows[i];
@@ -547,8 +550,8 @@ impl Transport {
             traffic_class,
         };
         let ip_len = ip.header_len();
-        ip.emit(&mut ctx.scratch[..ip_len]);
-        repr.emit(&mut ctx.scratch[ip_len..ip_len + header_len]);
+        ip.emit(&mut ctx.shared.scratch[..ip_len]);
+        repr.emit(&mut ctx.shared.scratch[ip_len..ip_len + header_len]);
         if flags.contains(Flags::ACK) {
             subflow.rcv.on_ack_sent();
         }
@@ -639,12 +642,12 @@ impl Subflow {
 /// does not segment.
 pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let mss = u64::from(subflow.snd.mss());
-    let mtu = usize::from(ctx.paths[usize::from(subflow.path.0)].config.mtu);
-    if ctx.config.max_transmit <= mtu {
+    let mtu = usize::from(ctx.shared.paths[usize::from(subflow.path.0)].config.mtu);
+    if ctx.shared.config.max_transmit <= mtu {
         return mss;
     }
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
-    let room = (ctx.config.max_transmit as u64)
+    let room = (ctx.shared.config.max_transmit as u64)
         .saturating_sub(headers)
         .min(max_mapping(subflow));
     (room - room % mss).max(mss)

@@ -23,12 +23,6 @@ use crate::{ApiError, CloseReason, Event, PathId, Protocol};
 /// Segment size before the peer has told its own: Ethernet's, less headers and options.
 const USUAL_MSS: u32 = 1428;
 
-/// Returns whether the link of `path` is down, or left.
-fn is_down(ctx: &Ctx<'_>, path: PathId) -> bool {
-    let path = ctx.paths.get(usize::from(path.0));
-    path.is_none_or(|path| !path.up)
-}
-
 impl Connection {
     /// Prepares the first SYN.
     pub fn open(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
@@ -80,7 +74,7 @@ impl Connection {
             self.transport.subflows[i].close(SubflowCloseReason::TimedOut);
             if let Some(new) = self.transport.subflows.last_mut() {
                 new.handshake.tries = tries;
-                new.handshake.unanswered = match is_down(ctx, path) {
+                new.handshake.unanswered = match ctx.shared.is_down(path) {
                     true => 0,
                     false => unanswered,
                 };
@@ -96,8 +90,8 @@ impl Connection {
         let plain = unanswered.is_some() && matches!(self.transport.mode, Mode::Tcp);
         self.transport.mode = match opening.protocol {
             Protocol::Mptcp if !plain => Mode::Opening {
-                checksum: ctx.config.checksum,
-                local: ctx.fresh_keys(),
+                checksum: ctx.shared.config.checksum,
+                local: ctx.shared.fresh_keys(),
             },
             _ => Mode::Tcp,
         };
@@ -113,10 +107,10 @@ impl Connection {
         });
         Situation {
             third_ack,
-            paths: ctx.paths,
-            records: ctx.records,
-            blackholes: ctx.blackholes,
-            stripped: ctx.stripped,
+            paths: &ctx.shared.paths,
+            records: &ctx.shared.records,
+            blackholes: &ctx.shared.blackholes,
+            stripped: &ctx.shared.stripped,
             in_use: self.transport.targets().take(MAX_SUBFLOWS).collect(),
             view: OpenView {
                 now: ctx.now,
@@ -126,7 +120,7 @@ impl Connection {
                 flow_size: self.flow.size,
                 seen: self.flow.seen(&self.transport.snd, &self.transport.rcv),
                 unsent: self.transport.snd.unsent(),
-                initial_window: u64::from(ctx.config.initial_window)
+                initial_window: u64::from(ctx.shared.config.initial_window)
                     * u64::from(first.map_or(USUAL_MSS, |s| s.snd.mss())),
                 first: first.map(|s| FirstSubflow {
                     since: s.handshake.established_at,
@@ -140,9 +134,8 @@ impl Connection {
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut opened = false;
         loop {
-            if !self.transport.can_join(ctx)
-                || !self.paths.lacks(ctx.paths, self.transport.targets())
-            {
+            let paths = &ctx.shared.paths;
+            if !self.transport.can_join(ctx) || !self.paths.lacks(paths, self.transport.targets()) {
                 self.paths.rest();
                 return opened;
             }
@@ -174,7 +167,7 @@ impl Connection {
         }
         let answered = subflow.snd.una > 0;
         if answered && !subflow.signs.stale {
-            subflow.remember(ctx.now, ctx.records);
+            subflow.remember(ctx.now, &mut ctx.shared.records);
         }
         let worked = subflow.handshake.established_at > subflow.handshake.opened_at;
         if worked {
@@ -188,7 +181,7 @@ impl Connection {
         // One that another SYN came before, or that was given up with its path, says nothing of that.
         let unneeded = match subflow.ending.reason {
             SubflowCloseReason::Finished => true,
-            SubflowCloseReason::PathRemoved => is_down(ctx, subflow.path),
+            SubflowCloseReason::PathRemoved => ctx.shared.is_down(subflow.path),
             _ => false,
         };
         if subflow.active && (worked || !unneeded) {
@@ -207,7 +200,7 @@ impl Connection {
             }
         }
         if worked {
-            ctx.events.push_back(Event::SubflowClosed {
+            ctx.shared.events.push_back(Event::SubflowClosed {
                 conn: self.transport.id,
                 subflow: subflow.id,
                 path: subflow.path,
@@ -271,7 +264,7 @@ impl Connection {
             .transport
             .subflows
             .opening()
-            .all(|s| is_down(ctx, s.path));
+            .all(|s| ctx.shared.is_down(s.path));
         let first = self.transport.subflows.opening().next().map(|s| s.id);
         if let Some(i) = first
             .filter(|_| dark)
@@ -435,7 +428,7 @@ impl Transport {
 
 impl Subflows {
     pub(super) fn has_room_for_a_subflow(&self, ctx: &Ctx<'_>) -> bool {
-        self.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
+        self.len() < ctx.shared.config.max_subflows.min(MAX_SUBFLOWS)
     }
 
     /// Subflows whose SYN may open the connection.

@@ -120,10 +120,11 @@ impl Transport {
             SubflowCloseReason::PeerMisbehaved,
         );
         let remote = subflow.tuple.remote;
-        ctx.stats.joins_forged += 1;
+        ctx.shared.stats.joins_forged += 1;
         if !self.is_ended() {
             let conn = self.id;
-            ctx.events.push_back(Event::JoinForged { conn, remote });
+            let event = Event::JoinForged { conn, remote };
+            ctx.shared.events.push_back(event);
         }
     }
 }

@@ -6,12 +6,21 @@ use super::connection::Connection;
 use super::subflow::Subflow;
 use super::subflows::Subflows;
 use crate::Config;
-use crate::stats::{ConnStats, PathStats, PathTotals, SubflowStats, Traffic};
+use crate::stats::{ConnStats, Moved, PathStats, PathTotals, SubflowStats};
 
 /// Most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
 const MAX_PATHS: usize = 64;
 
 impl Subflow {
+    /// Returns the payload that the subflow has moved so far.
+    fn moved(&self) -> Moved {
+        Moved {
+            bytes_received: self.rcv.bytes_received(),
+            duplicate: self.duplicate,
+            traffic: self.snd.traffic,
+        }
+    }
+
     /// As it stands.
     pub fn stats(&self) -> SubflowStats {
         SubflowStats {
@@ -109,15 +118,12 @@ impl Subflows {
     }
 
     /// Adds what was moved on each path to `totals`, which has an entry for every path.
-    pub fn add_moved(&self, totals: &mut [PathTotals]) {
-        let gone = self.gone.iter();
-        let gone = gone.map(|p| (p.path, p.bytes_received, &p.traffic));
-        let there = self.iter();
-        let there = there.map(|s| (s.path, s.rcv.bytes_received(), &s.snd.traffic));
-        for (path, bytes_received, traffic) in gone.chain(there) {
+    pub fn add_moved(&self, totals: &mut [Moved]) {
+        let gone = self.gone.iter().map(|p| (p.path, p.moved));
+        let there = self.iter().map(|s| (s.path, s.moved()));
+        for (path, moved) in gone.chain(there) {
             if let Some(total) = totals.get_mut(usize::from(path.0)) {
-                total.bytes_received += bytes_received;
-                total.traffic.add(traffic);
+                total.add(&moved);
             }
         }
     }
@@ -170,16 +176,12 @@ fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
                 path,
                 remote,
                 subflows: 0,
-                bytes_received: 0,
-                duplicate: 0,
-                traffic: Traffic::default(),
+                moved: Moved::default(),
             },
         );
     }
     let at = at.min(totals.len() - 1);
     let total = &mut totals[at];
     total.subflows += 1;
-    total.bytes_received += subflow.rcv.bytes_received();
-    total.duplicate += subflow.duplicate;
-    total.traffic.add(&subflow.snd.traffic);
+    total.moved.add(&subflow.moved());
 }

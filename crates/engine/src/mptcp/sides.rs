@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use super::flight::Flight;
 use super::opening::Offer;
+use super::shared::Shared;
 use super::subflow::Subflow;
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RecvBuffer, SendBuffer};
@@ -199,8 +200,9 @@ impl RecvSide {
     /// Sets how much may be received: what the reader takes, at most what is fair while others need
     /// memory too, so that many stalled readers share what there is and none holds it all.
     // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
-    pub fn size_window(&mut self, pool: &Pool, config: &Config) {
-        let fair = pool.fair() * BLOCK_SIZE;
+    pub fn size_window(&mut self, shared: &Shared) {
+        let config = &shared.config;
+        let fair = shared.pool.fair() * BLOCK_SIZE;
         let most = fair.min(config.recv_buffer) as u64;
         let least = MIN_WINDOW.min(config.recv_buffer) as u64;
         let limit = self.window.get().min(most).max(least);

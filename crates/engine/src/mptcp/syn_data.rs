@@ -41,17 +41,18 @@ impl Connection {
         let first = subflow.handshake.tries == 1;
         let refused = offer.len > 0 && taken == 0 && cookie.is_none();
         if taken > 0 || cookie.is_some() || (first && !refused) {
-            ctx.fast_opens.on_passed(link);
+            ctx.shared.fast_opens.on_passed(link);
         } else {
-            ctx.fast_opens.on_dropped(ctx.now, link);
+            ctx.shared.fast_opens.on_dropped(ctx.now, link);
         }
         match cookie {
             Some(cookie) => {
                 let cookie = cookie.clone();
                 let mss = answer.options.mss.unwrap_or(subflow.size.usual_mss());
-                ctx.fast_opens.learn(ctx.now, link, Grant { cookie, mss });
+                let grant = Grant { cookie, mss };
+                ctx.shared.fast_opens.learn(ctx.now, link, grant);
             }
-            None if refused && first => ctx.fast_opens.forget(link),
+            None if refused && first => ctx.shared.fast_opens.forget(link),
             None => {}
         }
         subflow.syn_data.sent = taken;
@@ -67,15 +68,15 @@ impl Connection {
     /// a DATA_ACK needs: Linux falls back where data has none. Returns whether any was taken.
     // Conforms: 8684-B.2-1
     pub fn accept_syn_data(&mut self, ctx: &mut Ctx<'_>, window: u16, payload: Data<'_>) -> bool {
-        self.transport.rcv.size_window(ctx.pool, ctx.config);
+        self.transport.rcv.size_window(ctx.shared);
         let len = payload.len();
         let stored = match self
             .transport
             .share
-            .is_used_up(ctx.pool, self.transport.rcv.buf.readable())
+            .is_used_up(&ctx.shared.pool, self.transport.rcv.buf.readable())
         {
             true => 0,
-            false => match self.transport.rcv.insert(0, payload, ctx.pool) {
+            false => match self.transport.rcv.insert(0, payload, &mut ctx.shared.pool) {
                 Ok(done) => len - done.refused,
                 Err(_) => 0,
             },
@@ -103,7 +104,7 @@ impl Connection {
             return;
         };
         self.transport.life = Life::Open;
-        ctx.events.push_back(Event::Accepted {
+        ctx.shared.events.push_back(Event::Accepted {
             conn: self.transport.id,
             listener,
             local: self.transport.subflows[0].tuple.local,
@@ -123,11 +124,11 @@ impl Transport {
         let subflow = &mut self.subflows[i];
         let first = subflow.handshake.tries == 1 && alone;
         let link = subflow.link();
-        if !ctx.config.fast_open || !first || !ctx.fast_opens.pass(ctx.now, link) {
+        if !ctx.shared.config.fast_open || !first || !ctx.shared.fast_opens.pass(ctx.now, link) {
             return Body::None;
         }
         let urgency = self.snd.buf.most_urgent();
-        let grant = ctx.fast_opens.grant(link);
+        let grant = ctx.shared.fast_opens.grant(link);
         let (cookie, mss) = match (grant, urgency) {
             (Some(_), None) => return Body::None,
             (Some(grant), Some(_)) => (grant.cookie.clone(), Some(grant.mss)),

@@ -52,7 +52,7 @@ fn own_addresses(paths: &PathManager, id: PathId, path: &Path) -> ArrayVec<OwnAd
 impl Connection {
     /// Tells the peer of the addresses at which it can join beside the one it came to.
     pub(super) fn announce_addresses(&mut self, ctx: &Ctx<'_>) {
-        for (id, path) in (0..).map(PathId).zip(ctx.paths) {
+        for (id, path) in (0..).map(PathId).zip(&ctx.shared.paths) {
             for own in own_addresses(&self.paths, id, path) {
                 if path.up && own.id != 0 {
                     self.transport.announce(ctx, own.id, own.announced);
@@ -63,7 +63,7 @@ impl Connection {
 
     /// The path is in use again: what was said of its end does not hold any more.
     pub(super) fn announce_return(&mut self, ctx: &Ctx<'_>, id: PathId) {
-        let Some(path) = ctx.paths.get(usize::from(id.0)) else {
+        let Some(path) = ctx.shared.path(id) else {
             return;
         };
         for own in own_addresses(&self.paths, id, path) {
@@ -79,7 +79,7 @@ impl Connection {
     /// that the initial address is gone only when it is announced, so it hears of no other.
     // Conforms: 8684-3.4.2-9
     pub fn withdraw_addresses(&mut self, ctx: &Ctx<'_>, id: PathId, gone: impl Fn(IpAddr) -> bool) {
-        let path = ctx.paths.get(usize::from(id.0));
+        let path = ctx.shared.path(id);
         let Some(path) = path.filter(|_| self.transport.may_signal()) else {
             return;
         };

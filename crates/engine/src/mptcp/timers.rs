@@ -59,14 +59,14 @@ impl Connection {
         let pending = (self.transport.snd.unsent() > 0 && self.transport.snd.peer_window() > 0)
             || self.transport.may_copy();
         let opening = match self.transport.life {
-            Life::Opening { since } => Some(since + ctx.config.connect_timeout),
+            Life::Opening { since } => Some(since + ctx.shared.config.connect_timeout),
             _ => None,
         };
         let has_subflows = !self.transport.subflows.is_empty();
         let lost = self
             .transport
             .live
-            .give_up_at(ctx.config, has_subflows)
+            .give_up_at(&ctx.shared.config, has_subflows)
             .filter(|_| self.transport.is_open());
         Instant::earliest([
             subflows(pending),
@@ -108,14 +108,14 @@ impl Connection {
         let has_subflows = !self.transport.subflows.is_empty();
         let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
         match self.transport.life {
-            Life::Opening { since } if late(since, ctx.config.connect_timeout) => {
+            Life::Opening { since } if late(since, ctx.shared.config.connect_timeout) => {
                 self.fail(ctx, CloseReason::TimedOut);
             }
             Life::Open
                 if self
                     .transport
                     .live
-                    .give_up_at(ctx.config, has_subflows)
+                    .give_up_at(&ctx.shared.config, has_subflows)
                     .is_some_and(|at| at <= ctx.now) =>
             {
                 self.fail(ctx, CloseReason::TimedOut);

@@ -128,7 +128,8 @@ impl Transport {
 
     /// Registers a subflow and its 4-tuple.
     pub fn add_subflow(&mut self, ctx: &mut Ctx<'_>, subflow: Subflow) {
-        ctx.demux
+        ctx.shared
+            .demux
             .tuples
             .insert(subflow.tuple, (self.id, subflow.id));
         self.subflows.push(subflow);
@@ -170,7 +171,7 @@ impl Transport {
         if self.rcv.complete() {
             return;
         }
-        self.rcv.size_window(ctx.pool, ctx.config);
+        self.rcv.size_window(ctx.shared);
         let grown = self.rcv.buf.max_offset().saturating_sub(self.rcv.edge);
         let limit = self.rcv.buf.max_offset() - self.rcv.buf.next();
         if grown < limit / 4 {
@@ -196,16 +197,15 @@ impl Transport {
     pub fn signal_readable(&mut self, ctx: &mut Ctx<'_>) {
         if !self.rcv.signalled && !self.is_ended() {
             self.rcv.signalled = true;
-            ctx.events.push_back(Event::Readable { conn: self.id });
+            let event = Event::Readable { conn: self.id };
+            ctx.shared.events.push_back(event);
         }
     }
 
     /// Nothing more is written: no memory is waited for.
     pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.blocked = None;
-        if core::mem::take(&mut self.share.starved) {
-            ctx.starved.retain(|waiting| *waiting != self.id);
-        }
+        ctx.shared.leave_starved(self.id, &mut self.share);
     }
 }
 
@@ -240,7 +240,7 @@ impl Subflows {
     pub(super) fn remember(&mut self, ctx: &mut Ctx<'_>) {
         let working = |s: &&mut Subflow| s.is_established() && !s.signs.stale;
         for subflow in self.iter_mut().filter(working) {
-            subflow.remember(ctx.now, ctx.records);
+            subflow.remember(ctx.now, &mut ctx.shared.records);
         }
     }
 }

@@ -277,7 +277,7 @@ impl Stack {
         }
         self.with(now, id, |conn, ctx| {
             let subflow = &mut conn.transport.subflows[0];
-            let told = 1 + u64::from(syn_ack_window(ctx.config));
+            let told = 1 + u64::from(syn_ack_window(&ctx.shared.config));
             subflow.resume(cookie.iss, cookie.ts_base, told);
             let id = subflow.id;
             conn.on_segment(ctx, id, tcp, payload, outside)

@@ -188,7 +188,7 @@ impl Stack {
         let (mode, cause) = match capable(tcp) {
             Some(Capable::Syn { version, flags }) if usable(version, flags) => {
                 let checksum = flags.checksum_required || config.checksum;
-                let local = self.shared.ctx(now).fresh_keys();
+                let local = self.shared.fresh_keys();
                 let mode = Mode::Accepting { local, checksum };
                 (mode, FallbackCause::NotRequested)
             }
@@ -247,7 +247,8 @@ impl Stack {
         };
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
-            let denied = ctx.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
+            let denied =
+                ctx.shared.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
             if !conn.transport.is_open() || denied {
                 return false;
             }
@@ -255,7 +256,7 @@ impl Stack {
                 return false;
             };
             let opens = Opens::Join {
-                local_nonce: ctx.rng.u32(),
+                local_nonce: ctx.shared.rng.u32(),
                 remote_nonce: nonce,
             };
             let mut subflow = conn.new_subflow(ctx, path, tuple, opens);

@@ -15,7 +15,7 @@ mod table;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 
 use arrayvec::ArrayVec;
@@ -29,14 +29,13 @@ pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
 use self::table::Table;
-use crate::buffer::{Pool, SEND_SLICES};
+use crate::buffer::SEND_SLICES;
 use crate::cc::Algorithm;
-use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
-use crate::path::{Blackholes, Claims, FastOpens, Path, PathManager, PathRecord, Records};
-use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
+use crate::mptcp::{Body, Connection, Ctx, Mode, Outgoing, Shared};
+use crate::path::{PathManager, PathRecord};
+use crate::stats::{ConnStats, Moved, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
-use crate::tcp::numbers::Secret;
 use crate::{
     ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, JoinAuth, ListenerId,
     PathId, SubflowId, Urgency,
@@ -54,102 +53,6 @@ const SPARE_TIMERS: usize = 64;
 
 /// Gives accepted connections their strategies, one each.
 pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
-
-/// What all connections share.
-struct Shared {
-    config: Config,
-    paths: Vec<Path>,
-    records: Records,
-    claims: Claims,
-    blackholes: Blackholes,
-    stripped: Blackholes,
-    fast_opens: FastOpens,
-    pool: Pool,
-    secret: Secret,
-    rng: Rng,
-    events: VecDeque<Event>,
-    /// One for each [`Event::Closed`] in `events`, in the same order.
-    reports: VecDeque<ConnStats>,
-    stats: StackStats,
-    demux: Demux,
-    /// Connections that found the memory used up when they wanted to write.
-    starved: VecDeque<ConnId>,
-    /// The same of those whose group has its part of the memory, by group and in order.
-    crowded: BTreeMap<(u32, u64), ConnId>,
-    next_crowded: u64,
-    scratch: [u8; 128],
-}
-
-impl Shared {
-    fn ctx(&mut self, now: Instant) -> Ctx<'_> {
-        Ctx {
-            now,
-            config: &self.config,
-            paths: &self.paths,
-            records: &mut self.records,
-            claims: &mut self.claims,
-            blackholes: &mut self.blackholes,
-            stripped: &mut self.stripped,
-            fast_opens: &mut self.fast_opens,
-            pool: &mut self.pool,
-            secret: &self.secret,
-            rng: &mut self.rng,
-            events: &mut self.events,
-            reports: &mut self.reports,
-            stats: &mut self.stats,
-            demux: &mut self.demux,
-            starved: &mut self.starved,
-            scratch: &mut self.scratch,
-        }
-    }
-
-    /// Tells `conn` that it may write; where memory is short for it all the same, it goes on waiting.
-    fn wake(&mut self, now: Instant, conn: &mut Connection) {
-        conn.transport.signal_writable(&mut self.ctx(now));
-        if conn.transport.snd.blocked.is_some()
-            && conn
-                .transport
-                .share
-                .is_lacking(&self.pool, conn.transport.snd.buf.blocks())
-        {
-            self.let_wait(conn);
-        }
-    }
-
-    /// `conn` does not wait for what its group has any more, if it did.
-    fn leave_crowd(&mut self, conn: &mut Connection) {
-        if let (Some(group), Some(place)) = (
-            conn.transport.share.group,
-            conn.transport.share.crowded.take(),
-        ) {
-            self.crowded.remove(&(group, place));
-        }
-    }
-
-    /// Has `conn` wait for memory, if it does not: for that of all, or for what its group has.
-    fn let_wait(&mut self, conn: &mut Connection) {
-        if conn.transport.share.starved || conn.transport.share.crowded.is_some() {
-            return;
-        }
-        match conn
-            .transport
-            .share
-            .group
-            .filter(|_| self.pool.is_over(conn.transport.share.group))
-        {
-            Some(group) => {
-                self.crowded
-                    .insert((group, self.next_crowded), conn.transport.id);
-                conn.transport.share.crowded = Some(self.next_crowded);
-                self.next_crowded += 1;
-            }
-            None => {
-                conn.transport.share.starved = true;
-                self.starved.push_back(conn.transport.id);
-            }
-        }
-    }
-}
 
 /// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
 ///
@@ -181,10 +84,10 @@ pub struct Stack {
     ended_early: EndedEarly,
     /// From when on a silent connection may be looked for.
     search_at: Instant,
-    /// What connections that are gone moved on each path.
-    gone: Vec<PathTotals>,
-    /// What was moved on each path before another link got it; may be shorter than the paths.
-    renewed: Vec<PathTotals>,
+    /// Payload that closed connections moved, by path.
+    gone: Vec<Moved>,
+    /// Payload moved before another link got the path, by path.
+    renewed: Vec<Moved>,
     /// The connection whose end was polled last.
     last_closed: Option<(ConnId, ConnStats)>,
 }
@@ -200,28 +103,9 @@ impl core::fmt::Debug for Stack {
 
 impl Stack {
     /// A stack without paths. `strategy` gives accepted connections theirs.
-    pub fn new(config: Config, mut rng: Rng, strategy: StrategyFactory) -> Self {
+    pub fn new(config: Config, rng: Rng, strategy: StrategyFactory) -> Self {
         Stack {
-            shared: Shared {
-                pool: Pool::new(config.memory),
-                records: Records::new(config.max_records),
-                claims: Claims::new(config.max_records),
-                blackholes: Blackholes::new(config.max_records),
-                stripped: Blackholes::new(config.max_records),
-                fast_opens: FastOpens::new(config.max_records),
-                config,
-                paths: Vec::new(),
-                demux: Demux::new(&mut rng),
-                secret: Secret::new(&mut rng),
-                rng,
-                events: VecDeque::new(),
-                reports: VecDeque::new(),
-                stats: StackStats::default(),
-                starved: VecDeque::new(),
-                crowded: BTreeMap::new(),
-                next_crowded: 0,
-                scratch: [0; 128],
-            },
+            shared: Shared::new(config, rng),
             table: Table::default(),
             strategy,
             listeners: Listeners::default(),
@@ -353,16 +237,9 @@ impl Stack {
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
-        if conn.transport.snd.blocked.is_some()
-            && conn
-                .transport
-                .share
-                .is_lacking(&self.shared.pool, conn.transport.snd.buf.blocks())
-        {
-            self.shared.let_wait(conn);
-        }
+        self.shared.wait_if_lacking(&mut conn.transport);
         if conn.transport.snd.blocked.is_none() {
-            self.shared.leave_crowd(conn);
+            self.shared.leave_crowded(&mut conn.transport.share);
         }
         self.wake_starved(now);
         self.relieve(now);
@@ -415,15 +292,15 @@ impl Stack {
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
             conn.transport.subflows.add_moved(&mut self.gone);
-            let ctx = self.shared.ctx(now);
+            let pool = &mut self.shared.pool;
             for subflow in conn.transport.subflows.iter_mut() {
-                ctx.demux.tuples.remove(&subflow.tuple);
-                subflow.rcv.drop_held(ctx.pool);
+                self.shared.demux.tuples.remove(&subflow.tuple);
+                subflow.rcv.drop_held(pool);
             }
-            conn.transport.snd.buf.clear(ctx.pool);
-            conn.transport.rcv.buf.clear(ctx.pool);
-            conn.transport.charge(ctx.pool);
-            self.shared.leave_crowd(&mut conn);
+            conn.transport.snd.buf.clear(pool);
+            conn.transport.rcv.buf.clear(pool);
+            conn.transport.charge(pool);
+            self.shared.leave_crowded(&mut conn.transport.share);
         }
         self.wake_starved(now);
     }
@@ -438,7 +315,7 @@ impl Stack {
                 && let Some(conn) = self.table.get_mut(waiting)
             {
                 conn.transport.share.starved = false;
-                self.shared.wake(now, conn);
+                self.shared.wake(now, &mut conn.transport);
             }
         }
         self.wake_crowded(now);
@@ -462,7 +339,7 @@ impl Stack {
                 self.shared.crowded.remove(&(group, place));
                 if let Some(conn) = self.table.get_mut(id) {
                     conn.transport.share.crowded = None;
-                    self.shared.wake(now, conn);
+                    self.shared.wake(now, &mut conn.transport);
                 }
                 let mut rest = self.shared.crowded.range((group, 0)..from);
                 waiting = rest.next().map(|(&(_, place), &id)| (place, id));
@@ -580,11 +457,11 @@ impl Stack {
     /// [`ApiError::UnknownConnection`].
     pub fn set_group(&mut self, now: Instant, conn: ConnId, group: u32) -> Result<(), ApiError> {
         if let Some(c) = self.table.get_mut(conn) {
-            self.shared.leave_crowd(c);
+            self.shared.leave_crowded(&mut c.transport.share);
         }
         let joined = self.with(now, conn, |c, ctx| {
             let held = c.transport.blocks();
-            c.transport.share.join(ctx.pool, group, held);
+            c.transport.share.join(&mut ctx.shared.pool, group, held);
             c.transport.signal_writable(ctx);
         });
         joined.ok_or(ApiError::UnknownConnection)
@@ -601,7 +478,9 @@ impl Stack {
         conn: ConnId,
         urgency: Urgency,
     ) -> Result<(), ApiError> {
-        self.change(now, conn, |c, ctx| c.set_urgency(ctx.config, urgency))
+        self.change(now, conn, |c, ctx| {
+            c.set_urgency(&ctx.shared.config, urgency)
+        })
     }
 
     /// Runs another congestion control from now on, from an initial window, in place of what

@@ -6,7 +6,7 @@ use braid_wire::Instant;
 
 use super::Stack;
 use crate::path::Path;
-use crate::stats::PathTotals;
+use crate::stats::Moved;
 use crate::{ApiError, CloseReason, PathConfig, PathId};
 
 impl Stack {
@@ -18,7 +18,8 @@ impl Stack {
         let id = u8::try_from(self.shared.paths.len());
         let id = id.map(PathId).map_err(|_| ApiError::TooManyPaths)?;
         self.shared.paths.push(Path::new(path));
-        self.gone.push(PathTotals::default());
+        self.gone.push(Moved::default());
+        self.renewed.push(Moved::default());
         Ok(id)
     }
 
@@ -38,7 +39,7 @@ impl Stack {
     /// are those that are not answered where the connection has another subflow. Nothing is asked where
     /// the path is down: it is when the path comes back.
     pub fn doubt_path(&mut self, now: Instant, path: PathId) {
-        let known = self.shared.paths.get(usize::from(path.0));
+        let known = self.shared.path(path);
         if known.is_some_and(|path| path.up) {
             self.with_all(now, |conn, ctx| conn.doubt_path(ctx, path));
         }
@@ -109,8 +110,7 @@ impl Stack {
             return false;
         };
         *known = Path::new(config);
-        self.renewed.resize(totals.len(), PathTotals::default());
-        self.renewed[at].add_moved(total);
+        self.renewed[at].add(&total.moved);
         true
     }
 

@@ -18,13 +18,14 @@ impl Stack {
     /// Each path as it stands, in order of [`add_path`](Stack::add_path). Walks over all
     /// connections.
     pub fn path_totals(&self) -> Vec<PathTotals> {
-        let mut totals = self.gone.clone();
+        let mut moved = self.gone.clone();
+        let mut totals = vec![PathTotals::default(); moved.len()];
         for conn in self.table.iter() {
-            conn.transport.subflows.add_moved(&mut totals);
+            conn.transport.subflows.add_moved(&mut moved);
             conn.transport.subflows.add_subflows(&mut totals);
         }
-        for (total, before) in totals.iter_mut().zip(&self.renewed) {
-            total.take_off(before);
+        for ((total, moved), before) in totals.iter_mut().zip(&moved).zip(&self.renewed) {
+            total.moved = moved.since(before);
         }
         totals
     }

@@ -94,7 +94,11 @@ fn what_was_sent_is_counted_to_the_end() {
     s.abort();
     let report = s.report.clone().expect("a report of the end");
     assert_eq!(report.busy.as_millis(), 276, "from 24 ms on");
-    let traffic: Vec<_> = report.paths.iter().map(|p| (p.path, p.traffic)).collect();
+    let traffic: Vec<_> = report
+        .paths
+        .iter()
+        .map(|p| (p.path, p.moved.traffic))
+        .collect();
     let second = Traffic {
         join_syns: 2,
         ..second
@@ -169,7 +173,7 @@ fn duplicates_count_where_they_come() {
     assert_eq!(came, [(4, 0), (4, 2)]);
     send!(s, 40, rst_ack(5, 1).on(1));
     let stats = s.stack.conn_stats(s.id()).expect("an open connection");
-    let came: Vec<_> = stats.paths.iter().map(|p| p.duplicate).collect();
+    let came: Vec<_> = stats.paths.iter().map(|p| p.moved.duplicate).collect();
     assert_eq!((came, stats.duplicate), (vec![0, 2], 2));
     assert_eq!(s.read(), b"abcdef");
 }
@@ -200,8 +204,14 @@ fn paths_remember_what_connections_moved_that_are_gone() {
     let [there] = s.stack.path_totals()[..] else {
         panic!("one path");
     };
-    assert_eq!((there.traffic.bytes_sent, there.bytes_received), (5000, 2));
-    assert_eq!((there.subflows, there.traffic_now), (1, there.traffic));
+    assert_eq!(
+        (there.moved.traffic.bytes_sent, there.moved.bytes_received),
+        (5000, 2)
+    );
+    assert_eq!(
+        (there.subflows, there.traffic_now),
+        (1, there.moved.traffic)
+    );
     assert_eq!(s.stack.conn_bytes().collect::<Vec<_>>(), [(s.id(), 2)]);
     s.abort();
     s.skip(20_000);
@@ -209,7 +219,10 @@ fn paths_remember_what_connections_moved_that_are_gone() {
     let [gone] = s.stack.path_totals()[..] else {
         panic!("one path");
     };
-    assert_eq!((gone.traffic.bytes_sent, gone.bytes_received), (5000, 2));
+    assert_eq!(
+        (gone.moved.traffic.bytes_sent, gone.moved.bytes_received),
+        (5000, 2)
+    );
     assert_eq!((gone.subflows, gone.traffic_now.bytes_sent), (0, 0));
 }
 

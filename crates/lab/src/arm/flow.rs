@@ -158,7 +158,7 @@ fn count(cell: &Cell, moved: &[PathStats], result: &mut RunResult) {
             Direction::Up => path.path == PathId(n as u8),
         });
         let mut traffic = Traffic::default();
-        here.for_each(|path| traffic.add(&path.traffic));
+        here.for_each(|path| traffic.add(&path.moved.traffic));
         result.bytes_by_path.push(traffic.bytes_sent);
         result.copy_bytes_by_path.push(traffic.bytes_copied);
         result.packets_by_path.push(traffic.packets_while_unsent);

@@ -650,7 +650,7 @@ fn connection(
 
 impl ConnPathStatus {
     fn new(totals: &PathStats, path: String, newest: Option<&SubflowStats>) -> Self {
-        let traffic = &totals.traffic;
+        let traffic = &totals.moved.traffic;
         ConnPathStatus {
             path,
             remote: totals.remote,
@@ -660,8 +660,8 @@ impl ConnPathStatus {
             bytes_sent: traffic.bytes_sent,
             bytes_copied: traffic.bytes_copied,
             bytes_retransmitted: traffic.bytes_retransmitted,
-            bytes_received: totals.bytes_received,
-            bytes_duplicate: totals.duplicate,
+            bytes_received: totals.moved.bytes_received,
+            bytes_duplicate: totals.moved.duplicate,
             subflow: newest.map(SubflowStatus::from),
         }
     }
@@ -670,7 +670,7 @@ impl ConnPathStatus {
 impl PathStatus {
     /// A path that is up.
     pub(crate) fn new(name: String, totals: &PathTotals) -> Self {
-        let traffic = &totals.traffic;
+        let traffic = &totals.moved.traffic;
         let now = &totals.traffic_now;
         let bits = totals.delivery_rate as f64 * 8.0;
         PathStatus {
@@ -691,7 +691,7 @@ impl PathStatus {
             bytes_sent: traffic.bytes_sent,
             bytes_copied: traffic.bytes_copied,
             bytes_retransmitted: traffic.bytes_retransmitted,
-            bytes_received: totals.bytes_received,
+            bytes_received: totals.moved.bytes_received,
         }
     }
 

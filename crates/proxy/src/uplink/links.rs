@@ -74,7 +74,7 @@ impl Link {
     pub(super) fn received(&self, stack: &Stack) -> u64 {
         let totals = stack.path_totals();
         let totals = totals.get(usize::from(self.path.0));
-        totals.map_or(0, |t| t.bytes_received)
+        totals.map_or(0, |t| t.moved.bytes_received)
     }
 
     /// The best that is known about it with any server.

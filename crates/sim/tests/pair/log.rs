@@ -267,7 +267,7 @@ fn totals_are_those_of_the_engines() {
     stats
         .paths
         .iter()
-        .for_each(|path| traffic.add(&path.traffic));
+        .for_each(|path| traffic.add(&path.moved.traffic));
     let count = |kind| segments().filter(|s| s["kind"] == kind).count() as u64;
     let bytes = |kind| {
         let counted = segments().filter(|s| s["kind"] == kind);

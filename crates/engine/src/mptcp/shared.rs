@@ -1,0 +1,167 @@
+//! The state that all connections of a stack share.
+
+use core::net::SocketAddr;
+use std::collections::{BTreeMap, VecDeque};
+
+use braid_wire::Rng;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashMap;
+
+use super::keys::Keys;
+use super::share::Share;
+use crate::buffer::Pool;
+use crate::path::{Blackholes, Claims, FastOpens, Path, Records};
+use crate::stats::{ConnStats, StackStats};
+use crate::tcp::FourTuple;
+use crate::tcp::numbers::Secret;
+use crate::{ApiError, Config, ConnId, Event, PathId, SubflowId};
+
+/// Tables that map packets to connections.
+#[derive(Debug)]
+pub(crate) struct Demux {
+    pub tuples: HashMap<FourTuple, (ConnId, SubflowId), SeedableRandomState>,
+    /// Tokens of established MPTCP connections (RFC 8684 section 3.2).
+    pub tokens: HashMap<u32, ConnId, SeedableRandomState>,
+}
+
+impl Demux {
+    /// Seeded, so that nobody outside can choose 4-tuples that collide.
+    fn new(rng: &mut Rng) -> Self {
+        let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
+        Demux {
+            tuples: HashMap::with_hasher(hasher.clone()),
+            tokens: HashMap::with_hasher(hasher),
+        }
+    }
+}
+
+/// The state that all connections of a stack share; each call into a connection borrows it.
+pub(crate) struct Shared {
+    pub config: Config,
+    pub paths: Vec<Path>,
+    pub records: Records,
+    pub claims: Claims,
+    /// Paths on which only SYNs without MP_CAPABLE are answered.
+    pub blackholes: Blackholes,
+    /// Paths on which SYN/ACKs come without MP_CAPABLE.
+    pub stripped: Blackholes,
+    pub fast_opens: FastOpens,
+    pub pool: Pool,
+    pub secret: Secret,
+    pub rng: Rng,
+    pub events: VecDeque<Event>,
+    /// One for each [`Event::Closed`] in `events`, in the same order.
+    pub reports: VecDeque<ConnStats>,
+    pub stats: StackStats,
+    pub demux: Demux,
+    /// Connections that found the pool used up when they wanted to write, in order.
+    pub starved: VecDeque<ConnId>,
+    /// Connections that found the quota of their group used up, by group and in order.
+    pub crowded: BTreeMap<(u32, u64), ConnId>,
+    next_crowded: u64,
+    /// The header of the packet that is being sent.
+    pub scratch: [u8; 128],
+}
+
+impl Shared {
+    pub fn new(config: Config, mut rng: Rng) -> Self {
+        Shared {
+            pool: Pool::new(config.memory),
+            records: Records::new(config.max_records),
+            claims: Claims::new(config.max_records),
+            blackholes: Blackholes::new(config.max_records),
+            stripped: Blackholes::new(config.max_records),
+            fast_opens: FastOpens::new(config.max_records),
+            config,
+            paths: Vec::new(),
+            demux: Demux::new(&mut rng),
+            secret: Secret::new(&mut rng),
+            rng,
+            events: VecDeque::new(),
+            reports: VecDeque::new(),
+            stats: StackStats::default(),
+            starved: VecDeque::new(),
+            crowded: BTreeMap::new(),
+            next_crowded: 0,
+            scratch: [0; 128],
+        }
+    }
+
+    pub fn path(&self, id: PathId) -> Option<&Path> {
+        self.paths.get(usize::from(id.0))
+    }
+
+    /// Returns whether the link of path `id` is down, or the path does not exist.
+    pub fn is_down(&self, id: PathId) -> bool {
+        self.path(id).is_none_or(|path| !path.up)
+    }
+
+    /// Returns keys whose token is not in use here (RFC 8684 section 3.1).
+    // Conforms: 8684-3.1-9, 8684-3.1-10
+    pub fn fresh_keys(&mut self) -> Keys {
+        loop {
+            let keys = Keys::generate(&mut self.rng);
+            if !self.demux.tokens.contains_key(&keys.token) {
+                return keys;
+            }
+        }
+    }
+
+    /// Returns a 4-tuple that is not in use, with a random port where `local` names none.
+    pub fn free_tuple(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<FourTuple, ApiError> {
+        if local.port() != 0 {
+            let tuple = FourTuple { local, remote };
+            return match self.demux.tuples.contains_key(&tuple) {
+                true => Err(ApiError::AddressInUse),
+                false => Ok(tuple),
+            };
+        }
+        let (first, last) = (*self.config.ports.start(), *self.config.ports.end());
+        let count = u64::from(last.saturating_sub(first)) + 1;
+        (0..64)
+            .map(|_| FourTuple {
+                local: SocketAddr::new(local.ip(), first + self.rng.below(count) as u16),
+                remote,
+            })
+            .find(|t| !self.demux.tuples.contains_key(t))
+            .ok_or(ApiError::LimitReached)
+    }
+
+    /// Queues connection `id` for memory, unless it is queued already: for its group's quota if that is used
+    /// up, else for the pool.
+    pub fn wait_for_memory(&mut self, id: ConnId, share: &mut Share) {
+        if share.starved || share.crowded.is_some() {
+            return;
+        }
+        match share.group.filter(|_| share.is_over(&self.pool)) {
+            Some(group) => {
+                self.crowded.insert((group, self.next_crowded), id);
+                share.crowded = Some(self.next_crowded);
+                self.next_crowded += 1;
+            }
+            None => {
+                share.starved = true;
+                self.starved.push_back(id);
+            }
+        }
+    }
+
+    /// Takes connection `id` out of the queue for the pool, if it is there.
+    pub fn leave_starved(&mut self, id: ConnId, share: &mut Share) {
+        if core::mem::take(&mut share.starved) {
+            self.starved.retain(|waiting| *waiting != id);
+        }
+    }
+
+    /// Takes the connection of `share` out of the queue for its group's quota, if it is there.
+    pub fn leave_crowded(&mut self, share: &mut Share) {
+        if let (Some(group), Some(place)) = (share.group, share.crowded.take()) {
+            self.crowded.remove(&(group, place));
+        }
+    }
+}
