@@ -615,17 +615,14 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         format!("{}, then {}", client_addr(0), external_addr(0)),
     );
     let (mut rows, mut figure, mut measured) = (Vec::new(), Vec::new(), Vec::new());
-    let mut empty_seconds = Vec::new();
     for strategy in MOVES {
         let runs = moved(session, strategy)?;
         let cut = runs.iter().filter(|run| !run.whole).count();
         let empty: usize = runs.iter().map(|run| run.empty.len()).sum();
-        if measured.len() < FORMS.len() {
-            empty_seconds.extend(runs.iter().flat_map(|run| run.empty.clone()));
-        }
         // A run without a new subflow has no time, so there is no latest.
-        let waits = runs.iter().map(|run| run.reopened.unwrap_or(f64::NAN));
-        let latest = waits.fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
+        let mut waits = runs.iter().map(|run| run.reopened);
+        let latest = waits.try_fold(0.0, |a: f64, b| Some(a.max(b?)));
+        let latest = latest.unwrap_or(f64::NAN);
         let said = [cut as f64, empty as f64, latest];
         let texts = said.map(|value| format!("{value:.1}").replace(".0", ""));
         rows.push([&[strategy.to_owned()], &texts[..]].concat());
