@@ -8,7 +8,7 @@ use core::time::Duration;
 use braid_engine::{ApiError, Config, ConnId, Event, PathConfig, RxMeta, Stack};
 use braid_proxy::config::ServerEntry;
 use braid_proxy::trial::{Multipath, Trial, TrialEnd, TrialReport, TrialSetup};
-use braid_secure::channel::Broken;
+use braid_secure::channel::{Broken, Versions};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng, ip, tcp};
 
@@ -16,13 +16,14 @@ use world::{EPOCH, SERVER, Setup, TRIAL, World, box_key};
 
 const MPTCP: u8 = 30;
 
-fn begin(now: Instant, key: &PrivateKey, server: &ServerEntry) -> Trial {
+fn begin(now: Instant, key: &PrivateKey, server: &ServerEntry, versions: Versions) -> Trial {
     let setup = TrialSetup {
         local: SocketAddr::from((TRIAL, 40_000)),
         remote: SocketAddr::from((SERVER, 1080)),
         mtu: 1500,
         key,
         server,
+        versions,
         seed: [9; 32],
         since_epoch: EPOCH,
     };
@@ -40,7 +41,7 @@ fn tried(
     let mut entry = world.config.servers[0].clone();
     change(&mut entry);
     world.tamper = tamper;
-    world.trial = Some(begin(world.now, key, &entry));
+    world.trial = Some(begin(world.now, key, &entry, world.config.versions));
     world.run_until(|w| w.trial.as_ref().is_some_and(Trial::is_over));
     let report = world.trial.as_ref().unwrap().report();
     (world, report)
@@ -158,7 +159,7 @@ fn keys_that_do_not_fit_are_told_apart() {
 fn of_stranger(listens: bool, says: impl Fn(Instant, &mut Stack, ConnId)) -> TrialReport {
     let entry = World::new(1, Setup::default()).config.servers[0].clone();
     let mut now = Instant::from_millis(1_000);
-    let mut trial = begin(now, &box_key(), &entry);
+    let mut trial = begin(now, &box_key(), &entry, Versions::OURS);
     let strategy = || braid_strategy::by_name("minrtt").unwrap();
     let mut other = Stack::new(
         Config::default(),
@@ -233,4 +234,30 @@ fn what_is_no_server_is_told_apart() {
     assert!(report.opened.is_some());
 
     assert_eq!(of_stranger(false, |_, _, _| {}).end, TrialEnd::Refused);
+}
+
+/// Box and server of releases that are too far apart; each end may be the older one.
+#[test]
+fn releases_without_a_version_in_common_are_told_what_each_speaks() {
+    let speaks = |oldest, newest| Versions::new(oldest, newest, 0).unwrap();
+    // The release before version 2 says nothing of versions.
+    for (ours, theirs) in [
+        (speaks(2, 3), speaks(1, 1)),
+        (speaks(2, 3), speaks(4, 4)),
+        (speaks(1, 1), speaks(2, 3)),
+    ] {
+        let setup = Setup {
+            versions: Some([ours, theirs]),
+            ..Setup::default()
+        };
+        let (mut world, report) = tried(setup, &box_key(), |_| {}, None);
+        let expected = Broken::OtherVersions {
+            ours,
+            theirs: Some(theirs),
+        };
+        assert_eq!(report.end, TrialEnd::Broken(expected));
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(world.server().counters().incompatible, 1);
+        assert_eq!(world.server().connections(), 0);
+    }
 }

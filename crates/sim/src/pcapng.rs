@@ -186,7 +186,7 @@ pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
     })
 }
 
-/// Reads the packet in a block, whose last option holds the direction.
+/// Reads the packet in a block. The first option behind the packet holds the direction.
 fn enhanced(block: &[u8]) -> Option<Captured<'_>> {
     let (high, low) = (word(block, 12)?, word(block, 16)?);
     let end = 28 + word(block, 20)? as usize;

@@ -10,8 +10,12 @@ const PREFIX: &str = "braid_";
 /// Rules of each kind that box and server need, for a dry run: the table is never made.
 const NEEDED: &str = "table inet braid_check_dry {
     chain prerouting { type filter hook prerouting priority mangle; policy accept;
+        meta l4proto tcp socket transparent 1 meta mark set 1 ct mark set 1 accept
         meta l4proto tcp ct state new fib daddr type unicast \\
             tproxy ip to 127.0.0.1:1 meta mark set 1 accept
+    }
+    chain forward { type filter hook forward priority mangle; policy accept;
+        ct mark 1 meta l4proto tcp reject with tcp reset
     }
     chain raw { type filter hook prerouting priority raw; policy accept;
         ip daddr 192.0.2.1 tcp dport 1 notrack ip daddr set 192.0.2.2

@@ -237,15 +237,18 @@ impl BoxRules {
 
     /// Emits the chain that intercepts connections.
     ///
-    /// Only SYNs are offered to the listeners: `tproxy` looks for a listener if there is no connection, so it
-    /// would take any other packet of a forwarded connection, and the kernel would reset it. If nothing
-    /// listens, the rule ends before it sets the mark and the packet is forwarded. The retransmission of a
+    /// Other segments than SYNs are offered to the listeners only if they belong to no forwarded connection:
+    /// `tproxy` looks for a listener if there is no socket, and the kernel answers them by RST. They come from a
+    /// host that has not heard the end of an intercepted connection, because a RST was lost or the host slept.
+    /// They carry the user's bytes, so they do not leave the box unprotected. Connection tracking forgets such a
+    /// connection 10 s after its RST and takes its next segment for a new connection. If nothing listens, the
+    /// rule ends before it sets the mark and the packet is forwarded. The retransmission of a
     /// forwarded SYN is forwarded too: connection tracking has an entry by then, so later packets would be
     /// translated by it. Connections that began over a link carry its mark, for the routing rule that keeps
     /// them there. An MP_JOIN belongs to a connection that was not intercepted, whatever happens to new ones.
     ///
-    /// An intercepted connection has a mark of its own, by which the chain `forward` refuses its later segments
-    /// once its socket is gone.
+    /// An intercepted connection has a mark of its own, by which the chain `forward` refuses its segments while
+    /// nothing listens. Sockets get the ICMP errors of users' hosts, which quote users' bytes.
     ///
     /// Connections of a family that no server reaches are refused by the same look-up of a listener, so that
     /// they too are forwarded if nothing listens. They are refused by RST: the kernel limits ICMP errors to
@@ -257,9 +260,11 @@ impl BoxRules {
             "chain prerouting {{ type filter hook prerouting priority mangle; policy accept;
              iifname != {lan} return
              ct mark & {not_flow} == {mark} ct mark != {{ {mark}, {intercepted} }} meta mark set ct mark return
+             ct mark {intercepted} meta l4proto {{ icmp, ipv6-icmp }} meta mark set {mark} accept
              meta l4proto != tcp return
-             tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark} accept
-             tcp flags & (syn | ack | rst | fin) != syn return
+             tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 \
+                 meta mark set {mark} ct mark set {intercepted} accept
+             tcp flags & (syn | ack | rst | fin) != syn ct mark != {intercepted} ct state != new return
              ct mark {mark} return
              {forwarded_mptcp} return
              fib daddr type != unicast return
@@ -293,14 +298,15 @@ impl BoxRules {
 
     /// Emits the chain for forwarded packets.
     ///
-    /// Segments of an intercepted connection come here if it has no socket any more: the user's host has not
-    /// heard of its end, because a RST was lost or is on its way. They carry the user's bytes, so they do not
-    /// leave the box unprotected. A RST says the end again.
+    /// A segment of an intercepted connection comes here if it has no socket and nothing listens. It carries the
+    /// user's bytes, so it does not leave the box unprotected; a RST says the end again. A SYN of such a
+    /// connection is refused too: address translation is decided by the first packet, so a link would carry the
+    /// SYN with the host's own address.
     fn emit_forward(&self, identity: &Identity, out: &mut String) -> fmt::Result {
         writeln!(
             out,
             "chain forward {{ type filter hook forward priority mangle; policy accept;
-             iifname {lan} ct mark {intercepted} tcp flags & (syn | ack | rst | fin) != syn reject with tcp reset
+             iifname {lan} ct mark {intercepted} meta l4proto tcp reject with tcp reset
              iifname {lan} meta l4proto tcp ct mark set {mark}
              iifname {lan} oifname {links} tcp flags syn tcp option maxseg size set rt mtu
              iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",

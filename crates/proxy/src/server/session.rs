@@ -180,13 +180,13 @@ pub(super) fn kind_of(why: Broken, c: &mut ServerCounters) -> (&mut u64, &'stati
         ),
         Broken::WrongKey => (&mut c.auth_wrong, "unknown key"),
         Broken::Incompatible => (&mut c.incompatible, "TLS, but not of this version of Braid"),
-        Broken::OtherVersions { ours, theirs } if theirs.is_older(ours) => (
+        Broken::OtherVersions { ours, theirs } if theirs.is_some_and(|t| t.is_older(ours)) => (
             &mut c.incompatible,
-            "a box whose release is too old: update it",
+            "a box, as it says, whose release is too old: update it",
         ),
         Broken::OtherVersions { .. } => (
             &mut c.incompatible,
-            "a box whose release is too new: update this server",
+            "a box, as it says, whose release is too new: update this server",
         ),
         Broken::Alert(_) => (
             &mut c.damaged_at_box,

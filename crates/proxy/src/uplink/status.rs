@@ -82,7 +82,11 @@ impl Upstream {
                 .collect(),
             reached: !self.links.is_server_down(i),
             families: self.servers.families_of(i),
-            protocol: self.servers.agreed_with(i),
+            // Of a server that was replaced by one of another release it is not the newest word.
+            protocol: match self.links.server_condition(i) {
+                Condition::OtherVersion => None,
+                _ => self.servers.agreed_with(i),
+            },
             current: self.servers.is_current(i),
             protected: server.protection != Protection::None,
         });

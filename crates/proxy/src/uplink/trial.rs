@@ -38,6 +38,8 @@ pub struct TrialSetup<'a> {
     pub key: &'a PrivateKey,
     /// The server.
     pub server: &'a ServerEntry,
+    /// Versions of the protocol that the box speaks.
+    pub versions: Versions,
     /// Randomness of this trial alone.
     pub seed: [u8; 32],
     /// Time since 1970-01-01 UTC.
@@ -286,14 +288,19 @@ fn open(
     nonce: [u8; 16],
     stack: &mut Stack,
 ) -> Result<(Channel, Vec<u8>), ApiError> {
-    let TrialSetup { key, server, .. } = setup;
+    let TrialSetup {
+        key,
+        server,
+        versions,
+        ..
+    } = setup;
     if server.protection == Protection::None {
         let sign_in = SignIn::new(wall.unix_ms(now), nonce);
         let user = key.public().to_string();
         let words = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
         return Ok((Channel::clear(conn), words));
     }
-    let client = Client::new(key, server.key, Versions::OURS);
+    let client = Client::new(key, server.key, *versions);
     client.set_clock(now, wall);
     let channel = Channel::open(now, conn, &client, stack)?;
     Ok((channel, socks::GREETING.to_vec()))

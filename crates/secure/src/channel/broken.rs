@@ -19,8 +19,8 @@ pub enum Broken {
     OtherVersions {
         /// What this end speaks.
         ours: Versions,
-        /// What the other end speaks.
-        theirs: Versions,
+        /// What the other end speaks; `None` where it says that in a form that is not known here.
+        theirs: Option<Versions>,
     },
     /// The other end says that something is wrong with what came to it.
     Alert(AlertDescription),
@@ -50,13 +50,17 @@ impl Broken {
                 "the server speaks another version of Braid, or is none",
             ),
             Broken::OtherVersions { ours, theirs } => {
-                let (age, older) = match theirs.is_older(ours) {
-                    true => ("old", "the server"),
-                    false => ("new", "this box"),
+                let speaks = match theirs {
+                    Some(theirs) => format!("it speaks {theirs} of the protocol, the box {ours}"),
+                    None => "it says its versions in another form".to_owned(),
+                };
+                let (age, older) = if theirs.is_some_and(|theirs| theirs.is_older(ours)) {
+                    ("old", "the server")
+                } else {
+                    ("new", "this box")
                 };
                 let text = format!(
-                    "the server's release is too {age} for this box: it speaks {theirs} of the protocol, the \
-                     box {ours}; update {older}"
+                    "the server's release is too {age} for this box: {speaks}; update {older}"
                 );
                 return ("incompatible", text.into());
             }
@@ -105,6 +109,37 @@ impl From<rustls::Error> for Broken {
             | Error::FailedToGetRandomBytes
             | Error::General(_) => Broken::Failed,
             _ => Broken::Damaged,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_of_two_releases_is_named() {
+        let ours = Versions::new(2, 3, 0).unwrap();
+        for (theirs, expected) in [
+            (
+                Versions::new(1, 1, 0),
+                "the server's release is too old for this box: it speaks version 1 of the protocol, the box \
+                 versions 2 to 3; update the server",
+            ),
+            (
+                Versions::new(4, 5, 0),
+                "the server's release is too new for this box: it speaks versions 4 to 5 of the protocol, the \
+                 box versions 2 to 3; update this box",
+            ),
+            (
+                None,
+                "the server's release is too new for this box: it says its versions in another form; update this \
+                 box",
+            ),
+        ] {
+            let broken = Broken::OtherVersions { ours, theirs };
+            assert_eq!(broken.at_box(), ("incompatible", expected.into()));
+            assert_eq!(broken.alert(), Some(AlertDescription::ProtocolVersion));
         }
     }
 }

@@ -10,7 +10,6 @@
 use braid_engine::JoinAuth;
 use zeroize::Zeroizing;
 
-use super::Broken;
 use super::versions::Versions;
 use crate::Families;
 
@@ -28,7 +27,7 @@ pub(super) type JoinSecret = Zeroizing<[u8; 32]>;
 pub(super) fn offer(versions: Versions) -> Vec<u8> {
     let mut said = Vec::new();
     put(&mut said, SECRET, &[]);
-    put(&mut said, VERSIONS, &versions.encode());
+    put_versions(&mut said, versions);
     said
 }
 
@@ -40,18 +39,23 @@ pub(super) fn answer(secret: &JoinSecret, reached: Families, versions: Versions)
     if reached != Families::BOTH {
         put(&mut said, FAMILIES, &[reached.to_bits()]);
     }
-    put(&mut said, VERSIONS, &versions.encode());
+    put_versions(&mut said, versions);
     said
 }
 
-/// Returns the versions that an end speaks that has said `told`.
-///
-/// # Errors
-/// What it says of them is malformed.
-pub(super) fn versions(told: &[u8]) -> Result<Versions, Broken> {
+/// Adds the versions that an end speaks. Those of an end that says nothing need not be said.
+fn put_versions(said: &mut Vec<u8>, versions: Versions) {
+    if versions != Versions::UNSAID {
+        put(said, VERSIONS, &versions.encode());
+    }
+}
+
+/// Returns the versions that an end speaks that has said `told`; `None` where it says them in a form that is
+/// not known here.
+pub(super) fn versions(told: &[u8]) -> Option<Versions> {
     match find(told, VERSIONS) {
-        Some(said) => Versions::decode(said).ok_or(Broken::Incompatible),
-        None => Ok(Versions::UNSAID),
+        Some(said) => Versions::decode(said),
+        None => Some(Versions::UNSAID),
     }
 }
 
@@ -200,12 +204,13 @@ mod tests {
         assert_eq!(offer(speaks)[5..], said);
         let told = answer(&Zeroizing::new([7; 32]), Families::BOTH, speaks);
         assert_eq!(told[37..], said);
-        assert_eq!(versions(&told), Ok(speaks));
+        assert_eq!(versions(&told), Some(speaks));
         // A later release says more behind it.
         let later = [&[0xa2, 0x72, 0x69, 0x66, 10][..], &said[5..], &[9, 9]].concat();
-        assert_eq!(versions(&later), Ok(speaks));
-        // Releases before say nothing.
-        assert_eq!(versions(&[0xa2, 0x72, 0x69, 0x64, 0]), Ok(Versions::UNSAID));
+        assert_eq!(versions(&later), Some(speaks));
+        // Releases before version 2 say nothing.
+        assert_eq!(offer(Versions::UNSAID), [0xa2, 0x72, 0x69, 0x64, 0]);
+        assert_eq!(versions(&offer(Versions::UNSAID)), Some(Versions::UNSAID));
         for malformed in [
             &[][..],
             &[0, 5, 0, 2, 0, 0, 0],
@@ -214,7 +219,7 @@ mod tests {
         ] {
             let mut told = Vec::new();
             put(&mut told, VERSIONS, malformed);
-            assert_eq!(versions(&told), Err(Broken::Incompatible), "{malformed:?}");
+            assert_eq!(versions(&told), None, "{malformed:?}");
         }
     }
 }

@@ -54,7 +54,8 @@ fn captured_and_logged(name: &str, direction: Direction) -> (PathBuf, PathBuf) {
     let paths = [path(5, 20, 0.01), path(5, 50, 0.01)];
     let config = TransferConfig::new(&paths, SIZE, direction);
     let mut transfer = Transfer::build(1, &config);
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
     let out = Box::new(File::create(&file).unwrap());
     let capture = transfer.capture(transfer.client, out).unwrap();
     let lines = file.with_extension("jsonl");

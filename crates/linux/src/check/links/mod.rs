@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use braid_proxy::config::{BoxConfig, Finding, LinkConfig, ServerEntry, Verdict};
 use braid_proxy::status::Status;
 use braid_proxy::trial::{Trial, TrialEnd, TrialReport, TrialSetup};
+use braid_secure::channel::Versions;
 use braid_secure::keys::PrivateKey;
 use socket2::Socket;
 
@@ -244,6 +245,7 @@ impl Task<'_> {
             mtu: self.mtu,
             key,
             server: self.server,
+            versions: Versions::OURS,
             seed: random()?,
             since_epoch: since_epoch.unwrap_or_default(),
         };

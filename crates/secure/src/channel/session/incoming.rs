@@ -383,8 +383,8 @@ impl Tls {
         let Some(told) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
-        let (ours, theirs) = (self.end.versions, parameters::versions(told)?);
-        let agreed = ours.agree(theirs);
+        let (ours, theirs) = (self.end.versions, parameters::versions(told));
+        let agreed = theirs.and_then(|theirs| ours.agree(theirs));
         self.end.note_agreed(agreed);
         self.agreed = agreed;
         match agreed {
