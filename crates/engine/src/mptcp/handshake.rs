@@ -26,8 +26,8 @@ use crate::tcp::receive::Receiver;
 use crate::tcp::rtt::RttEstimator;
 use crate::{ApiError, Config, Event, FallbackCause, JoinAuth, PathId, SubflowId};
 
-/// The longest delay before a handshake segment is repeated. RFC 6298 would allow 60 s, but a link that was
-/// dark for a while should be noticed soon.
+/// The longest delay before a handshake segment is repeated: less than the 60 s of RFC 6298 section 2.5, so
+/// that an opening goes on soon after an outage.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
 /// Returns our MP_CAPABLE flags: HMAC-SHA256, checksums if required, and whether the peer may join at the

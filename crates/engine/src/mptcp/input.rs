@@ -446,7 +446,7 @@ impl Connection {
         let sub = self.transport.subflows[i].mapped_from(mapping.subflow_seq);
         let map = Mapping {
             data,
-            // A DATA_FIN without data maps no subflow byte.
+            // A DATA_FIN without data maps no subflow byte (RFC 8684 section 3.3.3).
             sub: if len == 0 { 0 } else { sub.unwrap_or(0) },
             len,
             fin: data_fin,

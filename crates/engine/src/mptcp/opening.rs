@@ -19,7 +19,7 @@ pub(crate) struct SynData {
 pub(crate) struct Offer {
     /// The number of bytes.
     pub len: u64,
-    /// Theirs, in case they have to be sent again.
+    /// The urgency of the bytes, in case they have to be sent again.
     pub urgency: Urgency,
 }
 

@@ -166,7 +166,7 @@ impl Transport {
     /// Tells the peer after a read if the window grew by a quarter (RFC 9293 section 3.8.6.2.2).
     // Conforms: 9293-3.8.6.2.2-1
     pub(super) fn update_window(&mut self, ctx: &mut Ctx<'_>) {
-        // A peer that has sent everything has no use for it, and may have forgotten the connection:
+        // A peer that has sent everything has no use for the window, and may have forgotten the connection:
         // then it would answer by RST.
         if self.rcv.complete() {
             return;
