@@ -278,8 +278,7 @@ impl Sender {
             limits: Limits {
                 initial_window: config.initial_window,
                 max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
-                // RFC 8985 section 7.2 adds the peer's worst-case delay; half as much again allows for its
-                // timer.
+                // `TLP.max_ack_delay` of RFC 8985 section 7.2: our own delay, with half as much to spare.
                 peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             },
             found: PathRecord::default(),

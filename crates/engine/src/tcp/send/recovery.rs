@@ -224,8 +224,8 @@ impl Sender {
         };
         self.rack.reordering_seen |= delivered.reordered;
         let mut sent_at = newest.sent_at;
-        // An answer faster than the path to a retransmission is an answer to the original, as is one
-        // that undoes a timeout, unless it says that both are there.
+        // An answer to a retransmission that is faster than the path belongs to the original, as does one
+        // that undoes a timeout, unless the peer reported both copies.
         let fast = now.saturating_since(sent_at) < self.rtt.base();
         if newest.retransmitted && (fast || spurious) && self.rack.twice != newest.end {
             // The send time of a probe's original is known. The path may have become shorter, so that the
