@@ -51,8 +51,8 @@ pub struct Config {
     pub max_rto: Duration,
     /// The time for which a connection waits for its peer (the user timeout of RFC 5482): for a sign of
     /// life, for the acknowledgement of sent data, or for a subflow. Then it is given up. The default
-    /// is about Linux's `tcp_retries2`, so a connection survives every outage that regular TCP would have
-    /// survived (RFC 9293 section 3.8.3).
+    /// is about as long as Linux's `tcp_retries2`, so a connection survives the outages that regular TCP
+    /// would have survived (RFC 9293 section 3.8.3).
     // Conforms: 9293-3.8.3-1
     pub user_timeout: Duration,
     /// The most time that a connection attempt may take.

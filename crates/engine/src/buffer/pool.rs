@@ -65,17 +65,16 @@ impl fmt::Debug for Block {
 /// An eighth of the pool is a reserve for in-order received data. Without the reserve, data behind a hole
 /// and data waiting for an acknowledgement could fill the pool, and the bytes that would release both would
 /// find no room.
-/// would let both go find no room.
+///
 /// Half of the pool is for small shares of 128 KiB. The rest is held in common, and no holder gets more
 /// than an eighth of its free part (dynamic thresholds, Choudhury and Hahne 1998). So each holder's limit
 /// shrinks as others come, and holders whose peers or readers accept nothing, and who therefore free
 /// nothing, do not keep others out.
-/// do not keep others out.
+///
 /// A user with many small shares could occupy all of them. So holders may belong to a group, which has at
 /// most three times the memory left beside the reserve: three quarters if it is the only user. Each of its
 /// holders may still keep a block of received data, until the group has three times the memory left
 /// including the reserve.
-/// holder may still keep a block, until the group has three times what is left with the reserve.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<Block>,
