@@ -1,8 +1,7 @@
-//! Two stacks joined back to back, in virtual time: a client with two paths uploads to a server.
+//! Two stacks connected back to back, in virtual time: a client with two paths uploads to a server.
 //!
-//! `cargo run -p braid-engine --example two_stacks` prints what happens and how much each path
-//! carried. The engine has no clock, no sockets and no threads; all that a driver does for it is in
-//! `main`.
+//! `cargo run -p braid-engine --example two_stacks` prints the events and the bytes that each path carried.
+//! The engine has no clock, no sockets and no threads; `main` does everything that a driver does for it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,16 +11,16 @@ use braid_engine::{ApiError, Config, ConnId, ConnectOptions, Event, PathConfig, 
 use braid_wire::{Instant, Rng};
 
 static UPLOAD: [u8; 1 << 20] = [0; 1 << 20];
-/// How long a packet takes on each path, there; all come back as slowly as on the first.
+/// The one-way delay to the server on each path; all packets back take as long as on the first path.
 const DELAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(25)];
 
 fn main() {
-    // Both ends decide by the same strategy on which path a packet goes.
+    // Both ends use the same strategy to choose the path of a packet.
     let strategy = || braid_strategy::by_name("minrtt").expect("a strategy that exists");
     let mut stacks = [[1; 32], [2; 32]]
         .map(|seed| Stack::new(Config::default(), Rng::from_seed(seed), Box::new(strategy)));
 
-    // Commands: what a host has, and what it wants.
+    // Commands: the resources of each host, and its requests.
     let [client, server] = &mut stacks;
     client
         .add_path(PathConfig::v4([10, 0, 0, 2].into()))
@@ -38,7 +37,7 @@ fn main() {
     let options = ConnectOptions::new(remote, strategy());
     client.connect(now, options).expect("a path that is up");
 
-    // Packets under way, by the time of their arrival; the second number keeps their order.
+    // The packets under way, by their arrival time; the second number keeps their order.
     let mut wire = BTreeMap::new();
     let (mut written, mut received, mut packets, mut carried) = (0, 0, 0, [0, 0]);
     loop {
@@ -56,7 +55,7 @@ fn main() {
                     _ => {}
                 }
             }
-            // … then the packets, of up to 64 kB, which the receiver takes as they are.
+            // … then the packets, of up to 64 kB, which the receiver accepts as they are.
             while let Some(transmit) = stack.poll_transmit(now) {
                 let path = usize::from(transmit.path.0);
                 let payload = transmit.payload.concat();
@@ -70,7 +69,7 @@ fn main() {
                 wire.insert((now + DELAYS[path], packets), (1 - from, packet, meta));
             }
         }
-        // Time goes on to whatever is next, a packet or a timer.
+        // Time moves on to the next event, a packet or a timer.
         let timers = stacks.iter().filter_map(Stack::next_timeout);
         let Some(next) = timers.chain(wire.keys().map(|key| key.0)).min() else {
             break;
@@ -88,7 +87,7 @@ fn main() {
     assert_eq!(received, UPLOAD.len());
 }
 
-/// Writes what there is room for, and ends the direction after the last byte; else `Writable`
+/// Writes as much as there is room for, and ends the direction after the last byte; otherwise `Writable`
 /// follows.
 fn upload(now: Instant, stack: &mut Stack, conn: ConnId, written: &mut usize) {
     while let Ok(n @ 1..) = stack.write(now, conn, &UPLOAD[*written..]) {
@@ -99,7 +98,7 @@ fn upload(now: Instant, stack: &mut Stack, conn: ConnId, written: &mut usize) {
     }
 }
 
-/// Reads what there is, and ends the other direction too once all is read.
+/// Reads all available data, and ends the other direction too once everything is read.
 fn download(now: Instant, stack: &mut Stack, conn: ConnId) -> usize {
     let mut total = 0;
     let all = |slices: &[std::io::IoSlice<'_>]| {

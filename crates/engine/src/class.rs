@@ -1,21 +1,21 @@
-//! What is sent first: streams of one connection, and how urgent their bytes are.
+//! The order of sending: streams of one connection, and the urgency of their bytes.
 
 use braid_wire::Instant;
 
-/// How urgent data is, as the priority of an HTTP response (RFC 9218 section 4.1): 0 is the most
-/// urgent, 7 the least, 3 the default.
+/// The urgency of data, as the priority of an HTTP response (RFC 9218 section 4.1): 0 is the most urgent, 7
+/// the least, 3 the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Urgency(u8);
 
 impl Urgency {
-    /// How many there are.
+    /// The number of urgencies.
     pub const COUNT: usize = 8;
-    /// Goes before all others.
+    /// The urgency that goes before all others.
     pub const MOST: Urgency = Urgency(0);
-    /// Lets all others pass.
+    /// The urgency that lets all others pass.
     pub const LEAST: Urgency = Urgency(7);
 
-    /// The urgency `level`; `None` above 7.
+    /// Returns the urgency `level`; `None` above 7.
     pub const fn new(level: u8) -> Option<Urgency> {
         match level {
             0..=7 => Some(Urgency(level)),
@@ -23,12 +23,12 @@ impl Urgency {
         }
     }
 
-    /// 0 (most urgent) to 7.
+    /// Returns the level, from 0 (most urgent) to 7.
     pub const fn level(self) -> u8 {
         self.0
     }
 
-    /// The same as the place in an array of [`Urgency::COUNT`].
+    /// Returns the index in an array of [`Urgency::COUNT`] elements.
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
@@ -40,17 +40,17 @@ impl Default for Urgency {
     }
 }
 
-/// What the bytes of one write belong to. Streams are the application's: it tells the reader what
-/// belongs to which. Data written without a class is of stream 0 and default urgency.
+/// The stream and urgency of the bytes of one write. Streams belong to the application, which has to tell
+/// the reader what belongs to which. Data written without a class is of stream 0 and default urgency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Class {
-    /// The stream. The bytes of one stream are sent in the order in which they were written,
-    /// however their urgency changes.
+    /// The stream. The bytes of one stream are sent in the order in which they were written, however their
+    /// urgency changes.
     pub stream: u32,
-    /// How urgent they are.
+    /// The urgency of the bytes.
     pub urgency: Urgency,
-    /// When they are of no use any more: a write of which nothing was sent by then is dropped,
-    /// whole. The reader has to notice by itself.
+    /// The time after which the bytes are of no use: a write of which nothing was sent by then is dropped
+    /// as a whole. The reader is not told.
     pub deadline: Option<Instant>,
 }
 

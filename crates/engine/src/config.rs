@@ -7,86 +7,85 @@ use core::time::Duration;
 use crate::Urgency;
 use crate::cc::{Algorithm, LEDBAT};
 
-/// Settings of a stack; every bound of the engine is here.
+/// The settings of a stack; every bound of the engine is here.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Largest IP packet handed to the driver, in bytes: up to 65,521 where the device segments
-    /// (GSO), or the link MTU where it does not.
+    /// The largest IP packet handed to the driver, in bytes: up to 65,521 if the device segments (GSO),
+    /// otherwise the link MTU.
     pub max_transmit: usize,
-    /// The device completes TCP checksums; otherwise the engine computes them.
+    /// Set if the device completes TCP checksums; otherwise the engine computes them.
     pub checksum_offload: bool,
-    /// Ports that subflows are opened from, where the application names none; not empty.
+    /// The ports that subflows are opened from if the application names none; not empty.
     pub ports: RangeInclusive<u16>,
-    /// Initial congestion window in segments, at least 1: 10 (RFC 6928), 3, or 2 (RFC 2581).
+    /// The initial congestion window in segments, at least 1: 10 (RFC 6928), 3, or 2 (RFC 2581).
     pub initial_window: u32,
-    /// Most segments in flight on a subflow, whatever congestion control says; `None` sets no
-    /// bound. At least 1.
+    /// The most segments in flight on a subflow, whatever congestion control allows; `None` sets no bound.
+    /// At least 1.
     pub max_cwnd: Option<u32>,
-    /// When received data is acknowledged.
+    /// The delay of acknowledgements.
     pub delayed_ack: DelayedAck,
-    /// Whether marks take the place of losses where a queue on the way can mark.
+    /// The use of ECN, by which queues mark packets instead of dropping them.
     pub ecn: Ecn,
-    /// Congestion control of new subflows.
+    /// The congestion control of new subflows.
     pub congestion: Algorithm,
-    /// The same of connections that stand back behind all others ([`Urgency::LEAST`]).
+    /// The congestion control of connections that yield to all others ([`Urgency::LEAST`]).
     pub background: Algorithm,
-    /// Most bytes a connection buffers for sending, acknowledged ones excluded. It keeps as many of
-    /// those at most (256 KiB at least) where a subflow still has to repeat them.
+    /// The most bytes that a connection buffers for sending, acknowledged ones excluded. It keeps up to as
+    /// many acknowledged bytes (at least 256 KiB) that a subflow may still have to retransmit.
     pub send_buffer: usize,
-    /// Most bytes a connection buffers for the reader; the largest window announced. Less than
-    /// 64 KiB is obeyed too, and is all there is from the start.
+    /// The most bytes that a connection buffers for the reader, which is the largest window announced. Less
+    /// than 64 KiB is possible too, and is then the window from the start.
     pub recv_buffer: usize,
-    /// Most bytes of payload all connections together may hold. An eighth is for data received in
-    /// order, half for shares of 128 KiB that every writer gets as long as there is any; of what is
-    /// left of the rest, one connection gets at most an eighth. So a connection alone has buffers of up
-    /// to a 24th of it, and what it may hold shrinks as others come.
+    /// The most bytes of payload that all connections together may hold. An eighth is reserved for data
+    /// received in order, and half is for shares of 128 KiB that every writer gets while there is any. Of
+    /// the free part of the rest, one connection gets at most an eighth. So a lone connection has buffers
+    /// of up to a 24th of the memory, and its limit shrinks as others come.
     pub memory: usize,
-    /// DSS checksums are required of every connection: what a middlebox changes in the payload is
-    /// noticed (RFC 8684 section 3.3.1), for some processor time. Where the peer requires them they are
+    /// Set to require DSS checksums on every connection: changes of the payload by a middlebox are noticed
+    /// (RFC 8684 section 3.3.1), at the cost of processor time. If the peer requires checksums they are
     /// used anyway.
     pub checksum: bool,
-    /// Lower bound of the retransmission timeout (RFC 6298 says 1 s, Linux 200 ms).
+    /// The lower bound of the retransmission timeout (RFC 6298: 1 s, Linux: 200 ms).
     pub min_rto: Duration,
-    /// Upper bound of the retransmission timeout.
+    /// The upper bound of the retransmission timeout.
     pub max_rto: Duration,
-    /// How long a connection waits for its peer (the user timeout of RFC 5482): for a sign of life, for
-    /// the acknowledgement of what it sent, or for a subflow. Then it is given up. The default is what
-    /// Linux's `tcp_retries2` amounts to, so a connection outlives each outage that regular TCP would
-    /// have outlived (RFC 9293 section 3.8.3).
+    /// The time for which a connection waits for its peer (the user timeout of RFC 5482): for a sign of
+    /// life, for the acknowledgement of sent data, or for a subflow. Then it is given up. The default
+    /// is about as long as Linux's `tcp_retries2`, so a connection survives the outages that regular TCP
+    /// would have survived (RFC 9293 section 3.8.3).
     // Conforms: 9293-3.8.3-1
     pub user_timeout: Duration,
-    /// How long a connection attempt may take.
+    /// The most time that a connection attempt may take.
     pub connect_timeout: Duration,
-    /// Most connections, closing ones included.
+    /// The most connections, closing ones included.
     pub max_connections: usize,
-    /// Most accepted connections whose handshake is not complete. Beyond that SYNs are answered without
-    /// keeping anything of them, so that a flood of SYNs keeps nobody out (RFC 4987 section 3.6): a
-    /// lost SYN/ACK is not repeated then, and segment sizes are rounded down to one of four.
+    /// The most accepted connections whose handshake is not complete. Beyond that SYNs are answered without
+    /// keeping state, so that a flood of SYNs keeps nobody out (RFC 4987 section 3.6): a lost SYN/ACK is
+    /// then not repeated, and segment sizes are rounded down to one of four.
     pub max_half_open: usize,
-    /// TCP Fast Open (RFC 7413), both ways: a SYN carries what is written when a connection is opened,
-    /// as soon as the server has given a cookie for that, and servers give cookies and take such payload
-    /// before the handshake is through. Off by default, since an application must bear it that payload
-    /// comes twice (section 6.1): a network may double a SYN whose connection is over, and with several
-    /// paths an answer that is late has the same payload follow a handshake on the next one. What a SYN
-    /// carries has no second SYN beside it, so a path that became dark costs a timeout.
+    /// Enables TCP Fast Open (RFC 7413), both ways. As a client, the SYN carries the data written at
+    /// opening, once the server has granted a cookie. As a server, cookies are granted and such payload is
+    /// accepted before the handshake is complete. Off by default, since an application must tolerate
+    /// duplicated payload (section 6.1): a network may duplicate a SYN whose connection is over, and with
+    /// several paths a late answer makes the same payload follow a handshake on the next path. A SYN with
+    /// payload has no second SYN beside it, so a path that became dark costs a timeout.
     // Conforms: 7413-4.2-2
     pub fast_open: bool,
-    /// Most accepted connections that have payload of a SYN and whose handshake is not complete; they
-    /// count among `max_half_open` too. Beyond that handshakes are ordinary ones (RFC 7413 section
-    /// 5.1).
+    /// The most accepted connections that have payload of a SYN and whose handshake is not complete; they
+    /// count in `max_half_open` too. Beyond that handshakes are ordinary ones (RFC 7413 section 5.1).
     pub max_fast_open: usize,
-    /// Peers are asked to open no further subflows to the address and port they came to, as where a
-    /// load balancer stands there (C flag, RFC 8684 section 3.1); those that do are refused. They join
-    /// at what [`Stack::announce`](crate::Stack::announce) tells them.
+    /// Set to ask peers to open no further subflows to the address and port that they connected to, for
+    /// example behind a load balancer (C flag, RFC 8684 section 3.1); joins there are refused. Peers join
+    /// at the addresses announced by [`Stack::announce`](crate::Stack::announce).
     pub deny_join_initial: bool,
-    /// Most subflows of one connection.
+    /// The most subflows of one connection.
     pub max_subflows: usize,
-    /// Most paths to peers that are remembered beyond their connections.
+    /// The most paths to peers whose records outlive their connections.
     pub max_records: usize,
 }
 
 impl Config {
-    /// Congestion control of connections of this urgency.
+    /// Returns the congestion control of connections of this urgency.
     pub(crate) fn congestion_of(&self, urgency: Urgency) -> Algorithm {
         match urgency {
             Urgency::LEAST => self.background,
@@ -100,7 +99,7 @@ impl Default for Config {
         Config {
             max_transmit: 65_521,
             checksum_offload: true,
-            // Linux's.
+            // Linux's default range (`ip_local_port_range`).
             ports: 32_768..=60_999,
             initial_window: 10,
             max_cwnd: None,
@@ -128,17 +127,17 @@ impl Default for Config {
     }
 }
 
-/// When received data is acknowledged (RFC 9293 section 3.8.6.3). Data out of order, data that fills
-/// a hole and the end of a stream always are at once.
+/// The delay of acknowledgements (RFC 9293 section 3.8.6.3). Data out of order, data that fills a hole and
+/// the end of a stream are always acknowledged at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedAck {
-    /// Longest delay of an acknowledgement. The peer is taken to delay half as long again at most:
-    /// where it takes longer, a lone segment is probed for needlessly (RFC 8985 section 7.2).
+    /// The longest delay of an acknowledgement. The peer is assumed to delay at most half as long again: a
+    /// longer delay makes the engine probe for a lone segment needlessly (RFC 8985 section 7.2).
     pub timeout: Duration,
-    /// Segments after which one is sent at once: 2, or 1 to acknowledge each.
+    /// The number of segments after which an acknowledgement is sent at once: 2, or 1 to acknowledge each.
     pub every: u32,
-    /// So many segments at the start are acknowledged one by one, so that the peer's window opens
-    /// quickly.
+    /// The number of segments at the start that are acknowledged one by one, so that the peer's window
+    /// opens quickly.
     pub quick: u32,
 }
 
@@ -152,34 +151,35 @@ impl Default for DelayedAck {
     }
 }
 
-/// Explicit congestion notification (RFC 3168): queues mark packets instead of dropping them.
+/// The use of explicit congestion notification (RFC 3168), by which queues mark packets instead of dropping
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ecn {
-    /// Never.
+    /// ECN is never used.
     Off,
-    /// Where the peer asks for it. The default, as in Linux: what asks meets networks that drop such
-    /// SYNs, which costs a second, and few bottlenecks mark.
+    /// ECN is used if the peer asks for it. The default, as in Linux: a SYN that asks may meet a network
+    /// that drops it, which costs a second, and few bottlenecks mark.
     #[default]
     Answer,
-    /// It is asked for as well.
+    /// ECN is asked for, and used if the peer asks.
     Ask,
 }
 
 /// A local endpoint: one access link of the box, or one listening address of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathConfig {
-    /// Local IPv4 address of subflows on this path.
+    /// The local IPv4 address of subflows on this path.
     pub v4: Option<Ipv4Addr>,
-    /// Local IPv6 address of subflows on this path.
+    /// The local IPv6 address of subflows on this path.
     pub v6: Option<Ipv6Addr>,
-    /// Largest IP packet the link carries, bytes; less than 576 (IPv6: 1280) counts as that.
+    /// The largest IP packet that the link carries, in bytes; less than 576 (IPv6: 1280) counts as that.
     pub mtu: u16,
-    /// Subflows are opened with the backup bit (RFC 8684 section 3.2).
+    /// Set to open subflows with the backup bit (RFC 8684 section 3.2).
     pub backup: bool,
 }
 
 impl PathConfig {
-    /// A path with this address, an MTU of 1500 bytes, and no backup.
+    /// Creates a path with this address, an MTU of 1500 bytes, and no backup.
     pub fn v4(addr: Ipv4Addr) -> Self {
         PathConfig {
             v4: Some(addr),
@@ -189,7 +189,8 @@ impl PathConfig {
         }
     }
 
-    /// The first of `remotes` whose family this path has, with the local address that goes with it.
+    /// Returns the first of `remotes` whose family this path has, with the path's local address of that
+    /// family.
     pub(crate) fn towards(
         &self,
         remotes: impl IntoIterator<Item = SocketAddr>,
@@ -203,7 +204,7 @@ impl PathConfig {
         })
     }
 
-    /// Whether `addr` is the path's local address.
+    /// Returns whether `addr` is a local address of the path.
     pub fn owns(&self, addr: IpAddr) -> bool {
         match addr {
             IpAddr::V4(a) => self.v4 == Some(a),
@@ -212,10 +213,10 @@ impl PathConfig {
     }
 }
 
-/// Which protocol a new connection opens with.
+/// The protocol that a new connection opens with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// MPTCP v1, falling back to TCP where the peer does not speak it.
+    /// MPTCP v1, with fallback to TCP if the peer does not support it.
     Mptcp,
     /// Regular TCP.
     Tcp,

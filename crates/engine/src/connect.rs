@@ -1,39 +1,39 @@
-//! How a connection is opened.
+//! The options of a new connection.
 
 use core::net::SocketAddr;
 
 use crate::strategy::{FlowSize, Strategy};
 use crate::{PathId, Protocol, Urgency};
 
-/// What a new connection needs to know.
+/// The options of a new connection.
 #[derive(Debug)]
 pub struct ConnectOptions {
-    /// The server.
+    /// The server's address.
     pub remote: SocketAddr,
-    /// The server's address of the other family, for paths that have only that one.
+    /// The server's address of the other family, for paths that have only that family.
     pub remote_alt: Option<SocketAddr>,
-    /// Path of the initial subflow; `None` leaves it to the strategy. MPTCP moves on to another
-    /// path if a SYN is not answered; regular TCP stays on a path that is named here.
+    /// The path of the initial subflow; `None` leaves it to the strategy. MPTCP moves on to another path if
+    /// a SYN is not answered; regular TCP stays on a path that is named here.
     pub path: Option<PathId>,
-    /// The first SYN leaves there whatever the strategy would say: on other paths it was tried in
+    /// Set to send the first SYN on `path` whatever the strategy decides, because other paths were tried in
     /// vain.
     pub insist: bool,
-    /// Source address of the initial subflow instead of the path's own, and its port where that is
-    /// not 0. It need not be an address of the path, but what is sent to it must come here (as with
-    /// `IP_TRANSPARENT`).
+    /// The source address of the initial subflow in place of the path's own, and its port if not 0. It need
+    /// not be an address of the path, but packets sent to it must arrive here (as with `IP_TRANSPARENT`).
     pub local: Option<SocketAddr>,
-    /// Protocol.
+    /// The protocol to open with.
     pub protocol: Protocol,
-    /// Bytes the flow is to have, whichever way it goes. A hint for the strategy of this end.
+    /// The bytes that the flow is expected to have, counting both directions: a hint for the strategy of
+    /// this end.
     pub flow_size: FlowSize,
-    /// How urgent the connection is, beside others and within itself where a write does not say.
+    /// The urgency of the connection among others, and of writes that name none.
     pub urgency: Urgency,
-    /// How to transmit.
+    /// The strategy of the connection.
     pub strategy: Box<dyn Strategy>,
 }
 
 impl ConnectOptions {
-    /// MPTCP to `remote`, on whichever path comes first.
+    /// Opens MPTCP to `remote`, on whichever path comes first.
     pub fn new(remote: SocketAddr, strategy: Box<dyn Strategy>) -> Self {
         ConnectOptions {
             remote,

@@ -1,13 +1,13 @@
-//! Misuse of the interface; what peers and the network do comes as [`crate::Event`]s.
+//! Misuse of the interface. Actions of peers and the network are reported as [`crate::Event`]s.
 
 /// A command that cannot be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApiError {
-    /// No such connection (any more).
+    /// There is no such connection (any more).
     UnknownConnection,
-    /// No such path, or no path that fits the remote address.
+    /// There is no such path, or no path that fits the remote address.
     NoUsablePath,
-    /// The address is already listened on.
+    /// The address has a listener already.
     AddressInUse,
     /// The connection's sending side was closed before.
     SendClosed,

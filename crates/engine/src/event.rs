@@ -1,11 +1,11 @@
-//! What the engine tells its user. Defined once; logs, counters and oracles are all fed by these.
+//! The events that the engine reports to its user. They are the only source of logs, counters and oracles.
 
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::{ConnId, ListenerId, PathId, SubflowId};
 
-/// Something happened.
+/// An event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A listener has a new connection; its handshake is complete.
@@ -43,14 +43,14 @@ pub enum Event {
     Closed {
         /// The connection.
         conn: ConnId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
     /// MPTCP is not in use on this connection (RFC 8684 section 3.7).
     FellBack {
         /// The connection.
         conn: ConnId,
-        /// Why.
+        /// The cause.
         cause: FallbackCause,
     },
     /// A subflow is usable.
@@ -61,7 +61,7 @@ pub enum Event {
         subflow: SubflowId,
         /// Its local path.
         path: PathId,
-        /// Handshake round trip; zero where a repeated SYN left it unknown.
+        /// The round-trip time of the handshake; zero if a repeated SYN left it unknown.
         rtt: Duration,
     },
     /// A subflow that had been established is gone.
@@ -72,21 +72,21 @@ pub enum Event {
         subflow: SubflowId,
         /// Its local path.
         path: PathId,
-        /// Why.
+        /// The reason.
         reason: SubflowCloseReason,
     },
-    /// A join was refused, because its far end did not prove that it is the peer (RFC 8684 section 3.2, and
-    /// [`JoinAuth`](crate::JoinAuth)): a mistake, or somebody who wants a part of what is sent.
+    /// A join was refused, because its remote end did not prove to be the peer (RFC 8684 section 3.2, and
+    /// [`JoinAuth`](crate::JoinAuth)): a mistake, or an attacker who wants a part of the data.
     JoinForged {
         /// The connection.
         conn: ConnId,
-        /// The far end.
+        /// The remote end.
         remote: SocketAddr,
     },
 }
 
 impl Event {
-    /// The connection that it happened to.
+    /// Returns the connection that the event belongs to.
     pub fn conn(&self) -> ConnId {
         match *self {
             Event::Accepted { conn, .. }
@@ -103,18 +103,18 @@ impl Event {
     }
 }
 
-/// Why a connection ended.
+/// The reason for the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
     /// Both directions were closed in order.
     Finished,
-    /// Aborted here.
+    /// The application aborted it here.
     Aborted,
     /// The peer reset it (RST with no other subflow, or MP_FASTCLOSE).
     Reset,
     /// The peer refused the connection attempt.
     Refused,
-    /// The network says that the peer cannot be reached.
+    /// The network reported that the peer cannot be reached.
     Unreachable,
     /// Nothing was heard for too long.
     TimedOut,
@@ -124,12 +124,12 @@ pub enum CloseReason {
     PeerMisbehaved,
 }
 
-/// Why a subflow ended.
+/// The reason for the end of a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubflowCloseReason {
     /// FIN both ways, or the connection ended.
     Finished,
-    /// RST from the peer.
+    /// The peer sent a RST.
     Reset,
     /// The handshake was not answered, or the subflow stayed silent.
     TimedOut,
@@ -139,11 +139,11 @@ pub enum SubflowCloseReason {
     PeerMisbehaved,
     /// A DSS checksum was wrong, here or at the peer: something on the path changes the payload.
     BadChecksum,
-    /// Memory for what it held ran out here.
+    /// Memory for its data ran out here.
     LackOfResources,
 }
 
-/// Why MPTCP is not in use; one counter each (RFC 8684 section 3.7).
+/// The cause for which MPTCP is not in use; there is a counter for each (RFC 8684 section 3.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FallbackCause {
     /// Opened as regular TCP by choice.
@@ -152,22 +152,21 @@ pub enum FallbackCause {
     PeerSynPlain,
     /// No MP_CAPABLE, or an unusable one, in the SYN/ACK.
     PeerSynAckPlain,
-    /// Only a SYN without MP_CAPABLE was answered: the network drops those that have it, or did so
-    /// lately.
+    /// Only a SYN without MP_CAPABLE was answered: the network drops SYNs with it, or did so lately.
     SynsDropped,
     /// No MP_CAPABLE in the third ACK or first data.
     ThirdAckPlain,
     /// Data, or an acknowledgement of data, without DSS at the start of the connection.
     DataPlain,
-    /// The peer said so, by the infinite mapping.
+    /// The peer fell back, and sent the infinite mapping.
     PeerFellBack,
     /// A DSS checksum was wrong on the only subflow: something on the path changes the payload.
     BadChecksum,
-    /// The peer found one wrong (MP_FAIL).
+    /// The peer found a wrong checksum (MP_FAIL).
     PeerBadChecksum,
 }
 
 impl FallbackCause {
-    /// How many there are.
+    /// The number of causes.
     pub const COUNT: usize = FallbackCause::PeerBadChecksum as usize + 1;
 }

@@ -27,7 +27,7 @@ pub use join_auth::JoinAuth;
 pub use path::PathRecord;
 pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
 
-/// A connection of a [`Stack`]. Ids are not reused within 2^32 connections of one slot.
+/// The id of a connection of a [`Stack`]. Ids are not reused within 2^32 connections of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     pub(crate) slot: u32,
@@ -35,20 +35,21 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// A number that no other connection of the stack has: small for the first ones at any time.
+    /// Returns a number that no other connection of the stack has; it stays small while few slots were
+    /// reused.
     pub fn as_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 }
 
-/// A subflow of a connection, counted from 0 in order of creation; never reused within it.
+/// The id of a subflow of a connection, counted from 0 in order of creation; never reused within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubflowId(pub u32);
 
-/// A local path of a [`Stack`], in order of [`Stack::add_path`].
+/// The id of a local path of a [`Stack`], in order of [`Stack::add_path`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u8);
 
-/// A listener of a [`Stack`].
+/// The id of a listener of a [`Stack`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);

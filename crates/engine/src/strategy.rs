@@ -1,5 +1,5 @@
-//! The seam to the strategies: one trait, and the read-only views it decides on. No named strategy
-//! lives in this crate.
+//! The interface to strategies: one trait, and the read-only views that it decides on. No named strategy is
+//! in this crate.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,42 +8,41 @@ use braid_wire::{Instant, Rng};
 
 use crate::{PathId, PathRecord, Protocol, SubflowId, Urgency};
 
-/// How a connection transmits: where it opens, where it joins, and what goes out next on which
-/// subflow. One a connection.
+/// The transmission strategy of one connection: the path on which it opens, the paths on which it joins,
+/// and the data that goes out next on which subflow.
 ///
-/// Only [`next`](Self::next) has to be written; the rest does what stock MPTCP does.
+/// Only [`next`](Self::next) is required; the defaults do what stock MPTCP does.
 pub trait Strategy: fmt::Debug + Send {
-    /// The name a user picks it by.
+    /// Returns the name by which a user chooses the strategy.
     fn name(&self) -> &'static str;
 
-    /// Where the first SYN leaves, and as what; `None` where no path will do. Asked once more each
-    /// time that a SYN is not answered.
+    /// Returns the path and protocol of the first SYN; `None` if no path will do. Called again each time
+    /// that a SYN is not answered.
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         first_in_order(view)
     }
 
-    /// How long to wait for the answer to the first SYN, which leaves on `path`, before
-    /// [`open`](Self::open) is asked for a path on which a second one leaves beside it; whichever is
-    /// answered first opens the connection. `None` waits for as long as the SYN's timer runs, after
-    /// which the next one takes the place of the first.
+    /// Returns the time to wait for the answer to the first SYN, which leaves on `path`, before
+    /// [`open`](Self::open) is asked for a path of a second SYN beside it; the first SYN answered opens the
+    /// connection. With `None` the first SYN's timer runs out, and the next SYN replaces the first.
     fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         let _ = (view, path);
         None
     }
 
-    /// When to open a further subflow on `path`, which has none; `None` where that is not wanted.
-    /// Asked after every change, so a delay must count from something fixed, not from now; never
-    /// before the peer's key is known.
+    /// Returns the time at which to open a further subflow on `path`, which has none; `None` if it is not
+    /// wanted. Called after every change, so a delay must count from a fixed time, not from now; never
+    /// called before the peer's key is known.
     fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
         let _ = path;
         Some(view.now)
     }
 
-    /// What goes out next. Asked again and again, until it waits, whenever a subflow is ready and
-    /// something is unsent or outstanding.
+    /// Decides on the next transmission. Called again and again, until it waits, whenever a subflow is
+    /// ready and data is unsent or outstanding.
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision;
 
-    /// Something happened that a strategy may learn from.
+    /// Notes an event that a strategy may learn from.
     fn on_event(&mut self, event: &StrategyEvent) {
         let _ = event;
     }
@@ -64,151 +63,150 @@ pub fn first_in_order(view: &OpenView<'_>) -> Option<Opening> {
     })
 }
 
-/// What a strategy sees of a connection that opens or may join.
+/// A strategy's view of a connection that opens or may join.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenView<'a> {
-    /// Now.
+    /// The current time.
     pub now: Instant,
     /// The paths that are up and lead to the peer, by id.
     pub paths: &'a [PathView],
-    /// The path that the application named for the first subflow, if it did and the path is one of
-    /// `paths`.
+    /// The path that the application named for the first subflow, if it did and the path is one of `paths`.
     pub asked: Option<PathId>,
-    /// Where the last SYN left that was not answered.
+    /// The path of the last SYN that was not answered.
     pub unanswered: Option<PathId>,
-    /// How large the flow is.
+    /// The size of the flow.
     pub flow_size: FlowSize,
-    /// Bytes the flow has had so far: written here or received in order, whichever is more.
+    /// The bytes of the flow so far: written here or received in order, whichever is more.
     pub seen: u64,
-    /// Bytes written and never sent.
+    /// The bytes written and never sent.
     pub unsent: u64,
-    /// Bytes that a subflow sends before anything is acknowledged.
+    /// The bytes that a subflow sends before anything is acknowledged.
     pub initial_window: u64,
     /// The first subflow, once it is established.
     pub first: Option<FirstSubflow>,
 }
 
-/// What a strategy sees of the subflow beside which others may open.
+/// A strategy's view of the subflow beside which others may open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstSubflow {
-    /// When it was established.
+    /// The time at which it was established.
     pub since: Instant,
     /// Its smoothed round-trip time.
     pub rtt: Duration,
 }
 
-/// What a strategy sees of a path.
+/// A strategy's view of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathView {
     /// The path.
     pub id: PathId,
-    /// Subflows there are opened as backup.
+    /// Set if subflows there are opened as backup.
     pub backup: bool,
-    /// The connection has a subflow there, or one that is being opened.
+    /// Set if the connection has a subflow there, or is opening one.
     pub in_use: bool,
-    /// What earlier subflows to this peer found there.
+    /// The record that earlier subflows to this peer left there.
     pub record: Option<PathRecord>,
 }
 
-/// How a connection opens.
+/// The path and protocol with which a connection opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
     /// The path of the first subflow; one of those shown.
     pub path: PathId,
-    /// What the SYN asks for. An application that asked for regular TCP gets that in any case.
+    /// The protocol that the SYN asks for. If the application asked for regular TCP, that is used in any
+    /// case.
     pub protocol: Protocol,
 }
 
-/// What a strategy sees of one subflow. Only established subflows are shown.
+/// A strategy's view of a subflow. Only established subflows are shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SubflowView {
     /// The subflow.
     pub id: SubflowId,
     /// Its local path.
     pub path: PathId,
-    /// Smoothed round-trip time; zero before the first sample.
+    /// The smoothed round-trip time; zero before the first sample.
     pub srtt: Duration,
-    /// Mean deviation of the round-trip time.
+    /// The mean deviation of the round-trip time.
     pub rttvar: Duration,
-    /// Newest sample of the round-trip time.
+    /// The newest sample of the round-trip time.
     pub latest_rtt: Duration,
-    /// Lowest sample of the last 10 to 20 s in which there were any: the round trip without queues.
+    /// The lowest sample of the last 10 to 20 s with samples: the round trip without queues.
     pub base_rtt: Duration,
     /// The retransmission timeout, backoff included.
     pub rto: Duration,
-    /// Retransmission timeouts in a row.
+    /// The retransmission timeouts in a row.
     pub timeouts: u32,
-    /// Congestion window, bytes.
+    /// The congestion window in bytes.
     pub cwnd: u64,
-    /// Slow-start threshold, bytes.
+    /// The slow-start threshold in bytes.
     pub ssthresh: u64,
-    /// Bytes in flight.
+    /// The bytes in flight.
     pub in_flight: u64,
-    /// Bytes put on it that it still has to keep: in flight, lost, or acknowledged out of order.
+    /// The bytes that the subflow still has to keep: in flight, lost, or acknowledged out of order.
     pub queued: u64,
-    /// Bytes ever put on it, copies included, what it repeated not.
+    /// The bytes ever sent on it, copies included, retransmissions excluded.
     pub sent: u64,
-    /// When the oldest of the bytes that were not acknowledged was sent.
+    /// The send time of the oldest unacknowledged bytes.
     pub oldest_sent: Option<Instant>,
-    /// Payload bytes of one packet with the options of a data segment.
+    /// The payload bytes of one packet with the options of a data segment.
     pub mss: u32,
-    /// Pacing rate, bytes/s.
+    /// The pacing rate in bytes/s.
     pub pacing_rate: u64,
-    /// Rate at which the peer got what was sent, bytes/s, newest sample; 0 before the first.
+    /// The delivery rate in bytes/s, newest sample; 0 before the first.
     pub delivery_rate: u64,
-    /// Highest rate, bytes/s, at which acknowledgements followed each other in the last 10 to 20
-    /// round trips in which there were enough of them: what the path's bottleneck takes. Before, what
-    /// earlier subflows there found, or 0.
+    /// The peak rate of acknowledgements in bytes/s over the last 10 to 20 round trips with enough of them:
+    /// the rate of the path's bottleneck. Before that, the rate that earlier subflows there found, or 0.
     pub peak_rate: u64,
-    /// When all that was sent will have passed the bottleneck at this rate, or has.
+    /// The time at which everything sent will have passed the bottleneck at this rate, or has.
     pub passed_at: Instant,
-    /// Share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
+    /// The share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
     pub loss: f32,
-    /// Bytes that were lost though the path's queue was short, over the subflow's life: by the path
-    /// and not for want of room.
+    /// The bytes of non-congestive loss over the subflow's life: lost though the path's queue was short.
     pub strayed: u64,
-    /// The subflow is a backup (its own or the peer's wish).
+    /// Set if either end wants the subflow to be a backup.
     pub backup: bool,
-    /// A retransmission timeout is being recovered from, or nothing has been heard for longer
-    /// than its timeout: potentially failed. Or the connection was idle for so long that a NAT may have
+    /// Set if the subflow has potentially failed: it recovers from a retransmission timeout, or was silent
+    /// for longer than its timeout. Also set if the connection was idle for so long that a NAT may have
     /// forgotten this subflow, and the peer was not heard there since.
     pub stale: bool,
-    /// Window, pacer and peer leave room for at least one segment now.
+    /// Set if window, pacer and peer leave room for at least one segment now.
     pub ready: bool,
-    /// The most urgent data that this host sends to the same address over the same path at present,
-    /// of whichever connection; `None` where there is none, or all data is equally urgent.
+    /// The most urgent data that this host currently sends to the same address over the same path, on any
+    /// connection; `None` if there is none, or all data is equally urgent.
     pub most_urgent: Option<Urgency>,
-    /// Of the bytes in flight those that may be sent here too.
+    /// The bytes in flight that may be sent here too.
     pub copies: Copies,
 }
 
-/// Bytes in flight that a subflow may carry as well: not known to have arrived and never sent on
-/// it. The oldest of each kind, which may be the same; none where the subflow is not ready.
+/// Bytes in flight that a subflow may carry as well: not known to have arrived, and never sent on it. Each
+/// field has the oldest of its kind, which may be the same; `None` if the subflow is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copies {
-    /// Every subflow that carried it timed out or is gone: it has to be sent again.
+    /// Bytes that have to be sent again, since every subflow that carried them timed out or is gone.
     pub lost: Option<InFlight>,
-    /// Sent once.
+    /// Bytes that were sent once.
     pub single: Option<InFlight>,
-    /// However often it was sent.
+    /// Bytes that were sent any number of times.
     pub any: Option<InFlight>,
 }
 
 /// Bytes that were sent and are not known to have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InFlight {
-    /// Offset in the stream of the first byte.
+    /// The stream offset of the first byte.
     pub start: u64,
-    /// Offset behind the last.
+    /// The stream offset behind the last byte.
     pub end: u64,
-    /// The subflow that carried it last; it may be gone.
+    /// The last sender of the bytes, which may be gone.
     pub carrier: SubflowId,
-    /// When that was.
+    /// The time of the last send.
     pub sent_at: Instant,
 }
 
 impl SubflowView {
-    /// Bytes of congestion window not in flight: at least a segment, or none while anything is.
+    /// Returns the congestion window not in flight, in bytes: at least a segment, or none while anything is
+    /// in flight.
     pub fn window_room(&self) -> u64 {
         let room = self.cwnd.saturating_sub(self.in_flight);
         match room < u64::from(self.mss) && self.in_flight > 0 {
@@ -217,28 +215,28 @@ impl SubflowView {
         }
     }
 
-    /// How long the newest acknowledged packet stood in queues.
+    /// Returns the time that the newest acknowledged packet spent in queues.
     pub fn queueing_delay(&self) -> Duration {
         self.latest_rtt.saturating_sub(self.base_rtt)
     }
 }
 
-/// How many bytes a flow has, and how that is known: the further down, the more it is trusted.
+/// The size of a flow in bytes, and its source: later variants are trusted more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlowSize {
-    /// Nobody knows.
+    /// The size is not known.
     #[default]
     Unknown,
-    /// An estimate: of the application, or from flows of the past.
+    /// The size is an estimate of the application, or from past flows.
     Predicted(u64),
-    /// Read from the protocol, such as HTTP's `Content-Length`.
+    /// The size was read from the protocol, such as HTTP's `Content-Length`.
     Read(u64),
-    /// The application said so, and means it exactly.
+    /// The application declared the exact size.
     Declared(u64),
 }
 
 impl FlowSize {
-    /// The size in bytes, where it is known.
+    /// Returns the size in bytes, if it is known.
     pub fn bytes(self) -> Option<u64> {
         match self {
             FlowSize::Unknown => None,
@@ -248,7 +246,7 @@ impl FlowSize {
         }
     }
 
-    /// What is to be believed once `other` is heard too: what is trusted more, and the later of two
+    /// Returns the size to believe in view of `other`: the one that is trusted more, and the later of two
     /// that are trusted alike.
     #[must_use]
     pub fn or_better(self, other: FlowSize) -> FlowSize {
@@ -268,55 +266,55 @@ impl FlowSize {
     }
 }
 
-/// What a strategy sees of a connection.
+/// A strategy's view of a connection that may send.
 #[derive(Debug, Clone, Copy)]
 pub struct SendView<'a> {
-    /// Now.
+    /// The current time.
     pub now: Instant,
-    /// Established subflows in order of creation.
+    /// The established subflows in order of creation.
     pub subflows: &'a [SubflowView],
-    /// Bytes ever sent of the flow, each counted once.
+    /// The bytes of the flow ever sent, each counted once.
     pub sent: u64,
-    /// Bytes ever sent as copies since it began.
+    /// The bytes ever sent as copies since the flow began.
     pub copied: u64,
-    /// Bytes written and never sent.
+    /// The bytes written and never sent.
     pub unsent: u64,
-    /// Of these, by urgency from 0 on.
+    /// The bytes of `unsent`, by urgency from 0 on.
     pub unsent_by_urgency: [u64; Urgency::COUNT],
-    /// Bytes of the peer's window not used yet.
+    /// The bytes of the peer's window not used yet.
     pub peer_window: u64,
-    /// Bytes sent and not acknowledged at the data level.
+    /// The bytes sent and not acknowledged at the data level.
     pub outstanding: u64,
-    /// New data may be sent now: there is some, and the peer has a window for it, of a segment if
-    /// anything is outstanding.
+    /// Set if new data may be sent now: there is some, and the peer's window has room for it, of a segment
+    /// if anything is outstanding.
     pub may_send_new: bool,
-    /// Whether more comes behind what is unsent.
+    /// The state of the writer, which tells whether more data will follow.
     pub writer: Writer,
-    /// How large the flow is.
+    /// The size of the flow.
     pub flow_size: FlowSize,
-    /// The oldest bytes in flight; none where there is nothing to copy and nowhere to copy it.
+    /// The oldest bytes in flight; `None` if there is nothing to copy, or nowhere to copy it.
     pub oldest: Option<InFlight>,
 }
 
-/// What the application that writes is about.
+/// The state of the application that writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// It has written all of the flow.
+    /// The application has written all of the flow.
     Done,
-    /// It may write more.
+    /// The application may write more.
     Open,
-    /// It has more, for which there was no room yet.
+    /// The application has more data, for which there was no room yet.
     Waiting,
 }
 
 impl SendView<'_> {
-    /// A subflow by its id.
+    /// Returns a subflow by its id.
     pub fn subflow(&self, id: SubflowId) -> Option<&SubflowView> {
         self.subflows.iter().find(|s| s.id == id)
     }
 }
 
-/// What to send on the chosen subflow.
+/// The data to send on the chosen subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     /// The next bytes that were never sent.
@@ -325,7 +323,7 @@ pub enum Payload {
     Copy {
         /// The bytes.
         data: InFlight,
-        /// Who carries them kept the others waiting: its window is halved, at most once a round
+        /// Set to halve the window of the last sender, which kept others waiting; at most once a round
         /// trip.
         penalise: bool,
     },
@@ -336,26 +334,26 @@ pub enum Payload {
 pub enum Decision {
     /// Send up to `max_bytes` on `subflow`, which was shown as ready.
     Send {
-        /// Where.
+        /// The subflow to send on.
         subflow: SubflowId,
-        /// What.
+        /// The data to send.
         data: Payload,
-        /// At most this much (the engine also bounds bursts). Of new data less than a segment waits
+        /// The most bytes to send (the engine also bounds bursts). Less than a segment of new data waits
         /// until nothing is outstanding (RFC 9293 section 3.8.6.2.1).
         max_bytes: u32,
     },
     /// Send nothing until something changes, or until the time given.
     Wait {
-        /// When to ask again.
+        /// The time at which to ask again.
         until: Option<Instant>,
     },
 }
 
 impl Decision {
-    /// Nothing, until something changes.
+    /// Waits until something changes.
     pub const WAIT: Decision = Decision::Wait { until: None };
 
-    /// As much new data on `subflow` as it takes.
+    /// Sends as much new data on `subflow` as it takes.
     pub const fn new_on(subflow: SubflowId) -> Decision {
         Decision::Send {
             subflow,
@@ -364,7 +362,7 @@ impl Decision {
         }
     }
 
-    /// A copy of `data` on `subflow`.
+    /// Sends a copy of `data` on `subflow`.
     pub const fn copy_on(subflow: SubflowId, data: InFlight) -> Decision {
         Decision::Send {
             subflow,
@@ -377,14 +375,14 @@ impl Decision {
     }
 }
 
-/// What a strategy is told.
+/// An event reported to a strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrategyEvent {
     /// A subflow can carry data.
     SubflowUp {
         /// The subflow.
         subflow: SubflowId,
-        /// What others to this address of the peer's have found on its path.
+        /// The record that other subflows to this address of the peer left on its path.
         record: Option<PathRecord>,
     },
     /// A subflow is gone.
@@ -392,21 +390,21 @@ pub enum StrategyEvent {
         /// The subflow.
         subflow: SubflowId,
     },
-    /// The peer got data by a subflow.
+    /// The peer acknowledged data on a subflow.
     Acknowledged {
         /// The subflow.
         subflow: SubflowId,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// A subflow lost data, and repeats it.
+    /// A subflow lost data, and retransmits it.
     Lost {
         /// The subflow.
         subflow: SubflowId,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// A subflow timed out or its link went down: what only it carried is lost.
+    /// A subflow timed out or its link went down: data that only it carried is lost.
     TimedOut {
         /// The subflow.
         subflow: SubflowId,

@@ -11,7 +11,7 @@ use braid_engine::buffer::{
     SendBuffer,
 };
 
-/// The byte every test stream has at `offset`; differs between neighbouring blocks.
+/// The byte that every test stream has at `offset`; it differs between neighbouring blocks.
 fn byte_at(offset: u64) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 15).wrapping_mul(37)) as u8
 }
@@ -135,7 +135,7 @@ fn pool_stops_at_its_limit_and_keeps_a_reserve() {
     assert_eq!(pool.available(), 16);
 }
 
-/// What one gets who is alone counts in what is in use: the share of an eighth is reached at a
+/// The share of a lone holder counts as used memory too: the limit of an eighth is reached at a
 /// twenty-fourth of the pool, 42.7 MiB of 1 GiB.
 #[test]
 fn pool_gives_no_one_more_than_a_twenty_fourth() {
@@ -153,7 +153,7 @@ fn pool_gives_no_one_more_than_a_twenty_fourth() {
     held.into_iter().for_each(|b| pool.free(b));
 }
 
-/// However many have taken all they get, whoever comes next finds a small share.
+/// However many holders have taken their limit, the next one finds a small share.
 #[test]
 fn pool_keeps_shares_for_those_who_come_later() {
     let mut pool = Pool::new(1024 * BLOCK_SIZE);
@@ -166,7 +166,7 @@ fn pool_keeps_shares_for_those_who_come_later() {
         held.push(own);
     }
     let sizes: Vec<usize> = held.iter().map(Vec::len).collect();
-    // 384 blocks are held in common: at most an eighth of what is left.
+    // 384 blocks are held in common: at most an eighth of the free ones.
     assert_eq!(sizes[0], 42);
     assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
     assert_eq!(sizes.last(), Some(&4));
@@ -232,7 +232,7 @@ enum SendOp {
     Map(u64),
     Ack(u64),
     AckAll,
-    /// Of what is not acknowledged, to be kept.
+    /// A range of unacknowledged bytes, to be kept.
     Need {
         at: u64,
         len: u64,
@@ -334,20 +334,20 @@ proptest! {
 
 #[derive(Debug, Clone)]
 enum RecvOp {
-    /// Relative to the read offset.
+    /// An offset relative to the read offset.
     Insert {
         at: i64,
         len: usize,
     },
-    /// The same in a block, from this byte on.
+    /// The same data in a block, from this byte on.
     Block {
         at: i64,
         len: usize,
         from: usize,
     },
-    /// Continues the stream.
+    /// Data that continues the stream.
     Next(usize),
-    /// The same in a block.
+    /// The same data in a block.
     NextBlock(usize),
     Read(usize),
 }
@@ -368,7 +368,7 @@ fn recv_op() -> impl Strategy<Value = RecvOp> {
     ]
 }
 
-/// Inserts `data` as it lies in a block from byte `from` on. Returns whether the block was taken, too.
+/// Inserts `data` as it lies in a block from byte `from` on. Returns whether the block was taken as well.
 fn insert_block(
     buffer: &mut RecvBuffer,
     offset: u64,
@@ -448,8 +448,8 @@ proptest! {
     }
 }
 
-/// What a peer sends in order is read in order; nothing of a well filled block is copied, and what
-/// holds little is.
+/// Data that a peer sends in order is read in order. Nothing of a well filled block is copied; the data of
+/// a poorly filled one is.
 #[test]
 fn a_block_is_taken_where_little_memory_is_wasted() {
     let mut pool = Pool::new(1 << 20);
@@ -465,7 +465,7 @@ fn a_block_is_taken_where_little_memory_is_wasted() {
     assert!(next(&mut buffer, &mut pool, BLOCK_SIZE - 72, 72));
     assert!(next(&mut buffer, &mut pool, BLOCK_SIZE - 500, 0));
     assert!(!next(&mut buffer, &mut pool, 1400, 72), "few bytes");
-    // 500 of these went to the rest of the block before.
+    // 500 of these bytes went to the rest of the block before.
     assert_eq!(pool.used_bytes(), 3 * BLOCK_SIZE);
     let half = BLOCK_SIZE / 2;
     assert!(
@@ -515,7 +515,7 @@ fn a_block_is_taken_for_another_one_or_not_at_all() {
     assert_eq!(pool.used_bytes(), 8 * BLOCK_SIZE);
 }
 
-/// What would be taken if there were another block for it still fits where one has room.
+/// Data that would be taken with another block in exchange still fits if a block has room.
 #[test]
 fn a_block_is_copied_where_no_other_one_is_left() {
     let mut pool = Pool::new(BLOCK_SIZE);

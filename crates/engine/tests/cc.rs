@@ -9,15 +9,15 @@ use braid_wire::Instant;
 
 const MSS: u64 = 1000;
 
-/// One flow that fills its window: every round trip delivers what the window was at its start.
+/// A flow that fills its window: every round trip delivers the window of its start.
 struct Flow {
     cc: Box<dyn CongestionControl>,
     now: Instant,
     rtt: Duration,
-    /// Bytes per acknowledgement.
+    /// The bytes per acknowledgement.
     stride: u64,
     cwnd_limited: bool,
-    /// Bytes in flight where the window is not what limits them.
+    /// The bytes in flight if the window does not limit them.
     in_use: Option<u64>,
     in_recovery: bool,
 }
@@ -35,14 +35,14 @@ impl Flow {
         }
     }
 
-    /// A flow in congestion avoidance after one loss at `window` segments, recovery done.
+    /// Returns a flow in congestion avoidance after one loss at `window` segments, recovery done.
     fn after_loss(algorithm: Algorithm, window: u32, rtt_ms: u64) -> Self {
         let mut flow = Flow::new(algorithm, window, rtt_ms);
         flow.cc.on_lost(&first_loss(flow.now, flow.cc.cwnd()));
         flow
     }
 
-    /// One acknowledgement; a full window was in flight unless nothing limits the flow.
+    /// Processes one acknowledgement; a full window was in flight unless `in_use` limits the flow.
     fn ack(&mut self, delivered: u64, round_start: bool) {
         let cwnd = self.cc.cwnd();
         let limited = self.cwnd_limited && self.in_use.is_none_or(|used| cwnd <= used);
@@ -93,7 +93,7 @@ impl Flow {
     }
 }
 
-/// The loss that begins an episode.
+/// Returns the loss that begins an episode.
 fn first_loss(now: Instant, in_flight: u64) -> Loss {
     Loss {
         now,
@@ -156,8 +156,8 @@ fn slow_start_doubles_every_round_trip() {
     }
 }
 
-/// RFC 7661 section 4.2: the window of a steady flow that leaves some of it grows to twice what is in
-/// use, so that a loss leaves it what it needs.
+/// RFC 7661 section 4.2: the window of a steady flow that does not fill it grows to twice the bytes in use,
+/// so that a loss leaves enough.
 #[test]
 fn a_window_grows_to_twice_what_is_in_use() {
     for algorithm in [NEWRENO, CUBIC] {
@@ -207,7 +207,7 @@ fn a_loss_reduces_once_and_recovery_does_not_grow() {
     }
 }
 
-/// RFC 5681 section 3.1: at least two segments; RFC 7661 section 4.4.1: from what was in use.
+/// RFC 5681 section 3.1: at least two segments; RFC 7661 section 4.4.1: from the bytes in use.
 #[test]
 fn a_reduction_starts_from_what_was_in_use() {
     let mut cc = NEWRENO.build(MSS as u32, 3);
@@ -287,7 +287,7 @@ fn a_spurious_reduction_is_undone() {
     }
 }
 
-/// An undone loss leaves the curve where it was: as if it had not happened.
+/// An undone loss leaves the curve where it was, as if the loss had not happened.
 #[test]
 fn cubic_goes_on_along_its_curve_after_an_undo() {
     let mut undone = Flow::after_loss(CUBIC, 1000, 100);
@@ -301,7 +301,7 @@ fn cubic_goes_on_along_its_curve_after_an_undo() {
     assert_eq!(undone.cc.cwnd(), plain.cc.cwnd());
 }
 
-/// RFC 5681 section 4.1.
+/// RFC 5681 section 4.1: the restart window after an idle period.
 #[test]
 fn an_idle_flow_restarts_from_its_initial_window() {
     for algorithm in [NEWRENO, CUBIC] {
@@ -318,7 +318,7 @@ fn an_idle_flow_restarts_from_its_initial_window() {
     }
 }
 
-/// Careful Resume, where nothing has been lost: the window is what the path is known to take.
+/// Careful Resume, if nothing was lost: the window starts from the known capacity of the path.
 #[test]
 fn a_flow_without_loss_starts_from_what_is_known() {
     for algorithm in [NEWRENO, CUBIC, LIA] {
@@ -348,7 +348,7 @@ fn a_penalty_halves_the_window_but_keeps_slow_start() {
     }
 }
 
-/// The segment size is settled by the handshake, after the controller was made.
+/// The handshake settles the segment size after the controller was made.
 #[test]
 fn the_window_follows_the_segment_size_only_at_the_start() {
     for algorithm in [NEWRENO, CUBIC] {
@@ -437,7 +437,7 @@ fn cubic_stops_its_clock_while_the_window_is_not_used() {
     let mut flow = Flow::after_loss(CUBIC, 1000, 100);
     flow.run_until(3.0);
     flow.cwnd_limited = false;
-    // What was in use counts for up to two seconds more.
+    // The bytes in use count for up to two seconds more.
     flow.run_until(5.2);
     let before = flow.segments();
     flow.run_until(33.0);
@@ -476,8 +476,8 @@ fn a_filling_queue_ends_slow_start_before_the_first_loss() {
     }
 }
 
-/// A queue of 40 packets at 10 Mb/s and 40 ms would stand for 32 ms: LEDBAT fills the path and keeps
-/// its own part of the queue below 25 ms; when others fill the queue it withdraws.
+/// A queue of 40 packets at 10 Mb/s and 40 ms would stand for 32 ms: LEDBAT fills the path and keeps its
+/// own part of the queue below 25 ms; when others fill the queue it withdraws.
 #[test]
 fn ledbat_makes_way() {
     let mut flow = Flow::new(LEDBAT, 10, 40);

@@ -1,4 +1,5 @@
-//! The send buffer with several classes: what goes first, what stays together, what memory it takes.
+//! The send buffer with several classes: the order of sending, the unity of writes, and the memory it
+//! takes.
 
 use std::collections::VecDeque;
 
@@ -37,7 +38,7 @@ fn what_is_more_urgent_goes_first() {
     assert_eq!(buffer.unmapped(), [5, 0, 0, 8, 0, 0, 0, 10]);
     assert_eq!(buffer.most_urgent(), Urgency::new(0));
     assert_eq!((buffer.start(), buffer.nxt(), buffer.end()), (0, 0, 23));
-    // One mapping is of one urgency, however much it may take.
+    // One mapping has one urgency, however much it may take.
     assert_eq!(mapped(&mut buffer, 100), "voice");
     assert_eq!(buffer.next_run(), 8);
     assert_eq!(mapped(&mut buffer, 100), "pagemore");
@@ -105,7 +106,7 @@ fn a_stream_that_becomes_less_urgent_keeps_its_order() {
     }
 }
 
-/// What has begun stays where it is when its stream is raised: it is next anyway.
+/// A partly sent write is not raised with its stream, since it is next anyway.
 #[test]
 fn a_write_that_has_begun_is_not_raised() {
     let (mut pool, mut buffer) = roomy();
@@ -139,8 +140,7 @@ fn one_packet_carries_what_its_slices_reach() {
     assert_eq!(buffer.slices(10..part + 10).len(), SEND_SLICES);
 }
 
-/// One class fills its blocks one after the other, however small the writes and whatever is
-/// acknowledged.
+/// One class fills its blocks one after the other, however small the writes and whatever is acknowledged.
 #[test]
 fn small_writes_of_one_class_share_blocks() {
     let (mut pool, mut buffer) = roomy();
@@ -163,7 +163,7 @@ fn small_writes_of_one_class_share_blocks() {
     assert_eq!((pool.used_bytes(), buffer.memory()), (0, 0));
 }
 
-/// Each urgency has one block that is filled in part; a block goes back with its last byte.
+/// Each urgency has one partly filled block; a block is freed with its last byte.
 #[test]
 fn every_urgency_has_its_own_blocks() {
     let (mut pool, mut buffer) = roomy();
@@ -198,7 +198,7 @@ fn an_exhausted_pool_stops_each_class_where_its_block_ends() {
     assert_eq!(buffer.write(&mut pool, class(3, 2), &much), 0);
     assert!(buffer.write_slices(&mut pool, class(3, 2), 1).is_empty());
     buffer.commit(0, &mut pool);
-    // The block that has room is that of its urgency.
+    // The block with room belongs to its urgency.
     assert_eq!(buffer.write(&mut pool, class(4, 5), &much), BLOCK_SIZE - 1);
     let urgent = buffer.map_next(u64::MAX);
     buffer.release_to(urgent.end, RangeSet::new, &mut pool);
@@ -212,18 +212,18 @@ fn an_exhausted_pool_stops_each_class_where_its_block_ends() {
 /// Streams as their readers see them: whole frames, each with its stream and length in front.
 #[derive(Debug, Default)]
 struct Reader {
-    /// Of the frame being read.
+    /// The header of the frame being read.
     head: Vec<u8>,
     stream: usize,
     left: usize,
-    /// Bytes of frames, by stream.
+    /// The bytes of frames, by stream.
     seen: [usize; STREAMS],
 }
 
 const STREAMS: usize = 4;
 const HEAD: usize = 4;
 
-/// Byte `n` of a stream.
+/// Returns byte `n` of a stream.
 fn byte_at(stream: usize, n: usize) -> u8 {
     (n ^ (n >> 8) ^ (stream * 85)) as u8
 }
@@ -257,11 +257,11 @@ impl Reader {
     }
 }
 
-/// What waits, by stream: urgency and bytes of each frame.
+/// The waiting frames by stream: urgency and bytes of each.
 #[derive(Debug, Default)]
 struct Waiting {
     frames: [VecDeque<(usize, u64)>; STREAMS],
-    /// The frame of which a part is gone.
+    /// The frame that is partly sent.
     begun: (usize, u64),
 }
 
@@ -281,7 +281,7 @@ impl Waiting {
         sums
     }
 
-    /// `n` bytes of the next frames, by stream, are taken.
+    /// Takes `n` bytes of the next frames, whose streams are in `next`.
     fn take(&mut self, mut n: u64, mut next: impl Iterator<Item = usize>) {
         while n > 0 {
             if self.begun.1 == 0 {
@@ -308,7 +308,7 @@ enum Op {
     Ack(u64),
 }
 
-/// Frames longer than what is joined to one.
+/// Returns operations on frames too long to be joined.
 fn op() -> impl Strategy<Value = Op> {
     let write = (0..STREAMS, 0..8u8, 4096..40_000usize);
     prop_oneof![
@@ -318,7 +318,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Small frames, which are joined.
+/// Returns operations on small frames, which are joined.
 fn small_op() -> impl Strategy<Value = Op> {
     let write = (0..STREAMS, 0..3u8, 0..500usize);
     prop_oneof![
@@ -359,7 +359,7 @@ impl Run {
         );
     }
 
-    /// Maps up to `max` bytes; returns how many, and the frames that begin in them.
+    /// Maps up to `max` bytes; returns the number, and the frames that begin in them.
     fn map(&mut self, max: u64) -> (u64, Vec<usize>) {
         let most = max.min(self.buffer.next_run());
         let range = self.buffer.map_next(max);
@@ -407,7 +407,7 @@ impl Run {
     }
 }
 
-/// Late writes go, whole, but not one that has begun.
+/// Writes past their deadline are dropped whole, but not a partly sent one.
 #[test]
 fn what_is_late_is_dropped() {
     let (mut pool, mut buffer) = roomy();
@@ -431,7 +431,7 @@ fn what_is_late_is_dropped() {
     assert_eq!(mapped(&mut buffer, 100), "guntimely and for ever");
     assert_eq!(buffer.drop_late(Instant::from_millis(50), &mut pool), 0);
     buffer.release_to(24, RangeSet::new, &mut pool);
-    // What is dropped gives its memory back.
+    // Dropped data frees its memory.
     let large = vec![0; 3 * BLOCK_SIZE];
     buffer.write(&mut pool, at(60), &large);
     assert_eq!(

@@ -1,15 +1,16 @@
-//! The blocks that a send buffer has written to: each goes back to the pool with its last byte.
+//! The blocks that a send buffer has written to: each returns to the pool with its last byte.
 
 use std::ops::Range;
 
 use super::pool::{BLOCK_SIZE, Block, Pool};
 
-/// Slot lists longer than this are given back when no block is held.
+/// The capacity above which slot lists are freed when no block is held.
 const KEEP_CAPACITY: usize = 32;
 
+// A `Span` has 16-bit offsets.
 const _: () = assert!(BLOCK_SIZE <= u16::MAX as usize);
 
-/// Bytes of one block. Never copied: what moves from one queue to the next is this.
+/// A range of bytes in one block. Only spans move between queues; bytes are never copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     slot: u32,
@@ -26,12 +27,12 @@ impl Span {
         self.slot
     }
 
-    /// Where it ends in its block.
+    /// Returns the end of the span in its block.
     pub fn end(&self) -> usize {
         usize::from(self.start) + self.len()
     }
 
-    /// Takes the first `n` bytes off, or all.
+    /// Cuts off and returns the first `n` bytes, or all.
     pub fn cut(&mut self, n: usize) -> Span {
         let len = n.min(self.len()) as u16;
         let front = Span { len, ..*self };
@@ -40,7 +41,7 @@ impl Span {
         front
     }
 
-    /// Takes `next` in if it continues this one in the same block; returns whether it does.
+    /// Extends the span by `next` if that continues it in the same block; returns whether it does.
     pub fn join(&mut self, next: Span) -> bool {
         let joins = self.slot == next.slot && self.end() == usize::from(next.start);
         self.len += if joins { next.len } else { 0 };
@@ -51,11 +52,11 @@ impl Span {
 #[derive(Debug)]
 struct Slot {
     block: Option<Block>,
-    /// Bytes written and not released.
+    /// The bytes written and not released.
     live: usize,
 }
 
-/// Blocks by slot.
+/// The blocks by slot.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     slots: Vec<Slot>,
@@ -63,12 +64,12 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Blocks held.
+    /// Returns the number of blocks held.
     pub fn len(&self) -> usize {
         self.slots.len() - self.vacant.len()
     }
 
-    /// Keeps `block`, of which nothing counts yet.
+    /// Adds `block`, of which no bytes are in use yet.
     pub fn add(&mut self, block: Block) -> u32 {
         let slot = Slot {
             block: Some(block),
@@ -86,7 +87,7 @@ impl Blocks {
         }
     }
 
-    /// The `n` bytes from `start` on count from now on.
+    /// Marks the `n` bytes from `start` on as in use.
     pub fn take(&mut self, slot: u32, start: usize, n: usize) -> Span {
         self.slots[slot as usize].live += n;
         Span {
@@ -96,7 +97,7 @@ impl Blocks {
         }
     }
 
-    /// The bytes of `span`.
+    /// Returns the bytes of `span`.
     pub fn bytes(&self, span: &Span) -> &[u8] {
         match &self.slots[span.slot as usize].block {
             Some(block) => &block.bytes()[usize::from(span.start)..span.end()],
@@ -104,7 +105,7 @@ impl Blocks {
         }
     }
 
-    /// The bytes `range` of the block in `slot`, to be written.
+    /// Returns the bytes `range` of the block in `slot`, for writing.
     pub fn bytes_mut(&mut self, slot: u32, range: Range<usize>) -> &mut [u8] {
         match &mut self.slots[slot as usize].block {
             Some(block) => block.bytes_mut(range),
@@ -112,7 +113,7 @@ impl Blocks {
         }
     }
 
-    /// The bytes of `span` count no longer. Returns whether their block went back to the pool.
+    /// Marks the bytes of `span` as no longer in use. Returns whether their block returned to the pool.
     pub fn release(&mut self, span: Span, pool: &mut Pool) -> bool {
         let slot = &mut self.slots[span.slot as usize];
         slot.live -= span.len();
@@ -124,7 +125,7 @@ impl Blocks {
         true
     }
 
-    /// Gives all blocks back.
+    /// Returns all blocks to the pool.
     pub fn clear(&mut self, pool: &mut Pool) {
         let blocks = self.slots.drain(..).filter_map(|s| s.block);
         blocks.for_each(|b| pool.free(b));

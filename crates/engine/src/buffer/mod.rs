@@ -1,10 +1,10 @@
 //! Payload buffers: blocks from a bounded pool, so that an idle connection holds none.
 //!
-//! What is written waits in a queue by urgency until it is sent: then it gets its place in the
-//! stream, by which it is addressed from there on.
+//! Written data waits in a queue by urgency until it is sent. Then it gets its offset in the stream, by
+//! which it is addressed from there on.
 //!
-//! What is received lies where it was read to as long as that wastes little memory: a block of the
-//! [`PacketBuffer`] and one of the pool change places.
+//! Received data stays in the block that it was read into, as long as that wastes little memory: a block of
+//! the [`PacketBuffer`] and one of the pool change places.
 //!
 //! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]; both take their memory, in blocks of
 //! [`BLOCK_SIZE`] bytes, from the one [`Pool`] of the stack, which is handed into every call that

@@ -1,14 +1,14 @@
-//! Packets that come in, and how their payload gets from there into a receive buffer.
+//! Incoming packets, and the transfer of their payload into a receive buffer.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
 
 use super::pool::{BLOCK_SIZE, Block};
 
-/// What a packet is read into: two blocks beside the pool, one behind the other.
+/// The memory that a packet is read into: two consecutive blocks, which do not belong to the pool.
 ///
-/// A block that payload fills well is not copied: it becomes one of a receive buffer, and one from
-/// the pool takes its place here.
+/// A block that payload fills well is not copied: it becomes a block of a receive buffer, and one from the
+/// pool takes its place here.
 #[derive(Debug)]
 pub struct PacketBuffer {
     blocks: [Block; 2],
@@ -16,10 +16,10 @@ pub struct PacketBuffer {
 }
 
 impl PacketBuffer {
-    /// Bytes of the largest packet.
+    /// The size of the largest packet in bytes.
     pub const CAPACITY: usize = 2 * BLOCK_SIZE;
 
-    /// An empty buffer.
+    /// Creates an empty buffer.
     #[expect(
         clippy::new_without_default,
         reason = "64 KiB are not to be made in passing"
@@ -31,7 +31,7 @@ impl PacketBuffer {
         }
     }
 
-    /// Memory for a packet of up to [`CAPACITY`](Self::CAPACITY) bytes, to be filled from its start
+    /// Returns memory for a packet of up to [`CAPACITY`](Self::CAPACITY) bytes, to be filled from its start
     /// and then announced by [`set_len`](Self::set_len). It holds stale bytes.
     pub fn slices_mut(&mut self) -> [IoSliceMut<'_>; 2] {
         self.len = 0;
@@ -39,13 +39,13 @@ impl PacketBuffer {
         self.blocks.each_mut().map(whole)
     }
 
-    /// The packet is the first `len` bytes that were written to the slices.
+    /// Sets the packet to the first `len` bytes that were written to the slices.
     pub fn set_len(&mut self, len: usize) {
         debug_assert!(len <= Self::CAPACITY, "a packet of {len} bytes");
         self.len = len.min(Self::CAPACITY);
     }
 
-    /// Puts `packet` in, as far as there is room.
+    /// Copies `packet` in, as far as there is room.
     pub fn fill(&mut self, packet: &[u8]) {
         let mut rest = packet;
         for mut slice in self.slices_mut() {
@@ -56,22 +56,22 @@ impl PacketBuffer {
         self.set_len(packet.len() - rest.len());
     }
 
-    /// Bytes of the packet.
+    /// Returns the length of the packet in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no packet.
+    /// Returns whether there is no packet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first [`BLOCK_SIZE`] bytes of the packet, or all.
+    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all.
     pub fn head(&self) -> &[u8] {
         self.parts()[0]
     }
 
-    /// The bytes of the packet; the second part may be empty.
+    /// Returns the bytes of the packet; the second part may be empty.
     pub fn parts(&self) -> [&[u8]; 2] {
         let first = self.len.min(BLOCK_SIZE);
         let [head, rest] = &self.blocks;
@@ -79,17 +79,17 @@ impl PacketBuffer {
     }
 }
 
-/// A packet that came in.
+/// An incoming packet.
 #[derive(Debug)]
 pub(crate) enum Packet<'a> {
-    /// One that somebody else keeps.
+    /// A packet in memory that belongs to somebody else.
     Lent(&'a [u8]),
-    /// One whose blocks may be taken.
+    /// A packet whose blocks may be taken.
     Read(&'a mut PacketBuffer),
 }
 
 impl Packet<'_> {
-    /// Its bytes: all headers are in the first part, and the second may be empty.
+    /// Returns the bytes: all headers are in the first part, and the second may be empty.
     pub fn parts(&self) -> [&[u8]; 2] {
         match self {
             Packet::Lent(bytes) => [bytes, &[]],
@@ -97,7 +97,7 @@ impl Packet<'_> {
         }
     }
 
-    /// The bytes `range` in two parts, either of which may be empty.
+    /// Returns the bytes `range` in two parts, either of which may be empty.
     pub fn parts_of(&self, range: Range<usize>) -> [&[u8]; 2] {
         let [head, rest] = self.parts();
         let within = |at: usize| (at.min(head.len()), at.saturating_sub(head.len()));
@@ -114,7 +114,7 @@ pub(crate) struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// The bytes `range` of `packet`, which has them.
+    /// Creates the payload from the bytes `range` of `packet`, which has them.
     pub fn new(packet: Packet<'a>, range: Range<usize>) -> Self {
         Payload { packet, range }
     }
@@ -127,7 +127,7 @@ impl<'a> Payload<'a> {
         self.range.is_empty()
     }
 
-    /// The bytes from `from` on, up to `max` and as far as they lie together.
+    /// Returns the bytes from `from` on, up to `max` and as far as they are contiguous in memory.
     pub fn piece(&mut self, from: usize, max: usize) -> Data<'_> {
         let start = self.range.start + from;
         let end = self.range.end.min(start + max);
@@ -143,7 +143,7 @@ impl<'a> Payload<'a> {
         let range = within(start)..within(end);
         match range.end == within(self.range.end) {
             true => Data::Block(block, range),
-            // What follows in the block will be asked for.
+            // The rest of the block will be asked for later, so the block must stay.
             false => Data::Bytes(&block.bytes()[range]),
         }
     }
@@ -152,15 +152,14 @@ impl<'a> Payload<'a> {
 /// Bytes to be stored.
 #[derive(Debug)]
 pub enum Data<'a> {
-    /// To be copied.
+    /// Bytes to be copied.
     Bytes(&'a [u8]),
-    /// The bytes of this range of a block. The block may be taken, if another one is left in its
-    /// place.
+    /// The bytes of this range of a block. The block may be taken if another one is left in its place.
     Block(&'a mut Block, Range<usize>),
 }
 
 impl Data<'_> {
-    /// How many there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Data::Bytes(bytes) => bytes.len(),
@@ -168,12 +167,12 @@ impl Data<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first `n`, or all.
+    /// Returns the first `n` bytes, or all.
     pub fn first(self, n: usize) -> Self {
         let n = n.min(self.len());
         match self {

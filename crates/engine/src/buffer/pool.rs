@@ -1,24 +1,24 @@
-//! The bounded pool all payload memory comes from.
+//! The bounded pool of all payload memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Bytes per block: a super-segment of 64 kB spans at most three.
+/// The bytes per block: a super-segment of 64 kB spans at most three.
 pub const BLOCK_SIZE: usize = 32 * 1024;
 
-/// Most free blocks kept for reuse (8 MiB); others go back to the allocator.
+/// The most free blocks kept for reuse (8 MiB); others return to the allocator.
 const KEEP_FREE: usize = 256;
 
-/// Blocks of a small share: 64 KiB in flight while one block is filled and one waits for its last
-/// bytes to be acknowledged.
+/// The blocks of a small share: 64 KiB in flight, while one block is being filled and one waits for the
+/// acknowledgement of its last bytes.
 const SHARE: usize = 4;
 
-/// A group has at most so many times what is left.
+/// The multiple of the free memory that a group may hold.
 const GROUP: usize = 3;
 
-/// Memory for [`BLOCK_SIZE`] bytes. Its contents are whatever its last user left, up to the last one
-/// ever used: what is never written is never touched.
+/// Memory for [`BLOCK_SIZE`] bytes. It holds whatever its last user left, up to the last byte ever used:
+/// memory that is never written is never touched.
 pub struct Block(Vec<u8>);
 
 impl Block {
@@ -26,12 +26,12 @@ impl Block {
         Block(Vec::with_capacity(BLOCK_SIZE))
     }
 
-    /// The bytes up to the last one used.
+    /// Returns the bytes up to the last one used.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes of `range`, to be written.
+    /// Returns the bytes of `range`, for writing.
     pub fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         debug_assert!(range.end <= BLOCK_SIZE, "{range:?} of a block");
         if self.0.len() < range.end {
@@ -62,29 +62,30 @@ impl fmt::Debug for Block {
 
 /// A bounded pool of [`Block`]s.
 ///
-/// One eighth of it is a reserve for in-order received data. Without the reserve, data waiting
-/// behind a hole and data waiting for an acknowledgement could fill the pool, and the bytes that
-/// would let both go find no room.
+/// An eighth of the pool is a reserve for in-order received data. Without the reserve, data behind a hole
+/// and data waiting for an acknowledgement could fill the pool, and the bytes that would release both would
+/// find no room.
 ///
-/// Half of it is for small shares of 128 KiB. The rest is held in common: of what is left of that nobody
-/// gets more than an eighth (dynamic thresholds, Choudhury and Hahne 1998). So what one may hold shrinks
-/// as others come, and those whose peers or readers take nothing, and who therefore give nothing back,
-/// do not keep others out.
+/// Half of the pool is for small shares of 128 KiB. The rest is held in common, and no holder gets more
+/// than an eighth of its free part (dynamic thresholds, Choudhury and Hahne 1998). So each holder's limit
+/// shrinks as others come, and holders whose peers or readers accept nothing, and who therefore free
+/// nothing, do not keep others out.
 ///
-/// Who has many small shares could have all of them. So holders may belong to a group, which has at most
-/// three times what is left beside the reserve: three quarters where it is alone. Of what it is sent each
-/// holder may still keep a block, until the group has three times what is left with the reserve.
+/// A user with many small shares could occupy all of them. So holders may belong to a group, which has at
+/// most three times the memory left beside the reserve: three quarters if it is the only user. Each of its
+/// holders may still keep a block of received data, until the group has three times the memory left
+/// including the reserve.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<Block>,
     used: usize,
     limit: usize,
-    /// Blocks of groups that have any.
+    /// The blocks of each group that holds any.
     groups: BTreeMap<u32, usize>,
 }
 
 impl Pool {
-    /// A pool of at most `limit_bytes`, rounded down to whole blocks. Allocates nothing yet.
+    /// Creates a pool of at most `limit_bytes`, rounded down to whole blocks. Allocates nothing yet.
     pub const fn new(limit_bytes: usize) -> Self {
         Pool {
             free: Vec::new(),
@@ -94,7 +95,7 @@ impl Pool {
         }
     }
 
-    /// A block, or `None` at the limit. Every block must come back by [`free`](Self::free).
+    /// Returns a block, or `None` at the limit. Every block must return by [`free`](Self::free).
     pub fn alloc(&mut self) -> Option<Block> {
         if self.used >= self.limit {
             return None;
@@ -103,8 +104,8 @@ impl Pool {
         Some(self.free.pop().unwrap_or_else(Block::new))
     }
 
-    /// As [`alloc`](Self::alloc), but within the [`allowance`](Self::allowance) of one who holds
-    /// `held` blocks.
+    /// Returns a block like [`alloc`](Self::alloc), but within the [`allowance`](Self::allowance) of a
+    /// holder of `held` blocks.
     pub fn alloc_within(&mut self, held: usize) -> Option<Block> {
         if self.allowance(held) == 0 {
             return None;
@@ -112,7 +113,7 @@ impl Pool {
         self.alloc()
     }
 
-    /// Says that one of `group` holds `now` blocks, and held `before`.
+    /// Updates the blocks charged to `group` by a holder that had `before` and now has `now`.
     pub fn charge(&mut self, group: u32, before: usize, now: usize) {
         if before == now {
             return;
@@ -128,20 +129,20 @@ impl Pool {
         }
     }
 
-    /// Whether `group` has its part: nobody of it takes more.
+    /// Returns whether `group` exceeds its quota, so that its holders take no more.
     pub fn is_over(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));
         held.is_some_and(|held| *held > GROUP * self.unreserved())
     }
 
-    /// Blocks that `group` may still take.
+    /// Returns the number of blocks that `group` may still take.
     pub fn room(&self, group: u32) -> usize {
         let held = self.groups.get(&group).copied().unwrap_or(0);
         (GROUP * self.unreserved()).saturating_sub(held)
     }
 
-    /// Whether `group` has so much that nobody of it takes anything in any more, however little one
-    /// holds.
+    /// Returns whether `group` holds so much that its holders accept no more received data, however little
+    /// each holds.
     pub fn is_out(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));
         held.is_some_and(|held| *held > GROUP * self.available())
@@ -156,38 +157,38 @@ impl Pool {
         }
     }
 
-    /// Bytes handed out and not freed.
+    /// Returns the bytes handed out and not freed.
     pub fn used_bytes(&self) -> usize {
         self.used * BLOCK_SIZE
     }
 
-    /// Most bytes that can be handed out.
+    /// Returns the most bytes that can be handed out.
     pub fn limit(&self) -> usize {
         self.limit * BLOCK_SIZE
     }
 
-    /// Blocks that [`alloc`](Self::alloc) would still give.
+    /// Returns the number of blocks that [`alloc`](Self::alloc) would still give.
     pub fn available(&self) -> usize {
         self.limit - self.used
     }
 
-    /// Blocks that are left beside the reserve.
+    /// Returns the number of blocks left beside the reserve.
     pub fn unreserved(&self) -> usize {
         self.available().saturating_sub(self.limit / 8)
     }
 
-    /// Returns whether two thirds of what is held in common are in use, so that nobody gets much more than
-    /// a small share.
+    /// Returns whether two thirds of the common memory are in use, so that no holder gets much more than a
+    /// small share.
     pub fn is_scarce(&self) -> bool {
         self.unreserved() < self.limit / 2 + self.limit / 8
     }
 
-    /// Blocks that one may hold who has more than a small share.
+    /// Returns the number of blocks that a holder of more than a small share may have.
     pub fn fair(&self) -> usize {
         self.unreserved().saturating_sub(self.limit / 2) / 8
     }
 
-    /// Blocks that one who holds `held` may still take.
+    /// Returns the number of blocks that a holder of `held` blocks may still take.
     pub fn allowance(&self, held: usize) -> usize {
         let share = SHARE.saturating_sub(held).min(self.unreserved());
         share.max(self.fair().saturating_sub(held))

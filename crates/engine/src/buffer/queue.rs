@@ -1,4 +1,4 @@
-//! What is written and has no place in the stream yet, in the order in which it is to get one.
+//! Written data without a stream offset yet, in the order in which it will get one.
 
 use std::collections::VecDeque;
 
@@ -7,55 +7,55 @@ use braid_wire::Instant;
 use super::blocks::Span;
 use crate::{Class, Urgency};
 
-/// Small writes of one stream that follow each other become one piece up to this many bytes: so the
-/// list stays short beside what it lists, and nothing urgent waits for long.
+/// The most bytes of one piece. Successive small writes of one stream become one piece up to this size, so
+/// that the list stays short compared with its data, and urgent data does not wait for long.
 const JOIN: usize = 4096;
 
-/// Lists longer than this are given back when the queue is cleared.
+/// The capacity above which the list is freed when the queue is cleared.
 const KEEP_CAPACITY: usize = 64;
 
-/// Bytes of one write, as far as they lie in one block.
+/// The bytes of one write that lie in one block.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     span: Span,
     stream: u32,
     urgency: Urgency,
     deadline: Option<Instant>,
-    /// The next piece belongs to the same write.
+    /// Set if the next piece belongs to the same write.
     more: bool,
 }
 
-/// Writes by urgency, and those of one urgency in the order in which they were made. A write of
-/// which a part is gone is finished first: readers need units that nothing comes between.
+/// The waiting writes by urgency, and those of one urgency in the order in which they were made. A partly
+/// sent write is finished first, because readers need units that nothing interrupts.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pieces: VecDeque<Piece>,
-    /// So many pieces at the front are the rest of a write that is gone in part.
+    /// The number of pieces at the front that are the rest of a partly sent write.
     started: usize,
     bytes: [u64; Urgency::COUNT],
-    /// No write is late before this.
+    /// The time before which no deadline passes.
     first_deadline: Option<Instant>,
 }
 
 impl Queue {
-    /// Bytes by urgency.
+    /// Returns the bytes by urgency.
     pub fn bytes(&self) -> [u64; Urgency::COUNT] {
         self.bytes
     }
 
-    /// Bytes of memory the list itself takes.
+    /// Returns the bytes of memory that the list itself takes.
     pub fn overhead(&self) -> usize {
         self.pieces.len() * size_of::<Piece>()
     }
 
-    /// The most urgent there is.
+    /// Returns the most urgent urgency among the waiting bytes.
     pub fn most_urgent(&self) -> Option<Urgency> {
         let first = self.pieces.front()?;
         let next = self.pieces.get(self.started).unwrap_or(first);
         Some(first.urgency.min(next.urgency))
     }
 
-    /// Bytes at the front that are of one urgency.
+    /// Returns the number of bytes at the front that are of one urgency.
     pub fn run(&self) -> u64 {
         let Some(first) = self.pieces.front() else {
             return 0;
@@ -68,8 +68,8 @@ impl Queue {
         self.bytes[first.urgency.index()]
     }
 
-    /// Makes what waits of `class`'s stream at least as urgent as that: it must go before what the
-    /// stream writes next. Takes time only where something less urgent waits.
+    /// Raises the waiting bytes of `class`'s stream to at least its urgency, because they must go before
+    /// the stream's next bytes. It takes time only if less urgent bytes wait.
     pub fn raise(&mut self, class: Class) {
         let is_last = |p: &Piece| p.urgency <= class.urgency;
         if self.pieces.back().is_none_or(is_last) {
@@ -90,7 +90,7 @@ impl Queue {
         }
     }
 
-    /// Adds bytes of `class`. `more` of the same write follow with the next call.
+    /// Adds bytes of `class`. `more` is set if bytes of the same write follow with the next call.
     pub fn push(&mut self, class: Class, span: Span, more: bool) {
         self.bytes[class.urgency.index()] += span.len() as u64;
         let at = self.end_of(class.urgency);
@@ -116,7 +116,7 @@ impl Queue {
         self.pieces.insert(at, piece);
     }
 
-    /// Takes bytes back that were [popped](Self::pop) last; they go before all others.
+    /// Takes back bytes that were [popped](Self::pop) last; they go before all others.
     pub fn push_front(&mut self, span: Span, urgency: Urgency) {
         self.bytes[urgency.index()] += span.len() as u64;
         self.started += 1;
@@ -129,7 +129,7 @@ impl Queue {
         });
     }
 
-    /// The place behind all that is as urgent as `urgency`.
+    /// Returns the index behind all pieces that are at least as urgent as `urgency`.
     fn end_of(&self, urgency: Urgency) -> usize {
         // With one class there is no other case.
         if self.pieces.back().is_none_or(|p| p.urgency <= urgency) {
@@ -146,7 +146,7 @@ impl Queue {
         low
     }
 
-    /// Takes up to `max` bytes from the front, as far as they lie in one piece.
+    /// Removes and returns up to `max` bytes from the front, as far as they lie in one piece.
     pub fn pop(&mut self, max: usize) -> Option<Span> {
         if self.started == 0 {
             let whole = self.pieces.iter().position(|p| !p.more);
@@ -162,8 +162,8 @@ impl Queue {
         Some(span)
     }
 
-    /// Takes writes out that are late and of which nothing is gone, and calls `dropped` with their
-    /// bytes.
+    /// Removes writes whose deadline has passed and that are not partly sent, and calls `dropped` with
+    /// their bytes.
     pub fn drop_late(&mut self, now: Instant, mut dropped: impl FnMut(Span)) {
         if self.first_deadline.is_none_or(|at| at > now) {
             return;
@@ -183,7 +183,7 @@ impl Queue {
         self.first_deadline = first;
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.pieces.clear();
         if self.pieces.capacity() > KEEP_CAPACITY {

@@ -1,9 +1,9 @@
-//! Sets of disjoint ranges of stream offsets: SACK scoreboards and reassembly.
+//! Sets of disjoint ranges of stream offsets, for SACK scoreboards and reassembly.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Storage above this many ranges is given back when the set becomes empty.
+/// The capacity above which storage is freed when the set becomes empty.
 const KEEP_CAPACITY: usize = 64;
 
 /// A set of stream offsets, kept as sorted, disjoint, non-adjacent half-open ranges.
@@ -18,7 +18,7 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
-    /// The empty set; allocates nothing.
+    /// Creates the empty set; allocates nothing.
     pub const fn new() -> Self {
         RangeSet {
             ranges: VecDeque::new(),
@@ -114,8 +114,8 @@ impl RangeSet {
         self.trim();
     }
 
-    /// Takes the first range out of the set if it starts at or before `offset`: what in-order
-    /// data up to `offset` has become contiguous with.
+    /// Removes and returns the first range if it starts at or before `offset`: the range that in-order data
+    /// up to `offset` has become contiguous with.
     pub fn pop_front_up_to(&mut self, offset: u64) -> Option<Range<u64>> {
         let first = *self.ranges.front()?;
         if first.0 > offset {
@@ -127,12 +127,12 @@ impl RangeSet {
         Some(first.0..first.1)
     }
 
-    /// Whether `offset` is in the set.
+    /// Returns whether `offset` is in the set.
     pub fn contains(&self, offset: u64) -> bool {
         self.range_containing(offset).is_some()
     }
 
-    /// Whether all of `range` is in the set; true for an empty range.
+    /// Returns whether all of `range` is in the set; true for an empty range.
     pub fn covered(&self, range: &Range<u64>) -> bool {
         range.start >= range.end
             || self
@@ -140,31 +140,31 @@ impl RangeSet {
                 .is_some_and(|r| r.end >= range.end)
     }
 
-    /// The range that contains `offset`.
+    /// Returns the range that contains `offset`.
     pub fn range_containing(&self, offset: u64) -> Option<Range<u64>> {
-        // What is new lies behind all.
+        // New data lies behind all ranges.
         self.ranges.back().filter(|last| offset < last.1)?;
         let i = self.ranges.partition_point(|r| r.1 <= offset);
         let r = self.ranges.get(i)?;
         (r.0 <= offset).then_some(r.0..r.1)
     }
 
-    /// The lowest range.
+    /// Returns the lowest range.
     pub fn first(&self) -> Option<Range<u64>> {
         self.ranges.front().map(|r| r.0..r.1)
     }
 
-    /// End of the highest range: one past the largest offset in the set.
+    /// Returns the end of the highest range, one past the largest offset in the set.
     pub fn max_end(&self) -> Option<u64> {
         self.ranges.back().map(|r| r.1)
     }
 
-    /// The ranges in ascending order.
+    /// Returns the ranges in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + ExactSizeIterator + '_ {
         self.ranges.iter().map(|r| r.0..r.1)
     }
 
-    /// The parts of `range` that are not in the set, in ascending order.
+    /// Returns the parts of `range` that are not in the set, in ascending order.
     pub fn gaps(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut at = range.start;
         let mut next = self.ranges.partition_point(|r| r.1 <= at);
@@ -185,17 +185,17 @@ impl RangeSet {
         })
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether no offset is in the set.
+    /// Returns whether no offset is in the set.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Number of offsets in the set.
+    /// Returns the number of offsets in the set.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,5 +1,5 @@
-//! Reassembly: what is received goes to its place in the stream, whatever order it comes in. Large
-//! pieces stay in the block they were read into; others are copied, once.
+//! Reassembly: received data goes to its place in the stream, in whatever order it comes. Large pieces stay
+//! in the block that they were read into; others are copied, once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,34 +12,34 @@ use super::packet::Data;
 use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::ranges::RangeSet;
 
-/// Most slices of [`RecvBuffer::slices`]: 64 KiB at least, mostly more than 256 KiB.
+/// The most slices of [`RecvBuffer::slices`]: at least 64 KiB, mostly more than 256 KiB.
 pub const READ_SLICES: usize = 16;
 
-/// Most disjoint ranges kept out of order. A peer that sends every second byte could otherwise
-/// make the bookkeeping larger than the data.
+/// The most disjoint ranges kept out of order. Otherwise a peer that sends every second byte could make the
+/// bookkeeping larger than the data.
 pub const MAX_HOLES: usize = 4096;
 
-/// Block lists longer than this are given back when the buffer becomes empty.
+/// The capacity above which block lists are freed when the buffer becomes empty.
 const KEEP_CAPACITY: usize = 32;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Fewer bytes than this are copied. So blocks that are taken have a distance, and few others lie
-/// between them: [`READ_SLICES`] slices reach 64 KiB at least.
+/// The least bytes for which a block is taken; fewer are copied. So taken blocks have a distance, few other
+/// blocks lie between them, and [`READ_SLICES`] slices reach at least 64 KiB.
 const LEAST_TAKEN: u64 = BLOCK / 2;
 
-/// What [`RecvBuffer::insert`] did.
+/// The result of [`RecvBuffer::insert`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Inserted {
-    /// Bytes that were not there before, duplicates and refused ones excluded.
+    /// The bytes that were not there before, duplicates and refused ones excluded.
     pub new_bytes: u64,
-    /// [`RecvBuffer::rcv_nxt`] moved: there is more to read.
+    /// Set if [`RecvBuffer::rcv_nxt`] moved, so that there is more to read.
     pub in_order_advanced: bool,
-    /// Bytes at the end of the data that lie past the limit and were not stored.
+    /// The bytes at the end of the data that lie past the limit and were not stored.
     pub refused: usize,
 }
 
-/// Why [`RecvBuffer::insert`] stored nothing. The peer has to send the data again.
+/// The reason for which [`RecvBuffer::insert`] stored nothing. The peer has to send the data again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InsertError {
     /// The pool is exhausted.
@@ -59,18 +59,18 @@ impl fmt::Display for InsertError {
 
 impl std::error::Error for InsertError {}
 
-/// A block, and the part of the stream that it is for: neighbours do not overlap.
+/// A block, and the part of the stream that it holds; neighbours do not overlap.
 #[derive(Debug)]
 struct Place {
     start: u64,
     end: u64,
-    /// Where in the block `start` lies.
+    /// The position of `start` in the block.
     at: usize,
     block: Block,
 }
 
 impl Place {
-    /// Where in the block the byte at `offset` lies.
+    /// Returns the position in the block of the byte at `offset`.
     fn index(&self, offset: u64) -> usize {
         self.at + (offset - self.start) as usize
     }
@@ -78,23 +78,23 @@ impl Place {
 
 /// Received bytes of a stream, from the first one not read yet, addressed by stream offset.
 ///
-/// Blocks exist only where there is data. Data that is copied behind a hole costs what it is long,
-/// rounded up to blocks: these begin at multiples of [`BLOCK_SIZE`] from where the buffer was empty,
-/// so that it does not matter in which order it comes. A block that was read into is taken as it is
-/// where that wastes at most as much memory as it brings bytes. An empty buffer holds no block.
+/// Blocks exist only where there is data. Data copied behind a hole costs its length rounded up to blocks:
+/// these begin at multiples of [`BLOCK_SIZE`] from the offset at which the buffer was empty, so that the
+/// order of arrival does not matter. A block that was read into is taken as it is if that wastes at most as
+/// much memory as it brings bytes. An empty buffer holds no block.
 #[derive(Debug)]
 pub struct RecvBuffer {
     places: VecDeque<Place>,
     base: u64,
     read: u64,
     rcv_nxt: u64,
-    /// What was received past `rcv_nxt`; never touches it.
+    /// The ranges received past `rcv_nxt`; none touches it.
     out_of_order: RangeSet,
     limit: u64,
 }
 
 impl RecvBuffer {
-    /// An empty buffer that expects the byte at `offset` next and holds at most `limit` bytes.
+    /// Creates an empty buffer that expects the byte at `offset` next and holds at most `limit` bytes.
     pub const fn new(offset: u64, limit: u64) -> Self {
         RecvBuffer {
             places: VecDeque::new(),
@@ -106,48 +106,47 @@ impl RecvBuffer {
         }
     }
 
-    /// Offset of the next byte to be read.
+    /// Returns the offset of the next byte to be read.
     pub fn next(&self) -> u64 {
         self.read
     }
 
-    /// Offset of the first byte not received.
+    /// Returns the offset of the first byte not received.
     pub fn rcv_nxt(&self) -> u64 {
         self.rcv_nxt
     }
 
-    /// One past the last offset that can be stored.
+    /// Returns the offset past the last one that can be stored.
     pub fn max_offset(&self) -> u64 {
         self.read.saturating_add(self.limit)
     }
 
-    /// Changes how many bytes past the read offset are taken. What is stored stays.
+    /// Sets the number of bytes accepted past the read offset. Stored bytes stay.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// In-order bytes waiting to be read.
+    /// Returns the number of in-order bytes that wait to be read.
     pub fn readable(&self) -> usize {
         (self.rcv_nxt - self.read) as usize
     }
 
-    /// Bytes waiting behind a hole.
+    /// Returns the number of bytes that wait behind a hole.
     pub fn out_of_order_bytes(&self) -> u64 {
         self.out_of_order.bytes()
     }
 
-    /// The ranges received past [`rcv_nxt`](Self::rcv_nxt).
+    /// Returns the ranges received past [`rcv_nxt`](Self::rcv_nxt).
     pub fn out_of_order(&self) -> &RangeSet {
         &self.out_of_order
     }
 
-    /// Stores those bytes of `data`, whose first byte has stream offset `offset`, that are new and
-    /// lie below [`max_offset`](Self::max_offset). Bytes received before are never overwritten.
+    /// Stores the bytes of `data`, whose first byte has stream offset `offset`, that are new and lie below
+    /// [`max_offset`](Self::max_offset). Bytes received before are never overwritten.
     ///
     /// # Errors
     ///
-    /// Nothing was stored. Data that does not continue the stream leaves the pool's reserve
-    /// untouched.
+    /// Nothing was stored. Data that does not continue the stream leaves the pool's reserve untouched.
     pub fn insert<'a>(
         &mut self,
         offset: u64,
@@ -195,8 +194,7 @@ impl RecvBuffer {
         })
     }
 
-    /// Stores what is new in `range` of `data`, whose first byte is that at `offset`, or changes
-    /// nothing.
+    /// Stores the new bytes in `range` of `data`, whose first byte is at `offset`, or changes nothing.
     fn put(
         &mut self,
         range: Range<u64>,
@@ -211,7 +209,7 @@ impl RecvBuffer {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
             Data::Block(block, within) => {
-                // Where none is left to take its place, there may be room in another one.
+                // If no block is left to take its place, there may still be room in another block.
                 if room > 0
                     && let Some(i) = self.place_to_take(&range)
                     && let Some(spare) = pool.alloc()
@@ -230,10 +228,10 @@ impl RecvBuffer {
         Ok(())
     }
 
-    /// The first place that ends behind `offset`.
+    /// Returns the index of the first place that ends behind `offset`.
     fn find(&self, offset: u64) -> usize {
         match self.places.back() {
-            // New data stands at the end.
+            // New data lies at the end.
             Some(last) if last.start <= offset => {
                 self.places.len() - usize::from(offset < last.end)
             }
@@ -241,9 +239,9 @@ impl RecvBuffer {
         }
     }
 
-    /// The index of the place that a block with just the bytes of `range` would have. `None` where
-    /// they are to be copied: they are few, some are here, or too much memory would be wasted. That is
-    /// room of the block before, which is cut off, and of this one before the next.
+    /// Returns the index of the place for a block with just the bytes of `range`. `None` if they are to be
+    /// copied: they are few, some are here, or too much memory would be wasted, namely room of the block
+    /// before, which is cut off, and of this one before the next.
     fn place_to_take(&self, range: &Range<u64>) -> Option<usize> {
         let len = range.end - range.start;
         let mut i = self.find(range.start);
@@ -263,8 +261,8 @@ impl RecvBuffer {
         (free && len >= LEAST_TAKEN && wasted <= len).then_some(i)
     }
 
-    /// Makes `block`, which holds the bytes of `range` from byte `at` on, the place number `i`. What
-    /// room is left behind them is for what follows.
+    /// Makes `block`, which holds the bytes of `range` from byte `at` on, the place number `i`. Room behind
+    /// them in the block is for the data that follows.
     fn take(&mut self, i: usize, range: Range<u64>, at: usize, block: Block) {
         if let Some(before) = i.checked_sub(1).and_then(|i| self.places.get_mut(i)) {
             before.end = before.end.min(range.start);
@@ -279,8 +277,8 @@ impl RecvBuffer {
         self.places.insert(i, place);
     }
 
-    /// The first bytes of `range` that no block is for: the index of the place that is missing, and
-    /// what it would be for.
+    /// Returns the first bytes of `range` that no block covers: the index of the missing place, and the
+    /// range it would have.
     fn missing(&self, range: &Range<u64>) -> Option<(usize, Range<u64>)> {
         let mut i = self.find(range.start);
         let mut at = range.start;
@@ -299,8 +297,7 @@ impl RecvBuffer {
         Some((i, start..next.min(start.saturating_add(BLOCK))))
     }
 
-    /// Makes sure there is a block for every byte of `range`, with at most `room` new ones, or changes
-    /// nothing.
+    /// Ensures that a block covers every byte of `range`, with at most `room` new ones, or changes nothing.
     fn reserve(
         &mut self,
         range: Range<u64>,
@@ -330,7 +327,7 @@ impl RecvBuffer {
         Ok(())
     }
 
-    /// In-order bytes from the read offset on, as far as [`READ_SLICES`] slices reach.
+    /// Returns the in-order bytes from the read offset on, as far as [`READ_SLICES`] slices reach.
     pub fn slices(&self) -> ArrayVec<&[u8], READ_SLICES> {
         let places = self.places.iter().take(READ_SLICES);
         let places = places.take_while(|p| p.start < self.rcv_nxt);
@@ -341,12 +338,12 @@ impl RecvBuffer {
         places.map(|p| &p.block.bytes()[slice(p)]).collect()
     }
 
-    /// Memory held, in bytes.
+    /// Returns the memory held, in bytes.
     pub fn memory(&self) -> usize {
         self.places.len() * BLOCK_SIZE
     }
 
-    /// Releases the first `n` readable bytes; at most as many as there are.
+    /// Releases the first `n` readable bytes, at most as many as there are.
     pub fn consume(&mut self, n: usize, pool: &mut Pool) {
         debug_assert!(
             n <= self.readable(),
@@ -363,8 +360,8 @@ impl RecvBuffer {
         }
     }
 
-    /// Releases everything, read or not: the reader has no interest any more. What was received
-    /// in order counts as read; what was not is forgotten.
+    /// Releases everything, read or not, when the reader has lost interest. In-order data counts as read;
+    /// the rest is forgotten.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.places.drain(..).for_each(|p| pool.free(p.block));
         if self.places.capacity() > KEEP_CAPACITY {
@@ -376,7 +373,7 @@ impl RecvBuffer {
     }
 }
 
-/// Copies the part of `data` (first byte at `offset`) that belongs to `range`; there are blocks for it.
+/// Copies the part of `data` (first byte at `offset`) that belongs to `range`, for which blocks exist.
 fn copy_in(places: &mut VecDeque<Place>, range: Range<u64>, offset: u64, data: &[u8]) {
     let first = places.partition_point(|p| p.end <= range.start);
     let mut at = range.start;

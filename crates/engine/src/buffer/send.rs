@@ -1,4 +1,4 @@
-//! What a connection has written and its peer has not acknowledged.
+//! The data that a connection has written and its peer has not acknowledged.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -14,17 +14,17 @@ use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::queue::Queue;
 use crate::{Class, Urgency};
 
-/// Most slices of [`SendBuffer::write_slices`]: 224 KiB at least.
+/// The most slices of [`SendBuffer::write_slices`]: at least 224 KiB.
 pub const WRITE_SLICES: usize = 8;
 
-/// Most slices of [`SendBuffer::slices`]. Bytes written with one urgency lie together: so many
+/// The most slices of [`SendBuffer::slices`]. Bytes written with one urgency are contiguous, so this many
 /// slices are 224 KiB.
 pub const SEND_SLICES: usize = 8;
 
-/// Slice lists longer than this are given back when the buffer becomes empty.
+/// The capacity above which slice lists are freed when the buffer becomes empty.
 const KEEP_CAPACITY: usize = 64;
 
-/// Bytes that have a place in the stream.
+/// Bytes that have an offset in the stream.
 #[derive(Debug)]
 struct Mapped {
     offset: u64,
@@ -44,44 +44,45 @@ struct Tail {
     used: usize,
 }
 
-/// Bytes of a stream from the first unacknowledged one to the last one written. Acknowledged ones
-/// are kept where somebody still needs them.
+/// The bytes of a stream from the first unacknowledged one to the last one written. Acknowledged bytes are
+/// kept while a subflow still needs them.
 ///
-/// A byte has a place in the stream, by which it is addressed, from when it is first sent
-/// ([`map_next`](Self::map_next)); until then more urgent ones may pass it. These rules hold:
+/// A byte gets its offset in the stream, by which it is addressed, when it is first sent
+/// ([`map_next`](Self::map_next)). Until then more urgent bytes may overtake it. These rules hold:
 ///
 /// - Bytes of higher urgency go first; within one urgency, those written first.
-/// - The bytes of one write stay together: once the first is mapped, nothing comes between it and
-///   the others. So a reader can tell frames, and who wants to be passed writes little at a time.
-/// - The bytes of one stream keep their order. What waits of a stream is raised with what it writes
-///   more urgently, and goes before it.
+/// - The bytes of one write stay together: once the first is mapped, nothing comes between it and the
+///   others. So a reader can parse frames, and a writer that wants to be overtaken writes little at a time.
+/// - The bytes of one stream keep their order. Waiting bytes of a stream are raised with its more urgent
+///   writes, and go before them.
 ///
-/// Bytes of one urgency share blocks, and no bytes are ever moved: an empty buffer that keeps
-/// nothing holds no block, one with a single class no more than the blocks its bytes fill, the first
-/// and last in part.
+/// Bytes of one urgency share blocks, and no bytes are ever moved. An empty buffer that keeps nothing holds
+/// no block; a buffer with a single class holds no more than the blocks that its bytes fill, the first and
+/// last in part.
 #[derive(Debug, Default)]
 pub struct SendBuffer {
     blocks: Blocks,
-    /// What is acknowledged and still needed, in order of offset.
+    /// The acknowledged bytes that are still needed, in order of offset.
     kept: VecDeque<Mapped>,
     kept_bytes: usize,
-    /// In order of offset, without gaps, to `nxt`; of the first a part may be acknowledged.
+    /// The mapped bytes, in order of offset and without gaps, up to `nxt`; the first span may be partly
+    /// acknowledged.
     mapped: VecDeque<Mapped>,
     start: u64,
     nxt: u64,
-    /// Where the stream ends when all that waits is mapped.
+    /// The end of the stream when all waiting bytes are mapped.
     end: u64,
     queue: Queue,
     tails: [Option<Tail>; Urgency::COUNT],
-    /// What was offered last: only its bytes may be committed, since blocks come with what their
-    /// last user left.
+    /// The number of bytes offered last. Only these may be committed, since blocks hold stale bytes of
+    /// their last user.
     offered: usize,
     class: Class,
     fresh: ArrayVec<Block, WRITE_SLICES>,
 }
 
 impl SendBuffer {
-    /// An empty buffer whose first byte will be `offset`.
+    /// Creates an empty buffer whose first byte will be at `offset`.
     pub fn new(offset: u64) -> Self {
         SendBuffer {
             start: offset,
@@ -91,63 +92,63 @@ impl SendBuffer {
         }
     }
 
-    /// The first offset not released.
+    /// Returns the first offset not released.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// One past the last offset mapped.
+    /// Returns the offset past the last one mapped.
     pub fn nxt(&self) -> u64 {
         self.nxt
     }
 
-    /// One past the last offset there will be when all bytes are mapped.
+    /// Returns the end of the stream when all bytes are mapped.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes not released.
+    /// Returns the number of bytes not released.
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether every byte is released.
+    /// Returns whether every byte is released.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Bytes kept for those who need them though they are acknowledged.
+    /// Returns the number of acknowledged bytes kept because a subflow needs them.
     pub fn kept(&self) -> usize {
         self.kept_bytes
     }
 
-    /// Bytes of memory in use: whole blocks, and the lists of what lies in them.
+    /// Returns the bytes of memory in use: whole blocks, and the lists of spans.
     pub fn memory(&self) -> usize {
         let spans = self.mapped.len() + self.kept.len();
         let lists = spans * size_of::<Mapped>() + self.queue.overhead();
         (self.blocks.len() + self.fresh.len()) * BLOCK_SIZE + lists
     }
 
-    /// Blocks held.
+    /// Returns the number of blocks held.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Bytes not mapped yet, by urgency.
+    /// Returns the bytes not mapped yet, by urgency.
     pub fn unmapped(&self) -> [u64; Urgency::COUNT] {
         self.queue.bytes()
     }
 
-    /// The most urgent that is not mapped yet.
+    /// Returns the most urgent urgency among the unmapped bytes.
     pub fn most_urgent(&self) -> Option<Urgency> {
         self.queue.most_urgent()
     }
 
     // --- writing
 
-    /// Memory for up to `max` further bytes of `class`, to be filled from its start and then
-    /// announced by [`commit`](Self::commit). Shorter, or empty, where the pool or [`WRITE_SLICES`]
-    /// ends first.
+    /// Returns memory for up to `max` further bytes of `class`, to be filled from its start and then
+    /// announced by [`commit`](Self::commit). Shorter, or empty, if the pool or [`WRITE_SLICES`] ends
+    /// first.
     ///
     /// The slices hold stale bytes; only committed ones are ever read.
     pub fn write_slices(
@@ -184,8 +185,8 @@ impl SendBuffer {
         slices
     }
 
-    /// Takes the first `n` bytes of the last [`write_slices`](Self::write_slices) into the queue
-    /// and gives blocks that were not needed back. At most as many bytes as were offered.
+    /// Moves the first `n` bytes of the last [`write_slices`](Self::write_slices) into the queue, at most
+    /// as many as were offered, and returns unneeded blocks to the pool.
     pub fn commit(&mut self, n: usize, pool: &mut Pool) {
         let offered = std::mem::take(&mut self.offered);
         debug_assert!(n <= offered, "committed {n} bytes, {offered} were offered");
@@ -217,8 +218,8 @@ impl SendBuffer {
         fresh.for_each(|b| pool.free(b));
     }
 
-    /// Copies in as much of `data` as the pool has room for, as one write for each
-    /// [`WRITE_SLICES`] slices, and returns how much.
+    /// Copies in as much of `data` as the pool has room for, as one write for each [`WRITE_SLICES`] slices,
+    /// and returns the number of bytes.
     pub fn write(&mut self, pool: &mut Pool, class: Class, data: &[u8]) -> usize {
         let mut written = 0;
         while written < data.len() {
@@ -238,7 +239,8 @@ impl SendBuffer {
         written
     }
 
-    /// Drops writes that are late at `now` and of which nothing is mapped. Returns how many bytes.
+    /// Drops writes whose deadline passed by `now` and of which nothing is mapped. Returns the number of
+    /// bytes.
     pub fn drop_late(&mut self, now: Instant, pool: &mut Pool) -> u64 {
         let before = self.end;
         self.queue.drop_late(now, |span| {
@@ -250,13 +252,13 @@ impl SendBuffer {
 
     // --- sending
 
-    /// Bytes that are next and of one urgency: what [`map_next`](Self::map_next) maps at most.
+    /// Returns the number of next bytes of one urgency, the most that [`map_next`](Self::map_next) maps.
     pub fn next_run(&self) -> u64 {
         self.queue.run()
     }
 
-    /// Gives up to `max` bytes their place in the stream and returns it. They are of one urgency,
-    /// and one packet can carry them. Empty where nothing waits.
+    /// Assigns the next offsets of the stream to up to `max` bytes, and returns their range. They are of
+    /// one urgency, and one packet can carry them. The range is empty if nothing waits.
     pub fn map_next(&mut self, max: u64) -> Range<u64> {
         let start = self.nxt;
         let mut left = max.min(self.next_run()) as usize;
@@ -278,8 +280,8 @@ impl SendBuffer {
         start..self.nxt
     }
 
-    /// Takes their place in the stream from all bytes from `offset` on: they are next again, with
-    /// `urgency` and before whatever else waits, as the rest of a write.
+    /// Unmaps all bytes from `offset` on: they are next again, with `urgency` and before all other waiting
+    /// bytes, as the rest of a write.
     pub fn unmap_from(&mut self, offset: u64, urgency: Urgency) {
         let offset = offset.max(self.start);
         while let Some(last) = self.mapped.back_mut()
@@ -295,17 +297,17 @@ impl SendBuffer {
         self.nxt = self.nxt.min(offset);
     }
 
-    /// The first of `mapped` that reaches beyond `offset`.
+    /// Returns the index of the first of `mapped` that reaches beyond `offset`.
     fn find(&self, offset: u64) -> usize {
-        // New data stands at the end.
+        // New data lies at the end.
         match self.mapped.back() {
             Some(last) if last.offset <= offset => self.mapped.len() - 1,
             _ => self.mapped.partition_point(|m| m.end() <= offset),
         }
     }
 
-    /// The bytes of `range`, in order. What is not mapped, is not there any more, or lies behind the
-    /// last of [`SEND_SLICES`] slices, is left out.
+    /// Returns the bytes of `range`, in order. Bytes that are not mapped, are not here any more, or lie
+    /// behind the last of [`SEND_SLICES`] slices are left out.
     pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
         let kept = self.kept.partition_point(|k| k.end() <= range.start);
         let spans = self.kept.range(kept..);
@@ -324,7 +326,7 @@ impl SendBuffer {
         slices
     }
 
-    /// The part of `range`, from its start on, that one packet can carry: less than all where the
+    /// Returns the part of `range`, from its start on, that one packet can carry: less than all if the
     /// bytes were written with many urgencies.
     pub fn reach(&self, range: Range<u64>) -> Range<u64> {
         let first = self.find(range.start.max(self.start));
@@ -335,8 +337,8 @@ impl SendBuffer {
         range.start..end
     }
 
-    /// Releases everything below `offset`, as far as it is mapped, but for what is `needed`. That is
-    /// asked for only where something could go.
+    /// Releases all mapped bytes below `offset`, except those that are `needed`. `needed` is called only if
+    /// anything could be released.
     pub fn release_to(&mut self, offset: u64, needed: impl FnOnce() -> RangeSet, pool: &mut Pool) {
         self.start = offset.clamp(self.start, self.nxt);
         let before = self.kept.len();
@@ -350,7 +352,7 @@ impl SendBuffer {
         }
     }
 
-    /// Gives back what is released and not `needed` any more.
+    /// Frees the released bytes that are not `needed` any more.
     pub fn forget(&mut self, needed: &RangeSet, pool: &mut Pool) {
         for _ in 0..self.kept.len() {
             let Some(kept) = self.kept.pop_front() else {
@@ -372,8 +374,7 @@ impl SendBuffer {
         }
     }
 
-    /// Releases everything, mapped or not; the next byte written keeps the offset it would have
-    /// had.
+    /// Releases everything, mapped or not; the next byte written keeps the offset that it would have had.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.blocks.clear(pool);
         self.fresh.drain(..).for_each(|b| pool.free(b));
@@ -389,7 +390,7 @@ impl SendBuffer {
     }
 }
 
-/// The bytes of `span` are needed no more.
+/// Releases the bytes of `span`.
 fn give_back(
     blocks: &mut Blocks,
     tails: &mut [Option<Tail>; Urgency::COUNT],

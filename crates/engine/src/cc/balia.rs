@@ -1,5 +1,5 @@
-//! BALIA, the balanced linked adaptation: coupled as LIA is, between it and OLIA in how fast it answers
-//! to changes and how friendly it is to others.
+//! BALIA, the balanced linked adaptation: coupled like LIA, with a compromise of LIA and OLIA between
+//! responsiveness and friendliness to others.
 //!
 //! Q. Peng, A. Walid, J. Hwang, S. H. Low, "Multipath TCP: Analysis, Design, and Implementation",
 //! IEEE/ACM Transactions on Networking 24(1), 2016; draft-walid-mptcp-congestion-control-04.
@@ -16,13 +16,13 @@ pub const BALIA: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Balia>::new(mss, initial_window)),
 };
 
-/// Most that `alpha` counts for in a decrease (section 3.2).
+/// The most that `alpha` counts for in a decrease (section 3.2).
 const MAX_ALPHA: f64 = 1.5;
 
-/// NewReno but for growth in congestion avoidance, and for losses on slower paths.
+/// NewReno with another growth in congestion avoidance, and other decreases on slower paths.
 #[derive(Debug)]
 struct Balia {
-    /// The highest rate of the subflows over that of its own, at the last acknowledgement.
+    /// The highest rate of the subflows divided by this subflow's, at the last acknowledgement.
     alpha: f64,
 }
 
@@ -32,7 +32,7 @@ impl Default for Balia {
     }
 }
 
-/// `alpha` of the first of `siblings`, and by how many segments its window grows for each byte
+/// Returns `alpha` of the first of `siblings`, and the segments by which its window grows for each byte
 /// delivered: `x / rtt / sum(x_i)^2 * (1 + alpha) / 2 * (4 + alpha) / 5` with `x = cwnd / rtt`.
 fn growth(siblings: &[Sibling]) -> Option<(f64, f64)> {
     let rate = |s: &Sibling| s.cwnd as f64 / s.srtt.as_secs_f64();
@@ -56,8 +56,8 @@ impl Growth for Balia {
         reno.grow_by(ack, segments_per_byte);
     }
 
-    /// Half of the window is left of it where this subflow is the fastest, else a quarter at least:
-    /// `1 - min(alpha, 1.5) / 2`.
+    /// Leaves half of the window if this subflow is the fastest, otherwise less, but at least a quarter: `1
+    /// - min(alpha, 1.5) / 2`.
     fn on_halved(&mut self, reno: &mut NewReno) {
         if self.alpha > 1.0 {
             let left = 2.0 - self.alpha.min(MAX_ALPHA);

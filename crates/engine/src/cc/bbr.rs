@@ -1,6 +1,6 @@
-//! BBR version 3 (draft-ietf-ccwg-bbr-06): sends at the rate at which the path delivers, and holds in
+//! BBR version 3 (draft-ietf-ccwg-bbr-06): sends at the rate at which the path delivers, and keeps in
 //! flight what that takes, instead of filling the queue until it overflows. Names in brackets are the
-//! draft's. The draft does not say what a congestion mark is to do, so that its packets say they bear none.
+//! draft's. The draft defines no ECN response, so BBR sends Not-ECT.
 
 use core::time::Duration;
 
@@ -16,23 +16,23 @@ pub const BBR: Algorithm = Algorithm {
 };
 
 const STARTUP_PACING_GAIN: u64 = 277;
-/// It is paced a little below the rate, percent (`PacingMarginPercent`).
+/// The percentage by which pacing stays below the estimated rate (`PacingMarginPercent`).
 const PACING_MARGIN: u64 = 1;
-/// Room left to others in cruising, percent (`Headroom`).
+/// The percentage of room left to others in cruising (`Headroom`).
 const HEADROOM: u64 = 15;
-/// `MinPipeCwnd`, segments.
+/// The least window in segments (`MinPipeCwnd`).
 const MIN_PIPE: u64 = 4;
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
-/// Acknowledgements of losses in a round that end Startup (`StartupFullLossCnt`).
+/// The acknowledgements of losses in a round that end Startup (`StartupFullLossCnt`).
 const STARTUP_FULL_LOSSES: u32 = 6;
-/// Most round trips between probes of the rate, so that Reno gets as much on small paths (section
+/// The most round trips between probes of the rate, so that Reno gets as much on small paths (section
 /// 5.3.3.8).
 const MAX_RENO_ROUNDS: u64 = 63;
-/// Most rounds in Drain.
+/// The most rounds in Drain.
 const DRAIN_ROUNDS: u64 = 3;
 const MAX_QUANTUM: u64 = 64 << 10;
 
-/// Where the machine is.
+/// The state of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Startup,
@@ -45,7 +45,7 @@ enum State {
 }
 
 impl State {
-    /// Of the estimated rate, percent (section 5.6.1).
+    /// Returns the pacing rate as a percentage of the estimated rate (section 5.6.1).
     fn pacing_gain(self) -> u64 {
         match self {
             State::Startup => STARTUP_PACING_GAIN,
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// Of what the path holds, percent.
+    /// Returns the window as a percentage of the bandwidth-delay product.
     fn cwnd_gain(self) -> u64 {
         match self {
             State::Up => 225,
@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// In one of the states of ProbeBW.
+    /// Returns whether this is a state of ProbeBW.
     fn is_probe_bw(self) -> bool {
         matches!(
             self,
@@ -73,13 +73,13 @@ impl State {
         )
     }
 
-    /// `IsProbingBW`.
+    /// Returns whether the state probes for bandwidth (`IsProbingBW`).
     fn is_probing(self) -> bool {
         matches!(self, State::Startup | State::Refill | State::Up)
     }
 }
 
-/// What acknowledgements tell of the last probe of the rate.
+/// The phase of the acknowledgements that report on the last probe of the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AckPhase {
     Init,
@@ -89,7 +89,7 @@ enum AckPhase {
     Stopping,
 }
 
-/// What a needless recovery restores (section 5.5.11).
+/// The state that is restored after a spurious recovery (section 5.5.11).
 #[derive(Debug, Clone, Copy)]
 struct Undo {
     /// The state that the losses ended.
@@ -99,16 +99,16 @@ struct Undo {
     inflight_longterm: u64,
 }
 
-/// How the long-term bound is raised in ProbeBW_UP (section 5.3.3.5).
+/// The growth of the long-term bound in ProbeBW_UP (section 5.3.3.5).
 #[derive(Debug, Clone, Copy)]
 struct Slope {
     rounds: u32,
     acked: u64,
-    /// Bytes acknowledged for each segment.
+    /// The bytes acknowledged for each segment of growth.
     per_segment: u64,
 }
 
-/// The last probes for bandwidth.
+/// The results of the last probes for bandwidth.
 #[derive(Debug, Clone, Copy, Default)]
 struct Probe {
     is_sample: bool,
@@ -116,15 +116,15 @@ struct Probe {
     prev_precautionary: bool,
 }
 
-/// The controller: the state machine, and what it derives from the model.
+/// The controller: the state machine, and the values that it derives from the model.
 #[derive(Debug)]
 struct Bbr {
     mss: u64,
     cwnd: u64,
     initial_cwnd: u64,
-    /// The last window without recovery or ProbeRTT; zero where there is none to go back to.
+    /// The last window outside of recovery and ProbeRTT; zero if there is none to return to.
     prior_cwnd: u64,
-    /// Bytes/s; zero before the first round trip.
+    /// The pacing rate in bytes/s; zero before the first round trip.
     pacing_rate: u64,
     model: Model,
     state: State,
@@ -180,12 +180,12 @@ impl Bbr {
         MIN_PIPE * self.mss
     }
 
-    /// The estimated bandwidth-delay product (`BDPMultiple`).
+    /// Returns `percent` of the estimated bandwidth-delay product (`BDPMultiple`).
     fn held(&self, percent: u64) -> u64 {
         self.model.held(percent).unwrap_or(self.initial_cwnd)
     }
 
-    /// `Inflight` and `UpdateMaxInflight`.
+    /// Returns `bytes` raised to the allowed minimum (`Inflight` and `UpdateMaxInflight`).
     fn quantised(&self, bytes: u64) -> u64 {
         let quantum = (self.pacing_rate / 1000).min(MAX_QUANTUM).max(2 * self.mss);
         let bytes = bytes.max(3 * quantum).max(self.min_pipe());
@@ -195,12 +195,12 @@ impl Bbr {
         }
     }
 
-    /// `TargetInflight`.
+    /// Returns the inflight target (`TargetInflight`).
     fn target(&self) -> u64 {
         self.held(100).min(self.cwnd)
     }
 
-    /// `InflightWithHeadroom`.
+    /// Returns the long-term bound less the headroom (`InflightWithHeadroom`).
     fn with_headroom(&self) -> u64 {
         match self.model.inflight_longterm {
             UNBOUNDED => UNBOUNDED,
@@ -208,7 +208,7 @@ impl Bbr {
         }
     }
 
-    /// `CheckStartupHighLoss` and `CheckStartupDone`.
+    /// Ends Startup if the pipe is full or losses are high (`CheckStartupHighLoss` and `CheckStartupDone`).
     fn check_startup(&mut self, ack: &AckSample<'_>) {
         if self.state != State::Startup {
             return;
@@ -235,7 +235,7 @@ impl Bbr {
         }
     }
 
-    /// `CheckDrainDone`.
+    /// Ends Drain when the queue is empty (`CheckDrainDone`).
     fn check_drain(&mut self, ack: &AckSample<'_>) {
         let drained = ack.in_flight <= self.quantised(self.held(100))
             || self.model.rounds.count > self.drain_start + DRAIN_ROUNDS;
@@ -254,8 +254,8 @@ impl Bbr {
         self.state = State::Down;
     }
 
-    /// `PickProbeWait`. Flows that share a link differ in when they look, and in what was delivered by
-    /// then; the same run draws the same.
+    /// Picks the time of the next probe (`PickProbeWait`). The random seed is the time and the bytes
+    /// delivered, which differ between flows that share a link; the same run draws the same numbers.
     fn pick_wait(&mut self, now: Instant) {
         let mut rng = Rng::for_component(now.as_nanos(), self.model.delivered());
         self.rounds_since_probe = rng.below(2);
@@ -282,14 +282,14 @@ impl Bbr {
         self.raise_slope();
     }
 
-    /// `RaiseInflightLongtermSlope`.
+    /// Doubles the slope of the long-term bound (`RaiseInflightLongtermSlope`).
     fn raise_slope(&mut self) {
         let growth = 1 << self.slope.rounds;
         self.slope.rounds = (self.slope.rounds + 1).min(30);
         self.slope.per_segment = (self.cwnd / growth).max(self.mss);
     }
 
-    /// `UpdateProbeBWCyclePhase`.
+    /// Advances the cycle of ProbeBW (`UpdateProbeBWCyclePhase`).
     fn cycle(&mut self, ack: &AckSample<'_>) {
         if !self.model.full.reached || self.adapt_long_term(ack) {
             return;
@@ -303,18 +303,18 @@ impl Bbr {
         }
     }
 
-    /// `IsTimeToProbeBW`.
+    /// Returns whether a probe of the rate is due (`IsTimeToProbeBW`).
     fn is_time_to_probe(&self, now: Instant) -> bool {
         let reno_rounds = (self.target() / self.mss).min(MAX_RENO_ROUNDS);
         now > self.cycle_start + self.probe_wait || self.rounds_since_probe >= reno_rounds
     }
 
-    /// `IsTimeToCruise`.
+    /// Returns whether the queue is drained for cruising (`IsTimeToCruise`).
     fn is_time_to_cruise(&self, ack: &AckSample<'_>) -> bool {
         ack.in_flight <= self.with_headroom() && ack.in_flight <= self.quantised(self.held(100))
     }
 
-    /// `IsTimeToGoDown`, and what follows.
+    /// Ends ProbeBW_UP if it is time (`IsTimeToGoDown`).
     fn check_up(&mut self, ack: &AckSample<'_>) {
         if self.probe.prev_too_high && ack.in_flight >= self.model.inflight_longterm {
             self.probe.prev_precautionary = true;
@@ -329,7 +329,7 @@ impl Bbr {
         self.start_down(ack.now);
     }
 
-    /// `AdaptLongTermModel`; true if it decided on a change of state.
+    /// Updates the long-term bound (`AdaptLongTermModel`). Returns whether that changed the state.
     fn adapt_long_term(&mut self, ack: &AckSample<'_>) -> bool {
         let round = self.model.rounds.start;
         if self.ack_phase == AckPhase::Starting && round {
@@ -362,7 +362,7 @@ impl Bbr {
         false
     }
 
-    /// `ProbeInflightLongtermUpward`.
+    /// Raises the long-term bound while probing (`ProbeInflightLongtermUpward`).
     fn probe_upward(&mut self, ack: &AckSample<'_>) {
         if !ack.cwnd_limited || self.cwnd < self.model.inflight_longterm {
             return;
@@ -376,7 +376,8 @@ impl Bbr {
         }
     }
 
-    /// `CheckProbeRTT`.
+    /// Enters, continues or ends ProbeRTT (`CheckProbeRTT`); `expired` is set if the lowest round trip is
+    /// too old.
     fn check_probe_rtt(&mut self, ack: &AckSample<'_>, expired: bool) {
         if self.state != State::ProbeRtt && expired && !self.idle_restart {
             self.save_cwnd();
@@ -437,7 +438,7 @@ impl Bbr {
         self.cwnd = self.cwnd.max(self.prior_cwnd);
     }
 
-    /// `SetPacingRateWithGain`: while the pipe is not full the rate only grows.
+    /// Sets the pacing rate (`SetPacingRateWithGain`): while the pipe is not full the rate only grows.
     fn set_pacing_rate(&mut self, gain: u64) {
         let rate = share(share(self.model.bw(), gain), 100 - PACING_MARGIN);
         if self.model.full.reached || rate > self.pacing_rate {
@@ -445,7 +446,7 @@ impl Bbr {
         }
     }
 
-    /// `SetCwnd`.
+    /// Sets the window (`SetCwnd`).
     fn set_cwnd(&mut self, ack: &AckSample<'_>) {
         let most = self.held(self.state.cwnd_gain());
         let most = self.quantised(most.saturating_add(self.model.extra_acked()));
@@ -467,7 +468,7 @@ impl Bbr {
         self.cwnd = self.cwnd.min(cap);
     }
 
-    /// `NoteLoss`.
+    /// Notes a loss, and saves the state to restore if it is spurious (`NoteLoss`).
     fn note_loss(&mut self) {
         if self.model.note_loss() {
             self.save_cwnd();
@@ -486,7 +487,7 @@ impl CongestionControl for Bbr {
         self.cwnd
     }
 
-    /// Startup is its slow start.
+    /// Startup takes the place of slow start.
     fn ssthresh(&self) -> u64 {
         match self.model.full.reached {
             true => self.cwnd,
@@ -494,7 +495,7 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// The rest of `HandleRestartFromIdle`.
+    /// Handles the second part of a restart from idle (`HandleRestartFromIdle`).
     fn on_sent(&mut self, now: Instant, bytes: u64, in_flight: u64) {
         if self.idle_restart && in_flight <= bytes {
             self.model.restart(now);
@@ -504,7 +505,7 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// `UpdateOnACK`.
+    /// Updates model and state (`UpdateOnACK`).
     fn on_ack(&mut self, ack: &AckSample<'_>) {
         self.untouched = None;
         if self.pacing_rate == 0
@@ -528,7 +529,7 @@ impl CongestionControl for Bbr {
         self.set_cwnd(ack);
     }
 
-    /// `HandleLostPacket` and `HandleInflightTooHigh`.
+    /// Handles a loss (`HandleLostPacket` and `HandleInflightTooHigh`).
     fn on_lost(&mut self, loss: &Loss) {
         self.untouched = None;
         self.note_loss();
@@ -538,7 +539,7 @@ impl CongestionControl for Bbr {
             return;
         }
         self.probe.prev_too_high = true;
-        // Once for each probe.
+        // One reaction for each probe.
         self.probe.is_sample = false;
         if !flight.app_limited {
             let at_loss = in_flight_at_loss(flight.in_flight, flight.lost, loss.bytes);
@@ -554,7 +555,7 @@ impl CongestionControl for Bbr {
         false
     }
 
-    /// `OnEnterRTO`.
+    /// Handles a retransmission timeout (`OnEnterRTO`).
     fn on_rto(&mut self, _now: Instant, _in_flight: u64) {
         self.untouched = None;
         self.note_loss();
@@ -562,7 +563,7 @@ impl CongestionControl for Bbr {
         self.cwnd = self.mss;
     }
 
-    /// `HandleSpuriousLossDetection`.
+    /// Restores the state before a spurious loss (`HandleSpuriousLossDetection`).
     fn on_spurious(&mut self, _now: Instant) {
         let Some(undo) = self.undo.take() else {
             return;
@@ -584,8 +585,9 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// `HandleRestartFromIdle`: the window stays, for what leaves is paced at the rate of before. In
-    /// Startup it grows to what the path is known to take, and the rate with it.
+    /// Handles the start and pauses (`HandleRestartFromIdle`): the window stays, because data is paced at
+    /// the former rate. In Startup the window grows to the known capacity of the path, and the rate with
+    /// it.
     fn on_idle(&mut self, first: u64) {
         if self.model.delivered() == 0 {
             if first > self.cwnd {
@@ -633,7 +635,7 @@ mod tests {
 
     const MSS: u32 = 1000;
     const RTT: Duration = Duration::from_millis(100);
-    /// Bytes/s, and what they are in a round trip.
+    /// The rate of the path in bytes/s, and the bytes of a round trip at this rate.
     const RATE: u64 = 400_000;
     const PIPE: u64 = 40_000;
 
@@ -652,7 +654,8 @@ mod tests {
             }
         }
 
-        /// A round trip at `rate`, acknowledged at once, that leaves `in_flight` bytes in flight.
+        /// Runs a round trip at `rate` with a single acknowledgement, which leaves `in_flight` bytes in
+        /// flight.
         fn round(&mut self, rate: u64, in_flight: u64) -> State {
             self.round_of(rate, in_flight, false)
         }
@@ -693,7 +696,7 @@ mod tests {
         }
     }
 
-    /// Sections 5.3.1 and 5.3.2: three rounds without growth end Startup, an empty queue Drain.
+    /// Sections 5.3.1 and 5.3.2: three rounds without growth end Startup, an empty queue ends Drain.
     #[test]
     fn startup_ends_when_the_rate_no_longer_grows() {
         let mut flow = Flow::new();
@@ -719,8 +722,8 @@ mod tests {
         assert_eq!(rounds, Some(3));
     }
 
-    /// Section 5.3.3: a probe every two to three seconds, a round of refilling before it, and three
-    /// rounds without growth after.
+    /// Section 5.3.3: there is a probe every two to three seconds, with a round of refilling before it, and
+    /// three rounds without growth end it.
     #[test]
     fn the_rate_is_probed_every_two_to_three_seconds() {
         let mut flow = Flow::new();
@@ -733,14 +736,14 @@ mod tests {
             assert_eq!(flow.round(RATE, PIPE), State::Up);
         }
         assert_ne!(flow.round(RATE, PIPE), State::Up);
-        // A faster path is followed as long as it turns out to be faster.
+        // A path that becomes faster is followed while its rate grows.
         flow.until(State::Up);
         for n in 1..6 {
             assert_eq!(flow.round(RATE << n, PIPE), State::Up);
         }
     }
 
-    /// Section 5.5.10.2: more than 2 % lost of what a probe sent bounds what may be in flight.
+    /// Section 5.5.10.2: losing more than 2 % of a probe bounds the data in flight.
     #[test]
     fn losses_of_a_probe_bound_what_is_in_flight() {
         let mut flow = Flow::new();
@@ -761,19 +764,19 @@ mod tests {
         flow.cc.on_lost(&loss(3000));
         assert_eq!(flow.cc.state, State::Down);
         assert_eq!(flow.cc.model.inflight_longterm, 48_000);
-        // It was no loss: the probe begins anew.
+        // The loss was spurious: the probe begins anew.
         flow.cc.on_spurious(flow.now);
         assert_eq!(flow.cc.state, State::Refill);
         assert_eq!(flow.cc.model.inflight_longterm, UNBOUNDED);
         flow.until(State::Up);
         flow.cc.on_lost(&loss(3000));
-        // 15 % are left to others while it cruises.
+        // In cruising 15 % are left to others.
         flow.until(State::Cruise);
         assert_eq!(flow.cc.cwnd(), 40_800);
     }
 
-    /// Section 5.3.4: half of the pipe for 200 ms and a round, every five seconds in which the queue
-    /// has never been empty.
+    /// Section 5.3.4: half of the pipe for 200 ms and a round, every five seconds in which the queue was
+    /// never empty.
     #[test]
     fn the_round_trip_is_probed_every_five_seconds() {
         let mut flow = Flow::new();
@@ -791,8 +794,8 @@ mod tests {
         assert!(flow.cc.cwnd() >= 2 * PIPE);
     }
 
-    /// Section 5.3.4.4: the rates of what ProbeRTT sends say nothing of the path. A flow that its
-    /// application held back for five seconds goes on with Startup after it.
+    /// Section 5.3.4.4: rates measured during ProbeRTT say nothing about the path. A flow that its
+    /// application held back for five seconds continues with Startup afterwards.
     #[test]
     fn startup_goes_on_after_a_probe_of_the_round_trip() {
         let mut flow = Flow::new();
@@ -803,15 +806,15 @@ mod tests {
         assert!(probed);
         let rounds = (0..10).position(|_| flow.round(50_000, 5_000) != State::ProbeRtt);
         assert_eq!((rounds, flow.cc.state), (Some(3), State::Startup));
-        // What was in flight at its end is of ProbeRTT as well.
+        // Data in flight at the end of ProbeRTT still belongs to it.
         for rate in [50_000, 90_000, 90_000, 90_000] {
             assert_eq!(flow.round(rate, PIPE), State::Startup, "{rate}");
         }
         assert_eq!(flow.round(90_000, PIPE), State::Drain);
     }
 
-    /// Section 5.4: what is known of the path outlasts a pause. A timeout leaves one segment, and what
-    /// was before comes back with the end of recovery.
+    /// Section 5.4: the model outlasts a pause. A timeout leaves one segment, and the former window returns
+    /// with the end of recovery.
     #[test]
     fn pauses_and_timeouts_leave_the_model() {
         let mut flow = Flow::new();

@@ -1,5 +1,5 @@
-//! What BBR knows of its path (draft-ietf-ccwg-bbr-06 section 5.5): how fast it is, how long, and how
-//! much may be in flight.
+//! The path model of BBR (draft-ietf-ccwg-bbr-06 section 5.5): rate, round-trip time, and the bounds of the
+//! data in flight.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -8,50 +8,50 @@ use braid_wire::Instant;
 
 use super::{AckSample, RateSample};
 
-/// No bound.
+/// The value of a bound that is not set.
 pub(super) const UNBOUNDED: u64 = u64::MAX;
-/// Loss that a probe of the path may cause, percent (`LossThresh`).
+/// The percentage of loss that a probe of the path may cause (`LossThresh`).
 const LOSS_THRESH: u64 = 2;
-/// What a loss leaves of the short-term model, percent (`Beta`).
+/// The percentage of the short-term model that a loss leaves (`Beta`).
 pub(super) const BETA: u64 = 70;
 const MIN_RTT_FILTER: Duration = Duration::from_secs(10);
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
-/// Round trips for which an aggregation of acknowledgements counts, and as many again.
+/// The round trips for which an aggregation of acknowledgements counts, and as many again.
 const EXTRA_ACKED_ROUNDS: u64 = 5;
-/// Rounds without growth by a quarter that make the pipe full.
+/// The rounds without growth by a quarter that show the pipe to be full.
 const FULL_BW_ROUNDS: u32 = 3;
 
-/// `percent` of `value`.
+/// Returns `percent` of `value`.
 pub(super) fn share(value: u64, percent: u64) -> u64 {
     let part = u128::from(value) * u128::from(percent) / 100;
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
-/// Bytes that `rate` bytes/s carry in `time`.
+/// Returns the bytes that `rate` bytes/s carry in `time`.
 fn carried(rate: u64, time: Duration) -> u64 {
     let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// How long this many bytes take at a rate in bytes/s; no time where it is not known.
+/// Returns the time that `bytes` take at a rate in bytes/s; zero if the rate is not known.
 fn time_of(bytes: u64, rate: u64) -> Duration {
     let nanos = (bytes * 1_000_000_000).checked_div(rate);
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// The rate, bytes/s, that carries this much in this time.
+/// Returns the rate in bytes/s that carries `bytes` in `time`.
 pub(super) fn rate_over(bytes: u64, time: Duration) -> Option<u64> {
     let rate = (u128::from(bytes) * 1_000_000_000).checked_div(time.as_nanos())?;
     Some(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
-/// Whether losing `lost` of `in_flight` bytes is more than a probe may (`IsInflightTooHigh`).
+/// Returns whether losing `lost` of `in_flight` bytes is more than a probe may cause (`IsInflightTooHigh`).
 pub(super) fn is_too_much(lost: u64, in_flight: u64) -> bool {
     lost > share(in_flight, LOSS_THRESH)
 }
 
-/// What was in flight when losses passed the bound, where the last `size` bytes sent of `in_flight`
-/// were lost, and `lost` bytes with them (`InflightAtLoss`).
+/// Returns the bytes in flight when losses passed the bound, if the last `size` bytes sent of `in_flight`
+/// were lost, and `lost` bytes in all (`InflightAtLoss`).
 pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
     let before = in_flight.saturating_sub(size);
     let lost_before = lost.saturating_sub(size);
@@ -59,14 +59,14 @@ pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
     before + prefix
 }
 
-/// Looks for the end of growth while more and more is sent (section 5.3.1.2).
+/// The search for the end of growth while more and more is sent (section 5.3.1.2).
 #[derive(Debug, Default)]
 pub(super) struct FullPipe {
     pub bw: u64,
     count: u32,
-    /// Since the search began.
+    /// Set if the pipe was found full since the search began.
     pub now: bool,
-    /// At any time.
+    /// Set if the pipe was ever found full.
     pub reached: bool,
 }
 
@@ -80,7 +80,7 @@ impl FullPipe {
         };
     }
 
-    /// A round has begun with a sample of `rate` (`CheckFullBWReached`).
+    /// Notes that a round began with a sample of `rate` (`CheckFullBWReached`).
     fn on_round(&mut self, rate: u64) {
         if self.now {
             return;
@@ -95,12 +95,12 @@ impl FullPipe {
     }
 }
 
-/// How much more is acknowledged at once than the path carries (section 5.5.9).
+/// The excess of bytes acknowledged at once over the rate of the path (section 5.5.9).
 #[derive(Debug, Default)]
 struct Aggregation {
     since: Instant,
     delivered: u64,
-    /// The most in this period and the one before.
+    /// The largest excess in this period and the one before.
     most: [u64; 2],
     period: u64,
 }
@@ -131,22 +131,22 @@ impl Aggregation {
     }
 }
 
-/// The lowest round trip, and when to look for it anew (section 5.3.4.3): not as long as the queue
-/// empties of itself and shows it again. The draft asks for a lower one, so that a flow alone on its
-/// link would hold back every five seconds to learn what it has just seen.
+/// The lowest round trip, and the time to probe for a new one (section 5.3.4.3): no probe while the queue
+/// empties by itself and shows the lowest round trip again. The draft accepts only a lower one, so a flow
+/// alone on its link would hold back every five seconds to learn what it has just seen.
 #[derive(Debug, Default)]
 struct MinRtt {
-    /// Zero before the first sample.
+    /// The lowest round trip; zero before the first sample.
     rtt: Duration,
     at: Instant,
     probed: Duration,
     probed_at: Instant,
-    /// No round trip was as low for the interval between probes.
+    /// Set if no round trip was as low during the interval between probes.
     expired: bool,
 }
 
 impl MinRtt {
-    /// A round trip longer by `slack` at most is as low.
+    /// Notes a round trip; one that is longer by at most `slack` counts as equally low.
     fn on_ack(&mut self, now: Instant, rtt: Option<Duration>, slack: Duration) {
         self.expired = now > self.probed_at + PROBE_RTT_INTERVAL && !self.probed.is_zero();
         if let Some(rtt) = rtt
@@ -165,35 +165,35 @@ impl MinRtt {
     }
 }
 
-/// Packet-timed round trips (section 5.5.1), of which there are two kinds: those of the state machine
-/// and those in which losses are counted.
+/// Packet-timed round trips (section 5.5.1), of two kinds: those of the state machine, and those in which
+/// losses are counted.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     next: u64,
     loss_next: u64,
     pub count: u64,
-    /// This acknowledgement begins one.
+    /// Set if this acknowledgement begins a round.
     pub start: bool,
     pub loss_start: bool,
     pub is_loss_in_round: bool,
-    /// Acknowledgements that told of losses in this round.
+    /// The acknowledgements that reported losses in this round.
     pub losses: u32,
 }
 
-/// The model.
+/// The path model.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// Bytes delivered.
+    /// The bytes delivered.
     delivered: u64,
     /// The sample of this acknowledgement.
     pub sample: Option<RateSample>,
-    /// What is sent when so many bytes are delivered tells nothing of the path.
+    /// The range of delivered counts in which sent data says nothing about the path.
     held_back: RangeInclusive<u64>,
     pub rounds: Rounds,
     pub full: FullPipe,
     aggregation: Aggregation,
     min_rtt: MinRtt,
-    /// Highest rates, bytes/s, of this cycle of probing and the one before.
+    /// The highest rates in bytes/s of this cycle of probing and the one before.
     max_bw: [u64; 2],
     bw_latest: u64,
     inflight_latest: u64,
@@ -207,7 +207,7 @@ impl Model {
         Model {
             delivered: 0,
             sample: None,
-            // Nothing.
+            // An empty range.
             held_back: RangeInclusive::new(1, 0),
             rounds: Rounds::default(),
             full: FullPipe::default(),
@@ -230,18 +230,19 @@ impl Model {
         self.max_bw[0].max(self.max_bw[1])
     }
 
-    /// Bytes/s.
+    /// Returns the estimated rate in bytes/s.
     pub fn bw(&self) -> u64 {
         self.max_bw().min(self.bw_shortterm)
     }
 
-    /// `percent` of what the path holds, bytes; `None` before the first round trip.
+    /// Returns `percent` of the bandwidth-delay product in bytes; `None` before the first round trip.
     pub fn held(&self, percent: u64) -> Option<u64> {
         let rtt = self.min_rtt.rtt;
         (!rtt.is_zero()).then(|| share(carried(self.bw(), rtt), percent))
     }
 
-    /// The rate, bytes/s, at which the path would hold this much; `None` before the first round trip.
+    /// Returns the rate in bytes/s at which the path would hold `bytes`; `None` before the first round
+    /// trip.
     pub fn rate_of(&self, bytes: u64) -> Option<u64> {
         rate_over(bytes, self.min_rtt.rtt)
     }
@@ -250,13 +251,13 @@ impl Model {
         self.aggregation.most()
     }
 
-    /// Bytes delivered in the last round trip, at most.
+    /// Returns the most bytes delivered in the last round trip.
     pub fn inflight_latest(&self) -> u64 {
         self.inflight_latest
     }
 
-    /// Takes an acknowledgement in, with a window of `cwnd`; `probing` where what it tells of losses is
-    /// of the flow's own making, and leaves the short-term model alone.
+    /// Processes an acknowledgement, with a window of `cwnd`. `probing` is set if the flow's own probe
+    /// causes its losses, which then leave the short-term model alone.
     pub fn on_ack(&mut self, ack: &AckSample<'_>, cwnd: u64, probing: bool) {
         self.delivered += ack.delivered;
         self.sample = ack.rate.map(|sample| self.judged(sample));
@@ -286,14 +287,16 @@ impl Model {
         }
     }
 
-    /// The sample, limited as well where what it is of was sent while the flow held itself back.
+    /// Returns the sample, marked as application-limited if its data was sent while the flow held itself
+    /// back.
     fn judged(&self, mut sample: RateSample) -> RateSample {
         let sent_at = self.delivered.saturating_sub(sample.delivered);
         sample.flight.app_limited |= self.held_back.contains(&sent_at);
         sample
     }
 
-    /// The flow holds itself back, with `in_flight` bytes in flight (`MarkConnectionAppLimited`).
+    /// Notes that the flow holds itself back, with `in_flight` bytes in flight
+    /// (`MarkConnectionAppLimited`).
     pub fn hold_back(&mut self, in_flight: u64) {
         let since = match self.held_back.contains(&self.delivered) {
             true => *self.held_back.start(),
@@ -302,7 +305,7 @@ impl Model {
         self.held_back = since..=self.delivered + in_flight;
     }
 
-    /// `UpdateLatestDeliverySignals` and `UpdateMaxBw`.
+    /// Updates the delivery signals and the highest rate (`UpdateLatestDeliverySignals` and `UpdateMaxBw`).
     fn on_sample(&mut self, sample: RateSample) {
         let rate = sample.rate();
         let prior = self.delivered.saturating_sub(sample.delivered);
@@ -322,7 +325,7 @@ impl Model {
         }
     }
 
-    /// `AdaptLowerBoundsFromCongestion`.
+    /// Lowers the short-term model after losses (`AdaptLowerBoundsFromCongestion`).
     fn adapt_to_loss(&mut self, cwnd: u64) {
         if self.bw_shortterm == UNBOUNDED {
             self.bw_shortterm = self.max_bw();
@@ -335,8 +338,8 @@ impl Model {
         self.inflight_shortterm = self.inflight_latest.max(in_flight);
     }
 
-    /// The end of an acknowledgement: `UpdateMinRTT` has its place behind the state machine, and so
-    /// has `AdvanceLatestDeliverySignals`.
+    /// Ends the processing of an acknowledgement (`AdvanceLatestDeliverySignals`). The draft has it, like
+    /// `UpdateMinRTT`, behind the state machine.
     pub fn advance(&mut self) {
         if let (Some(sample), true) = (self.sample, self.rounds.loss_start) {
             self.bw_latest = sample.rate();
@@ -347,10 +350,10 @@ impl Model {
         }
     }
 
-    /// Takes in the round trip. True where it is time to probe for a lower one. The lowest may be that
-    /// of a SYN: full segments of `mss` bytes take longer to leave, and every second is acknowledged.
+    /// Processes the round trip. Returns whether it is time to probe for a lower one. The lowest may be a
+    /// SYN's: full segments of `mss` bytes take longer to leave, and only every second is acknowledged.
     pub fn on_rtt(&mut self, ack: &AckSample<'_>, mss: u64) -> bool {
-        // What the application holds back is no rate of the path.
+        // With an application-limited sample the rate says nothing about the path.
         let whole = self.sample.is_some_and(|s| !s.flight.app_limited);
         let slack = match whole {
             true => time_of(2 * mss, self.bw()),
@@ -360,12 +363,12 @@ impl Model {
         self.min_rtt.expired
     }
 
-    /// The round trip was probed.
+    /// Notes that the round trip was probed.
     pub fn note_probed(&mut self, now: Instant) {
         self.min_rtt.probed_at = now;
     }
 
-    /// A loss; true for the first in a round trip.
+    /// Notes a loss. Returns whether it is the first in a round trip.
     pub fn note_loss(&mut self) -> bool {
         let first = !self.rounds.is_loss_in_round;
         if first {
@@ -376,30 +379,30 @@ impl Model {
         first
     }
 
-    /// A round begins here (`StartRound`).
+    /// Begins a round here (`StartRound`).
     pub fn start_round(&mut self) {
         self.rounds.next = self.delivered;
     }
 
-    /// A cycle of probing is over (`AdvanceMaxBwFilter`).
+    /// Ends a cycle of probing (`AdvanceMaxBwFilter`).
     pub fn advance_max_bw(&mut self) {
         self.max_bw = [0, self.max_bw[0]];
     }
 
-    /// `ResetCongestionSignals`.
+    /// Resets the congestion signals (`ResetCongestionSignals`).
     pub fn forget_signals(&mut self) {
         self.rounds.is_loss_in_round = false;
         self.bw_latest = 0;
         self.inflight_latest = 0;
     }
 
-    /// `ResetShortTermModel`.
+    /// Removes the short-term bounds (`ResetShortTermModel`).
     pub fn forget_shortterm(&mut self) {
         self.bw_shortterm = UNBOUNDED;
         self.inflight_shortterm = UNBOUNDED;
     }
 
-    /// What was delivered before a pause is no aggregation.
+    /// Restarts the measurement of aggregation, because data delivered before a pause is none.
     pub fn restart(&mut self, now: Instant) {
         self.aggregation.restart(now);
     }
@@ -414,7 +417,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// An acknowledgement of 10,000 bytes a round trip of 100 ms, with a sample of its own round.
+    /// Returns an acknowledgement of a round of 100 ms at `rate`, with a sample of its own round.
     fn ack<'a>(at: u64, rate: u64, app_limited: bool) -> AckSample<'a> {
         AckSample {
             now: Instant::from_millis(at),
@@ -445,7 +448,7 @@ mod tests {
         assert_eq!((model.bw(), model.held(200)), (100_000, Some(20_000)));
         take(&mut model, &ack(200, 50_000, false), true);
         assert_eq!(model.bw(), 100_000);
-        // What the application held back counts where it is more.
+        // An application-limited sample counts if it is higher.
         take(&mut model, &ack(300, 110_000, true), true);
         assert_eq!(model.bw(), 110_000);
         model.advance_max_bw();
@@ -473,7 +476,7 @@ mod tests {
         assert_eq!(full.bw, 375);
     }
 
-    /// Section 5.5.10.3: to what was delivered lately, but by three tenths a round at most.
+    /// Section 5.5.10.3: down to the recent deliveries, but by at most three tenths a round.
     #[test]
     fn losses_lower_the_short_term_model_once_a_round() {
         let mut model = Model::new();
@@ -492,7 +495,7 @@ mod tests {
         assert_eq!(model.bw(), 63_000);
         model.forget_shortterm();
         assert_eq!(model.bw(), 100_000);
-        // While it probes the flow makes the losses itself.
+        // While it probes, the flow causes the losses itself.
         model.note_loss();
         take(&mut model, &ack(600, 10_000, false), true);
         assert_eq!(model.bw(), 100_000);
@@ -511,15 +514,15 @@ mod tests {
         assert!(model.on_rtt(&at(5_101, 60), 1_000));
         assert_eq!(model.min_rtt.rtt, ms(40));
         assert!(!model.on_rtt(&at(5_200, 60), 1_000));
-        // What was found before is forgotten after ten.
+        // The lowest round trip found before is forgotten after ten seconds.
         assert!(!model.on_rtt(&at(10_100, 50), 1_000));
         assert_eq!(model.min_rtt.rtt, ms(40));
         model.on_rtt(&at(10_101, 70), 1_000);
         assert_eq!(model.min_rtt.rtt, ms(50));
     }
 
-    /// Two segments take two seconds at the rate of a chat, which says nothing of the path: a round trip
-    /// with a queue in it is not as low as the lowest. At the 100 kB/s of a transfer they take 20 ms.
+    /// At the rate of a chat two segments take two seconds, which says nothing about the path: a round trip
+    /// with a queue in it does not count as equally low. At the 100 kB/s of a transfer they take 20 ms.
     #[test]
     fn what_the_application_holds_back_gives_no_slack() {
         let mut model = Model::new();
@@ -551,7 +554,7 @@ mod tests {
         take(&mut model, &ack(100, 100_000, false), false);
         model.full.reached = true;
         for n in 1..10 {
-            // 5,000 bytes at once where 100 kB/s carry as much in 50 ms.
+            // 5,000 bytes at once, where 100 kB/s carry as much in 50 ms.
             let heap = AckSample {
                 now: Instant::from_millis(100 + 50 * n),
                 delivered: 5_000,

@@ -14,11 +14,11 @@ pub const CUBIC: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Cubic::new(mss, initial_window)),
 };
 
-/// Multiplicative decrease factor.
+/// The multiplicative decrease factor (section 4.6).
 const BETA: f64 = 0.7;
-/// Aggressiveness, in segments per s^3.
+/// The aggressiveness, in segments per s^3 (section 5).
 const C: f64 = 0.4;
-/// Additive increase that makes Reno with [`BETA`] as fast as Reno with 1/2 (section 4.3).
+/// The additive increase that makes Reno with [`BETA`] as fast as Reno with 1/2 (section 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// A stage of congestion avoidance. Windows are in bytes, `k` in seconds.
@@ -30,7 +30,7 @@ struct Epoch {
     w_est: f64,
 }
 
-/// What a spurious reduction restores (section 4.9).
+/// The state that is restored after a spurious reduction (section 4.9).
 #[derive(Debug, Clone, Copy)]
 struct Undo {
     cwnd: f64,
@@ -40,15 +40,15 @@ struct Undo {
     epoch: Option<Epoch>,
 }
 
-/// The CUBIC controller. The window is a fraction of bytes: growth per acknowledgement is.
+/// The CUBIC controller. The window is a fraction of bytes, because the growth per acknowledgement is.
 #[derive(Debug)]
 struct Cubic {
     mss: u32,
     cwnd: f64,
     ssthresh: u64,
-    /// Window at the last congestion event.
+    /// The window at the last congestion event.
     cwnd_prior: f64,
-    /// Window the curve levels off at; `None` before the first loss and after a timeout.
+    /// The window at which the curve levels off; `None` before the first loss and after a timeout.
     w_max: Option<f64>,
     epoch: Option<Epoch>,
     last_ack: Instant,
@@ -118,7 +118,7 @@ impl Cubic {
         delivered - growth
     }
 
-    /// Starts a stage of congestion avoidance (section 4.2).
+    /// Returns the state of a new stage of congestion avoidance (section 4.2).
     fn start_epoch(&self, now: Instant) -> Epoch {
         // Without a congestion event to look back to, the curve starts at its plateau
         // (sections 4.8 and 4.10).
@@ -142,7 +142,7 @@ impl Cubic {
             C * t * t * t * mss + epoch.w_max
         };
         let share = delivered / self.cwnd;
-        // Once it is back where Reno was, it grows as Reno does.
+        // Once the estimate is back where Reno was, it grows as Reno does (section 4.3).
         let alpha = if epoch.w_est >= self.cwnd_prior {
             1.0
         } else {
@@ -161,13 +161,13 @@ impl Cubic {
     }
 }
 
-/// The cube root of what is not negative, by Newton's method. That of the standard library is the
-/// platform's, and would have windows differ in their last bits from one machine to another.
+/// Returns the cube root of a non-negative number, by Newton's method. The standard library's depends on
+/// the platform, so windows would differ in their last bits between machines.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    // A third of the exponent: within a factor of two.
+    // A third of the exponent gives a first value within a factor of two.
     let bias = 1023_u64 << 52;
     let mut root = f64::from_bits(x.to_bits() / 3 + bias / 3 * 2);
     for _ in 0..6 {
@@ -273,7 +273,7 @@ impl CongestionControl for Cubic {
             Some(segments) => self.mss() * f64::from(segments),
             None => self.cwnd.max(self.mss()),
         };
-        // The curve is in segments.
+        // The curve is in segments, whose size has changed.
         self.epoch = None;
     }
 }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::AckSample;
 
+// The constants are those of RFC 9406 section 4.3.
 const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
 const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
 const MIN_RTT_DIVISOR: u32 = 8;
@@ -11,21 +12,21 @@ const N_RTT_SAMPLE: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
 
-/// Samples that are enough at the end of a round which delivered at least [`N_RTT_SAMPLE`]
-/// segments. Receivers that merge segments send few acknowledgements, so that a round may never
-/// reach [`N_RTT_SAMPLE`]; a false alarm is undone in Conservative Slow Start.
+/// The samples that are enough at the end of a round that delivered at least [`N_RTT_SAMPLE`] segments.
+/// Receivers that merge segments send few acknowledgements, so that a round may never reach
+/// [`N_RTT_SAMPLE`]; Conservative Slow Start undoes a false alarm.
 const FEW_RTT_SAMPLES: u32 = 3;
 
-/// What slow start does with an acknowledgement.
+/// The reaction of slow start to an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlowStart {
     /// Grow the window by this many bytes.
     Grow(u64),
-    /// Go over to congestion avoidance at the window of now.
+    /// Switch to congestion avoidance at the current window.
     Exit,
 }
 
-/// Conservative Slow Start.
+/// The state of Conservative Slow Start.
 #[derive(Debug, Clone, Copy)]
 struct Css {
     baseline: Duration,
@@ -45,7 +46,7 @@ pub(super) struct HyStart {
 }
 
 impl HyStart {
-    /// Takes in an acknowledgement received in slow start.
+    /// Processes an acknowledgement received in slow start.
     pub(super) fn on_ack(&mut self, ack: &AckSample<'_>, mss: u32) -> SlowStart {
         if ack.round_start && self.end_round(mss) {
             return SlowStart::Exit;
@@ -64,7 +65,7 @@ impl HyStart {
         })
     }
 
-    /// Ends a round; true if Conservative Slow Start has lasted long enough.
+    /// Ends a round. Returns whether Conservative Slow Start has lasted long enough.
     fn end_round(&mut self, mss: u32) -> bool {
         if self.samples < N_RTT_SAMPLE
             && self.samples >= FEW_RTT_SAMPLES
@@ -219,7 +220,7 @@ mod tests {
             round(&mut hystart, 4, 40, |_| 60)[0],
             SlowStart::Grow(10_000)
         );
-        // Few samples of little data, as in the first rounds, tell nothing.
+        // A few samples of little data, as in the first rounds, are not enough.
         let mut hystart = HyStart::default();
         round(&mut hystart, 5, 1, |_| 40);
         round(&mut hystart, 5, 1, |_| 60);

@@ -1,4 +1,4 @@
-//! LEDBAT, for what is to stand back behind everything else (RFC 6817): it fills what others leave,
+//! LEDBAT (RFC 6817), for traffic that yields to everything else: it fills the capacity that others leave,
 //! and gives way as soon as a queue builds up.
 
 use core::time::Duration;
@@ -16,31 +16,31 @@ pub const LEDBAT: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Ledbat>::new(mss, initial_window)),
 };
 
-/// Queueing delay that it makes at most. RFC 6817 allows 100 ms; a quarter of that is not noticed by
-/// those that share the link.
+/// The most queueing delay that LEDBAT causes. RFC 6817 allows 100 ms; a quarter of that goes unnoticed by
+/// others on the link.
 const TARGET: Duration = Duration::from_millis(25);
 
-/// Minutes over which the lowest round trip is taken for that without queues (RFC 6817 section
-/// 3.4.2): so long a flow that is alone does not take its own queue for the path.
+/// The minutes whose lowest round trip counts as the one without queues (RFC 6817 section 3.4.2): for this
+/// long a lone flow does not mistake its own queue for the path.
 const HISTORY: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Newest samples of which the lowest counts: a single late acknowledgement is no queue.
+/// The number of newest samples of which the lowest counts: a single late acknowledgement is no queue.
 const FILTER: usize = 4;
 
-/// Slowest growth on short paths, as LEDBAT++ has it: a segment in 16 round trips.
+/// The slowest growth on short paths, as in LEDBAT++: a segment in 16 round trips.
 const SLOWEST: u64 = 16;
 
-/// NewReno below the target, slower on short paths; above it the window shrinks each round trip.
+/// NewReno below the target, slower on short paths; above the target the window shrinks each round trip.
 #[derive(Debug, Default)]
 struct Ledbat {
-    /// Lowest round trip of each minute; zero where there was none.
+    /// The lowest round trip of each minute; zero if there was none.
     base: [Duration; HISTORY],
     minute: usize,
     minute_began: Option<Instant>,
     recent: [Duration; FILTER],
     newest: usize,
-    /// A queue was seen: slow start is over.
+    /// Set once a queue was seen, which ends slow start.
     steady: bool,
 }
 
@@ -64,20 +64,20 @@ impl Ledbat {
         lowest(&self.base)
     }
 
-    /// How long packets stand in the path's queue.
+    /// Returns the time that packets spend in the path's queue.
     fn queueing(&self) -> Duration {
         lowest(&self.recent).saturating_sub(self.base())
     }
 }
 
-/// The lowest of what was measured; zero where nothing was.
+/// Returns the lowest sample; zero if there is none.
 fn lowest(samples: &[Duration]) -> Duration {
     let measured = samples.iter().filter(|s| !s.is_zero());
     measured.min().copied().unwrap_or_default()
 }
 
 impl Growth for Ledbat {
-    /// Others may be there by now, for whom it stands back.
+    /// No jump after a pause: others may be there by now, to which LEDBAT yields.
     const JUMPS: bool = false;
 
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {

@@ -1,5 +1,5 @@
-//! LIA, coupled congestion control (RFC 6356): all subflows together take as much as one TCP would
-//! on the best of their paths, and less of it where it is more congested.
+//! LIA, coupled congestion control (RFC 6356): all subflows together take as much as one TCP would on the
+//! best of their paths, and less on more congested paths.
 
 use core::time::Duration;
 
@@ -13,15 +13,15 @@ pub const LIA: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Lia>::new(mss, initial_window)),
 };
 
-/// NewReno but for the growth in congestion avoidance.
+/// NewReno with another growth in congestion avoidance.
 #[derive(Debug, Default)]
 struct Lia;
 
-/// Bytes for which a window grows by a segment, where it is not larger than that itself.
+/// Returns the bytes for which a window grows by a segment, unless the window itself is larger.
 ///
-/// Section 3 has a window grow by `min(alpha / cwnd_total, 1 / cwnd_i)` segments for each byte, with
-/// `alpha = cwnd_total * max(cwnd_i / rtt_i^2) / sum(cwnd_i / rtt_i)^2`: by one segment for
-/// `max(cwnd_total / alpha, cwnd_i)` bytes. This is the former.
+/// In section 3 a window grows by `min(alpha / cwnd_total, 1 / cwnd_i)` segments for each byte, with `alpha
+/// = cwnd_total * max(cwnd_i / rtt_i^2) / sum(cwnd_i / rtt_i)^2`, that is by one segment for
+/// `max(cwnd_total / alpha, cwnd_i)` bytes. This is `cwnd_total / alpha`.
 fn bytes_per_segment(siblings: &[Sibling]) -> u64 {
     let (mut sum, mut max) = (0.0, 0.0_f64);
     for subflow in siblings.iter().filter(|s| s.srtt > Duration::ZERO) {
@@ -81,7 +81,7 @@ mod tests {
                 101_000.0,
                 25.25,
             ),
-            // A subflow that nothing is known of does not count.
+            // A subflow without a measurement does not count.
             (
                 vec![subflow(10_000, 100), subflow(99_000, 0)],
                 10_000.0,
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(bytes_per_segment(&[]), 0);
     }
 
-    /// Delivers `bytes` in congestion avoidance and returns by how much the window grew.
+    /// Delivers `bytes` in congestion avoidance and returns the growth of the window.
     fn growth(cwnd: u64, siblings: &[Sibling], bytes: u64) -> u64 {
         let mut cc = LIA.build(1000, cwnd as u32 * 2 / 1000);
         let now = Instant::ZERO;

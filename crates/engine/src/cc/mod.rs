@@ -1,6 +1,6 @@
-//! Congestion control: a small trait, one controller a file and one row in [`TABLE`].
+//! Congestion control: a small trait, one controller per file and one row in [`TABLE`].
 //!
-//! Loss recovery owns what is lost and tells the controller; the controller owns the window.
+//! Loss recovery decides what is lost and informs the controller; the controller owns the window.
 
 mod balia;
 mod bbr;
@@ -31,24 +31,24 @@ pub use olia::OLIA;
 /// All controllers; the first is the default.
 pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, BBR, LIA, OLIA, BALIA, LEDBAT];
 
-/// Subflows of which a coupled controller is told; those beyond are left out.
+/// The most subflows shown to a coupled controller; further ones are left out.
 pub(crate) const MAX_SIBLINGS: usize = 16;
 
-/// A row of [`TABLE`]: which controller a subflow runs.
+/// A row of [`TABLE`]: the controller that a subflow runs.
 #[derive(Clone, Copy)]
 pub struct Algorithm {
     name: &'static str,
-    /// Of segment size and initial window in segments.
+    /// Builds the controller from segment size and initial window in segments.
     make: fn(u32, u32) -> Box<dyn CongestionControl>,
 }
 
 impl Algorithm {
-    /// Its name, as in Linux: `cubic`, `reno`.
+    /// Returns the name, as in Linux: `cubic`, `reno`.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// A controller with an initial window of `initial_window` segments of `mss` bytes.
+    /// Builds a controller with an initial window of `initial_window` segments of `mss` bytes.
     pub fn build(&self, mss: u32, initial_window: u32) -> Box<dyn CongestionControl> {
         (self.make)(mss, initial_window)
     }
@@ -66,7 +66,7 @@ impl fmt::Debug for Algorithm {
     }
 }
 
-/// Reads a name; the error lists those there are.
+/// Parses a name; the error lists the known ones.
 impl FromStr for Algorithm {
     type Err = String;
 
@@ -80,31 +80,31 @@ impl FromStr for Algorithm {
     }
 }
 
-/// How fast data was delivered (draft-cheng-iccrg-delivery-rate-estimation).
+/// A sample of the delivery rate (draft-cheng-iccrg-delivery-rate-estimation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateSample {
-    /// Bytes delivered.
+    /// The bytes delivered.
     pub delivered: u64,
-    /// In this time; not zero, and at least the lowest round trip.
+    /// The time this took; not zero, and at least the lowest round trip.
     pub interval: Duration,
-    /// Of the record that was sent last of what was delivered. Where it is limited by the
-    /// application, the path may be faster than the sample.
+    /// The flight of the newest delivered record. If it is application-limited, the path may be faster than
+    /// the sample.
     pub flight: Flight,
 }
 
-/// Among what a record was sent.
+/// The flight in which a record was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flight {
-    /// Bytes in flight before it.
+    /// The bytes in flight before it.
     pub in_flight: u64,
-    /// Bytes lost since.
+    /// The bytes lost since.
     pub lost: u64,
-    /// The sender could have sent more than it was given.
+    /// Set if the sender could have sent more than it was given.
     pub app_limited: bool,
 }
 
 impl RateSample {
-    /// Bytes/s.
+    /// Returns the rate in bytes/s.
     pub fn rate(&self) -> u64 {
         let bytes = u128::from(self.delivered) * 1_000_000_000;
         bytes
@@ -113,94 +113,94 @@ impl RateSample {
     }
 }
 
-/// What coupled control sees of a subflow.
+/// A subflow as coupled congestion control sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sibling {
-    /// Its controller's window, bytes.
+    /// Its controller's window in bytes.
     pub cwnd: u64,
-    /// Smoothed round trip; zero where none was measured.
+    /// The smoothed round trip; zero if none was measured.
     pub srtt: Duration,
-    /// Bytes delivered between its last two losses, or since the last one if that is more.
+    /// The bytes delivered between its last two losses, or since the last one if that is more.
     pub loss_interval: u64,
 }
 
-/// What one acknowledgement told.
+/// The content of one acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AckSample<'a> {
-    /// Now.
+    /// The current time.
     pub now: Instant,
-    /// Bytes newly delivered (cumulative or selective).
+    /// The bytes newly delivered (cumulative or selective).
     pub delivered: u64,
-    /// Round trip measured by this acknowledgement, if any (never from a retransmission).
+    /// The round trip measured by this acknowledgement, if any (never by a retransmission).
     pub rtt: Option<Duration>,
-    /// Delivery rate measured by this acknowledgement, if any.
+    /// The delivery rate measured by this acknowledgement, if any.
     pub rate: Option<RateSample>,
-    /// Lowest round trip of the subflow.
+    /// The lowest round trip of the subflow.
     pub min_rtt: Duration,
-    /// Smoothed round trip.
+    /// The smoothed round trip.
     pub srtt: Duration,
-    /// Bytes in flight before this acknowledgement.
+    /// The bytes in flight before this acknowledgement.
     pub prior_in_flight: u64,
-    /// Bytes in flight after it.
+    /// The bytes in flight after it.
     pub in_flight: u64,
-    /// The window was what held the sender back since the last acknowledgement (RFC 7661).
+    /// Set if the window has limited the sender since the last acknowledgement (RFC 7661).
     pub cwnd_limited: bool,
-    /// The first acknowledgement of a new round trip.
+    /// Set for the first acknowledgement of a new round trip.
     pub round_start: bool,
-    /// Loss recovery (fast or timeout) is under way.
+    /// Set while loss recovery (fast or timeout) is under way.
     pub in_recovery: bool,
-    /// The established subflows of the connection as they were before this acknowledgement, its
-    /// own first; none unless the controller [is coupled](CongestionControl::is_coupled).
+    /// The established subflows of the connection as they were before this acknowledgement, the own one
+    /// first; empty unless the controller [is coupled](CongestionControl::is_coupled).
     pub siblings: &'a [Sibling],
 }
 
 /// Data deemed lost.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Loss {
-    /// Now.
+    /// The current time.
     pub now: Instant,
-    /// Bytes lost.
+    /// The bytes lost.
     pub bytes: u64,
-    /// Bytes in flight before, those lost included.
+    /// The bytes in flight before, lost ones included.
     pub in_flight: u64,
-    /// The first of an episode of recovery: the window is reduced once for all of one (RFC 5681
+    /// Set for the first loss of a recovery episode: the window is reduced once for each episode (RFC 5681
     /// section 3.2, RFC 9438 section 4.6).
     pub first: bool,
-    /// Of the record that was sent last of what was lost; these bytes are counted as lost.
+    /// The flight of the newest lost record, with these bytes counted as lost.
     pub flight: Flight,
 }
 
 /// A congestion controller. All windows are in bytes.
 ///
-/// The `in_flight` of a reduction is what was in flight before the loss was marked. It matters
-/// only where the window was not filled lately: otherwise the reduction starts from the window.
-/// After the [first loss](Loss::first) of an episode the window stays as it is until an
-/// acknowledgement comes with `in_recovery` unset; after [`on_rto`](Self::on_rto) it grows by slow
-/// start during recovery.
+/// The `in_flight` of a reduction is the data in flight before the loss was marked. It matters only if the
+/// window was not filled lately: otherwise the reduction starts from the window. After the [first
+/// loss](Loss::first) of an episode the window stays as it is until an acknowledgement comes with
+/// `in_recovery` unset; after [`on_rto`](Self::on_rto) it grows by slow start during recovery.
 pub trait CongestionControl: fmt::Debug + Send {
-    /// Congestion window; at least one segment.
+    /// Returns the congestion window; at least one segment.
     fn cwnd(&self) -> u64;
-    /// Slow-start threshold; `u64::MAX` before the first loss.
+    /// Returns the slow-start threshold; `u64::MAX` before the first loss.
     fn ssthresh(&self) -> u64;
-    /// Whether it wants to be told of the other subflows ([`AckSample::siblings`]).
+    /// Returns whether the controller needs to see the other subflows ([`AckSample::siblings`]).
     fn is_coupled(&self) -> bool {
         false
     }
-    /// `bytes` were sent, new or again; `in_flight` bytes are now.
+    /// Notes that `bytes` were sent, new or again; `in_flight` bytes are in flight now.
     fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
-    /// An acknowledgement arrived.
+    /// Processes an acknowledgement.
     fn on_ack(&mut self, ack: &AckSample<'_>);
-    /// An acknowledgement or its absence told of a loss.
+    /// Handles a loss, which an acknowledgement or its absence showed.
     fn on_lost(&mut self, loss: &Loss);
-    /// The retransmission timer expired, first of a series (RFC 5681 section 3.1); all that was in
-    /// flight counts as lost.
+    /// Handles the first retransmission timeout of a series (RFC 5681 section 3.1); everything in flight
+    /// counts as lost.
     fn on_rto(&mut self, now: Instant, in_flight: u64);
-    /// Whether it answers congestion marks: payload says that it may be marked (ECT, RFC 3168 section 5).
+    /// Returns whether the controller responds to ECN marks, so that payload may be sent as ECT (RFC 3168
+    /// section 5).
     fn bears_marks(&self) -> bool {
         true
     }
-    /// The peer told of a congestion mark, the first in a round trip (RFC 3168 section 6.1.2): as of a
-    /// loss, but nothing is missing.
+    /// Handles the first ECN mark reported in a round trip (RFC 3168 section 6.1.2): like a loss, but
+    /// nothing is missing.
     fn on_ecn(&mut self, now: Instant, in_flight: u64) {
         self.on_lost(&Loss {
             now,
@@ -210,18 +210,18 @@ pub trait CongestionControl: fmt::Debug + Send {
             ..Loss::default()
         });
     }
-    /// The last reduction turned out spurious: restore the window of before.
+    /// Restores the former window, because the last reduction was spurious.
     fn on_spurious(&mut self, now: Instant);
-    /// Nothing was sent for longer than one timeout (RFC 5681 section 4.1), or nothing at all yet:
-    /// the window is `first` bytes at most and, unless slow start has ended before, at least. A
-    /// controller that paces by what it knows of the path may keep its window instead.
+    /// Handles a pause of more than one timeout (RFC 5681 section 4.1), or the start: the window becomes at
+    /// most `first` bytes and, unless slow start has ended before, at least. A controller that paces by its
+    /// model of the path may keep its window instead.
     fn on_idle(&mut self, first: u64);
-    /// The strategy's penalty for who keeps others waiting: halve the window.
+    /// Halves the window: the strategy's penalty for a subflow that keeps others waiting.
     fn penalise(&mut self);
-    /// The segment size changed. An initial window that nothing has changed yet stays as many
-    /// segments; any other window stays as many bytes, and at least one segment.
+    /// Changes the segment size. An initial window that nothing has changed yet keeps its number of
+    /// segments; any other window keeps its bytes, and is at least one segment.
     fn set_mss(&mut self, mss: u32);
-    /// Pacing rate in bytes/s, for controllers that set one; else the engine derives it.
+    /// Returns the pacing rate in bytes/s of a controller that sets one; otherwise the engine derives it.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }

@@ -18,14 +18,14 @@ pub(super) struct NewReno {
     mss: u64,
     cwnd: u64,
     ssthresh: u64,
-    /// Bytes delivered in congestion avoidance and not yet turned into growth.
+    /// The bytes delivered in congestion avoidance and not yet turned into growth.
     acked: u64,
-    /// The part of a segment by which the window is still to change.
+    /// The fraction of a segment by which the window is still to change.
     part: f64,
     hystart: HyStart,
     usage: Usage,
     recovery: Recovery,
-    /// `cwnd` and `ssthresh` before the last reduction.
+    /// The values of `cwnd` and `ssthresh` before the last reduction.
     undo: Option<(u64, u64)>,
     /// The initial window in segments, as long as nothing has changed the window.
     untouched: Option<u32>,
@@ -48,7 +48,7 @@ impl NewReno {
         }
     }
 
-    /// RFC 5681 equation (4).
+    /// Sets `ssthresh` by RFC 5681 equation (4).
     fn reduce_ssthresh(&mut self, in_flight: u64) {
         self.untouched = None;
         self.undo = Some((self.cwnd, self.ssthresh));
@@ -71,7 +71,7 @@ impl NewReno {
         ack.delivered - growth
     }
 
-    /// Goes on in congestion avoidance from a window of `cwnd` bytes, of two segments at least.
+    /// Continues in congestion avoidance from a window of `cwnd` bytes, but at least two segments.
     pub(super) fn shrink_to(&mut self, cwnd: u64) {
         self.untouched = None;
         self.cwnd = cwnd.max(2 * self.mss);
@@ -79,8 +79,8 @@ impl NewReno {
         self.acked = 0;
     }
 
-    /// Grows by an acknowledgement. In congestion avoidance that is a segment whenever a window
-    /// has been delivered, but no fewer than `at_least` bytes.
+    /// Grows by an acknowledgement. In congestion avoidance the window grows by a segment whenever a window
+    /// has been delivered, but not for fewer than `at_least` bytes.
     pub(super) fn grow(&mut self, ack: &AckSample<'_>, at_least: u64) {
         self.on_delivery(ack, |reno, delivered| {
             reno.acked = reno.acked.saturating_add(delivered);
@@ -91,8 +91,8 @@ impl NewReno {
         });
     }
 
-    /// The same, but that in congestion avoidance the window changes by so many segments for each
-    /// byte delivered, which may be less than none; two segments are left of it.
+    /// Grows by an acknowledgement. In congestion avoidance the window changes by `segments_per_byte` for
+    /// each byte delivered, which may be negative; at least two segments remain.
     pub(super) fn grow_by(&mut self, ack: &AckSample<'_>, segments_per_byte: f64) {
         self.on_delivery(ack, |reno, delivered| {
             if reno.cwnd < reno.ssthresh {
@@ -103,12 +103,12 @@ impl NewReno {
             reno.part -= whole;
             let bytes = whole as i64 * reno.mss as i64;
             reno.cwnd = reno.cwnd.saturating_add_signed(bytes).max(2 * reno.mss);
-            // Who shrinks stays in congestion avoidance.
+            // Lower ssthresh together with cwnd, so that slow start is not re-entered.
             reno.ssthresh = reno.ssthresh.min(reno.cwnd);
         });
     }
 
-    /// Slow start, and then `avoid` with the bytes that are left for congestion avoidance.
+    /// Runs slow start, and then `avoid` with the bytes left for congestion avoidance.
     fn on_delivery(&mut self, ack: &AckSample<'_>, avoid: impl FnOnce(&mut Self, u64)) {
         self.untouched = None;
         self.usage.on_ack(ack);

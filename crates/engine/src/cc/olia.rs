@@ -1,4 +1,4 @@
-//! OLIA, opportunistic linked increases: coupled as LIA is, but windows follow the quality of paths.
+//! OLIA, opportunistic linked increases: coupled like LIA, but windows follow the quality of paths.
 //!
 //! R. Khalili, N. Gast, M. Popovic, J.-Y. Le Boudec, "MPTCP Is Not Pareto-Optimal: Performance Issues
 //! and a Possible Solution", IEEE/ACM Transactions on Networking 21(5), 2013;
@@ -16,11 +16,11 @@ pub const OLIA: Algorithm = Algorithm {
     make: |mss, initial_window| Box::new(Variant::<Olia>::new(mss, initial_window)),
 };
 
-/// NewReno but for the growth in congestion avoidance.
+/// NewReno with another growth in congestion avoidance.
 #[derive(Debug, Default)]
 struct Olia;
 
-/// Segments by which the window of the first of `siblings` changes for each byte delivered:
+/// Returns the segments by which the window of the first of `siblings` changes for each byte delivered:
 /// `(cwnd / rtt^2) / sum(cwnd_i / rtt_i)^2 + alpha / cwnd`.
 fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     let measured = || siblings.iter().filter(|s| s.srtt > Duration::ZERO);
@@ -36,9 +36,10 @@ fn segments_per_byte(siblings: &[Sibling]) -> f64 {
     linked + alpha(own, measured) / own.cwnd as f64
 }
 
-/// What moves windows: best are the paths with the highest `l / rtt^2`, where `l` is what was delivered
-/// between losses, and which TCP would therefore be fastest on. Those of the best whose window is not
-/// among the largest share `1 / n` of `n` subflows, at the expense of those with the largest.
+/// Returns `alpha`, which moves windows to better paths. The best paths have the highest `l / rtt^2`, where
+/// `l` is the data delivered between losses: TCP would be fastest on them. The best paths whose window is
+/// not among the largest share `1 / n`, for `n` subflows, at the expense of the paths with the largest
+/// window.
 fn alpha<'a, I: Iterator<Item = &'a Sibling>>(own: &Sibling, all: impl Fn() -> I) -> f64 {
     let quality = |s: &Sibling| {
         let rtt = s.srtt.as_secs_f64();
@@ -92,7 +93,7 @@ mod tests {
         assert_growth(&[subflow(10_000, 100, 50_000)], 1.0);
         assert_growth(&[subflow(10_000, 100, 50_000); 2], 0.25);
         assert_growth(&[subflow(10_000, 100, 50_000); 4], 1.0 / 16.0);
-        // Of the second nothing is known yet.
+        // Nothing is known about the second subflow yet.
         assert_growth(&[subflow(10_000, 100, 9), subflow(9_000, 0, 0)], 1.0);
         assert_eq!(segments_per_byte(&[]), 0.0);
         assert_eq!(segments_per_byte(&[subflow(10_000, 0, 0)]), 0.0);
@@ -113,7 +114,7 @@ mod tests {
         let (good, large) = (subflow(10_000, 100, 90_000), subflow(30_000, 100, 30_000));
         assert_growth(&[good, large], 1.0 / 16.0 + 0.5);
         assert_growth(&[large, good], 9.0 / 16.0 - 0.5);
-        // Of three, two of which are large: a third, and a sixth from each.
+        // With three paths, two of them large: a third for the good one, and a sixth from each large one.
         let three = [large, large, good];
         assert_growth(&three, 9.0 / 49.0 - 1.0 / 6.0);
         assert_growth(&[good, large, large], 1.0 / 49.0 + 1.0 / 3.0);

@@ -1,4 +1,4 @@
-//! How much of its window a sender has used: RFC 7661 in small.
+//! The use that a sender makes of its window: a small version of RFC 7661.
 
 use core::time::Duration;
 
@@ -6,24 +6,24 @@ use braid_wire::Instant;
 
 use super::AckSample;
 
-/// For how long what was in use counts at least: the pipeACK sampling period (RFC 7661 section 4.1).
+/// The least time for which use counts: the pipeACK sampling period (RFC 7661 section 4.1).
 const SAMPLING: Duration = Duration::from_secs(1);
 
-/// How much of the window was in use. Time in which nothing is acknowledged does not count.
+/// The use of the window. Time in which nothing is acknowledged does not count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
-    /// What was in flight at most, in this sampling period and the one before.
+    /// The most bytes in flight, in this sampling period and the one before.
     used: [u64; 2],
     since: Instant,
-    /// The same, and whether the window was filled, in this round trip and the one before.
+    /// The most bytes in flight, and whether the window was filled, in this round trip and the one before.
     used_lately: [u64; 2],
     limited: [bool; 2],
-    /// Something was lost.
+    /// Set once anything was lost.
     reduced: bool,
 }
 
 impl Usage {
-    /// Takes note of an acknowledgement, before the window changes.
+    /// Notes an acknowledgement, before the window changes.
     pub(super) fn on_ack(&mut self, ack: &AckSample<'_>) {
         if ack.round_start {
             self.used_lately = [0, self.used_lately[0]];
@@ -38,11 +38,11 @@ impl Usage {
         self.limited[0] |= ack.cwnd_limited;
     }
 
-    /// Up to where the window may grow: without end where it is what held the sender back, else to
-    /// twice what was in use (RFC 7661 section 4.2). So a sender that is steady and not greedy has a
-    /// window that it does not fill, and a loss does not at once leave it less than it needs. A window
-    /// that slow start left without a loss is large enough, and slow start itself looks at what was in
-    /// use lately: who holds it back means it.
+    /// Returns the bound of the window's growth: none if the window limited the sender, otherwise twice the
+    /// bytes in use (RFC 7661 section 4.2). So a steady sender has a window that it does not fill, and a
+    /// loss does not at once leave less than it needs. A window that slow start left without a loss is
+    /// large enough and stays. Slow start itself looks at recent use only, since a sender that holds back
+    /// does so on purpose.
     pub(super) fn limit(&self, ack: &AckSample<'_>, slow_start: bool) -> u64 {
         if ack.cwnd_limited {
             return u64::MAX;
@@ -56,11 +56,11 @@ impl Usage {
         used[0].max(used[1]).saturating_mul(2)
     }
 
-    /// The window a reduction starts from: `cwnd` where the sender filled it or used at least half of
-    /// it, else what was in use (RFC 7661 section 4.4.1).
+    /// Returns the window that a reduction starts from: `cwnd` if the sender filled it or used at least
+    /// half of it, otherwise the bytes in use (RFC 7661 section 4.4.1).
     ///
-    /// The bytes in flight alone would not do: an acknowledgement of 64 kB that also tells of a
-    /// loss leaves little in flight at that moment.
+    /// The bytes in flight alone would not do: an acknowledgement of 64 kB that also reports a loss leaves
+    /// little in flight at that moment.
     pub(super) fn reduction_base(&mut self, cwnd: u64, in_flight: u64) -> u64 {
         self.reduced = true;
         let used = in_flight.max(self.used[0]).max(self.used[1]);
@@ -69,7 +69,7 @@ impl Usage {
     }
 }
 
-/// Whether a loss is being recovered from, and how.
+/// The kind of recovery that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Recovery {
     #[default]
@@ -81,7 +81,7 @@ pub(super) enum Recovery {
 }
 
 impl Recovery {
-    /// Whether the window may grow by `ack`.
+    /// Returns whether the window may grow by `ack`.
     pub(super) fn may_grow(&mut self, ack: &AckSample<'_>) -> bool {
         if !ack.in_recovery {
             *self = Recovery::None;

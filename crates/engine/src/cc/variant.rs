@@ -1,4 +1,4 @@
-//! Controllers that are NewReno but for how their window changes.
+//! Controllers that differ from NewReno only in the changes of their window.
 
 use core::fmt;
 
@@ -7,18 +7,19 @@ use braid_wire::Instant;
 use super::newreno::NewReno;
 use super::{AckSample, CongestionControl, Loss};
 
-/// How a window changes.
+/// The changes of a window.
 pub(super) trait Growth: fmt::Debug + Default + Send {
     /// As [`CongestionControl::is_coupled`].
     const COUPLED: bool = false;
 
-    /// Whether it starts from what is known of the path, where that is more than an initial window.
+    /// Set if the window may start from the known capacity of the path, if that is more than an initial
+    /// window.
     const JUMPS: bool = true;
 
-    /// An acknowledgement arrived.
+    /// Processes an acknowledgement.
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>);
 
-    /// A loss has halved the window.
+    /// Adjusts the window after a loss has halved it.
     fn on_halved(&mut self, _reno: &mut NewReno) {}
 }
 

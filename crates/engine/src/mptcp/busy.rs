@@ -1,4 +1,4 @@
-//! How long a connection had something to deliver, and how long the peer's window held it up.
+//! Two durations of a connection: with data to deliver, and blocked by the peer's window.
 
 use core::time::Duration;
 
@@ -10,14 +10,14 @@ pub(crate) struct Busy {
     since: Instant,
     delivering: bool,
     waiting: bool,
-    /// With bytes written and not acknowledged at the data level.
+    /// Time with bytes written and not acknowledged at the data level.
     pub total: Duration,
-    /// Of it, with new bytes that waited for the peer's window.
+    /// Part of `total` during which new bytes waited for the peer's window.
     pub for_window: Duration,
 }
 
 impl Busy {
-    /// From `now` on it is so.
+    /// Books the time since the last call under the old state, and sets the state that holds from `now` on.
     pub fn note(&mut self, now: Instant, delivering: bool, waiting: bool) {
         let time = now.saturating_since(self.since);
         self.since = now;

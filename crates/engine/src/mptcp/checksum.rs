@@ -1,5 +1,5 @@
-//! DSS checksums (RFC 8684 section 3.3.1): a mapping is sent with one, and what it carries is handed
-//! on when all of it is here and the sum is right.
+//! DSS checksums (RFC 8684 section 3.3.1): computes those of outgoing mappings, and holds incoming payload
+//! back until its mapping is complete and the checksum is right.
 
 use braid_wire::checksum::{Sum, sum_at};
 use braid_wire::mptcp::{ResetReason, dss_checksum};
@@ -14,20 +14,20 @@ use crate::buffer::{InsertError, RecvBuffer, SendBuffer};
 use crate::event::SubflowCloseReason;
 use crate::tcp::scoreboard::Mapping;
 
-/// Most payload of a mapping that we send with a checksum: its last byte keeps all of it waiting, and
-/// one wrong byte costs all of it.
+/// The most payload, in bytes, of a mapping sent with a checksum. The receiver holds a mapping back until
+/// its last byte is here and discards all of it for one wrong byte, so large mappings add delay and loss.
 pub(super) const MAX_CHECKED_MAPPING: u64 = 8 << 10;
 
-/// The next bytes that a subflow holds, found right.
+/// The next bytes of a subflow whose checksum is right.
 struct Sound {
-    /// Where in the stream they belong.
+    /// The offset of these bytes in the stream.
     data: u64,
     len: usize,
-    /// DATA_FIN follows them.
+    /// Set if DATA_FIN follows these bytes.
     fin: bool,
 }
 
-/// The sum of the first `len` bytes of `parts`.
+/// Returns the checksum state over the first `len` bytes of `parts`.
 fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
     let mut at = 0;
     parts.into_iter().fold(Sum::default(), |sum, part| {
@@ -39,17 +39,18 @@ fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
 }
 
 impl Connection {
-    /// As [`pass_checked_on`](Self::pass_checked_on), on all subflows: there may be memory again.
+    /// Runs [`pass_checked_on`](Self::pass_checked_on) on all subflows, since reading may have freed
+    /// memory.
     pub(super) fn pass_checked(&mut self, ctx: &mut Ctx<'_>) {
         for i in 0..self.transport.subflows.len() {
             self.pass_checked_on(ctx, i);
         }
     }
 
-    /// Hands on what subflow `i` holds and is whole and sound. What lies behind a hole of the stream
-    /// and finds no place, for want of memory or in too many pieces, is dropped: what fills the hole may
-    /// wait behind it. The peer sends again what no DATA_ACK covers, but not soon: our own engine only
-    /// when it has nothing else in flight.
+    /// Hands on the complete and verified payload that subflow `i` holds. Payload behind a hole of the
+    /// stream that finds no place, for lack of memory or because of too many gaps, is dropped, since the
+    /// payload that fills the hole may wait behind it in this subflow. The peer retransmits what no
+    /// DATA_ACK covers, but not soon: Braid's engine only once it has nothing else in flight.
     // Conforms: 8684-3.7-8
     pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let before = self.transport.rcv.buf.rcv_nxt();
@@ -72,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// The next bytes that subflow `i` may hand on.
+    /// Returns the next bytes that subflow `i` may hand on, if they are complete and verified.
     // Conforms: 8684-3.7-8
     fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Sound> {
         let rcv = &self.transport.subflows[i].rcv;
@@ -99,7 +100,7 @@ impl Connection {
                 _ => None,
             };
         }
-        // After a fallback the numbers of the subflow are those of the stream.
+        // After a fallback, subflow sequence numbers minus one are stream offsets.
         let next = Sound {
             data: held.next() - 1,
             len: all(),
@@ -112,10 +113,10 @@ impl Connection {
         (next.len > 0).then_some(next)
     }
 
-    /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
-    /// all the connection ever had, and its bytes are those of the stream in order, both go on as
-    /// regular TCP, which would not have noticed. Otherwise the subflow ends and others carry its
-    /// data: with others there were before, the peer may already have sent what is not in order.
+    /// Handles a wrong checksum of the mapping of stream byte `data` on subflow `i` (RFC 8684 section 3.7).
+    /// A connection that only ever had this subflow, with the stream in order on it, falls back to regular
+    /// TCP, which would not have noticed the change. Otherwise the subflow is reset and others carry its
+    /// data: a peer that had several subflows may already have sent data out of order.
     // Conforms: 8684-3.7-7, 8684-3.7-9
     fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
         let Some(mptcp) = self.transport.mode.mptcp() else {
@@ -135,7 +136,7 @@ impl Connection {
 }
 
 impl Transport {
-    /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
+    /// Makes subflow `i` hold payload back until it is verified, if the connection uses checksums.
     pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
         if self.mode.uses_checksums() {
             let window = ctx.shared.config.recv_buffer.max(1 << 20) as u64;
@@ -143,7 +144,7 @@ impl Transport {
         }
     }
 
-    /// Moves the first `len` bytes that subflow `i` holds to byte `data` of the stream and on.
+    /// Moves the first `len` bytes that subflow `i` holds to offset `data` of the stream.
     fn place_held(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -165,9 +166,9 @@ impl Transport {
         Ok(())
     }
 
-    /// Even the reserve is used up where subflow `i` has the next bytes of the stream. If there is
-    /// something to read, they wait for the reader. If not, nothing may ever give memory back: this
-    /// one does, and the peer sends again what it held (RFC 8684 section 3.6).
+    /// Handles memory exhaustion, the reserve included, while subflow `i` holds the next bytes of the
+    /// stream. If there is something to read, reading will free memory. If not, nothing else may: the
+    /// subflow is reset, its memory is freed, and the peer retransmits what it held (RFC 8684 section 3.6).
     pub(super) fn let_go(&mut self, i: usize) {
         let holds = self.subflows[i].rcv.held.as_ref();
         let holds = holds.is_some_and(|held| held.readable() > 0);
@@ -185,8 +186,8 @@ impl Mode {
         self.mptcp().is_some_and(|m| m.checksum)
     }
 
-    /// Returns whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
-    /// nothing but DATA_FIN, whether that is right too.
+    /// Returns whether a mapping of the peer has a checksum exactly when checksums are in use. The checksum
+    /// of a lone DATA_FIN, which has no payload to wait for, is verified here as well.
     // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
         let sound = || map.len > 0 || self.is_sound(map, map.wire_seq(0), Sum::default());
@@ -196,7 +197,8 @@ impl Mode {
         }
     }
 
-    /// Returns whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
+    /// Returns whether the checksum of a mapping with subflow sequence number `seq` matches `sum`, its
+    /// payload's.
     pub(super) fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
         let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
         let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
@@ -205,8 +207,8 @@ impl Mode {
 }
 
 impl Mptcp {
-    /// The checksum of a mapping of our stream, of which `buf` has the bytes, on a subflow whose SYN carried
-    /// `in_syn` bytes; `None` where none were agreed on.
+    /// Returns the checksum of a mapping whose bytes are in `buf`, on a subflow whose SYN carried `in_syn`
+    /// bytes; `None` if checksums are not in use.
     pub(super) fn checksum_of(&self, buf: &SendBuffer, map: &Mapping, in_syn: u64) -> Option<u16> {
         if !self.checksum {
             return None;

@@ -1,4 +1,4 @@
-//! Which data goes out next, and where: asks the strategy and does what it says.
+//! The choice of the next data to send and of its subflow: asks the strategy and carries its decision out.
 
 use arrayvec::ArrayVec;
 use braid_wire::Instant;
@@ -13,7 +13,7 @@ use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEve
 use crate::{SegmentKind, SubflowId};
 
 impl Connection {
-    /// Data, new or once more, where the strategy wants it.
+    /// Sends data, new or copied, on the subflow that the strategy chooses.
     pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         self.transport.live.ask_at.take_if(|at| *at <= ctx.now);
         self.drop_late(ctx);
@@ -84,7 +84,7 @@ impl Connection {
         }
     }
 
-    /// Drops what was to be sent by now and was not.
+    /// Drops data whose deadline passed before it was sent.
     fn drop_late(&mut self, ctx: &mut Ctx<'_>) {
         let buf = &mut self.transport.snd.buf;
         let dropped = buf.drop_late(ctx.now, &mut ctx.shared.pool);
@@ -95,9 +95,9 @@ impl Connection {
         }
     }
 
-    /// Returns whether new data may go out at all. The packets of the opener's first mapping repeat the keys,
-    /// and it stays alone until a DATA_ACK shows that the peer has them: a plain DSS that overtakes them
-    /// would make a Linux listener fall back (RFC 8684 section 3.1).
+    /// Returns whether new data may go out at all. The packets of the opener's first mapping repeat the
+    /// keys, and no other mapping may follow until a DATA_ACK shows that the peer has them: a plain DSS
+    /// that overtakes the keys would make a Linux listener fall back (RFC 8684 section 3.1).
     // Conforms: 8684-3.1-15
     fn may_send_new(&mut self) -> bool {
         if self.transport.snd.unsent() == 0 {
@@ -123,6 +123,7 @@ impl Transport {
         let larger = subflow.larger_payload(ctx.now);
         let run = self.snd.buf.next_run();
         let mut len = run.min(self.snd.peer_window()).min(most);
+        // Whole segments only: a short segment in mid-stream would cost a packet for little payload.
         if len < run && len > mss && larger != Some(len) {
             len -= len % mss;
         }
@@ -136,15 +137,16 @@ impl Transport {
             ctx.shared.claims.note(ctx.now, link, urgency);
         }
         let range = self.snd.map_next(len);
-        // What waits is bounded, also where the windows are not used up.
+        // Unsent data has a bound of its own, so sending may free room even while the windows have room
+        // left.
         self.signal_writable(ctx);
         Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
 }
 
 impl Transport {
-    /// Returns whether new data waits for the peer's window. A rest that takes no segment is left alone while
-    /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
+    /// Returns whether the peer's window holds new data back. Room for less than a segment is left unused
+    /// while acknowledgements are outstanding (RFC 9293 section 3.8.6.2.1).
     // Conforms: 9293-3.8.6.2.1-1
     pub(super) fn is_window_used_up(&self) -> bool {
         let window = self.snd.peer_window();
@@ -154,7 +156,7 @@ impl Transport {
         window == 0 || sliver
     }
 
-    /// Returns whether there may be something to copy: only a lone subflow has nothing but what was lost.
+    /// Returns whether there may be data to copy. A lone subflow can only repeat lost data.
     pub(super) fn may_copy(&self) -> bool {
         let flight = &self.snd.flight;
         (self.subflows.len() > 1 || flight.lost() > 0)
@@ -162,7 +164,7 @@ impl Transport {
             && self.mode.mptcp().is_some_and(|m| m.confirmed)
     }
 
-    /// Fills `views` in place: they are large.
+    /// Fills `views` in place, because views are too large to return by value.
     fn show_subflows(
         &mut self,
         ctx: &Ctx<'_>,
@@ -184,7 +186,7 @@ impl Transport {
         }
     }
 
-    /// Sends up to `most` bytes of what another subflow carries.
+    /// Sends up to `most` bytes of data that another subflow carries.
     fn send_copy(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -208,21 +210,21 @@ impl Transport {
 }
 
 impl Mode {
-    /// Returns whether the peer may still lack our key: an opener that has seen no DATA_ACK.
+    /// Returns whether the peer may still lack our key: true for an opener that has seen no DATA_ACK.
     pub(super) fn keys_may_lack(&self) -> bool {
         self.mptcp().is_some_and(|m| !m.confirmed)
     }
 }
 
 impl Subflows {
-    /// Returns whether the views would show a subflow as ready; cheaper than to make them.
+    /// Returns whether any view would show its subflow as ready, without the cost of making the views.
     pub(super) fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
         let carriers = self.iter().filter(|s| s.can_carry());
         carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
     }
 
-    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
-    /// byte would follow each other without end.
+    /// Returns the index of the subflow that a strategy chose, or `None` if it is not ready. Sending there
+    /// would emit empty packets without end.
     pub(super) fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
         let ready = |i: &usize| {
             let subflow = &self[*i];
@@ -243,21 +245,20 @@ impl Subflows {
         }
     }
 
-    /// Most bytes of the opener's first mapping. Nothing can follow it before its DATA_ACK, so all of an
-    /// initial window is in it and leaves at once; what a strategy would leave to other subflows has
-    /// none to go to.
+    /// Returns the most bytes of the opener's first mapping. Nothing can follow it before its DATA_ACK, so
+    /// it takes the whole initial window at once; no other subflow exists yet that could share it.
     pub(super) fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
         let most = max_mapping(subflow).min(subflow.snd.initial_flight());
         subflow.room(ctx.now).min(most)
     }
 
-    /// Most bytes of one send on subflow `i` now: window, pacing burst, device.
+    /// Returns the most bytes of one send on subflow `i` now, bounded by window, pacing burst and device.
     pub(super) fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
         let most = match subflow.larger_payload(ctx.now) {
             Some(larger) => larger,
-            // A device that cuts a super-segment may repeat CWR in all segments.
+            // A device that segments a super-segment may repeat CWR in every segment.
             None if subflow.owes_reduced() => u64::from(subflow.snd.mss()),
             None => max_payload_total(subflow, ctx),
         };

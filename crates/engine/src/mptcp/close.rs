@@ -1,4 +1,4 @@
-//! Closing: DATA_FIN at the data level, FIN on the subflows (RFC 8684 section 3.3.3).
+//! Closing of a connection: DATA_FIN at the data level, FIN on the subflows (RFC 8684 section 3.3.3).
 
 use core::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::closing::FinState;
 
-/// How long a finished connection still answers its peer's retransmissions.
+/// The least time for which a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long it waits for the peer's last FIN before it resets what is left.
+/// The most time for which a finished connection waits for the peer's last FIN before it is forgotten.
 const MAX_LINGER: Duration = Duration::from_secs(10);
 
 impl Connection {
-    /// The user has no more to send.
+    /// Closes the sending direction for the user.
     pub fn shutdown(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
         if !self.transport.closing.is_open() || self.transport.is_ended() {
             return Err(ApiError::SendClosed);
@@ -29,8 +29,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The subflow's FIN, once everything before it is here. With regular TCP the end of the subflow
-    /// is the end of the stream.
+    /// Handles the FIN of subflow `i` once everything before it is here. With regular TCP the end of the
+    /// subflow is the end of the stream.
     // Conforms: 8684-3.3.3-8
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.transport.subflows[i];
@@ -41,15 +41,16 @@ impl Connection {
             && matches!(self.transport.mode, Mode::Tcp)
             && !self.transport.is_ended();
         if over && self.transport.rcv.fin.is_none() {
-            // Not what was handed on: what came before a fallback may still wait for memory.
+            // Count received bytes, not those handed on: payload from before a fallback may still wait for
+            // memory.
             let end = self.transport.subflows[i].rcv.bytes_received();
             self.reach(ctx, i, end, true);
         }
     }
 
-    /// Takes note that the peer's stream reaches byte `end`, as subflow `i` says, and ends there if
-    /// that is `last`. Returns whether that agrees with the end that is known and with what was
-    /// received. If not, the stream would never be complete, and the connection is over.
+    /// Notes that the peer's stream reaches byte `end`, as learned on subflow `i`, and ends there if
+    /// `last`. Returns whether this agrees with the known end and with the received data. If not, the
+    /// stream could never be complete, and the connection is aborted.
     pub(super) fn reach(&mut self, ctx: &mut Ctx<'_>, i: usize, end: u64, last: bool) -> bool {
         let fin = self.transport.rcv.fin.or(last.then_some(end));
         let moved = |fin| end > fin || (last && (end < fin || self.transport.rcv.here() > fin));
@@ -68,8 +69,8 @@ impl Connection {
         true
     }
 
-    /// Brings everything in line after a change: closing, dead subflows, further subflows. Returns
-    /// whether there may be something to send now that there was not before.
+    /// Brings the connection up to date after a change: closing, dead subflows, further subflows. Returns
+    /// whether there may be something to send now.
     pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut changed = self.finish_if_done(ctx);
         changed |= self.transport.answer_fins();
@@ -80,8 +81,8 @@ impl Connection {
         changed
     }
 
-    /// Both directions closed and acknowledged, and everything read: the connection is over for
-    /// its user. Returns whether it is, from now on.
+    /// Ends the connection for its user once both directions are closed and acknowledged and everything is
+    /// read. Returns whether it ended now.
     pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let done = self.transport.closing.is_over()
             && !self.transport.is_ended()
@@ -92,7 +93,8 @@ impl Connection {
         done
     }
 
-    /// Takes closed subflows out, and saves what they carried. Returns whether there were any.
+    /// Removes closed subflows and queues the data that they carried for others. Returns whether there were
+    /// any.
     fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let before = self.transport.subflows.len();
         let mut i = 0;
@@ -121,10 +123,10 @@ impl Connection {
 }
 
 impl Transport {
-    /// Answers the peer's FIN on subflows that it leaves. Those of a peer that has ended its direction
-    /// stay open in ours until the connection is through, as does the last one that works: what is
-    /// written, DATA_FIN and what the peer dropped at the data level still go out there (RFC 8684
-    /// section 3.3.3). Returns whether there were any.
+    /// Closes our direction of subflows on which the peer sent FIN while the connection goes on elsewhere.
+    /// Once the peer has closed the stream, or if this is the last working subflow, the subflows stay open
+    /// in our direction: unsent data, DATA_FIN and data that the peer dropped at the data level still go
+    /// out there (RFC 8684 section 3.3.3). Returns whether any were closed.
     fn answer_fins(&mut self) -> bool {
         let carries_on = |s: &Subflow| s.can_carry() && !s.signs.stale && !s.rcv.finished();
         let unanswered = |s: &Subflow| s.rcv.finished() && !s.closing.is_closed_here();
@@ -142,11 +144,11 @@ impl Transport {
         true
     }
 
-    /// Ends subflows that have nothing left to do. Returns whether there were any.
+    /// Ends subflows that have nothing left to do. Returns whether anything changed.
     // Conforms: 8684-3.3.3-5, 8684-3.3.3-6, 9293-3.10.7.4-5
     fn close_subflows(&mut self) -> bool {
-        // While it is being opened another subflow may take the place of the first, and what a SYN
-        // carried may have to be sent after all.
+        // While the connection opens, another subflow may replace the first, and data that a SYN carried
+        // may have to be sent again.
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && !matches!(self.life, Life::Opening { .. })
             && self.closing.is_due()
@@ -162,11 +164,11 @@ impl Transport {
             }
             if subflow.phase == Phase::Established
                 && subflow.closing.is_over()
-                // In TIME-WAIT a peer that missed our last ACK sends its FIN again. With MPTCP the
-                // end was agreed on at the data level, and a RST does no harm.
+                // In TIME-WAIT a peer that missed our last ACK sends its FIN again. With MPTCP the end was
+                // agreed on at the data level, and a RST does no harm.
                 && (!tcp || (over && subflow.closing == FinState::Closed))
             {
-                // The last ACK is still to be sent where it is due.
+                // The last ACK must leave first where it is due.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
                     subflow.close(SubflowCloseReason::Finished);
                     changed = true;
@@ -183,18 +185,19 @@ impl Transport {
         changed
     }
 
-    /// When a finished connection may be forgotten.
+    /// Returns the time at which a finished connection may be forgotten.
     pub fn forget_at(&self) -> Option<braid_wire::Instant> {
         let Life::Ended { at, reason } = self.life else {
             return None;
         };
         let over = |s: &Subflow| s.closing.is_over();
         if !self.subflows.is_empty() && self.subflows.iter().all(over) {
+            // Four timeouts leave room for the peer to repeat its FIN twice after lost ACKs.
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
             return Some(at + (rto.unwrap_or(LINGER) * 4).clamp(LINGER, MAX_LINGER));
         }
         if self.subflows.iter().any(|s| s.ending.insists) {
-            // The repeats end by themselves before.
+            // The repeats of MP_FASTCLOSE end by themselves before this time.
             return Some(at + FAST_CLOSE_TIME + LINGER);
         }
         let active_close = reason == CloseReason::Finished

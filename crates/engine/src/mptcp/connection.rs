@@ -20,11 +20,11 @@ use crate::path::PathManager;
 use crate::strategy::{Strategy, StrategyEvent};
 use crate::{ApiError, Class, Config, ConnId, Event, Urgency};
 
-/// Bytes that may always be kept for subflows to repeat: a single segment takes a block or two.
+/// Bytes that may always be kept for subflows to retransmit: a single segment takes a block or two.
 const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
 
-/// A connection as its user has it: the protocol machine, the strategy that decides what it does, the path
-/// manager, and the flow that is under way.
+/// A connection as its user sees it: the protocol machine, the strategy that schedules its data, the path
+/// manager, and the current flow.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub transport: Transport,
@@ -32,7 +32,7 @@ pub(crate) struct Connection {
     pub flow: Flow,
     pub manner: Manner,
     pub paths: PathManager,
-    /// Earliest entry of this connection in the stack's timer heap.
+    /// The earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
 }
 
@@ -54,20 +54,20 @@ impl Connection {
         }
     }
 
-    /// Stands back behind other connections, or no longer does, as `urgency` says.
+    /// Sets the urgency; the least urgent connections run a congestion control that yields to others.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) {
         if let Some(congestion) = self.manner.set_urgency(config, urgency) {
             self.transport.subflows.run_congestion(congestion);
         }
     }
 
-    /// Runs `congestion` from now on, on whatever subflows, whatever the urgency.
+    /// Runs `congestion` on all present and future subflows, regardless of the urgency.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
         self.manner.congestion = Some(congestion);
         self.transport.subflows.run_congestion(congestion);
     }
 
-    /// What is written from now on is another flow.
+    /// Begins another flow, which consists of all data written from now on.
     pub fn begin_flow(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
         self.flow = Flow::begin(Marks {
             sent: self.transport.snd.buf.end(),
@@ -77,13 +77,13 @@ impl Connection {
         self.set_strategy(ctx, strategy);
     }
 
-    /// Nothing more is written of the flow.
+    /// Ends the flow: no more of its data will be written.
     pub fn end_flow(&mut self, ctx: &mut Ctx<'_>) {
         self.flow.end(self.transport.snd.buf.end());
         self.signal_delivered(ctx);
     }
 
-    /// Reports that a flow that has ended has arrived, once.
+    /// Reports, once, that an ended flow has been delivered.
     pub fn signal_delivered(&mut self, ctx: &mut Ctx<'_>) {
         if self
             .flow
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Transmits by another strategy from now on.
+    /// Replaces the strategy, and tells the new one which subflows are established.
     pub fn set_strategy(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
         self.strategy = strategy;
         for subflow in self
@@ -170,7 +170,7 @@ impl Connection {
         Ok(n)
     }
 
-    /// Ends the connection for its user; subflows are reset where the peer still knows them.
+    /// Ends the connection for its user, and resets the subflows that the peer may still know.
     // Conforms: 8684-3.5-4
     pub fn fail(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         if self.transport.is_ended() {
@@ -181,8 +181,8 @@ impl Connection {
             match subflow.phase {
                 Phase::SynSent | Phase::Closed => subflow.close(SubflowCloseReason::Finished),
                 _ => {
-                    // A peer that closed the connection itself has nothing to be told, and one that
-                    // does not know the subflow yet could not tell that it is meant.
+                    // After a peer's own abort there is no need to insist, and a peer that does not know
+                    // the subflow yet could not match MP_FASTCLOSE to the connection.
                     subflow.ending.insists =
                         subflow.is_established() && reason != CloseReason::Reset;
                     subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished);
@@ -191,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// Reports the end and frees what only the user needed.
+    /// Reports the end and frees everything that only the user needed.
     pub fn end(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         let unknown = matches!(self.transport.life, Life::Opening { .. })
             && self.transport.listener.is_some();
@@ -203,7 +203,7 @@ impl Connection {
                 reason,
             });
         }
-        // Its subflows may linger on, but the next connection may come at once.
+        // The subflows may linger, but the next connection may come at once and needs the records now.
         self.transport.subflows.remember(ctx);
         self.transport.life = Life::Ended {
             at: ctx.now,
@@ -231,7 +231,7 @@ impl Connection {
 impl Transport {
     // --- the application's side
 
-    /// Bytes of `urgency` that the application may write now.
+    /// Returns the number of bytes of `urgency` that the application may write now.
     pub fn send_space(&self, config: &Config, urgency: Urgency) -> usize {
         if !self.closing.is_open() || self.is_ended() {
             return 0;
@@ -240,7 +240,8 @@ impl Transport {
         self.snd.space(config, cwnd, urgency)
     }
 
-    /// Reports room for writing once a write has found none and a fair part is free again.
+    /// Reports room for writing after a blocked write, once a quarter of the usual headroom is free, so
+    /// that the application is not woken for a few bytes.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
         let fair = (SEND_HEADROOM as usize).min(ctx.shared.config.send_buffer) / 4;
         if let Some(urgency) = self.snd.blocked
@@ -256,11 +257,13 @@ impl Transport {
         }
     }
 
-    /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
-    /// held for long: past a bound the subflow that needs most is reset, and opened again as after
-    /// any failure (RFC 8684 section 3.6); where nothing is left and others wait for it, one that timed
-    /// out at once: to have used up its own share takes nothing from them.
-    /// Returns whether one is reset.
+    /// Frees the data that was kept for subflow retransmissions and is not needed any more. A peer must not
+    /// pin memory: past a bound, the subflow that needs the most is reset, and opened again as after any
+    /// failure (RFC 8684 section 3.6). When the pool is exhausted and other connections wait for memory, a
+    /// subflow that timed out is reset at once; a connection that exhausts only its own share takes nothing
+    /// from others.
+    ///
+    /// Returns whether a subflow is reset.
     // Conforms: 8684-3.3.2-2
     pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if self.snd.buf.kept() == 0 {
@@ -296,7 +299,7 @@ impl Transport {
 }
 
 impl Shared {
-    /// Lets `conn`, which waited for memory, write again. Where memory is still short for it, it goes on waiting.
+    /// Lets `conn`, which waited for memory, write again, or queues it again if memory is still short.
     pub fn wake(&mut self, now: Instant, conn: &mut Transport) {
         conn.signal_writable(&mut self.ctx(now));
         self.wait_if_lacking(conn);

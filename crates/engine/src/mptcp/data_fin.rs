@@ -1,17 +1,18 @@
 //! The exchange of DATA_FINs: the states of an MPTCP connection that closes (RFC 8684 section 3.3.3 and the
-//! figure of appendix D). Where regular TCP is spoken the FINs of its subflow stand for them.
+//! figure of appendix D). After a fallback to regular TCP the FINs of the subflow take their place.
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// The state of the connection, without the `M_` before its name there.
+/// The state of the connection, named as in appendix D without the prefix `M_`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum DataState {
     /// Both directions are open.
     #[default]
     Estab,
-    /// This side sends no more; neither the acknowledgement of its DATA_FIN nor the peer's DATA_FIN came.
+    /// This side sends no more; neither the acknowledgement of its DATA_FIN nor the peer's DATA_FIN has
+    /// arrived.
     FinWait1,
     /// Our DATA_FIN is acknowledged, and the peer may go on sending.
     FinWait2,
@@ -19,7 +20,7 @@ pub(crate) enum DataState {
     Closing,
     /// Both DATA_FINs are acknowledged; ours was first.
     TimeWait,
-    /// All that the peer sends is here.
+    /// All data of the peer and its DATA_FIN are here; this side may go on sending.
     CloseWait,
     /// Our DATA_FIN follows the peer's and is not acknowledged.
     LastAck,
@@ -27,19 +28,19 @@ pub(crate) enum DataState {
     Closed,
 }
 
-/// Where the closing of a connection stands, and when its DATA_FIN is repeated.
+/// The progress of closing, and the time at which DATA_FIN is repeated.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DataClosing {
     state: DataState,
-    /// Our DATA_FIN is to be sent, behind the data, or once more.
+    /// Set while our DATA_FIN is to be sent behind the data, for the first time or again.
     due: bool,
-    /// When the DATA_FIN is repeated, and how often it was sent.
+    /// The time at which DATA_FIN is repeated; `tries` counts how often it was sent.
     pub at: Option<Instant>,
     tries: u32,
 }
 
 impl DataClosing {
-    /// This side has no more to send.
+    /// Closes our direction: this side has no more to send.
     pub fn close(&mut self) {
         self.due = true;
         self.state = match self.state {
@@ -49,7 +50,7 @@ impl DataClosing {
         };
     }
 
-    /// The DATA_FIN leaves; it is repeated after `rto`, and ever later.
+    /// Notes that DATA_FIN leaves. It is repeated after `rto`, doubled with each try up to 32 times.
     pub fn on_sent(&mut self, now: Instant, rto: Duration) {
         self.due = false;
         let rto = rto * (1 << self.tries.min(5));
@@ -57,18 +58,19 @@ impl DataClosing {
         self.at = Some(now + rto);
     }
 
-    /// The FIN of a subflow says it, as regular TCP does.
+    /// Notes that the subflow's FIN takes the place of DATA_FIN, as regular TCP has it.
     pub fn on_sent_plainly(&mut self) {
         self.due = false;
     }
 
-    /// Sends the DATA_FIN once more: the last one may be lost, or says nothing after a fallback.
+    /// Makes DATA_FIN (or FIN, after a fallback) due again, because the last one may be lost or may have
+    /// lost its meaning in the fallback.
     pub fn repeat(&mut self) {
         self.at = None;
         self.due |= !self.is_open() && !self.is_acked();
     }
 
-    /// The peer has our DATA_FIN.
+    /// Notes that the peer acknowledged our DATA_FIN.
     pub fn on_acked(&mut self) {
         (self.due, self.at) = (false, None);
         self.state = match self.state {
@@ -79,7 +81,7 @@ impl DataClosing {
         };
     }
 
-    /// The peer's DATA_FIN is here, and all data before it.
+    /// Notes that the peer's DATA_FIN and all data before it are here.
     pub fn on_peer_fin(&mut self) {
         self.state = match self.state {
             DataState::Estab => DataState::CloseWait,
@@ -89,7 +91,8 @@ impl DataClosing {
         };
     }
 
-    /// The connection ends before all was read: the stream must not look finished.
+    /// Notes that the connection ends before everything was read, so that the stream does not look
+    /// finished.
     pub fn on_cut_off(&mut self) {
         self.state = match self.state {
             DataState::CloseWait => DataState::Estab,
@@ -109,13 +112,12 @@ impl DataClosing {
         self.due
     }
 
-    /// Returns how often our DATA_FIN was sent.
+    /// Returns the number of times our DATA_FIN was sent.
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// Returns whether our DATA_FIN was sent and is not acknowledged. One that waits to be repeated was sent
-    /// all the same.
+    /// Returns whether our DATA_FIN was sent and is not acknowledged, even while it waits to be repeated.
     pub fn is_out(&self) -> bool {
         self.tries > 0 && !self.is_acked()
     }
@@ -124,7 +126,7 @@ impl DataClosing {
         self.state == DataState::FinWait2 || self.is_over()
     }
 
-    /// Returns whether all that the peer sends is here.
+    /// Returns whether all data of the peer and its DATA_FIN are here.
     pub fn is_peer_closed(&self) -> bool {
         !matches!(
             self.state,
@@ -132,7 +134,7 @@ impl DataClosing {
         )
     }
 
-    /// Returns whether both directions are closed and acknowledged; at most reading is left to do.
+    /// Returns whether both directions are closed and acknowledged; at most reading remains.
     pub fn is_over(&self) -> bool {
         matches!(self.state, DataState::TimeWait | DataState::Closed)
     }
@@ -142,7 +144,7 @@ impl DataClosing {
 mod tests {
     use super::{DataClosing, DataState};
 
-    /// The figure of RFC 8684 appendix D. What is cut off has no place there: it ends by an abort.
+    /// The figure of RFC 8684 appendix D. It has no column for a cut-off, which ends by an abort.
     #[test]
     fn the_table_of_transitions_is_that_of_the_rfc() {
         let events: [fn(&mut DataClosing); 4] = [

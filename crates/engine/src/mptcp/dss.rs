@@ -1,4 +1,4 @@
-//! The size of data sequence numbers, and what segments have room for beside them (RFC 8684 section 3.3).
+//! The size of data sequence numbers, and the segment size beside the options (RFC 8684 section 3.3).
 
 use braid_wire::Instant;
 use braid_wire::mptcp::MptcpOption;
@@ -12,7 +12,7 @@ use crate::tcp::scoreboard::Mapping;
 const WIDE_RATE: u64 = (1 << 32) / 240;
 
 impl Transport {
-    /// Switches to 8-byte DSNs for good once the connection is fast enough to owe them.
+    /// Switches to 8-byte DSNs for good once the connection is fast enough to need them.
     // Conforms: 8684-3.3.1-7
     pub fn widen_dsn(&mut self) {
         let rate = self
@@ -27,7 +27,7 @@ impl Transport {
         self.size_segments();
     }
 
-    /// Fits the segment size of every subflow to the options a data segment carries now.
+    /// Fits the segment size of every subflow to the options that a data segment carries now.
     pub fn size_segments(&mut self) {
         let map = Mapping {
             data: 0,

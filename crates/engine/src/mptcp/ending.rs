@@ -1,4 +1,4 @@
-//! The end of a subflow: why, and the RST that says so.
+//! The end of a subflow: its cause, and the RST that reports it.
 
 use braid_wire::Instant;
 use braid_wire::mptcp::{MptcpOption, ResetReason};
@@ -6,35 +6,35 @@ use braid_wire::tcp;
 
 use crate::event::SubflowCloseReason;
 
-/// Why a RST is sent: decides its MPTCP option.
+/// The cause of a RST, which decides its MPTCP option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResetKind {
     /// The whole connection is aborted (MP_FASTCLOSE).
     FastClose,
     /// This subflow alone ends (MP_TCPRST).
     Subflow(ResetReason),
-    /// The same because the checksum of the mapping that starts here is wrong (MP_FAIL).
+    /// This subflow alone ends because the mapping that starts here has a wrong checksum (MP_FAIL).
     Fail(braid_wire::Dsn64),
 }
 
-/// When a segment is repeated next, and how often it was.
+/// The next repeat of a segment, and the number of repeats so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Repeats {
     pub at: Option<Instant>,
     pub times: u32,
 }
 
-/// The end of a subflow: why it comes, and the RST that may tell of it.
+/// The end of a subflow: its cause, and the RST that may report it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ending {
     pub reason: SubflowCloseReason,
-    /// The reason that the RST gives.
+    /// The MPTCP reason that the RST carries; `None` if no RST is sent.
     pub reset: Option<ResetKind>,
-    /// The RST that came in is one of Multipath TCP.
+    /// Set if the received RST carried MP_TCPRST.
     pub by_mptcp: bool,
-    /// Where the peer expects the RST; `None` before it said so.
+    /// The offset at which the peer expects the RST; `None` until the peer has shown it.
     pub reset_at: Option<u64>,
-    /// Its MP_FASTCLOSE is repeated until the peer answers.
+    /// Set while MP_FASTCLOSE is repeated until the peer answers.
     pub insists: bool,
     pub repeats: Repeats,
 }
@@ -53,13 +53,13 @@ impl Default for Ending {
 }
 
 impl Ending {
-    /// A RST has come in.
+    /// Notes the options of a received RST.
     pub fn note_reset(&mut self, rst: &tcp::Repr) {
         let mut options = rst.options.mptcp.iter();
         self.by_mptcp = options.any(|option| matches!(option, MptcpOption::Reset { .. }));
     }
 
-    /// The peer has answered: nothing is repeated any more.
+    /// Stops the repeats, because the peer has answered.
     pub fn settle(&mut self) {
         self.insists = false;
         self.repeats.at = None;

@@ -1,4 +1,4 @@
-//! Falling back to regular TCP, and what tells that it must be (RFC 8684 section 3.7).
+//! Fallback to regular TCP, and the signs that make it necessary (RFC 8684 section 3.7).
 
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{DssMapping, ResetReason};
@@ -13,16 +13,16 @@ use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
 
 impl Connection {
-    /// Goes on with subflow `i` as regular TCP.
+    /// Falls back to regular TCP on subflow `i`.
     fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
         self.transport.fall_back(ctx, cause);
         self.on_plain_ack(ctx, i);
         self.pass_checked_on(ctx, i);
     }
 
-    /// MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. It is answered
-    /// by MP_FAIL and the infinite mapping, or ends the subflow where that cannot be the stream
-    /// (section 3.7). As an answer to ours it says that the peer knows.
+    /// Handles MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. If subflow
+    /// `i` holds the whole stream in order, the answer is MP_FAIL and the infinite mapping; otherwise the
+    /// subflow is reset (section 3.7). If we already fell back, MP_FAIL shows that the peer knows.
     // Conforms: 8684-3.7-10, 8684-3.7-11
     pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
         let received = self.transport.rcv.buf.rcv_nxt();
@@ -45,8 +45,8 @@ impl Connection {
         }
     }
 
-    /// The infinite mapping: the peer fell back, and byte `sub` of subflow `i` is byte `data` of its
-    /// stream, and so on.
+    /// Handles the infinite mapping: the peer fell back, and its subflow sequence numbers from byte `sub`
+    /// of subflow `i` on map to its stream from byte `data` on.
     // Conforms: 8684-3.7-14
     pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
         let received = self.transport.rcv.buf.rcv_nxt();
@@ -65,18 +65,18 @@ impl Connection {
         }
     }
 
-    /// A segment with `len` bytes from `seq` on came without any MPTCP option: a middlebox took
-    /// them, or the peer fell back.
+    /// Handles a segment with `len` bytes from `seq` on without any MPTCP option: a middlebox stripped the
+    /// options, or the peer fell back.
     // Conforms: 8684-3.3.1-3, 8684-3.3.2-4, 8684-3.7-2, 8684-3.7-3
     pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
         let subflow = &self.transport.subflows[i];
         let Some(mptcp) = self.transport.mode.mptcp() else {
             return;
         };
-        // Data before any mapping, or an acknowledgement of ours although none of it was ever
-        // acknowledged at the data level. Later on, that is no reason any more. Where all there was went
-        // with the SYN, or there is nothing but DATA_FIN, the answer to a probe tells, which repeats the
-        // keys.
+        // Signs of a fallback: data before any mapping, or a subflow-level acknowledgement while nothing
+        // was ever acknowledged at the data level. Once DSS has worked, neither is a sign any more. If all
+        // data went with the SYN, or there is only DATA_FIN, the sign is the answer to a probe that repeats
+        // the keys.
         let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
         let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
         let probed = subflow.active && !mptcp.confirmed && self.transport.live.stall_tries > 0;
@@ -87,7 +87,7 @@ impl Connection {
         } else if (acked && joined && !subflow.dss_seen)
             || self.transport.subflows[i].has_no_place(seq, len)
         {
-            // What has no place can never be taken, however often it comes (section 3.3.1).
+            // Bytes without a mapping can never be accepted, however often they come (section 3.3.1).
             self.transport.subflows[i].give_up();
         }
     }
@@ -104,10 +104,11 @@ impl Transport {
                 self.farewell.begin(m, subflow);
             }
             self.snd.flight.clear();
-            // The subflow's FIN takes the place of DATA_FIN.
+            // The subflow's FIN replaces DATA_FIN.
             self.closing.repeat();
             if !self.rcv.complete() {
-                // So does the peer's: what changes payload may have made it longer.
+                // The peer's FIN replaces its DATA_FIN as well: a middlebox that rewrites payload may have
+                // changed the length of the stream.
                 self.rcv.fin = None;
             }
         }
@@ -123,9 +124,8 @@ impl Transport {
         }
     }
 
-    /// Returns whether both streams are those of subflow `i`, byte by byte, as far as this side knows, so that
-    /// regular TCP can take over: it carried all there is, in order, and does not end before the
-    /// stream.
+    /// Returns whether, as far as this side knows, subflow `i` carries both streams byte by byte, so that
+    /// regular TCP can take over: it carried all data, in order, and does not end before the stream.
     pub(super) fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.closing.is_fin_sent());
@@ -139,7 +139,8 @@ impl Transport {
             && subflow.rcv.is_aligned()
     }
 
-    /// What subflow `i` carried from `failed` on is of no use to the peer.
+    /// Marks the data that subflow `i` carried from `failed` on as useless to the peer, so that it is sent
+    /// again.
     // Conforms: 8684-3.7-16
     pub(super) fn on_spoilt(&mut self, i: usize, failed: Dsn64) {
         let una = self.snd.una();
@@ -154,12 +155,12 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Ends it by RST with MP_FAIL (section 3.7): something on its path changes what it carries.
+    /// Resets the subflow with MP_FAIL (section 3.7): a middlebox on its path changes payload.
     pub(super) fn fail(&mut self, dsn: Dsn64) {
         self.begin_reset(ResetKind::Fail(dsn), SubflowCloseReason::BadChecksum);
     }
 
-    /// Returns whether `len` bytes that are next on subflow `i` have no mapping.
+    /// Returns whether `len` bytes from `seq` on are the next of this subflow and have no mapping.
     pub(super) fn has_no_place(&self, seq: u64, len: usize) -> bool {
         let rcv = &self.rcv;
         let next = len > 0 && seq == rcv.nxt && !rcv.finished();
@@ -176,7 +177,7 @@ impl Subflow {
 }
 
 impl Mode {
-    /// From now on the peer may send on a further subflow.
+    /// Notes that the peer may send on a further subflow from now on.
     pub(super) fn note_join(&mut self) {
         if let Some(mptcp) = self.mptcp_mut() {
             mptcp.joined = true;

@@ -1,5 +1,5 @@
-//! The farewell to Multipath TCP after a fallback: the peer is told that the rest of the stream follows in order
-//! (RFC 8684 section 3.7).
+//! The fallback notice: tells the peer, by the infinite mapping and MP_FAIL, that the rest of the stream
+//! follows in order as regular TCP (RFC 8684 section 3.7).
 
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{Dss, DssMapping, MptcpOption};
@@ -7,28 +7,31 @@ use braid_wire::mptcp::{Dss, DssMapping, MptcpOption};
 use super::mode::{Mptcp, carried};
 use super::subflow::Subflow;
 
-/// Acknowledgements that carry MP_FAIL, as long as none of the peer's answers it.
+/// The most acknowledgements that carry MP_FAIL while the peer does not answer.
 const MAX_FAILS: u32 = 8;
 
-/// The infinite mapping: the path may drop options in one direction only.
+/// The content of a fallback notice. A notice is also needed where the peer may know, as a path may drop
+/// options in one direction only.
 #[derive(Debug, Clone, Copy)]
 struct Told {
-    /// Number of the stream's first byte.
+    /// The data sequence number of the stream's first byte.
     first: Dsn64,
     wide: bool,
     checksum: bool,
-    /// Told until the peer acknowledges more of the subflow than this, so something that told it.
+    /// The subflow offset past which an acknowledgement shows that the peer received a segment with the
+    /// notice.
     until: u64,
-    /// What MP_FAIL says, and how often it still does unless it is answered (section 3.7).
+    /// The data sequence number in MP_FAIL, and the number of times that it is still sent unless answered
+    /// (section 3.7).
     fail: Option<(Dsn64, u32)>,
 }
 
-/// The news of a fallback, as long as the peer is to be told.
+/// The fallback notice, present once the connection has fallen back.
 #[derive(Debug, Default)]
 pub(crate) struct Farewell(Option<Told>);
 
 impl Farewell {
-    /// The connection goes on as regular TCP on `subflow`.
+    /// Begins the notice: the connection goes on as regular TCP on `subflow`.
     pub fn begin(&mut self, mptcp: &Mptcp, subflow: &Subflow) {
         self.0 = Some(Told {
             first: mptcp.dsn(0),
@@ -39,8 +42,8 @@ impl Farewell {
         });
     }
 
-    /// The infinite mapping for a segment of `subflow` whose byte `sub` is byte `data` of the
-    /// stream, as long as it is to be told.
+    /// Returns the infinite mapping for a segment of `subflow` whose byte `sub` is byte `data` of the
+    /// stream, until the peer has acknowledged a segment with it.
     // Conforms: 8684-3.7-5
     pub fn infinite_mapping(&self, subflow: &Subflow, sub: u64, data: u64) -> Option<MptcpOption> {
         let told = self.0?;
@@ -59,7 +62,7 @@ impl Farewell {
         }))
     }
 
-    /// The next acknowledgements on `subflow` carry MP_FAIL.
+    /// Puts MP_FAIL on the next acknowledgements of `subflow`.
     pub fn say_fail(&mut self, subflow: &mut Subflow, dsn: Dsn64) {
         if let Some(told) = &mut self.0 {
             told.fail = Some((dsn, MAX_FAILS));
@@ -67,14 +70,14 @@ impl Farewell {
         }
     }
 
-    /// The peer knows that we fell back.
+    /// Stops MP_FAIL, because the peer knows of the fallback.
     pub fn on_fail_heard(&mut self) {
         if let Some(told) = &mut self.0 {
             told.fail = None;
         }
     }
 
-    /// MP_FAIL for an acknowledgement that leaves now.
+    /// Returns MP_FAIL for an acknowledgement that leaves now, and counts it.
     pub fn take_fail(&mut self) -> Option<MptcpOption> {
         let told = self.0.as_mut()?;
         let (dsn, left) = told.fail?;

@@ -1,10 +1,10 @@
-//! Aborting a connection so that the peer learns of it (RFC 8684 section 3.5).
+//! The abort of a connection, repeated until the peer learns of it (RFC 8684 section 3.5).
 //!
-//! The first MP_FASTCLOSE stands on a RST on every subflow, which ends the peer's side at once. Nobody
-//! answers a RST, so a lost one would go unnoticed: a peer that only receives would wait for its
-//! keepalive. Therefore MP_FASTCLOSE is repeated on ACKs, which a peer answers by RST in any case: one that
-//! has the connection because of the option, one that has forgotten it because it knows no such connection
-//! (RFC 9293 section 3.10.7.1).
+//! The first MP_FASTCLOSE goes out on a RST on every subflow and ends the peer's side at once. A RST is
+//! never answered, so its loss would go unnoticed, and a peer that only receives would wait for its
+//! keepalive. Therefore MP_FASTCLOSE is repeated on ACKs, which a peer answers by RST in any case: because
+//! of the option if it still has the connection, and otherwise because it knows no matching connection (RFC
+//! 9293 section 3.10.7.1).
 
 use core::time::Duration;
 
@@ -18,9 +18,9 @@ use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport};
 use crate::event::SubflowCloseReason;
 
-/// How long MP_FASTCLOSE is repeated. RFC 8684 section 3.5 recommends three repeats and leaves the limit to
-/// implementations: with the least timeout of 200 ms it is nine, since a peer with a hole may have to say
-/// first where it is, and 30 % of all packets may be lost.
+/// The time for which MP_FASTCLOSE is repeated. RFC 8684 section 3.5 recommends three repeats and leaves
+/// the limit to implementations. With the least timeout of 200 ms there are nine: a peer with a hole may
+/// first have to show where it expects the segment, and up to 30 % of packets may be lost.
 pub(super) const FAST_CLOSE_TIME: Duration = Duration::from_secs(2);
 
 impl Subflow {
@@ -33,8 +33,8 @@ impl Subflow {
 }
 
 impl Transport {
-    /// Repeats MP_FASTCLOSE where the peer has not answered. When the time for that is over, a RST goes
-    /// out for middleboxes that still have the subflow, and nothing of it is kept.
+    /// Repeats MP_FASTCLOSE while the peer has not answered. After [`FAST_CLOSE_TIME`] a last RST clears
+    /// the state of middleboxes, and the subflow is closed.
     // Conforms: 8684-3.5-5, 8684-3.5-6, 8684-3.5-7
     pub(super) fn poll_fast_close(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let Life::Ended { at, .. } = self.life else {
@@ -54,15 +54,16 @@ impl Transport {
             return last;
         }
         subflow.ending.repeats.times += 1;
-        // There are few in all, so they need not back off.
+        // The repeats are few, so they need no backoff.
         subflow.ending.repeats.at = Some((ctx.now + subflow.snd.rtt.rto()).min(until));
         let mut options = Options {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
         };
         options.mptcp.push(MptcpOption::FastClose { receiver_key });
-        // A peer that takes it only where it expects it (RFC 5961) may have a hole behind the last byte
-        // that it acknowledged, or none.
+        // A peer that accepts MP_FASTCLOSE only at the expected sequence number (RFC 5961) may or may not
+        // have a hole behind the last byte that it acknowledged, so the repeats alternate between both
+        // offsets.
         let expected = match subflow.ending.repeats.times % 2 {
             1 => subflow.snd.una,
             _ => subflow.snd.nxt,
@@ -71,12 +72,12 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
 
-    /// Takes in a segment of a subflow that was aborted. RST says that the peer has no part in it any
-    /// more. Anything else says that it did not take the RST: it gets another one where it expects it
+    /// Handles a segment of an aborted subflow. RST or SYN shows that the peer no longer has the subflow.
+    /// Any other segment shows that it did not accept the RST: another RST goes where the peer expects it
     /// (RFC 8684 section 3.5, RFC 9293 section 3.10.7.1).
     pub(super) fn on_aborted(&mut self, i: usize, tcp: &tcp::Repr) {
         if self.mode.is_fast_close(tcp) {
-            // The peer has closed the whole connection, whichever end was first.
+            // The peer aborted the whole connection too, so no subflow needs further repeats.
             let aborted = |s: &&mut Subflow| s.phase == Phase::Aborted;
             for subflow in self.subflows.iter_mut().filter(aborted) {
                 subflow.ending.settle();

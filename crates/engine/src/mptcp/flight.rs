@@ -1,5 +1,5 @@
-//! What is in flight at the data level: which subflows carry it, and what of it is known to have
-//! arrived although DATA_ACK, which tells of no gaps, does not say so yet.
+//! The scoreboard of the data level: the subflows that carry each range in flight, and the ranges known to
+//! have arrived before DATA_ACK, which reports no gaps, covers them.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -9,20 +9,20 @@ use braid_wire::Instant;
 use crate::SubflowId;
 use crate::strategy::{Copies, InFlight};
 
-/// Pieces from which on the peer cannot have them divided: the arrival of a part goes unnoticed,
-/// which costs a needless copy and nothing else. What is sent divides them all the same, or the same
-/// part would be copied for ever.
+/// The number of ranges from which on acknowledgements do not divide any more, so that the peer cannot grow
+/// the list without bound: a partial arrival then goes unnoticed, at the cost of a needless copy. Sends
+/// still divide ranges, or the same part would be copied for ever.
 const MAX_PIECES: usize = 32_768;
 
-/// Most subflows that a connection can tell apart.
+/// The most subflows that a connection can tell apart: one bit of a `u32` each.
 pub(crate) const MAX_SUBFLOWS: usize = 32;
 
-/// A subflow in the sets of carriers: a number below 32 that no other living one has.
+/// A subflow in the sets of carriers: a number below 32 that no other living subflow of the connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Slot(u8);
 
 impl Slot {
-    /// The lowest slot that is not among `taken`, which are fewer than [`MAX_SUBFLOWS`].
+    /// Returns the lowest slot that is not among `taken`, which has fewer than [`MAX_SUBFLOWS`] slots.
     pub fn free(taken: impl Iterator<Item = Slot>) -> Slot {
         let taken = taken.fold(0, |set, slot| set | slot.bit());
         debug_assert!(taken != u32::MAX, "more subflows than slots");
@@ -34,17 +34,17 @@ impl Slot {
     }
 }
 
-/// Bytes with one history.
+/// A range of bytes with the same history.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     start: u64,
     end: u64,
     sent_at: Instant,
-    /// The subflow that it was sent on last.
+    /// The subflow that the range was last sent on.
     carrier: SubflowId,
-    /// Subflows it was ever sent on: they repeat it by themselves.
+    /// The set of subflows that the range was ever sent on; these retransmit it by themselves.
     sent_on: u32,
-    /// Of these, those that did not time out since.
+    /// The subset of `sent_on` that has not timed out since.
     carried_by: u32,
     arrived: bool,
 }
@@ -68,32 +68,32 @@ impl Piece {
     }
 }
 
-/// A place in the stream, and the number of the piece that it was in when it was last looked at.
+/// An offset in the stream, and the number of the range that held it at the last look.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     offset: u64,
     piece: u64,
 }
 
-/// How far a subflow has looked for something to copy: nothing below is of any use to it.
+/// The progress of a subflow's search for data to copy: nothing below a cursor is of use to the subflow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursors {
     lost: Cursor,
     single: Cursor,
     any: Cursor,
-    /// The [`Flight::epoch`] they belong to.
+    /// The [`Flight::epoch`] that the cursors belong to.
     epoch: u32,
 }
 
-/// The place of a subflow in the flight.
+/// The place of a subflow in the scoreboard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
     pub slot: Slot,
-    /// How far it has looked there for something to carry too.
+    /// The progress of the subflow's search for data to copy.
     pub cursors: Cursors,
 }
 
-/// Everything sent and not acknowledged at the data level, in order of the stream.
+/// All data sent and not acknowledged at the data level, in stream order.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     pieces: VecDeque<Piece>,
@@ -103,26 +103,28 @@ pub(crate) struct Flight {
     arrived: u64,
     /// Bytes ever sent as copies.
     copied: u64,
-    /// Everything below has arrived.
+    /// The cursor below which everything has arrived.
     open_from: Cursor,
-    /// Number of the first piece: they are numbered in order, as far as none is divided.
+    /// The number of the first range. Numbers increase by one; a division makes them inexact, which costs a
+    /// search only.
     first: u64,
-    /// Counts what makes old pieces worth looking at again.
+    /// A count of the events that make old ranges worth looking at again.
     epoch: u32,
 }
 
 impl Flight {
-    /// Bytes to be sent again: every subflow that carried them timed out or is gone.
+    /// Returns the number of bytes to be sent again, because every subflow that carried them timed out or
+    /// is gone.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bytes ever sent beside those that carried them first.
+    /// Returns the number of bytes ever sent as copies.
     pub fn copied(&self) -> u64 {
         self.copied
     }
 
-    /// Whether anything is not known to have arrived.
+    /// Returns whether any bytes are not known to have arrived.
     pub fn is_open(&self) -> bool {
         match (self.pieces.front(), self.pieces.back()) {
             (Some(first), Some(last)) => last.end - first.start > self.arrived,
@@ -130,8 +132,8 @@ impl Flight {
         }
     }
 
-    /// `range` leaves on the subflow `id` at `slot`. It begins at or below the end of what was
-    /// sent before.
+    /// Notes that `range` leaves on subflow `id` at `slot`. It begins at or below the end of the data sent
+    /// before.
     pub fn on_sent(&mut self, now: Instant, range: Range<u64>, id: SubflowId, slot: Slot) {
         let known = self.pieces.back().map_or(range.start, |last| last.end);
         let copied = range.start..range.end.min(known);
@@ -156,13 +158,13 @@ impl Flight {
         }
     }
 
-    /// A subflow acknowledged `range`.
+    /// Notes that a subflow acknowledged `range`.
     pub fn on_arrived(&mut self, range: Range<u64>) {
         let divide = self.pieces.len() < MAX_PIECES;
         self.change(range, divide, |p| p.arrived = true);
     }
 
-    /// The subflow at `slot` timed out, its path went down, or it was closed.
+    /// Notes that the subflow at `slot` timed out, lost its path, or was closed.
     pub fn on_failed(&mut self, slot: Slot) {
         for piece in &mut self.pieces {
             let was_lost = piece.is_lost();
@@ -174,7 +176,7 @@ impl Flight {
         self.epoch += 1;
     }
 
-    /// The subflow at `slot` is gone; another one may get its slot.
+    /// Notes that the subflow at `slot` is gone; another subflow may get the slot.
     pub fn on_gone(&mut self, slot: Slot) {
         self.on_failed(slot);
         for piece in &mut self.pieces {
@@ -182,7 +184,8 @@ impl Flight {
         }
     }
 
-    /// What of `range` arrived was dropped above the subflows: all of it has to be sent again.
+    /// Notes that `range` was dropped by the peer above its subflows, acknowledged or not: all of it has to
+    /// be sent again.
     pub fn on_discarded(&mut self, range: Range<u64>) {
         self.open_from = Cursor::default();
         self.change(range, true, |p| {
@@ -193,8 +196,8 @@ impl Flight {
         self.epoch += 1;
     }
 
-    /// From byte `from` on, what the subflow at `slot` carried did not arrive as it was sent, though
-    /// it may be acknowledged there: it has to be sent again.
+    /// Notes that data from byte `from` on did not arrive intact on the subflow at `slot`, acknowledged or
+    /// not: it has to be sent again.
     pub fn on_spoilt(&mut self, from: u64, slot: Slot) {
         self.open_from = Cursor::default();
         let spoilt = |p: &&mut Piece| p.end > from && p.sent_on & slot.bit() != 0;
@@ -208,7 +211,7 @@ impl Flight {
         self.epoch += 1;
     }
 
-    /// Everything below `una` is acknowledged at the data level.
+    /// Removes everything below `una`, which is acknowledged at the data level.
     pub fn release_to(&mut self, una: u64) {
         while let Some(first) = self.pieces.front_mut() {
             if first.start >= una {
@@ -229,8 +232,7 @@ impl Flight {
         }
     }
 
-    /// What holds after every call: the pieces follow each other within what is outstanding, and the
-    /// counts are theirs.
+    /// Asserts the invariants: the ranges are contiguous within `outstanding`, and the counts match them.
     pub fn invariants(&self, outstanding: Range<u64>) {
         let mut at = self.pieces.front().map_or(outstanding.end, |p| p.start);
         debug_assert!(at >= outstanding.start, "{at} of {outstanding:?}");
@@ -246,7 +248,7 @@ impl Flight {
         debug_assert_eq!((arrived, lost), (self.arrived, self.lost));
     }
 
-    /// Forgets everything.
+    /// Clears the scoreboard; the counters go on, so that old cursors are recognised as stale.
     pub fn clear(&mut self) {
         *self = Flight {
             first: self.first + self.pieces.len() as u64,
@@ -256,7 +258,7 @@ impl Flight {
         };
     }
 
-    /// What a subflow that is ready may carry beside others; `cursors` are its own.
+    /// Returns the data that a ready subflow may carry beside others; `cursors` are the subflow's own.
     pub fn copies(&self, cursors: &mut Cursors, slot: Slot) -> Copies {
         if !self.is_open() {
             return Copies::default();
@@ -270,7 +272,7 @@ impl Flight {
         let once = |p: &Piece| p.sent_on.is_power_of_two();
         let lost = (self.lost > 0).then(|| self.find(&mut cursors.lost, slot, Piece::is_lost));
         let any = self.find(&mut cursors.any, slot, |_| true);
-        // Most often one is the other.
+        // Most often the first range was sent on one subflow only, so one search answers both questions.
         let single = match any {
             Some(piece) if !once(piece) => self.find(&mut cursors.single, slot, once),
             _ => {
@@ -285,7 +287,7 @@ impl Flight {
         }
     }
 
-    /// The oldest bytes that are not known to have arrived.
+    /// Returns the oldest range that is not known to have arrived.
     pub fn oldest(&mut self) -> Option<InFlight> {
         let from = self.index_of(self.open_from);
         let i = from + self.pieces.range(from..).position(|p| !p.arrived)?;
@@ -293,7 +295,7 @@ impl Flight {
         Some(self.pieces[i].shown())
     }
 
-    /// The piece that a cursor stands in, or the first one behind it.
+    /// Returns the index of the range that holds the cursor, or of the first range behind it.
     fn index_of(&self, cursor: Cursor) -> usize {
         let hint = cursor.piece.saturating_sub(self.first) as usize;
         match self.pieces.get(hint) {
@@ -309,8 +311,8 @@ impl Flight {
         }
     }
 
-    /// The first piece from `cursor` on that has not arrived, was never sent on `slot` and is
-    /// `wanted`; moves the cursor there. What is passed over never qualifies again in this epoch.
+    /// Returns the first range from `cursor` on that has not arrived, was never sent on `slot` and is
+    /// `wanted`, and moves the cursor there. Ranges passed over never qualify again in this epoch.
     fn find(
         &self,
         cursor: &mut Cursor,
@@ -331,13 +333,13 @@ impl Flight {
         found.map(|n| &self.pieces[from + n])
     }
 
-    /// Does `f` to every piece of `range` and keeps the counts. Those at its ends are divided, or
-    /// left out where nothing may `divide` them.
+    /// Applies `f` to every range within `range` and keeps the counts right. Ranges across its ends are
+    /// divided, or left out if not `divide`.
     fn change(&mut self, range: Range<u64>, divide: bool, f: impl Fn(&mut Piece)) {
         if range.start >= range.end {
             return;
         }
-        // Most often it is about the oldest.
+        // Most changes are to the oldest range.
         let mut i = match self.pieces.front() {
             Some(first) if range.start < first.end => 0,
             _ => self.pieces.partition_point(|p| p.end <= range.start),
@@ -445,7 +447,7 @@ mod tests {
         assert!(!flight.is_open());
     }
 
-    /// What another subflow carries or has delivered is not lost with the first.
+    /// Losing one subflow loses no data that another subflow carries or has delivered.
     #[test]
     fn only_what_nobody_carries_is_lost() {
         let mut flight = flight(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
@@ -456,7 +458,7 @@ mod tests {
         assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((5, 10)));
         flight.on_sent(Instant::ZERO, 5..10, B.0, B.1);
         assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((20, 30)));
-        // Another timeout of the same subflow puts nothing on a third one.
+        // Another timeout of the same subflow makes nothing lost that a second subflow carries.
         flight.on_failed(A.1);
         assert_eq!(flight.lost(), 10);
         flight.on_arrived(20..30);
@@ -470,7 +472,7 @@ mod tests {
         assert_eq!(span(flight.copies(&mut next, B.1).lost), Some((12, 20)));
     }
 
-    /// However many pieces there are, what was copied is not copied again.
+    /// Past the bound on ranges, data that was copied is still not copied again.
     #[test]
     fn a_copy_is_noticed_past_the_bound() {
         let sent: Vec<_> = (0..MAX_PIECES as u64)
@@ -480,7 +482,7 @@ mod tests {
         let mut b = Cursors::default();
         flight.on_sent(Instant::ZERO, 0..4, B.0, B.1);
         assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
-        // The peer cannot make more of them.
+        // An acknowledgement cannot divide the range further.
         flight.on_arrived(4..6);
         assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
         flight.on_arrived(4..10);

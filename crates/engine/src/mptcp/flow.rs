@@ -1,9 +1,9 @@
-//! Flows that follow each other over one connection, where its application has them do so.
+//! Flows that follow each other over one connection, if its application marks them.
 
 use super::sides::{RecvSide, SendSide};
 use crate::strategy::FlowSize;
 
-/// The flow that is under way. Where nobody says that another one begins, it is all there ever is.
+/// The current flow. If the application marks no flows, the whole connection is one flow.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub size: FlowSize,
@@ -11,30 +11,30 @@ pub(crate) struct Flow {
     end: End,
 }
 
-/// Where a flow begins.
+/// The offsets at which a flow begins.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Marks {
-    /// In the stream that is sent.
+    /// The offset in the sent stream.
     pub sent: u64,
-    /// Of what was ever sent as copies.
+    /// The count of bytes ever sent as copies.
     pub copied: u64,
-    /// In the stream that is received.
+    /// The offset in the received stream.
     pub received: u64,
 }
 
-/// The end of what is sent of a flow.
+/// The end of a flow in the sent stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum End {
     #[default]
     Open,
-    /// It stands there, and the application waits for it to arrive.
+    /// The end is at this offset, and the application waits for its delivery.
     At(u64),
-    /// It was said to have arrived.
+    /// The delivery was reported.
     Told,
 }
 
 impl Flow {
-    /// One of which nothing is known.
+    /// Begins a flow of unknown size.
     pub fn begin(begin: Marks) -> Self {
         Flow {
             begin,
@@ -42,20 +42,21 @@ impl Flow {
         }
     }
 
-    /// It ends at `end` in the stream.
+    /// Ends the flow at offset `end` of the sent stream.
     pub fn end(&mut self, end: u64) {
         self.end = End::At(end);
     }
 
-    /// Whether all of it was written.
+    /// Returns whether the flow is completely written.
     pub fn is_written(&self) -> bool {
         self.end != End::Open
     }
 
-    /// Whether it has ended and arrived, where everything below `acked` has and no more than up to `written`
-    /// was written; true once.
+    /// Returns, once, whether the ended flow was delivered: everything below `acked` was acknowledged.
+    /// `written` is the end of the written stream.
     pub fn arrives(&mut self, acked: u64, written: u64) -> bool {
-        // What came too late to be sent is not part of the stream.
+        // Data dropped for its deadline never enters the stream, so the stream may end before the marked
+        // end.
         let arrived = matches!(self.end, End::At(end) if acked >= end.min(written));
         if arrived {
             self.end = End::Told;
@@ -63,29 +64,29 @@ impl Flow {
         arrived
     }
 
-    /// Of bytes up to `offset` in the stream that is sent, those of the flow.
+    /// Returns the number of the flow's bytes below `offset` of the sent stream.
     pub fn sent(&self, offset: u64) -> u64 {
         offset.saturating_sub(self.begin.sent)
     }
 
-    /// Bytes of it that are known here, in the direction that has more.
+    /// Returns the number of the flow's bytes known here, in the direction that has more.
     pub fn seen(&self, snd: &SendSide, rcv: &RecvSide) -> u64 {
         let written = self.sent(snd.buf.end());
         written.max(self.received(rcv.buf.rcv_nxt()))
     }
 
-    /// Bytes of it that were acknowledged, and that arrived in order.
+    /// Returns the number of the flow's bytes that were acknowledged, and that arrived in order.
     pub fn moved(&self, snd: &SendSide, rcv: &RecvSide) -> (u64, u64) {
         let received = self.received(rcv.buf.rcv_nxt());
         (self.sent(snd.una()), received)
     }
 
-    /// Of so many bytes that were ever sent as copies, those since it began.
+    /// Returns the number of copied bytes since the flow began, if `ever` bytes were copied in all.
     pub fn copied(&self, ever: u64) -> u64 {
         ever - self.begin.copied
     }
 
-    /// Of bytes up to `offset` in the stream that is received, those of the flow.
+    /// Returns the number of the flow's bytes below `offset` of the received stream.
     pub fn received(&self, offset: u64) -> u64 {
         offset - self.begin.received
     }

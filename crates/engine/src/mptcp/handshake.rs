@@ -26,11 +26,12 @@ use crate::tcp::receive::Receiver;
 use crate::tcp::rtt::RttEstimator;
 use crate::{ApiError, Config, Event, FallbackCause, JoinAuth, PathId, SubflowId};
 
-/// Longest delay before a handshake segment is repeated.
+/// The longest delay before a handshake segment is repeated: less than the 60 s of RFC 6298 section 2.5, so
+/// that an opening goes on soon after an outage.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
-/// Our flags: HMAC-SHA256, checksums where they are required, and whether the peer may join where it
-/// connected to.
+/// Returns our MP_CAPABLE flags: HMAC-SHA256, checksums if required, and whether the peer may join at the
+/// address that it connected to.
 // Conforms: 8684-3.1-4, 8684-3.1-7
 pub(crate) const fn flags(config: &Config, checksum: bool) -> CapableFlags {
     CapableFlags {
@@ -40,26 +41,26 @@ pub(crate) const fn flags(config: &Config, checksum: bool) -> CapableFlags {
     }
 }
 
-/// The shift that lets `recv_buffer` be announced in 16 bits (RFC 7323 section 2.3).
+/// Returns the shift with which `recv_buffer` can be announced in 16 bits (RFC 7323 section 2.3).
 pub(crate) fn window_shift(config: &Config) -> u8 {
     (0..14)
         .find(|shift| config.recv_buffer >> shift <= usize::from(u16::MAX))
         .unwrap_or(14)
 }
 
-/// When the handshake segment sent for the `tries`-th time is repeated; `rto` is the subflow's
-/// timeout, 1 s before anything is known of its round trip (RFC 6298 section 2.1).
+/// Returns the time at which the handshake segment sent for the `tries`-th time is repeated; `rto` is the
+/// subflow's timeout, 1 s before a round trip was measured (RFC 6298 section 2.1).
 pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
     now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
 }
 
-/// The peer's machine may take so long to answer a third ACK, however near it is.
+/// The time that even a near peer may take to answer a third ACK, because its machine is busy.
 const LEAST_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
 
-/// When the third ACK sent for the `tries`-th time is repeated. Nothing acknowledges it but the
-/// peer's answer, which is not delayed: the first loss shows after two round trips, as that of a tail
-/// (RFC 8985 section 7.2), on a `known` path after the longest there was to be expected, but never later
-/// than a timeout would. Later ones are waited for as for those of a SYN.
+/// Returns the time at which the third ACK sent for the `tries`-th time is repeated. Only the peer's answer
+/// acknowledges it, and that is not delayed. So the first loss shows after two round trips, as with a tail
+/// loss (RFC 8985 section 7.2), or, on a `known` path, after its usual longest round trip, but never later
+/// than the timeout. Later repeats follow the schedule of a SYN.
 fn third_ack_again_at(
     now: Instant,
     tries: u32,
@@ -76,13 +77,13 @@ fn third_ack_again_at(
     }
 }
 
-/// What a peer's MP_CAPABLE on SYN or SYN/ACK makes possible.
+/// Returns whether a peer's MP_CAPABLE on SYN or SYN/ACK makes MPTCP possible.
 // Conforms: 8684-3.1-1, 8684-3.1-5, 8684-3.1-8
 pub(crate) fn usable(version: u8, flags: CapableFlags) -> bool {
     version == VERSION && flags.hmac_sha256 && !flags.extensibility
 }
 
-/// The one MP_CAPABLE of a segment.
+/// Returns the MP_CAPABLE of a segment.
 pub(crate) fn capable(tcp: &tcp::Repr) -> Option<Capable> {
     tcp.options.mptcp.iter().find_map(|o| match o {
         MptcpOption::Capable(c) => Some(*c),
@@ -90,16 +91,16 @@ pub(crate) fn capable(tcp: &tcp::Repr) -> Option<Capable> {
     })
 }
 
-/// Returns whether a segment has `len` bytes of payload that a DSS option accompanies without a mapping, and
-/// without the keys. Linux 6.18 begins its stream so where the payload of its SYN was not taken (TCP Fast
-/// Open); the keys follow behind that payload, which then has no place in the data sequence. Like a first
-/// packet without MPTCP options, that is a fallback (RFC 8684 section 3.7).
+/// Returns whether a segment has `len` bytes of payload with a DSS option that has neither mapping nor
+/// keys. Linux 6.18 begins its stream so if the payload of its SYN was not taken (TCP Fast Open); the keys
+/// follow behind that payload, which then has no place in the data sequence. As with a first packet without
+/// MPTCP options, the connection falls back (RFC 8684 section 3.7).
 pub(crate) fn is_plain_data(tcp: &tcp::Repr, len: usize) -> bool {
     let unmapped = tcp.options.dss().is_some_and(|dss| dss.mapping.is_none());
     len > 0 && unmapped && capable(tcp).is_none()
 }
 
-/// The one MP_JOIN of a segment.
+/// Returns the MP_JOIN of a segment.
 pub(crate) fn join(tcp: &tcp::Repr) -> Option<Join> {
     tcp.options.mptcp.iter().find_map(|o| match o {
         MptcpOption::Join(j) => Some(*j),
@@ -146,7 +147,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A subflow whose first segment is due now.
+    /// Creates a subflow whose first segment is due now.
     pub fn new_subflow(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -163,7 +164,7 @@ impl Connection {
         let mut subflow = Subflow::new(id, path, tuple, mtu, numbers, &shared.config);
         subflow.place.slot = Slot::free(self.transport.subflows.iter().map(|s| s.place.slot));
         subflow.priority.own = config.backup;
-        // MP_CAPABLE has no bit for it.
+        // MP_CAPABLE has no backup bit, so MP_PRIO has to follow.
         subflow.priority.untold = config.backup && matches!(opens, Opens::Connection);
         subflow.opens = opens;
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
@@ -179,7 +180,7 @@ impl Connection {
         subflow
     }
 
-    /// The answer to our SYN.
+    /// Handles the answer to our SYN.
     pub(super) fn on_syn_sent(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         let subflow = &mut self.transport.subflows[i];
         if !tcp.flags.contains(Flags::ACK) {
@@ -212,7 +213,7 @@ impl Connection {
         }
     }
 
-    /// RST in answer to a SYN.
+    /// Handles a RST in answer to a SYN.
     // Conforms: 9293-3.10.7.3-2
     fn on_refused(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         let subflow = &mut self.transport.subflows[i];
@@ -222,8 +223,8 @@ impl Connection {
         match self.transport.subflows[i].opens {
             Opens::Connection if others => {}
             Opens::Connection => self.fail(ctx, CloseReason::Refused),
-            // A box on this path may have refused it. Where every path is refused the path manager ends
-            // the connection: the peer does not know the token.
+            // A middlebox on this path may have refused the join. If every path is refused, the path
+            // manager ends the connection, because the peer does not know the token.
             Opens::Join { .. } => {}
         }
     }
@@ -265,8 +266,8 @@ impl Connection {
         });
     }
 
-    /// The SYN/ACK has no MP_CAPABLE. Where the SYN had none either, because others that had were not
-    /// answered on this path, the network is taken to drop them (RFC 8684 section 3.7).
+    /// Handles a SYN/ACK without MP_CAPABLE. If the SYN had none either, because SYNs with MP_CAPABLE were
+    /// not answered on this path, the network is taken to drop them (RFC 8684 section 3.7).
     // Conforms: 8684-3.1-12
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.transport.subflows[i];
@@ -283,7 +284,8 @@ impl Connection {
         self.transport.fall_back(ctx, FallbackCause::SynsDropped);
     }
 
-    /// Both keys are known. The token is registered: joins are taken from here on.
+    /// Switches to MPTCP now that both keys are known, and registers the token: joins are accepted from
+    /// here on.
     fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mut mptcp: Mptcp, deny_join: bool) {
         let mut in_syn = self.transport.subflows.iter().map(|s| s.syn_data);
         mptcp.syn_data = in_syn
@@ -313,7 +315,7 @@ impl Connection {
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.expected() {
                 subflow.close(SubflowCloseReason::Reset);
-                // A join that has not proved whose it is speaks for nobody.
+                // A join that has not proved its origin must not end the connection.
                 let opens = subflow.opens == Opens::Connection;
                 let by_keys = self.transport.joins.auth == JoinAuth::Keys;
                 if opens || by_keys && self.transport.mode.is_fast_close(tcp) {
@@ -334,7 +336,7 @@ impl Connection {
         }
         let done = match subflow.opens {
             Opens::Connection => {
-                // What overtook another segment does not stand at the start of the stream.
+                // A segment that overtook another is not the start of the stream.
                 let first = tcp.seq == subflow.rcv.expected();
                 self.confirm_capable(ctx, tcp, first && is_plain_data(tcp, len))
             }
@@ -352,7 +354,8 @@ impl Connection {
         let mut rtt = subflow.handshake_rtt(ctx.now, tcp);
         let record = subflow.record(&ctx.shared.records);
         if let (Opens::Join { .. }, Some(record)) = (subflow.opens, record) {
-            // The joiner may have waited with its ACK for the first DATA_ACK.
+            // The joiner may have delayed its ACK until the first DATA_ACK, which must not count as round
+            // trip.
             rtt = rtt.map(|rtt| match rtt > record.srtt * 2 {
                 true => record.srtt,
                 false => rtt,
@@ -361,7 +364,8 @@ impl Connection {
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         subflow.snd.established(ctx.now, rtt, window, 0);
         if !matches!(self.transport.mode, Mode::Tcp) {
-            // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK.
+            // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK, so neither may be
+            // delayed.
             subflow.rcv.ack_now();
         }
         self.establish(ctx, i);
@@ -375,8 +379,9 @@ impl Connection {
         true
     }
 
-    /// Confirms the connection where the opener echoes our key; else the connection falls back. `plain` says
-    /// that the stream begins with [plain data](is_plain_data). Returns whether the handshake is complete.
+    /// Confirms the connection if the opener echoes our key; otherwise the connection falls back. `plain`
+    /// is set if the stream begins with [plain data](is_plain_data). Returns whether the handshake is
+    /// complete.
     // Conforms: 8684-3.1-3, 8684-3.1-14, 8684-3.1-17
     fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr, plain: bool) -> bool {
         let Mode::Accepting { local, checksum } = self.transport.mode else {
@@ -404,7 +409,7 @@ impl Connection {
                 self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 true
             }
-            // A later segment overtook the one with the keys: that one will come again.
+            // A later segment overtook the one with the keys, which will come again.
             None if !tcp.options.mptcp.is_empty() && !plain => false,
             _ => {
                 self.transport.fall_back(ctx, FallbackCause::ThirdAckPlain);
@@ -413,7 +418,7 @@ impl Connection {
         }
     }
 
-    /// Data may flow on subflow `i`.
+    /// Opens subflow `i` for data.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.transport.subflows[i];
@@ -429,7 +434,7 @@ impl Connection {
         self.transport.check_mappings(ctx, i);
         self.transport.size_segments();
         if self.transport.is_ended() {
-            // A join that was under way when the connection ended: nobody waits for it any more.
+            // The connection ended while the join was in progress, so there is nothing to report.
             return;
         }
         let subflow = &mut self.transport.subflows[i];
@@ -455,7 +460,7 @@ impl Connection {
 }
 
 impl Transport {
-    /// A listener's side of a new subflow: `tcp` is the SYN.
+    /// Takes `subflow` in as the listener's side of a new subflow; `tcp` is the SYN.
     pub fn accept_subflow(&mut self, ctx: &mut Ctx<'_>, mut subflow: Subflow, tcp: &tcp::Repr) {
         subflow.active = false;
         subflow.phase = Phase::SynReceived;
@@ -479,7 +484,7 @@ impl Transport {
             nonce,
         }) = join(tcp)
         else {
-            // Something on the way took the option away.
+            // A middlebox stripped the option.
             subflow.begin_reset(
                 ResetKind::Subflow(ResetReason::MptcpSpecific),
                 SubflowCloseReason::PeerMisbehaved,
@@ -498,7 +503,7 @@ impl Transport {
         self.check_syn_ack(ctx, i);
     }
 
-    /// The peer has our third ACK, and its options arrive.
+    /// Notes that the peer has our third ACK, and that its options pass.
     pub(super) fn confirm(&mut self, now: Instant) {
         let mptcp = self.mode.mptcp_mut();
         if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
@@ -527,7 +532,7 @@ impl Transport {
             return false;
         };
         if self.joins.is_pending() {
-            // It will come again.
+            // The joiner repeats its third ACK until the secret is known here.
             return false;
         }
         let expected = join_hmac(
@@ -540,7 +545,7 @@ impl Transport {
                 self.mode.note_join();
                 true
             }
-            // A segment behind the third ACK, which will come again.
+            // This segment overtook the third ACK, which will come again.
             None if !tcp.options.mptcp.is_empty() => false,
             _ => {
                 self.refuse_join(ctx, i);
@@ -551,7 +556,7 @@ impl Transport {
 }
 
 impl Mode {
-    /// MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
+    /// Returns the MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
     // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
         let capable = match (self, subflow.phase) {
@@ -571,7 +576,7 @@ impl Mode {
         Some(MptcpOption::Capable(capable))
     }
 
-    /// MP_JOIN of our SYN.
+    /// Returns the MP_JOIN of our SYN.
     pub(super) fn join_syn(&self, subflow: &Subflow) -> Option<MptcpOption> {
         let mptcp = self.mptcp()?;
         let Opens::Join { local_nonce, .. } = subflow.opens else {
@@ -587,7 +592,7 @@ impl Mode {
 }
 
 impl Subflow {
-    /// The third ACK leaves now, or with what is sent next.
+    /// Plans the next repeat of the third ACK, which leaves now or with the next segment.
     pub(super) fn note_third_ack(&mut self, now: Instant, records: &Records) {
         self.handshake.tries += 1;
         let known = self.record(records).filter(|path| path.bytes_sent > 0);
@@ -596,7 +601,8 @@ impl Subflow {
     }
 }
 
-/// The third ACK acknowledges our SYN/ACK and continues the peer's SYN.
+/// Returns whether a segment acknowledges our SYN/ACK and lies within 1 MiB of the end of the peer's SYN,
+/// since it may have overtaken others.
 fn valid_third_ack(subflow: &Subflow, tcp: &tcp::Repr) -> bool {
     let ahead = tcp.seq.diff(subflow.rcv.expected());
     tcp.ack == subflow.snd.iss.add(1) && (0..1 << 20).contains(&ahead)

@@ -1,4 +1,4 @@
-//! What the network says of a segment (RFC 1122 section 4.2.3.9, RFC 5927).
+//! ICMP errors about segments (RFC 1122 section 4.2.3.9, RFC 5927).
 
 use braid_wire::Seq32;
 use braid_wire::icmp::Kind;
@@ -9,17 +9,18 @@ use super::subflow::{Opens, Phase};
 use crate::SubflowId;
 use crate::event::{CloseReason, SubflowCloseReason};
 
-/// SYNs after which a report of unreachability is believed for good.
+/// The number of SYNs after which a report of unreachability stops the search for another path.
 const MAX_UNREACHABLE: u32 = 4;
 
 impl Connection {
-    /// An ICMP error about a segment of subflow `id` that started at `seq`.
+    /// Handles an ICMP error about a segment of subflow `id` that started at `seq`.
     pub fn on_icmp(&mut self, ctx: &mut Ctx<'_>, id: SubflowId, kind: Kind, seq: Seq32) {
         let Some(i) = self.transport.subflows.index_of(id) else {
             return;
         };
         let snd = &self.transport.subflows[i].snd;
-        // Only a report on what is in flight is believed (RFC 5927 section 4.1).
+        // Only a report on a segment in flight is believed (RFC 5927 section 4.1): an off-path attacker
+        // would have to guess the sequence number.
         let genuine = seq
             .offset_near(snd.iss, snd.una)
             .is_some_and(|at| (snd.una..snd.nxt.max(snd.una + 1)).contains(&at));
@@ -58,7 +59,8 @@ impl Connection {
         }
     }
 
-    /// A soft error on a running subflow: with others at hand its data goes there at once.
+    /// Treats a soft error on an established subflow as its failure if others work, so that its data moves
+    /// there at once.
     // Conforms: 9293-3.9.2.2-1
     fn on_path_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let others = self

@@ -1,4 +1,4 @@
-//! Segments of established subflows.
+//! Processing of segments of established subflows.
 
 use core::iter;
 use core::ops::Range;
@@ -27,8 +27,8 @@ use crate::tcp::send::{Echo, Sender};
 use crate::{JoinAuth, SubflowId};
 
 impl Connection {
-    /// A segment for subflow `id`. Returns whether it is to be answered by a RST of its own: before
-    /// the handshake is through, an ACK of something never sent comes from a connection that this
+    /// Handles a segment for subflow `id`. Returns whether it has to be answered by a RST of its own:
+    /// before the handshake is complete, an ACK of something never sent comes from a connection that this
     /// side has forgotten (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
     #[must_use]
     // Conforms: 9293-3.10.7.3-1, 9293-3.10.7.4-3
@@ -49,7 +49,8 @@ impl Connection {
             if !tcp.flags.contains(Flags::RST) {
                 return true;
             }
-            // Only the answer to this SYN refuses it; a SYN/ACK is refused by sequence number.
+            // In SYN-SENT only an answer to this SYN may refuse it; in SYN-RECEIVED a RST is checked by its
+            // sequence number.
             if subflow.phase == Phase::SynSent {
                 return false;
             }
@@ -71,7 +72,7 @@ impl Connection {
         false
     }
 
-    /// RFC 9293 section 3.10.7.4.
+    /// Handles a segment in a synchronised state (RFC 9293 section 3.10.7.4).
     // Conforms: 8684-3-3, 8684-3.4.2-4, 9293-3.10.7.4-2, 7323-4.3-1, 7323-4.3-2, 7323-4.3-3
     // Conforms: 7323-5.2-1, 7323-5.3-1, 7323-5.3-2
     fn on_synchronised(
@@ -92,16 +93,18 @@ impl Connection {
             return;
         }
         if subflow.handshake.unjudged.is_some() {
-            // Nobody may speak on a join whose SYN/ACK is not judged.
+            // Data on a join whose SYN/ACK is not verified may not come from the peer.
             return;
         }
+        // Not the advertised edge: the window is shared, and other subflows may have used up what this one
+        // was told.
         let far = subflow.rcv.nxt + ctx.shared.config.recv_buffer.max(1 << 20) as u64;
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         // Conforms: 5961-4.2-1
         if tcp.flags.contains(Flags::SYN) || seq > far || subflow.is_old(&tcp.options) {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
-                // The SYN/ACK again: our third ACK was lost.
+                // The SYN/ACK came again, so our third ACK was lost.
                 subflow.handshake.at = Some(ctx.now);
             }
             return;
@@ -146,7 +149,7 @@ impl Connection {
         self.on_subflow_fin(ctx, i);
     }
 
-    /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
+    /// Handles a RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
     // Conforms: 8684-3.5-2, 8684-3.5-3
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let fast_close = self.transport.mode.is_fast_close(tcp);
@@ -177,27 +180,28 @@ impl Connection {
             Some(_) => SubflowCloseReason::BadChecksum,
             None => SubflowCloseReason::Reset,
         });
-        // Nobody can be sure yet that the peer knows the connection: it is not joined again.
+        // Before the connection is confirmed the peer may not know the connection, so no join can replace
+        // this subflow.
         let opens = self.transport.subflows[i].opens == Opens::Connection;
         let last = opens || !self.transport.subflows.iter().any(Subflow::is_alive);
         if last && self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
         }
         if matches!(self.transport.mode, Mode::Tcp) && !self.transport.is_ended() {
-            // With the peer's FIN here and nothing but our own outstanding, the peer has forgotten
-            // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
+            // With the peer's FIN here and nothing but our own FIN outstanding, the peer has forgotten a
+            // connection that is fully closed (RFC 9293 section 3.10.7.4, LAST-ACK).
             let subflow = &self.transport.subflows[i];
             let through = subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
             match through && self.transport.rcv.complete() {
-                // What is left to read stays: `settle` ends the connection after it.
+                // Unread data stays: `settle` ends the connection after it is read.
                 true => self.transport.closing.on_acked(),
                 false => self.fail(ctx, CloseReason::Reset),
             }
         }
     }
 
-    /// Acknowledgement and window at the subflow level of a segment that carries data or is `bare`.
-    /// Returns whether it is acceptable.
+    /// Handles acknowledgement and window at the subflow level; `bare` is set for a segment without
+    /// payload. Returns whether the segment is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, bare: bool) -> bool {
         let siblings = self.transport.subflows.siblings(i);
         let subflow = &mut self.transport.subflows[i];
@@ -218,7 +222,7 @@ impl Connection {
         };
         let sacks = take_blocks(ctx.now, snd, ack, tcp);
         let advanced = ack > snd.una;
-        // DATA_FIN counts as a byte.
+        // DATA_FIN takes one data sequence number.
         let una = self.transport.snd.una() + u64::from(self.transport.closing.is_acked());
         let mptcp = self.transport.mode.mptcp();
         let news = mptcp.is_some_and(|m| m.moves_data_ack(tcp, una));
@@ -265,7 +269,7 @@ impl Connection {
         true
     }
 
-    /// What subflow `i` newly acknowledged needs no copy any more.
+    /// Marks the data that subflow `i` newly acknowledged as arrived, so that it is not copied any more.
     fn note_arrivals(&mut self, i: usize) {
         let multipath = matches!(self.transport.mode, Mode::Mptcp(_));
         let subflow = &mut self.transport.subflows[i];
@@ -283,7 +287,8 @@ impl Connection {
         }
     }
 
-    /// Tells the strategy what subflow `i` lost since it had lost `before` bytes.
+    /// Tells the strategy how many bytes subflow `i` lost beyond the `before` bytes that it had lost
+    /// already.
     pub(super) fn tell_loss(&mut self, i: usize, before: u64) {
         let subflow = &self.transport.subflows[i];
         let bytes = subflow.snd.traffic.bytes_lost - before;
@@ -295,7 +300,8 @@ impl Connection {
         }
     }
 
-    /// Regular TCP: the subflow's numbers are the connection's.
+    /// Maps acknowledgement and window of the only subflow to the connection: in regular TCP both have the
+    /// same numbers.
     // Conforms: 8684-3.7-13
     pub(super) fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let snd = &self.transport.subflows[i].snd;
@@ -308,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// Everything below `una` arrived at the data level.
+    /// Handles the acknowledgement of everything below `una` at the data level.
     pub(super) fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.transport.snd.una() {
             let subflows = &self.transport.subflows;
@@ -334,7 +340,8 @@ impl Connection {
                     self.on_dss(ctx, i, dss, tcp.window);
                     match dss.mapping {
                         Some(map) if !infinite(map) => self.on_mapping(ctx, i, &map, dss.data_fin),
-                        // It is a property of what it comes with: an acknowledgement has none.
+                        // An infinite mapping applies to the data that it comes with; an acknowledgement
+                        // has none.
                         Some(map) if carries => self.on_infinite_mapping(ctx, i, &map),
                         _ => {}
                     }
@@ -359,20 +366,20 @@ impl Connection {
                 // The peer repeats its third ACK: our first DATA_ACK was lost.
                 MptcpOption::Capable(Capable::Ack { .. }) => {
                     self.transport.subflows[i].rcv.ack_now();
-                    // Linux sends what it had in its SYN again so, without a mapping.
+                    // Linux retransmits the payload of its SYN this way, without a mapping.
                     if len > 0 {
                         self.on_bare_segment(ctx, i, seq, len);
                     }
                 }
-                // As above: our fourth ACK was lost.
+                // The peer repeats its third ACK of a join: our fourth ACK was lost.
                 MptcpOption::Join(_) => self.transport.subflows[i].rcv.ack_now(),
                 &MptcpOption::Prio { backup } => self.transport.subflows[i].priority.peer = backup,
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 MptcpOption::FastClose { .. } if self.transport.mode.is_fast_close(tcp) => {
-                    // Whoever saw the keys has to hit the sequence number, as with a RST (RFC 5961
-                    // section 3). A peer whose data was lost hits one of two, or is told, each time: it
-                    // repeats MP_FASTCLOSE a few times only.
+                    // An attacker who saw the keys still has to hit the sequence number, as with a RST (RFC
+                    // 5961 section 3). A genuine peer hits one of the two offsets that it tries, or learns
+                    // the right one from the ACK, within its few repeats.
                     let rcv = &mut self.transport.subflows[i].rcv;
                     match rcv.is_end(seq) || self.transport.joins.auth == JoinAuth::Keys {
                         true => self.fail(ctx, CloseReason::Reset),
@@ -401,7 +408,7 @@ impl Connection {
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
             if self.transport.snd.outstanding() == 0 && self.transport.closing.tries() == 0 {
-                // Nothing is owed but window, and the peer is heard to hold it back.
+                // Only window is owed, and the peer is alive and withholds it on purpose.
                 self.transport.live.behind = None;
             }
             let shift = self.transport.subflows[i].agreed.peer_shift;
@@ -439,7 +446,7 @@ impl Connection {
         let sub = self.transport.subflows[i].mapped_from(mapping.subflow_seq);
         let map = Mapping {
             data,
-            // A DATA_FIN without data maps no subflow byte.
+            // A DATA_FIN without data maps no subflow byte (RFC 8684 section 3.3.3).
             sub: if len == 0 { 0 } else { sub.unwrap_or(0) },
             len,
             fin: data_fin,
@@ -450,8 +457,8 @@ impl Connection {
             self.transport.subflows[i].break_off();
             return;
         }
-        // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a
-        // checksum it counts once that is found right.
+        // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a checksum
+        // it counts only once the checksum is verified.
         let unchecked = len > 0 && map.checksum.is_some();
         if !unchecked && !self.reach(ctx, i, end, data_fin) {
             return;
@@ -463,8 +470,8 @@ impl Connection {
         }
     }
 
-    /// Stores payload that has a mapping. What cannot be stored is not acknowledged at the
-    /// subflow level either, and so comes again.
+    /// Stores payload that has a mapping. Payload that cannot be stored is not acknowledged at the subflow
+    /// level either, and so is retransmitted.
     fn on_payload(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -486,7 +493,7 @@ impl Connection {
             return;
         }
         self.transport.rcv.size_window(ctx.shared);
-        // Of what stands behind a hole a group keeps no more than its part.
+        // Beyond its quota a group may not hold out-of-order data.
         let behind = range.start > self.transport.subflows[i].rcv.nxt;
         if self
             .transport
@@ -512,7 +519,7 @@ impl Connection {
         }
         if self.transport.rcv.buf.rcv_nxt() > before {
             self.transport.signal_readable(ctx);
-            // The data level moved because of another subflow's gap: tell it now.
+            // The data level moved because a gap of another subflow was filled: acknowledge now.
             if self.transport.rcv.complete() && rcv_due(&self.transport.subflows[i].rcv.due) {
                 self.transport.subflows[i].rcv.ack_now();
             }
@@ -544,7 +551,7 @@ impl Connection {
                 },
             };
             if self.transport.is_ended() {
-                // Nobody reads any more: acknowledge and forget, until the peer is told.
+                // Nobody reads any more: acknowledge and discard until the peer knows of the end.
                 at += len;
                 continue;
             }
@@ -552,7 +559,7 @@ impl Connection {
             if !unchecked && !self.reach(ctx, i, data + len, false) {
                 break;
             }
-            // Of one block at a time.
+            // A slice of a single block, as the buffer takes one block at a time.
             let piece = payload.piece((at - range.start) as usize, len as usize);
             let len = piece.len() as u64;
             let subflow = &mut self.transport.subflows[i];
@@ -595,7 +602,7 @@ impl Connection {
 }
 
 impl Transport {
-    /// The peer gave a sign of life; another one is owed if something is in flight.
+    /// Notes a sign of life on subflow `i`; the next one is awaited only if something is in flight.
     // Conforms: 9293-3.8.6.1-4
     pub(super) fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         self.subflows.wake(ctx.now, i);
@@ -611,10 +618,10 @@ impl Transport {
 }
 
 impl Transport {
-    /// A segment that lies below what the peer was told is here is answered and nothing of it is
-    /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
-    /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
-    /// counts. Returns whether it was one.
+    /// Answers a segment that lies below the acknowledged sequence number without looking at its content
+    /// (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost acknowledgement, or
+    /// a forgery. A segment that was overtaken but is not acknowledged yet still counts. Returns whether
+    /// the segment was old.
     // Conforms: 9293-3.10.7.4-1
     fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
         let subflow = &mut self.subflows[i];
@@ -625,7 +632,7 @@ impl Transport {
         let snd = &subflow.snd;
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
-            // Its keepalive is as good as an answer to ours.
+            // The peer's keepalive is as good as an answer to ours.
             self.note_heard(ctx.now, i);
         }
         self.subflows.wake(ctx.now, i);
@@ -641,8 +648,8 @@ impl Transport {
         true
     }
 
-    /// Takes note of where payload of subflow `i` belongs. One that says otherwise than before, or
-    /// lacks its checksum, ends the subflow.
+    /// Adds the mapping of payload on subflow `i`. A mapping that contradicts an earlier one, or lacks its
+    /// checksum, ends the subflow.
     fn take_mapping(&mut self, i: usize, map: Mapping) {
         if !self.mode.is_checkable(&map) || !self.subflows[i].rcv.add_mapping(map) {
             self.subflows[i].break_off();
@@ -661,7 +668,7 @@ impl Subflow {
 }
 
 impl Mode {
-    /// Returns whether it ends the connection: it names our key (RFC 8684 section 3.5).
+    /// Returns whether the segment carries MP_FASTCLOSE with our key (RFC 8684 section 3.5).
     pub(super) fn is_fast_close(&self, tcp: &tcp::Repr) -> bool {
         let ours = self.mptcp().map(|mptcp| mptcp.local.key);
         tcp.options.mptcp.iter().any(|option| {
@@ -671,7 +678,8 @@ impl Mode {
 }
 
 impl Subflows {
-    /// What coupled congestion control of subflow `i` sees; nothing where it is not coupled.
+    /// Returns the subflows as coupled congestion control of subflow `i` sees them; empty if it is not
+    /// coupled.
     pub(super) fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
         let own = &self[i].snd;
         if !own.cc.is_coupled() {
@@ -684,8 +692,8 @@ impl Subflows {
     }
 }
 
-/// Returns whether nothing in a segment without payload but its acknowledgement and window counts. What MPTCP
-/// signals otherwise must not be taken for congestion (RFC 8684 section 3).
+/// Returns whether a segment without payload carries nothing but acknowledgement and window. A segment that
+/// carries MPTCP signals must not be taken for a sign of congestion (RFC 8684 section 3).
 // Conforms: 8684-3-1
 fn says_nothing(tcp: &tcp::Repr) -> bool {
     let signals =
@@ -695,7 +703,7 @@ fn says_nothing(tcp: &tcp::Repr) -> bool {
         && !tcp.options.mptcp.iter().any(signals)
 }
 
-/// The blocks above `ack` of a segment; those below tell what came twice (D-SACK).
+/// Returns the SACK blocks above `ack`; blocks below report duplicates (D-SACK).
 fn take_blocks(
     now: Instant,
     snd: &mut Sender,
@@ -720,8 +728,8 @@ fn take_blocks(
     sacks
 }
 
-/// Returns whether a DATA_FIN by itself, which Linux puts on every acknowledgement until it is answered, leaves
-/// no room for a block of SACK: two of kind and length, eight of edges.
+/// Returns whether a lone DATA_FIN, which Linux puts on every acknowledgement until it is answered, leaves
+/// no room for a SACK block: two bytes of kind and length, eight of edges.
 fn may_lack_sack(tcp: &tcp::Repr) -> bool {
     let data_fin = |option: &MptcpOption| {
         matches!(option, MptcpOption::Dss(dss)

@@ -1,9 +1,9 @@
-//! What a connection knows of joins that a secret of the application authenticates.
+//! The state of joins that are authenticated by a secret of the application.
 //!
-//! The secret is a part of the key of every HMAC (`keys`). Besides, the nonce of a SYN shows that its sender
-//! has the secret: a listener has few places for subflows, and without that whoever knows the token could
-//! keep all of them taken by SYNs alone. A nonce has 8 bits of the number of the join and 24 bits of an HMAC
-//! of the whole number. Each number counts once, so a SYN that was seen on a link is of no use again.
+//! The secret is part of the key of every HMAC (`keys`). In addition, the nonce of a SYN proves that its
+//! sender has the secret: a listener has few places for subflows, and otherwise anyone who knows the token
+//! could occupy all of them by SYNs alone. A nonce consists of 8 bits of the number of the join and 24 bits
+//! of an HMAC of the whole number. Each number counts once, so a SYN observed on a link cannot be replayed.
 
 use braid_wire::Rng;
 use braid_wire::mptcp::AddAddr;
@@ -11,19 +11,20 @@ use braid_wire::mptcp::AddAddr;
 use super::keys::join_number_hmac;
 use crate::{JoinAuth, SubflowId};
 
-/// Most announcements that wait until the application knows the secret; the peer repeats others.
+/// The most announcements that wait until the application provides the secret; the peer repeats the rest.
 const MAX_HELD: usize = 8;
-/// Numbers before the highest one that still count, as SYNs on different links overtake each other.
+/// The number of recent join numbers that are still accepted, as SYNs on different links overtake each
+/// other.
 const WINDOW: u64 = u64::BITS as u64;
 
-/// Joins of one connection, both ways.
+/// The state of the joins of one connection, in both directions.
 #[derive(Debug, Default)]
 pub(crate) struct Joins {
     pub auth: JoinAuth,
     /// The number of our next join.
     next: u64,
     shown: Shown,
-    /// ADD_ADDR of the peer that cannot be judged yet, with the subflows that brought them.
+    /// ADD_ADDRs of the peer that cannot be verified yet, with the subflows that brought them.
     held: Vec<(SubflowId, AddAddr)>,
 }
 
@@ -39,7 +40,7 @@ impl Joins {
         }
     }
 
-    /// The nonce of our next SYN; `keys` are ours and the peer's.
+    /// Returns the nonce of our next SYN; `keys` are ours and the peer's.
     pub fn next_nonce(&mut self, keys: (u64, u64), rng: &mut Rng) -> u32 {
         let JoinAuth::Secret(secret) = &self.auth else {
             return rng.u32();
@@ -49,8 +50,8 @@ impl Joins {
         nonce(keys, secret, number)
     }
 
-    /// Returns whether the peer's `nonce` shows the secret, the first time it comes; `keys` are the peer's
-    /// and ours.
+    /// Returns whether the peer's nonce `received` proves the secret and was not seen before; `keys` are
+    /// the peer's and ours.
     pub fn take_nonce(&mut self, keys: (u64, u64), received: u32) -> bool {
         let JoinAuth::Secret(secret) = &self.auth else {
             return false;
@@ -59,7 +60,7 @@ impl Joins {
         nonce(keys, secret, number) == received && self.shown.note(number)
     }
 
-    /// Keeps an announcement that cannot be judged yet.
+    /// Keeps an announcement that cannot be verified yet.
     pub fn hold(&mut self, subflow: SubflowId, add: AddAddr) {
         let held = (subflow, add);
         if self.held.len() < MAX_HELD && !self.held.contains(&held) {
@@ -77,7 +78,7 @@ fn nonce(keys: (u64, u64), secret: &[u8; 32], number: u64) -> u32 {
     u32::from_be_bytes([number as u8, a, b, c])
 }
 
-/// Numbers that were shown: a sliding window (RFC 4303 section 3.4.3).
+/// The numbers that were shown: a sliding window (RFC 4303 section 3.4.3).
 #[derive(Debug, Default)]
 struct Shown {
     /// One more than the highest.
@@ -87,13 +88,13 @@ struct Shown {
 }
 
 impl Shown {
-    /// The number with these low bits that can be meant.
+    /// Returns the only acceptable number with these low 8 bits.
     fn number(&self, low: u8) -> u64 {
         let first = self.next.saturating_sub(WINDOW);
         first + u64::from(low.wrapping_sub(first as u8))
     }
 
-    /// Notes a number that [`number`](Self::number) gave. Returns whether it is shown for the first time.
+    /// Notes a number returned by [`number`](Self::number). Returns whether it is shown for the first time.
     fn note(&mut self, number: u64) -> bool {
         if number >= self.next {
             let by = number - self.next + 1;
@@ -145,7 +146,7 @@ mod tests {
         let overtaken: Vec<u32> = all[..64].iter().rev().copied().collect();
         assert!(overtaken.iter().all(|n| theirs.take_nonce(KEYS, *n)));
         assert!(!overtaken.iter().any(|n| theirs.take_nonce(KEYS, *n)));
-        // As many as can be lost in a row.
+        // As many nonces as may be lost in a row.
         assert!(theirs.take_nonce(KEYS, all[63 + 192]));
         assert!(!theirs.take_nonce(KEYS, all[63 + 192 - 64]), "too old");
         assert!(theirs.take_nonce(KEYS, all[63 + 192 - 63]));

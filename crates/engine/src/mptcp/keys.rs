@@ -7,19 +7,19 @@ use braid_wire::{Dsn64, Rng};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// A key with what is derived from it.
+/// A key and the values derived from it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub key: u64,
-    /// Most significant 32 bits of SHA-256 of the key.
+    /// The most significant 32 bits of SHA-256 of the key.
     pub token: u32,
-    /// Initial data sequence number: least significant 64 bits.
+    /// The initial data sequence number: the least significant 64 bits of the same hash.
     pub idsn: Dsn64,
 }
 
 impl core::fmt::Debug for Keys {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // The key authenticates subflows: it stays out of logs.
+        // The key authenticates subflows, so it stays out of logs.
         write!(f, "Keys(token {:08x})", self.token)
     }
 }
@@ -44,8 +44,8 @@ impl Keys {
     }
 }
 
-/// HMAC-SHA256 with both keys, the sender's first, and behind them the secret of the application where there
-/// is one.
+/// Returns HMAC-SHA256 keyed with both keys, the sender's first, followed by the application's secret if
+/// there is one.
 fn keyed(sender: u64, receiver: u64, secret: Option<&[u8; 32]>) -> Hmac<Sha256> {
     // HMAC pads a key shorter than its block of 64 bytes with zeros.
     let mut key = [0; 64];
@@ -57,7 +57,7 @@ fn keyed(sender: u64, receiver: u64, secret: Option<&[u8; 32]>) -> Hmac<Sha256> 
     Hmac::<Sha256>::new(&key.into())
 }
 
-/// The HMAC of MP_JOIN: the message is both nonces, the sender's first.
+/// Returns the HMAC of MP_JOIN, whose message is both nonces, the sender's first.
 // Conforms: 8684-3.2-15
 pub(crate) fn join_hmac(
     sender: (u64, u32),
@@ -70,8 +70,8 @@ pub(crate) fn join_hmac(
     mac.finalize().into_bytes().into()
 }
 
-/// The HMAC of ADD_ADDR, the rightmost 64 bits: the message is id, address and port, the port 0
-/// where the option has none (RFC 8684 section 3.4.1). `keys` are the sender's and the receiver's.
+/// Returns the HMAC of ADD_ADDR, truncated to its rightmost 64 bits. The message is id, address and port,
+/// with port 0 if the option has none (RFC 8684 section 3.4.1). `keys` are the sender's and the receiver's.
 // Conforms: 8684-3.4.1-7
 pub(crate) fn announcement_hmac(keys: (u64, u64), secret: Option<&[u8; 32]>, add: &AddAddr) -> u64 {
     let mut mac = keyed(keys.0, keys.1, secret);
@@ -87,8 +87,8 @@ pub(crate) fn announcement_hmac(keys: (u64, u64), secret: Option<&[u8; 32]>, add
     u64::from_be_bytes(tail)
 }
 
-/// The HMAC of the number of a join, of which its nonce is made. The message has a length that no other
-/// message has: 16 bytes.
+/// Returns the HMAC of the number of a join, from which its nonce is made. Its message is 16 bytes long,
+/// unlike any other message under these keys.
 pub(crate) fn join_number_hmac(keys: (u64, u64), secret: &[u8; 32], number: u64) -> [u8; 32] {
     let mut mac = keyed(keys.0, keys.1, Some(secret));
     mac.update(b"join SYN");
@@ -96,14 +96,14 @@ pub(crate) fn join_number_hmac(keys: (u64, u64), secret: &[u8; 32], number: u64)
     mac.finalize().into_bytes().into()
 }
 
-/// The leftmost 64 bits, as a SYN/ACK carries them.
+/// Returns the leftmost 64 bits, as a SYN/ACK carries them.
 pub(crate) fn hmac64(hmac: &[u8; 32]) -> u64 {
     let mut head = [0; 8];
     head.copy_from_slice(&hmac[..8]);
     u64::from_be_bytes(head)
 }
 
-/// The leftmost 160 bits, as the third ACK carries them.
+/// Returns the leftmost 160 bits, as the third ACK carries them.
 pub(crate) fn hmac160(hmac: &[u8; 32]) -> [u8; 20] {
     let mut head = [0; 20];
     head.copy_from_slice(&hmac[..20]);

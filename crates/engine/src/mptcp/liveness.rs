@@ -1,5 +1,5 @@
-//! Signs of life: when a subflow is asked for one (RFC 9293 section 3.8.4), and what follows where none
-//! comes.
+//! Keepalive: the times at which a subflow is probed for a sign of life (RFC 9293 section 3.8.4), and the
+//! consequences of silence.
 
 use core::time::Duration;
 
@@ -15,62 +15,62 @@ use super::transport::{Liveness, Transport};
 use crate::event::SubflowCloseReason;
 use crate::path::Target;
 
-/// Silence after which a subflow is asked once while its connection moves data, and a last time after
-/// that: an end that only receives learns by nothing else that a link is dark, or that a NAT has
+/// The silence after which a subflow is probed once while its connection moves data, and a last time after
+/// that. An end that only receives has no other way to learn that a link is dark, or that a NAT has
 /// forgotten the subflow.
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
-/// Silence after which a subflow of an idle connection is asked by the end that opened it. NATs that
-/// forget an idle TCP connection after 60 s are common; what is left of that is for a second question.
+/// The silence after which a subflow of an idle connection is probed by the end that opened it. NATs that
+/// forget an idle TCP connection after 60 s are common; the remaining 8 s leave time for a second probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(52);
-/// Silence after which the other subflows of an idle connection rest: nothing is sent over them before the peer
-/// was heard there again, since a NAT may have forgotten them. One that is asked keeps a connection; to ask on
-/// each would cost battery and volume on every link.
+/// The silence after which the other subflows of an idle connection rest: nothing is sent over them until
+/// the peer was heard there again, since a NAT may have forgotten them. One probed subflow keeps a
+/// connection alive; probing each would cost battery and volume on every link.
 const REST_AFTER: Duration = Duration::from_secs(50);
-/// Subflows differ in [`KEEPALIVE_IDLE`] by up to this, so that those of thousands of connections that
-/// fell silent together do not ask together from then on.
+/// The range by which [`KEEPALIVE_IDLE`] differs between subflows, so that thousands of connections that
+/// fell silent together do not probe together from then on.
 const KEEPALIVE_SPREAD: Duration = Duration::from_secs(5);
-/// The same silence at the end that accepted the subflow. The other one asks first, since NATs stand on
-/// its side; where it does not, it is gone.
+/// The same silence at the end that accepted the subflow. The opener probes first, since NATs stand on its
+/// side; if it does not, it is gone.
 const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
-/// Subflows of idle connections are asked at multiples of this, those of thousands of connections in one go: to
-/// wake for each of them would cost several times what the questions do.
+/// The multiple of time at which subflows of idle connections are probed, thousands of connections at once:
+/// a wake-up for each would cost several times what the probes do.
 const KEEPALIVE_STEP: Duration = Duration::from_secs(1);
-/// Time from a question that is not answered to the next one. It doubles each time.
+/// The time from an unanswered probe to the next one. It doubles each time.
 const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
 const MAX_KEEPALIVE_REPEAT: Duration = Duration::from_secs(60);
 
-/// Timeouts and unanswered questions in a row after which a subflow counts as deaf. At a round trip of
-/// 50 ms that takes two seconds, and two lost packets in a row do not suffice.
+/// The number of timeouts and unanswered probes in a row after which a subflow counts as deaf. At a round
+/// trip of 50 ms that takes two seconds, and two lost packets in a row do not suffice.
 const DEAF_AFTER: u32 = 3;
 
-/// Idle connections are asked one after the other where a path is revalidated, as far apart as this, and
-/// none is asked later than [`MAX_REVALIDATION_DELAY`]: thousands of questions at a time would fill the
-/// queue of a slow link.
+/// The interval between probes of idle connections when a path is revalidated; none is probed later than
+/// [`MAX_REVALIDATION_DELAY`]. Thousands of probes at a time would fill the queue of a slow link.
 const REVALIDATION_PACE: Duration = Duration::from_millis(1);
 const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 
 impl Subflow {
-    /// Returns whether it has potentially failed, or a NAT may have forgotten it.
+    /// Returns whether the subflow has potentially failed, or a NAT may have forgotten it.
     pub(super) fn is_stale(&self) -> bool {
         self.signs.stale || self.signs.resting
     }
 
-    /// Returns whether the peer has answered nothing for so long that it may never do here.
+    /// Returns whether the peer has been silent here for so long that it may never answer.
     pub(super) fn is_deaf(&self) -> bool {
         self.signs.silent >= DEAF_AFTER
     }
 
-    /// Returns whether it is a backup by its own wish or the peer's.
+    /// Returns whether either end wants the subflow to be a backup.
     pub(super) fn is_backup(&self) -> bool {
         self.priority.own || self.priority.peer
     }
 
-    /// What it shares with a subflow that takes its place.
+    /// Returns path and remote address, which a replacement for this subflow has in common with it.
     fn target(&self) -> Target {
         (self.path, self.tuple.remote)
     }
 
-    /// Silence after which it is asked, on a connection that moved payload last at `last_payload`.
+    /// Returns the silence after which the subflow is probed, on a connection that last moved payload at
+    /// `last_payload`.
     fn keepalive(&self, last_payload: Instant) -> Duration {
         if self.signs.heard_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
             return KEEPALIVE_BUSY;
@@ -78,12 +78,12 @@ impl Subflow {
         if !self.active {
             return KEEPALIVE_ACCEPTED;
         }
-        // The initial sequence number is as good as random, and stays.
+        // The initial sequence number is as good as random, and stays the same.
         KEEPALIVE_IDLE - KEEPALIVE_SPREAD * (self.snd.iss.0 & 0xff) / 0x100
     }
 
-    /// Returns what is due next, and when; `is_kept` says that another subflow keeps the connection while it is
-    /// idle. What is in flight asks by itself.
+    /// Returns the next due action and its time; `is_kept` is set if another subflow keeps the idle
+    /// connection alive. Data in flight needs no probe: its retransmissions do the same.
     fn sign_due(&self, last_payload: Instant, is_kept: bool) -> Option<(Instant, Due)> {
         if !self.is_established() || !self.snd.board.is_empty() {
             return None;
@@ -108,24 +108,24 @@ impl Subflow {
     }
 }
 
-/// What a subflow owes where it has been silent.
+/// The action due on a silent subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// A question for a sign of life.
+    /// A probe for a sign of life.
     Question,
     /// A [rest](REST_AFTER).
     Rest,
 }
 
 impl Liveness {
-    /// Returns the time from the last payload to when the peer was heard last.
+    /// Returns the time from the last payload to the last sign of life.
     fn quiet(&self) -> Duration {
         self.last_heard.saturating_since(self.last_payload)
     }
 
-    /// Returns the subflow that alone is asked while the connection is idle, as long as it answers: of those
-    /// that are no backup the one on which the peer was heard last, which is the same at both ends. A connection
-    /// that moves data has none: each is asked.
+    /// Returns the only subflow that is probed while the connection is idle, as long as it answers: the
+    /// subflow, not a backup if possible, on which the peer was heard last, so that both ends choose the
+    /// same. `None` while the connection moves data: then each subflow is probed.
     fn keeper(&self, subflows: &Subflows) -> Option<usize> {
         if self.quiet() < KEEPALIVE_BUSY {
             return None;
@@ -137,20 +137,20 @@ impl Liveness {
             .map(|(i, _)| i)
     }
 
-    /// When a connection that nobody waits for asks on a path that is revalidated; one that was in use
-    /// when it was heard last asks now, as does one that is `in_use` because it has something to deliver. `slot` is
-    /// the connection's.
+    /// Returns the time at which a connection probes a path that is revalidated: now if it was in use when
+    /// it was last heard, or is `in_use` because it has data to deliver, and otherwise later, spread by the
+    /// connection's `slot`.
     fn revalidates_at(&self, now: Instant, slot: u32, in_use: bool) -> Instant {
         match in_use || self.quiet() < KEEPALIVE_BUSY {
             true => now,
-            // Slots are small numbers, each of one connection.
+            // Slots are small numbers, each used by one connection, so they space the probes evenly.
             false => now + (REVALIDATION_PACE * slot).min(MAX_REVALIDATION_DELAY),
         }
     }
 }
 
 impl Transport {
-    /// When a subflow is to be asked for a sign of life, or rests.
+    /// Returns the time at which a subflow is to be probed or to rest.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         if !self.awaits_life() {
             return None;
@@ -161,25 +161,25 @@ impl Transport {
         due.map(|(at, _)| at).min()
     }
 
-    /// Returns what is due next of subflow `i`, and when, where `keeper` alone is asked.
+    /// Returns the next due action on subflow `i` and its time; only `keeper` is probed if there is one.
     fn sign_due(&self, i: usize, keeper: Option<usize>) -> Option<(Instant, Due)> {
         let is_kept = keeper.is_some_and(|keeper| keeper != i);
         self.subflows[i].sign_due(self.live.last_payload, is_kept)
     }
 
-    /// Returns whether the peer still has a part in this: one that does not has forgotten the connection
-    /// and would answer a probe by RST, while there may be data left to read.
+    /// Returns whether the peer still takes part in the connection. A peer that does not has forgotten the
+    /// connection and would answer a probe by RST, while there may be data left to read.
     fn awaits_life(&self) -> bool {
         self.is_open() && !self.closing.is_over()
     }
 
-    /// Returns since when the peer was not heard, where it owes an answer or a subflow.
+    /// Returns the time since which the peer has been silent although it owes an answer or a subflow.
     pub fn silent_since(&self) -> Option<Instant> {
         let owes = self.live.waiting_since.filter(|_| self.is_open());
         owes.map(|since| since.max(self.live.last_heard))
     }
 
-    /// Asks subflows that were silent for long, or has them rest.
+    /// Probes subflows that were silent for long, or puts them to rest.
     pub(super) fn ask_silent(&mut self, ctx: &Ctx<'_>) {
         if !self.awaits_life() {
             return;
@@ -200,13 +200,14 @@ impl Transport {
         subflow.signs.asked = subflow.signs.asked.saturating_add(1);
         subflow.signs.asked_at = now;
         if now.saturating_since(self.live.last_heard) >= patience {
-            // No other subflow was heard meanwhile either: the peer itself may be gone.
+            // No other subflow was heard either: the peer itself may be gone.
             self.live.waiting_since.get_or_insert(now);
         }
         self.question(now, i);
     }
 
-    /// Asks on subflow `i` from `due` on, again and again where that is understood.
+    /// Probes subflow `i` from `due` on: repeatedly if the connection is confirmed, otherwise by one
+    /// keepalive.
     fn question(&mut self, due: Instant, i: usize) {
         let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.subflows[i];
@@ -217,7 +218,7 @@ impl Transport {
         }
     }
 
-    /// The peer was heard on subflow `i`.
+    /// Notes that the peer was heard on subflow `i`.
     pub(super) fn note_heard(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
         (
@@ -229,8 +230,8 @@ impl Transport {
         self.signals.on_heard(subflow.id);
     }
 
-    /// Asks on established subflow `i`, whose path may have changed: at once where something is in flight,
-    /// however long that would have waited.
+    /// Probes established subflow `i`, whose path may have changed. Data in flight is retransmitted at once
+    /// instead, whatever the timer says.
     pub(super) fn revalidate(&mut self, ctx: &Ctx<'_>, i: usize) {
         let in_use = self.snd.unsent() > 0 || self.snd.outstanding() > 0;
         let due = self.live.revalidates_at(ctx.now, self.id.slot, in_use);
@@ -243,7 +244,7 @@ impl Transport {
             return;
         }
         if unconfirmed && subflow.active {
-            // The third ACK may not have arrived, without which the question is not understood.
+            // The third ACK may not have arrived, without which the peer does not understand a probe.
             (subflow.handshake.at, subflow.handshake.tries) = (Some(ctx.now), 0);
         }
         let pending = Signal::Doubt(subflow.id);
@@ -255,7 +256,7 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Notes that a question was not answered in time. After two the strategy leaves the subflow alone.
+    /// Notes that a probe was not answered in time. After two, the strategy avoids the subflow.
     pub(super) fn on_unanswered(&mut self) {
         self.signs.silent = self.signs.silent.saturating_add(1);
         self.signs.stale |= self.signs.silent >= 2;
@@ -269,7 +270,7 @@ impl Subflow {
         };
         if again && self.handshake.at.is_some() {
             self.handshake.at = Some(now);
-            // As if it had been sent once: it counts as repeated, and more of it may follow.
+            // Count it as sent once or twice: it is a repeat, and more repeats may follow.
             self.handshake.unanswered = self.handshake.unanswered.min(1);
             self.handshake.tries = 2;
         }
@@ -277,7 +278,7 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// Subflow `i` is not deaf any more: none has to take its place.
+    /// Notes a sign of life on subflow `i`, and closes joins that were to replace it while it was deaf.
     pub(super) fn wake(&mut self, now: Instant, i: usize) {
         let was_deaf = self[i].is_deaf();
         self[i].wake(now);
@@ -293,14 +294,13 @@ impl Subflows {
         }
     }
 
-    /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its
-    /// way: by a NAT that drops what it does not know.
+    /// Returns whether the peer answers on no subflow, so that a NAT may have forgotten each of them.
     pub(super) fn is_deaf(&self) -> bool {
         let mut there = self.iter().filter(|s| s.can_carry()).peekable();
         there.peek().is_some() && there.all(Subflow::is_deaf)
     }
 
-    /// Subflow `i` was opened in the place of others that are deaf.
+    /// Resets the deaf subflows that the new subflow `i` replaces.
     pub(super) fn replace_deaf(&mut self, i: usize) {
         let (id, target) = (self[i].id, self[i].target());
         let replaced =

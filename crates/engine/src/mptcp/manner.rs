@@ -1,4 +1,4 @@
-//! The standing of a connection among others: its urgency, and the congestion control that follows from it.
+//! The standing of a connection among others: its urgency, and the congestion control derived from it.
 
 use crate::cc::Algorithm;
 use crate::{Class, Config, Urgency};
@@ -6,14 +6,14 @@ use crate::{Class, Config, Urgency};
 /// Urgency and congestion control of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Manner {
-    /// Of writes that name none.
+    /// The urgency of writes that name none.
     pub urgency: Urgency,
-    /// Congestion control, where it is not what the urgency says.
+    /// The congestion control set explicitly; `None` to derive it from the urgency.
     pub congestion: Option<Algorithm>,
 }
 
 impl Manner {
-    /// The class of writes that name none.
+    /// Returns the class of writes that name none.
     pub fn class(&self) -> Class {
         Class {
             urgency: self.urgency,
@@ -21,14 +21,13 @@ impl Manner {
         }
     }
 
-    /// Congestion control of the subflows.
+    /// Returns the congestion control of the subflows.
     pub fn algorithm(&self, config: &Config) -> Algorithm {
         let usual = config.congestion_of(self.urgency);
         self.congestion.unwrap_or(usual)
     }
 
-    /// Stands back behind other connections, or no longer does, as `urgency` says. Returns the congestion
-    /// control that this asks for, where it is another one.
+    /// Sets the urgency. Returns the congestion control that it asks for, if that changed.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) -> Option<Algorithm> {
         let before = self.algorithm(config).name();
         self.urgency = urgency;

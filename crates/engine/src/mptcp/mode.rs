@@ -1,6 +1,6 @@
-//! Which protocol a connection speaks, and its numbers on the wire (RFC 8684 section 3.3): the stream's first
-//! byte is IDSN + 1 there and offset 0 here. What a SYN carried has no number there: the first byte behind
-//! it is IDSN + 1 (appendix B.2).
+//! The protocol of a connection and its data sequence numbers (RFC 8684 section 3.3): the stream's first
+//! byte is IDSN + 1 on the wire and offset 0 here. Payload of a SYN has no data sequence number: the first
+//! byte behind it is IDSN + 1 (appendix B.2).
 
 use braid_wire::Dsn64;
 use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, Join, MptcpOption, WireDsn};
@@ -11,12 +11,12 @@ use super::opening::SynData;
 use super::subflow::Subflow;
 use crate::tcp::scoreboard::Mapping;
 
-/// Which protocol the connection speaks, with what each state knows.
+/// The protocol of a connection, with the state that each phase needs.
 #[derive(Debug)]
 pub(crate) enum Mode {
-    /// SYN with MP_CAPABLE sent; `checksum` says that it requires checksums.
+    /// SYN with MP_CAPABLE sent; `checksum` is set if it requires checksums.
     Opening { local: Keys, checksum: bool },
-    /// SYN/ACK with MP_CAPABLE sent; one of the two SYNs requires checksums if `checksum` says so.
+    /// SYN/ACK with MP_CAPABLE sent; `checksum` is set if either SYN requires checksums.
     Accepting { local: Keys, checksum: bool },
     /// MPTCP.
     Mptcp(Mptcp),
@@ -29,51 +29,53 @@ pub(crate) enum Mode {
 pub(crate) struct Mptcp {
     pub local: Keys,
     pub remote: Keys,
-    /// Ours.
+    /// Our MP_CAPABLE flags.
     pub flags: CapableFlags,
-    /// The opener has seen a DATA_ACK, or the listener the third ACK: fully established.
+    /// Set once the connection is fully established: the opener has seen a DATA_ACK, or the listener the
+    /// third ACK.
     pub confirmed: bool,
-    /// Mappings carry checksums both ways (RFC 8684 section 3.3.1).
+    /// Set if mappings carry checksums both ways (RFC 8684 section 3.3.1).
     pub checksum: bool,
-    /// The peer sends 8-byte DSNs and so is owed 8-byte DATA_ACKs (RFC 8684 section 3.3.1).
+    /// Set once the peer sends 8-byte DSNs, which are answered by 8-byte DATA_ACKs (RFC 8684 section
+    /// 3.3.1).
     pub wide_ack: bool,
-    /// This side is fast enough to owe 8-byte DSNs.
+    /// Set once this side is fast enough to need 8-byte DSNs.
     pub wide_dsn: bool,
-    /// The peer may have sent on a further subflow.
+    /// Set once the peer may have sent on a further subflow.
     pub joined: bool,
-    /// What stands before the numbered part of either stream.
+    /// The bytes before the numbered part of either stream.
     pub syn_data: SynData,
 }
 
 impl Mptcp {
-    /// Data sequence number of an offset in our stream.
+    /// Returns the data sequence number of an offset in our stream.
     // Conforms: 8684-B.2-1
     pub fn dsn(&self, offset: u64) -> Dsn64 {
         numbered(self.local.idsn, self.syn_data.sent, offset)
     }
 
-    /// Data sequence number of an offset in the peer's stream.
+    /// Returns the data sequence number of an offset in the peer's stream.
     pub fn remote_dsn(&self, offset: u64) -> Dsn64 {
         numbered(self.remote.idsn, self.syn_data.received, offset)
     }
 
-    /// Offset in our stream of a DATA_ACK near `una`; `None` if it lies before the stream.
+    /// Returns the offset in our stream of a DATA_ACK near `una`; `None` if it lies before the stream.
     pub fn ack_offset(&self, ack: WireDsn, una: u64) -> Option<u64> {
         offset_of(self.dsn(una), ack, una)
     }
 
-    /// Offset in the peer's stream of a DSN near `rcv_nxt`.
+    /// Returns the offset in the peer's stream of a DSN near `rcv_nxt`.
     pub fn data_offset(&self, dsn: WireDsn, rcv_nxt: u64) -> Option<u64> {
         offset_of(self.remote_dsn(rcv_nxt), dsn, rcv_nxt)
     }
 }
 
-/// The number of the byte at `offset` of a stream whose first `in_syn` bytes have none.
+/// Returns the number of the byte at `offset` of a stream whose first `in_syn` bytes have none.
 fn numbered(idsn: Dsn64, in_syn: u64, offset: u64) -> Dsn64 {
     idsn.add(1).add(offset.wrapping_sub(in_syn))
 }
 
-/// The offset of `dsn`, where `expected` is the number of the one `near`.
+/// Returns the offset of `dsn`, if `expected` is the number of offset `near`.
 // Conforms: 8684-3.3.1-4, 8684-3.3.2-6
 fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
     let dsn = match dsn {
@@ -84,7 +86,7 @@ fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
 }
 
 impl Mptcp {
-    /// The keys are known; nothing is confirmed yet.
+    /// Creates the state of a connection whose keys are known and that is not confirmed yet.
     pub fn new(local: Keys, remote: Keys, flags: CapableFlags) -> Self {
         Mptcp {
             local,
@@ -99,7 +101,7 @@ impl Mptcp {
         }
     }
 
-    /// MP_CAPABLE of the opener's first mapping.
+    /// Returns the MP_CAPABLE of the opener's first mapping.
     pub fn capable_data(&self, map: &Mapping) -> MptcpOption {
         MptcpOption::Capable(Capable::Data {
             flags: self.flags,
@@ -110,7 +112,7 @@ impl Mptcp {
         })
     }
 
-    /// The DSS of an outgoing segment without data; `ack` is the DATA_ACK as an offset.
+    /// Returns the DSS of an outgoing segment without data; `ack` is the DATA_ACK as an offset.
     pub fn dss(&self, ack: u64) -> Dss {
         let ack = self.remote_dsn(ack);
         Dss {
@@ -120,7 +122,7 @@ impl Mptcp {
         }
     }
 
-    /// The same of one that carries `map`, on a subflow whose SYN carried `in_syn` bytes.
+    /// Returns the DSS of a segment that carries `map`, on a subflow whose SYN carried `in_syn` bytes.
     pub fn mapped_dss(&self, ack: u64, map: &Mapping, in_syn: u64) -> Dss {
         Dss {
             mapping: Some(DssMapping {
@@ -134,8 +136,8 @@ impl Mptcp {
         }
     }
 
-    /// Returns whether a segment acknowledges more than `una` at the data level. It may have been sent for that
-    /// alone, and is no duplicate.
+    /// Returns whether a segment acknowledges more than `una` at the data level. Such a segment may have
+    /// been sent for that alone, so it is no duplicate acknowledgement.
     pub fn moves_data_ack(&self, tcp: &tcp::Repr, una: u64) -> bool {
         let newer = |option: &MptcpOption| match option {
             MptcpOption::Dss(dss) => {
@@ -147,7 +149,7 @@ impl Mptcp {
         tcp.options.mptcp.iter().any(newer)
     }
 
-    /// The HMAC of our third ACK for a join with these nonces, ours and the peer's.
+    /// Returns our third ACK for a join with these nonces, ours and the peer's.
     pub fn join_ack(&self, (local, remote): (u32, u32), secret: Option<&[u8; 32]>) -> MptcpOption {
         let ours = (self.local.key, local);
         let hmac = join_hmac(ours, (self.remote.key, remote), secret);
@@ -156,7 +158,7 @@ impl Mptcp {
         })
     }
 
-    /// The answer to a join that `subflow` accepts.
+    /// Returns the answer to a join that `subflow` accepts.
     // Conforms: 8684-3.2-16
     pub fn join_syn_ack(
         &self,

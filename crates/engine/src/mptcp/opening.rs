@@ -1,37 +1,37 @@
-//! The handshake of a subflow: what was sent of it, and when it is repeated.
+//! The handshake of a subflow: the segments sent, and the time of their repeats.
 
 use braid_wire::Instant;
 use braid_wire::tcp::FastOpenCookie;
 
 use crate::Urgency;
 
-/// Bytes that SYNs carried: of a subflow, and of the connection, whose first subflow alone has any.
+/// Bytes that SYNs carried, on a subflow or for a connection. Only a connection's first subflow has any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SynData {
-    /// Of our stream, as far as the peer took them.
+    /// Bytes of our stream that the peer took.
     pub sent: u64,
-    /// Of the peer's, as far as we took them.
+    /// Bytes of the peer's stream that we took.
     pub received: u64,
 }
 
-/// What a SYN of ours offered.
+/// The payload that our SYN offered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
-    /// Bytes of payload.
+    /// The number of bytes.
     pub len: u64,
-    /// Theirs, in case they have to be sent again.
+    /// The urgency of the bytes, in case they have to be sent again.
     pub urgency: Urgency,
 }
 
-/// The part that the secret which authenticates joins has in the SYN of a join.
+/// The role of the application's secret in the SYN of a join.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum JoinProof {
-    /// None: the keys of Multipath TCP alone count.
+    /// The keys of MPTCP alone authenticate the join.
     #[default]
     Keys,
-    /// Of a join opened here: its SYN may leave before the secret is known.
+    /// A join opened here, whose SYN may leave before the secret is known.
     AskedEarly,
-    /// Of a join of the peer: the nonce of its SYN shows the secret.
+    /// A join of the peer whose nonce proves the secret.
     Secret,
 }
 
@@ -39,36 +39,36 @@ pub(crate) enum JoinProof {
 #[derive(Debug, Default)]
 pub(crate) struct Handshake {
     pub opened_at: Instant,
-    /// When data might first flow.
+    /// The time at which data could first flow.
     pub established_at: Instant,
-    /// When the handshake segment is repeated, and how often it was.
+    /// The time at which the handshake segment is repeated; `tries` counts how often it was sent.
     pub at: Option<Instant>,
     pub tries: u32,
-    /// How many of these SYNs left over a link that has not been down since.
+    /// The number of SYNs among them that left over a link that has not been down since.
     pub unanswered: u32,
-    /// When a second SYN is to leave beside this one, on another path.
+    /// The time at which a second SYN is to leave on another path, beside this one.
     pub second_at: Option<Instant>,
-    /// Its SYN goes without MP_CAPABLE: the network seems to drop those that have it (RFC 8684
-    /// section 3.7).
+    /// Set if the SYN goes without MP_CAPABLE, because the network seems to drop SYNs that have it (RFC
+    /// 8684 section 3.7).
     pub asks_plainly: bool,
-    /// Its path was left while the connection hung on it.
+    /// Set if the path was left while the connection depended on this subflow.
     pub left: bool,
-    /// What our SYN offered of its payload, until that is answered.
+    /// The payload that our SYN offered, until it is answered.
     pub offer: Option<Offer>,
-    /// For the SYN/ACK.
+    /// The cookie to grant on the SYN/ACK.
     pub cookie: Option<FastOpenCookie>,
-    /// Of a join: the HMAC of its SYN/ACK, as long as it cannot be judged.
+    /// The HMAC of a join's SYN/ACK, as long as it cannot be verified.
     pub unjudged: Option<u64>,
     pub proof: JoinProof,
 }
 
 impl Handshake {
-    /// Returns whether a segment of it is to be sent now.
+    /// Returns whether a handshake segment is to be sent now.
     pub fn is_due(&self, now: Instant) -> bool {
         self.at.is_some_and(|at| at <= now)
     }
 
-    /// Nothing of it is repeated any more.
+    /// Stops all repeats.
     pub fn stop(&mut self) {
         self.at = None;
         self.second_at = None;

@@ -1,4 +1,4 @@
-//! What a connection sends, one packet at a time.
+//! Output of a connection, one packet at a time.
 
 use core::ops::Range;
 
@@ -24,31 +24,31 @@ use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
 use crate::{PathId, SegmentKind, SubflowId};
 
-/// Most payload of one mapping: its length field has 16 bits and counts DATA_FIN.
+/// The most payload of one mapping: its length field has 16 bits and counts DATA_FIN as well.
 const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
-/// SYNs with MP_CAPABLE that may go unanswered.
+/// The number of unanswered SYNs with MP_CAPABLE after which it is left out (RFC 8684 section 3.7).
 const CAPABLE_SYNS: u32 = 2;
-/// Hop limit of everything sent.
+/// The hop limit of everything sent (the recommended default of IANA's IP parameters).
 const HOP_LIMIT: u8 = 64;
-/// Most subflows shown to a strategy at once.
+/// The most subflows shown to a strategy at once.
 pub(super) const MAX_VIEWS: usize = 16;
 
-/// Payload of an outgoing packet.
+/// The payload of an outgoing packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     None,
-    /// Bytes of the connection's stream.
+    /// A range of the connection's stream.
     Data(Range<u64>),
 }
 
-/// A packet whose header stands in the scratch buffer.
+/// A packet whose header is in the scratch buffer.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub path: PathId,
     pub subflow: SubflowId,
     pub kind: SegmentKind,
     pub tuple: FourTuple,
-    /// Offset in the subflow's sequence.
+    /// The offset in the subflow's sequence.
     pub seq: u64,
     pub ip_len: usize,
     pub header_len: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Connection {
-    /// The next packet, if any.
+    /// Returns the next packet, if any.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let lacks = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
         let first = self.transport.subflows.iter().position(lacks);
@@ -90,7 +90,7 @@ impl Connection {
         })
     }
 
-    /// Handshakes, resets, retransmissions and probes of one subflow.
+    /// Returns the next handshake segment, reset, retransmission or probe of one subflow.
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.transport.subflows[i];
         match subflow.phase {
@@ -134,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// SYN, SYN/ACK or third ACK.
+    /// Returns the due SYN, SYN/ACK or third ACK.
     // Conforms: 8684-3.2-12, 8684-3.9.3-1
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.transport.subflows[i];
@@ -164,7 +164,7 @@ impl Connection {
             mss: Some(subflow.size.announced_mss()),
             ..Options::default()
         };
-        // A SYN/ACK offers only what the SYN did.
+        // A SYN/ACK may carry only options that the SYN had.
         options.sack_permitted = !answer || subflow.agreed.sack;
         if !answer || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
             options.window_scale = Some(window_shift(&ctx.shared.config));
@@ -211,8 +211,8 @@ impl Connection {
 }
 
 impl Transport {
-    /// After the end of the connection there is no data to be repeated: the peer has it, by another
-    /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
+    /// Ends a subflow that would retransmit data after the end of the connection: the peer has the data by
+    /// another subflow. The subflow is reset once the peer has closed it too; until then the peer may need
     /// its answers.
     // Conforms: 8684-3.3.3-7
     fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
@@ -277,7 +277,7 @@ impl Transport {
         Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission))
     }
 
-    /// DATA_FIN by itself, where no data segment could carry it (RFC 8684 section 3.3.3).
+    /// Sends DATA_FIN by itself, if no data segment could carry it (RFC 8684 section 3.3.3).
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let due = self.closing.is_due() && self.snd.unsent() == 0;
@@ -364,7 +364,7 @@ impl Transport {
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
 
-    /// Options of a segment without data.
+    /// Returns the options of a segment without data.
     // Conforms: 8684-3.1-20
     fn ack_options(&self, ctx: &Ctx<'_>, i: usize) -> Options {
         let subflow = &self.subflows[i];
@@ -378,7 +378,7 @@ impl Transport {
                 let nonces = subflow.nonces();
                 nonces.map(|nonces| m.join_ack(nonces, secret))
             }
-            // The third ACK, until it is known to have arrived.
+            // The keys go out until the third ACK is known to have arrived.
             Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
                     flags: m.flags,
@@ -393,9 +393,9 @@ impl Transport {
         options
     }
 
-    /// A segment from below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
-    /// It carries no byte: a receiver that acknowledged our last mapping but dropped its data could
-    /// place that byte by it.
+    /// Sends a segment from below the window, which the peer must acknowledge (RFC 9293 section 3.8.4). It
+    /// carries no byte: a receiver that acknowledged our last mapping but dropped its data could place that
+    /// byte by the mapping.
     pub(super) fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
@@ -444,7 +444,7 @@ impl Transport {
         }
     }
 
-    /// Sends as much of a new record as the device takes at once; [`Self::poll_rest`] has the rest.
+    /// Sends as much of a new record as the device takes at once; [`Self::poll_rest`] sends the rest.
     fn send_in_parts(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: Sent) -> Outgoing {
         let subflow = &mut self.subflows[i];
         let end = sent.end.min(sent.start + max_payload_total(subflow, ctx));
@@ -452,7 +452,7 @@ impl Transport {
         self.send_record(ctx, i, &Sent { end, ..sent }, SegmentKind::New)
     }
 
-    /// The rest of a record, unless the peer says that it has it.
+    /// Sends the rest of a record, unless the peer has acknowledged it.
     fn poll_rest(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let start = self.subflows[i].owed.rest.take()?;
         let board = &self.subflows[i].snd.board;
@@ -525,7 +525,7 @@ impl Transport {
             dst_port: subflow.tuple.remote.port(),
             seq: subflow.snd.iss.add(seq as u32),
             ack: if flags.contains(Flags::ACK) {
-                // Before the peer's SYN nothing is acknowledged.
+                // `expected` is 0 before the peer's SYN.
                 subflow.rcv.expected()
             } else {
                 Seq32(0)
@@ -568,7 +568,7 @@ impl Transport {
         }
     }
 
-    /// The window field: what may still come beyond the DATA_ACK, scaled except on a SYN.
+    /// Returns the window field: the room beyond the DATA_ACK, scaled except on a SYN.
     // Conforms: 7323-2.2-2
     fn window_field(&mut self, i: usize, flags: Flags) -> u16 {
         let window = self.rcv.buf.max_offset() - self.rcv.buf.rcv_nxt();
@@ -579,7 +579,7 @@ impl Transport {
         let field = (window >> shift).min(u64::from(u16::MAX));
         let edge = self.rcv.buf.rcv_nxt() + (field << shift);
         self.rcv.edge = self.rcv.edge.max(edge);
-        // There is one window for all subflows; others may use up what this one was told.
+        // All subflows share one window; others may use up what this one was told.
         let rcv = &mut self.subflows[i].rcv;
         rcv.told = rcv.told.max(rcv.nxt + (field << shift));
         field as u16
@@ -587,7 +587,7 @@ impl Transport {
 }
 
 impl Subflow {
-    /// Returns whether it repeats data next, not its FIN.
+    /// Returns whether the next retransmission is of data, not of FIN.
     pub(super) fn repeats_data(&self) -> bool {
         let mut sent = self.snd.board.iter();
         let next = match self.owed.probe {
@@ -599,8 +599,8 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// The subflow for something the peer did not answer `tries` times: the fastest one, and when
-    /// that was in vain the others in turn, for a path may carry segments but not their options.
+    /// Returns the subflow for a signal that the peer did not answer `tries` times: the fastest one first,
+    /// and every two tries the next, because a path may carry segments but not their options.
     pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
         let stale = |i: &usize| self[*i].is_stale();
         let usable = (0..self.len()).filter(|i| self[*i].can_carry());
@@ -614,7 +614,7 @@ impl Subflows {
 }
 
 impl Subflow {
-    /// Counts a packet with `len` bytes of payload; `waits` says that new bytes wait to be sent.
+    /// Counts a packet with `len` bytes of payload; `waits` is set if new bytes wait to be sent.
     fn count(&mut self, out: &Outgoing, len: u64, waits: bool) {
         let packets = match out.gso_size {
             0 => 1,
@@ -638,8 +638,8 @@ impl Subflow {
     }
 }
 
-/// Most payload bytes of one packet handed to the device, in whole segments: one where the device
-/// does not segment.
+/// Returns the most payload bytes of one packet handed to the device: whole segments, and a single segment
+/// if the device does not segment.
 pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let mss = u64::from(subflow.snd.mss());
     let mtu = usize::from(ctx.shared.paths[usize::from(subflow.path.0)].config.mtu);
@@ -653,7 +653,7 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     (room - room % mss).max(mss)
 }
 
-/// Most payload bytes of one mapping.
+/// Returns the most payload bytes of one mapping.
 pub(super) fn max_mapping(subflow: &Subflow) -> u64 {
     match subflow.rcv.checks() {
         true => MAX_CHECKED_MAPPING,

@@ -1,4 +1,4 @@
-//! A connection's subflows come and go as its path manager and its strategy have it.
+//! The subflows of a connection as its path manager and its strategy open and close them.
 
 use core::net::IpAddr;
 
@@ -20,7 +20,8 @@ use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
 use crate::tcp::receive::AckDue;
 use crate::{ApiError, CloseReason, Event, PathId, Protocol};
 
-/// Segment size before the peer has told its own: Ethernet's, less headers and options.
+/// The segment size assumed before the peer has announced its own: Ethernet's 1500 bytes less IP and TCP
+/// headers and options.
 const USUAL_MSS: u32 = 1428;
 
 impl Connection {
@@ -36,8 +37,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The SYN on subflow `i` is not answered yet: a second one leaves on another path. Neither
-    /// carries a key (RFC 8684 section 3.1), so whichever is answered first opens the connection.
+    /// Sends a second SYN on another path, because the SYN on subflow `i` is not answered yet. Neither SYN
+    /// carries a key (RFC 8684 section 3.1), so the first one answered opens the connection.
     pub(super) fn try_beside(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         if !self.transport.subflows.has_room_for_a_subflow(ctx) {
             return;
@@ -54,13 +55,13 @@ impl Connection {
                     .all(|s| s.path != opening.path)
             });
         if let Some(opening) = opening {
-            // Where that fails the first still runs.
+            // If this fails, the first SYN is still under way.
             let _ = self.open_initial(ctx, opening.path);
         }
     }
 
-    /// The SYN on subflow `i` was not answered, and its path may be dark: the next leaves on another
-    /// one, with a key of its own, for the first may have arrived after all.
+    /// Moves the opening from subflow `i`, whose SYN was not answered and whose path may be dark, to
+    /// another path. The new SYN has keys of its own, because the first SYN may have arrived after all.
     pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Subflow {
             path, handshake, ..
@@ -82,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Asks the strategy how to open, and takes what it says of the protocol.
+    /// Asks the strategy how to open, and adopts the protocol that it chooses.
     fn choose_opening(&mut self, ctx: &mut Ctx<'_>, unanswered: Option<PathId>) -> Option<PathId> {
         let situation = self.situation(ctx);
         let strategy = &mut *self.strategy;
@@ -130,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Opens what is due, and plans what comes after it. Returns whether anything was opened.
+    /// Opens the subflows that are due, and plans the following ones. Returns whether any was opened.
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut opened = false;
         loop {
@@ -158,10 +159,10 @@ impl Connection {
         }
     }
 
-    /// `subflow` is no more.
+    /// Handles the removal of `subflow`.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
         self.transport.snd.flight.on_gone(subflow.place.slot);
-        // Its SYN may not have been answered.
+        // The SYN may not have been answered, so its payload has to be sent again.
         if let Some(offer) = subflow.handshake.offer.take() {
             self.transport.snd.take_back(0, offer);
         }
@@ -178,7 +179,7 @@ impl Connection {
         if self.transport.is_ended() {
             return;
         }
-        // One that another SYN came before, or that was given up with its path, says nothing of that.
+        // A subflow that another SYN outran, or that ended with its path, says nothing about the path.
         let unneeded = match subflow.ending.reason {
             SubflowCloseReason::Finished => true,
             SubflowCloseReason::PathRemoved => ctx.shared.is_down(subflow.path),
@@ -209,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// What only subflow `i` carried is to go another way.
+    /// Marks the data that only subflow `i` carried as lost, so that another subflow takes it.
     pub(super) fn on_subflow_failed(&mut self, i: usize) {
         let subflow = &self.transport.subflows[i];
         self.transport.snd.flight.on_failed(subflow.place.slot);
@@ -218,7 +219,7 @@ impl Connection {
         });
     }
 
-    /// The path's link went down or came back.
+    /// Handles the path's link going down or coming back.
     pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
         let offered = self.paths.was_offered(path);
         if !up {
@@ -242,7 +243,7 @@ impl Connection {
                         .cancel(|s| *s == Signal::Doubt(subflow.id));
                     self.declare_dead(ctx, i);
                 }
-                // Left to its timer it would hold up the next join when the link is back.
+                // With its timer alone it would delay the next join when the link is back.
                 Phase::SynSent | Phase::JoinAcked if !up => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
@@ -257,8 +258,7 @@ impl Connection {
         self.leave_dark_openings(ctx);
     }
 
-    /// Where the connection is to be opened over links alone that are down, one of its SYNs leaves over
-    /// another one.
+    /// Sends a SYN over another link if all links over which the connection is being opened are down.
     fn leave_dark_openings(&mut self, ctx: &mut Ctx<'_>) {
         let dark = self
             .transport
@@ -274,8 +274,8 @@ impl Connection {
         }
     }
 
-    /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
-    /// again, however long that would have waited. What opens a subflow there is repeated too.
+    /// Probes the subflows of a path for a sign of life: repeatedly, or by an early retransmission if data
+    /// is in flight. Handshake segments on the path are repeated too.
     pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         let offered = self.paths.was_offered(path);
         for i in 0..self.transport.subflows.len() {
@@ -299,9 +299,9 @@ impl Connection {
         self.paths.retry_now(path);
     }
 
-    /// The path has lost the addresses for which `gone` says so, and has those for which `here` does. Subflows
-    /// from the former end, so that others take their place from what is left; what the connection hangs on
-    /// waits for its address to come back.
+    /// Handles a change of the path's addresses: `gone` matches the lost ones, `here` the present ones.
+    /// Subflows from lost addresses end, so that others replace them; a subflow that the connection depends
+    /// on waits for its address to come back.
     pub fn on_readdressed(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -344,7 +344,7 @@ impl Connection {
         self.announce_return(ctx, path);
     }
 
-    /// The address is gone from which subflow `i` is to open the connection.
+    /// Opens the connection from another address than subflow `i`'s, which is gone.
     fn open_elsewhere(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let next = self.choose_opening(ctx, None);
         if next.is_some_and(|next| self.open_initial(ctx, next).is_ok()) {
@@ -352,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// Takes subflow `i` for failed without waiting for its timer.
+    /// Declares subflow `i` failed without waiting for its timer.
     pub(super) fn declare_dead(&mut self, ctx: &Ctx<'_>, i: usize) {
         let subflow = &mut self.transport.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
@@ -361,7 +361,7 @@ impl Connection {
         self.on_subflow_failed(i);
     }
 
-    /// The path is not to be used any more, though it works.
+    /// Stops using the path, though it works.
     // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
@@ -376,7 +376,7 @@ impl Connection {
             } else if confirmed {
                 subflow.closing.close();
             } else {
-                // Before it is confirmed the connection hangs on this subflow.
+                // Before it is confirmed, the connection depends on this subflow.
                 subflow.handshake.left = true;
             }
         }
@@ -387,7 +387,7 @@ impl Connection {
 impl Transport {
     /// Returns whether further subflows can be opened at all.
     pub(super) fn can_join(&self, ctx: &Ctx<'_>) -> bool {
-        // The third ACK goes first.
+        // The third ACK goes first, as it carries the keys.
         let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
         let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
         if !confirmed && self.subflows.iter().any(owed) {
@@ -402,8 +402,8 @@ impl Transport {
 }
 
 impl Transport {
-    /// Subflows that need no other in their place. One that the peer left in the middle of its
-    /// stream is replaced while it still is of use; all of them are where the peer answers on none.
+    /// Returns the targets that need no further subflow. A subflow that the peer left in the middle of its
+    /// stream is replaced while it is still of use; if the peer answers on none, all are replaced.
     fn targets(&self) -> impl Iterator<Item = Target> + Clone {
         let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
         let deaf = self.subflows.is_deaf();
@@ -413,8 +413,8 @@ impl Transport {
         lasting.map(|s| (s.path, s.tuple.remote))
     }
 
-    /// The link of the path is gone for good: its subflows are forgotten. Returns whether the
-    /// connection can have no other.
+    /// Closes the subflows of a path whose link is gone for good. Returns whether the connection cannot
+    /// open any other.
     pub fn forget_path(&mut self, path: PathId) -> bool {
         let before = self.subflows.iter().filter(|s| s.path == path).count();
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
@@ -431,7 +431,7 @@ impl Subflows {
         self.len() < ctx.shared.config.max_subflows.min(MAX_SUBFLOWS)
     }
 
-    /// Subflows whose SYN may open the connection.
+    /// Returns the subflows whose SYN may open the connection.
     pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
         let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
         self.iter().filter(opening)
@@ -439,8 +439,9 @@ impl Subflows {
 }
 
 impl Subflow {
-    /// The link is back over which this subflow is to open the connection; `offered` says that MP_CAPABLE
-    /// passed there before. That nobody answered while it was down says nothing of what the network drops.
+    /// Repeats the SYN now that the link of this opening subflow is back; `offered` is set if MP_CAPABLE
+    /// passed there before. Silence while the link was down does not show that the network drops
+    /// MP_CAPABLE.
     fn repeat_opening(&mut self, now: Instant, offered: bool) {
         self.handshake.asks_plainly &= !offered;
         self.handshake.unanswered = 0;
@@ -449,8 +450,8 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// The SYN on subflow `i` was answered: what others open would be a connection of its own. An
-    /// answer to them finds no subflow and is reset.
+    /// Closes the other opening subflows once the SYN on subflow `i` was answered: they would open
+    /// connections of their own. An answer to them finds no subflow and is reset.
     pub(super) fn settle_on(&mut self, i: usize) {
         let chosen = self[i].id;
         for subflow in self.iter_mut() {

@@ -1,4 +1,4 @@
-//! Joins that have to prove by a secret of the application that they are the peer's.
+//! Joins that have to prove their origin by a secret of the application.
 
 use core::mem;
 
@@ -15,8 +15,8 @@ use crate::event::SubflowCloseReason;
 use crate::{Event, JoinAuth};
 
 impl Connection {
-    /// Judges joins and announcements by `auth` from now on, those that wait for it included. Subflows that
-    /// the keys alone let in before end, where that is not enough any more.
+    /// Authenticates joins and announcements by `auth` from now on, including those that wait for it.
+    /// Subflows that the keys alone let in are reset if that is not enough any more.
     pub fn set_join_auth(&mut self, ctx: &mut Ctx<'_>, auth: JoinAuth) {
         let before = mem::replace(&mut self.transport.joins.auth, auth);
         if before == JoinAuth::Keys && auth != JoinAuth::Keys {
@@ -41,9 +41,10 @@ impl Connection {
         }
     }
 
-    /// Returns whether the peer's join with this nonce is taken up, as one of `max` subflows, and then
-    /// whether its nonce shows the secret. Such a join takes the place of one that shows nothing. An opener
-    /// whose peer has a secret takes up no others: its peer joins nothing.
+    /// Returns whether the nonce of the peer's join proves the secret, or `None` if the join is refused; a
+    /// connection has at most `max` subflows. A join that proves the secret replaces a half-open one that
+    /// does not. An opener whose peer has a secret accepts no joins without proof, since its peer does not
+    /// join.
     pub fn admit_join(&mut self, ctx: &mut Ctx<'_>, nonce: u32, max: usize) -> Option<bool> {
         let keys = self
             .transport
@@ -72,10 +73,10 @@ impl Connection {
 }
 
 impl Transport {
-    /// Answers the SYN/ACK of subflow `i`, which joins, once its HMAC can be judged. One whose SYN left
-    /// before the secret was known here may have met a peer that did not know it either. Such an answer
-    /// comes from the address that the SYN went to, which is the peer's: announced addresses are
-    /// authenticated, too. Our third ACK has the secret in any case.
+    /// Verifies the SYN/ACK of the join on subflow `i` once the secret is known or known not to exist. If
+    /// the SYN left before the secret was known here, the peer may not have known it either. An HMAC
+    /// without the secret is then accepted too: it comes from the address that the SYN went to, which is
+    /// the peer's, as announced addresses are authenticated. Our third ACK uses the secret in any case.
     // Conforms: 8684-3.2-6
     pub(super) fn check_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let Some(mptcp) = self.mode.mptcp() else {
@@ -106,12 +107,12 @@ impl Transport {
         if !genuine {
             return self.refuse_join(ctx, i);
         }
-        // The peer must not use it as long as the connection may have to fall back: bytes that
-        // travelled here would be missing there.
+        // The peer must not use the subflow as long as the connection may have to fall back: bytes sent
+        // here would then be missing in the stream.
         self.subflows[i].handshake.at = confirmed.then_some(ctx.now);
     }
 
-    /// Ends subflow `i`, whose far end has not proved that it is the peer.
+    /// Resets subflow `i`, whose remote end has not proved to be the peer.
     // Conforms: 8684-3.2-10
     pub(super) fn refuse_join(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];

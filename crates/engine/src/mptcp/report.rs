@@ -1,4 +1,4 @@
-//! What a connection and its subflows tell of themselves.
+//! Statistics of a connection and its subflows.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use super::subflows::Subflows;
 use crate::Config;
 use crate::stats::{ConnStats, Moved, PathStats, PathTotals, SubflowStats};
 
-/// Most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
+/// The most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
 const MAX_PATHS: usize = 64;
 
 impl Subflow {
@@ -21,7 +21,7 @@ impl Subflow {
         }
     }
 
-    /// As it stands.
+    /// Returns the current statistics of the subflow.
     pub fn stats(&self) -> SubflowStats {
         SubflowStats {
             id: self.id,
@@ -62,7 +62,7 @@ impl Subflow {
 }
 
 impl Connection {
-    /// As it stands.
+    /// Returns the current statistics of the connection.
     pub fn stats(&self, config: &Config) -> ConnStats {
         ConnStats {
             tokens: self
@@ -108,7 +108,7 @@ impl Connection {
 }
 
 impl Subflows {
-    /// What was moved on each path, by subflows that exist and subflows that are gone.
+    /// Returns the payload moved on each path by present and past subflows.
     pub(super) fn path_totals(&self) -> Vec<PathStats> {
         let mut totals = self.gone.clone();
         for subflow in self.iter() {
@@ -117,7 +117,7 @@ impl Subflows {
         totals
     }
 
-    /// Adds what was moved on each path to `totals`, which has an entry for every path.
+    /// Adds the payload moved on each path to `totals`, which has an entry for every path.
     pub fn add_moved(&self, totals: &mut [Moved]) {
         let gone = self.gone.iter().map(|p| (p.path, p.moved));
         let there = self.iter().map(|s| (s.path, s.moved()));
@@ -128,7 +128,7 @@ impl Subflows {
         }
     }
 
-    /// Adds what its established subflows say.
+    /// Adds the current state of the established subflows.
     pub fn add_subflows(&self, totals: &mut [PathTotals]) {
         for subflow in self.iter().filter(|s| s.is_established()) {
             let Some(total) = totals.get_mut(usize::from(subflow.path.0)) else {
@@ -148,21 +148,20 @@ impl Subflows {
         }
     }
 
-    /// Takes note of what a subflow moved that is gone.
+    /// Adds the payload of a closed subflow to the totals.
     pub fn count_gone(&mut self, subflow: &Subflow) {
         add_subflow(&mut self.gone, subflow);
     }
 }
 
-/// Makes `lowest` as low as `time`, where both are known.
+/// Lowers `lowest` to `time`, if both are known (not zero).
 fn lower(lowest: &mut Duration, time: Duration) {
     if lowest.is_zero() || !time.is_zero() && time < *lowest {
         *lowest = time;
     }
 }
 
-/// Adds what `subflow` moved to the record of its path; to a neighbour's once there are
-/// [`MAX_PATHS`].
+/// Adds the payload of `subflow` to the record of its path, or of a neighbour once there are [`MAX_PATHS`].
 fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
     let (path, remote) = (subflow.path, subflow.tuple.remote.ip());
     let at = totals.partition_point(|t| (t.path, t.remote) < (path, remote));

@@ -1,22 +1,22 @@
-//! The part that a connection has in the memory of all.
+//! The share of a connection in the memory of all.
 
 use crate::buffer::Pool;
 
-/// A connection's share of the pool's memory, and its places among those that wait for some.
+/// A connection's share of the pool's memory, and its places in the queues for memory.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// In the stack's queue of connections that wait for memory.
+    /// Set while the connection is in the stack's queue for pool memory.
     pub starved: bool,
     /// The group that the connection belongs to.
     pub group: Option<u32>,
-    /// The number of blocks that were charged to the group.
+    /// The number of blocks charged to the group.
     charged: usize,
-    /// Its place among those who wait for their group to have less.
+    /// The connection's place in the queue for its group's quota.
     pub crowded: Option<u64>,
 }
 
 impl Share {
-    /// Has its group answer for the `held` blocks that it has now.
+    /// Charges the `held` blocks that the connection has now to its group.
     pub fn charge(&mut self, pool: &mut Pool, held: usize) {
         if let Some(group) = self.group {
             pool.charge(group, self.charged, held);
@@ -24,7 +24,7 @@ impl Share {
         }
     }
 
-    /// Belongs to `group` from now on, with the `held` blocks that it has.
+    /// Moves the connection with its `held` blocks to `group`.
     pub fn join(&mut self, pool: &mut Pool, group: u32, held: usize) {
         if let Some(old) = self.group.replace(group) {
             pool.charge(old, self.charged, 0);
@@ -33,20 +33,20 @@ impl Share {
         self.charge(pool, held);
     }
 
-    /// Returns whether the group has more than its part.
+    /// Returns whether the group exceeds its quota.
     pub fn is_over(&self, pool: &Pool) -> bool {
         pool.is_over(self.group)
     }
 
-    /// Returns whether memory is used up to the reserve, or the group's part of it, and this connection holds its
-    /// share already, with `readable` bytes: what is left is for readers that take what comes.
+    /// Returns whether pool memory down to the reserve, or the group's quota, is used up while this
+    /// connection already holds its share of `readable` bytes: the rest is left to readers that keep up.
     pub fn is_used_up(&self, pool: &Pool, readable: usize) -> bool {
-        // What waits behind a hole does not count: the reserve is there to fill the hole.
+        // Out-of-order data does not count: the reserve exists to fill the hole.
         let scarce = pool.unreserved() == 0 || self.is_over(pool);
         scarce && readable >= crate::buffer::BLOCK_SIZE || pool.is_out(self.group)
     }
 
-    /// Returns whether a write finds no memory where `blocks` hold what was written before.
+    /// Returns whether a write finds no memory, if earlier writes hold `blocks`.
     pub fn is_lacking(&self, pool: &Pool, blocks: usize) -> bool {
         pool.allowance(blocks) == 0 || self.is_over(pool)
     }

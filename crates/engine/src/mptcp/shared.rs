@@ -17,16 +17,16 @@ use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::{ApiError, Config, ConnId, Event, PathId, SubflowId};
 
-/// Tables that map packets to connections.
+/// The tables that map packets to connections.
 #[derive(Debug)]
 pub(crate) struct Demux {
     pub tuples: HashMap<FourTuple, (ConnId, SubflowId), SeedableRandomState>,
-    /// Tokens of established MPTCP connections (RFC 8684 section 3.2).
+    /// The tokens of established MPTCP connections (RFC 8684 section 3.2).
     pub tokens: HashMap<u32, ConnId, SeedableRandomState>,
 }
 
 impl Demux {
-    /// Seeded, so that nobody outside can choose 4-tuples that collide.
+    /// Creates the tables with random seeds, so that nobody outside can choose 4-tuples that collide.
     fn new(rng: &mut Rng) -> Self {
         let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
         Demux {
@@ -51,13 +51,13 @@ pub(crate) struct Shared {
     pub secret: Secret,
     pub rng: Rng,
     pub events: VecDeque<Event>,
-    /// One for each [`Event::Closed`] in `events`, in the same order.
+    /// A report for each [`Event::Closed`] in `events`, in the same order.
     pub reports: VecDeque<ConnStats>,
     pub stats: StackStats,
     pub demux: Demux,
-    /// Connections that found the pool used up when they wanted to write, in order.
+    /// The connections whose writes found the pool exhausted, in order.
     pub starved: VecDeque<ConnId>,
-    /// Connections that found the quota of their group used up, by group and in order.
+    /// The connections that found the quota of their group exhausted, by group and in order.
     pub crowded: BTreeMap<(u32, u64), ConnId>,
     next_crowded: u64,
     /// The header of the packet that is being sent.
@@ -108,7 +108,7 @@ impl Shared {
         }
     }
 
-    /// Returns a 4-tuple that is not in use, with a random port where `local` names none.
+    /// Returns a 4-tuple that is not in use, with a random port if `local` names none.
     pub fn free_tuple(
         &mut self,
         local: SocketAddr,
@@ -123,6 +123,7 @@ impl Shared {
         }
         let (first, last) = (*self.config.ports.start(), *self.config.ports.end());
         let count = u64::from(last.saturating_sub(first)) + 1;
+        // With a random choice among many ports, 64 tries fail only if nearly all are taken.
         (0..64)
             .map(|_| FourTuple {
                 local: SocketAddr::new(local.ip(), first + self.rng.below(count) as u16),
@@ -132,8 +133,8 @@ impl Shared {
             .ok_or(ApiError::LimitReached)
     }
 
-    /// Queues connection `id` for memory, unless it is queued already: for its group's quota if that is used
-    /// up, else for the pool.
+    /// Queues connection `id` for memory unless it is queued already: for its group's quota if that is used
+    /// up, otherwise for the pool.
     pub fn wait_for_memory(&mut self, id: ConnId, share: &mut Share) {
         if share.starved || share.crowded.is_some() {
             return;

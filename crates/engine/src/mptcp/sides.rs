@@ -11,34 +11,34 @@ use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RecvBuffer, SendBuffer}
 use crate::strategy::Writer;
 use crate::{Config, Urgency};
 
-/// Window offered before anything is known; also the least a connection gets under pressure.
+/// The window in bytes offered initially, and the least a connection gets under memory pressure.
 const MIN_WINDOW: usize = 64 << 10;
-/// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
-/// the application catches up.
+/// Unsent bytes buffered beyond the congestion windows, so that the sender does not run dry while the
+/// application catches up.
 pub(super) const SEND_HEADROOM: u64 = 256 << 10;
-/// Congestion windows count up to this: acknowledgements seldom free more at a time, and what waits
-/// for longer has left the processor's caches when it is sent.
+/// The most bytes of congestion windows that count for buffering: acknowledgements seldom free more at a
+/// time, and data that waits longer has left the processor's caches when it is sent.
 const MOST_AHEAD: u64 = 1 << 20;
-/// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes
-/// beyond, because urgent bytes were taken from among others, counts as if it were filled.
+/// The memory of a send buffer that may be partly empty: two partly filled blocks for each urgency. Memory
+/// beyond that, left because urgent bytes were taken from among others, counts as filled.
 const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
 /// The sending direction, in stream offsets (the first byte is 0).
 #[derive(Debug)]
 pub(crate) struct SendSide {
     pub buf: SendBuffer,
-    /// Next offset never sent: what is written gets its offset when it is first sent.
+    /// The next offset never sent. Written data gets its offset when it is first sent.
     pub nxt: u64,
-    /// First offset past the peer's window.
+    /// The first offset past the peer's window.
     pub wnd_end: u64,
-    /// Every copy of the last byte carries DATA_FIN. One of the copies alone must not: where it
-    /// comes last the peer throws it away, and Linux then waits for ever for what it says it knows.
+    /// Set once every copy of the last byte carries DATA_FIN. Marking one copy alone is not enough: if that
+    /// copy arrives last, the peer discards it, and Linux then waits for ever for the DATA_FIN.
     pub fin_rides: bool,
-    /// Who carries what was sent and not acknowledged; empty in regular TCP.
+    /// The subflows that carry the unacknowledged data; empty in regular TCP.
     pub flight: Flight,
-    /// Bytes that were late before they were sent.
+    /// The number of bytes dropped because their deadline passed before they were sent.
     pub dropped: u64,
-    /// A write of this urgency found no room; the most urgent one, if several did.
+    /// The urgency of a write that found no room; the most urgent one, if several did.
     pub blocked: Option<Urgency>,
 }
 
@@ -55,7 +55,7 @@ impl SendSide {
         }
     }
 
-    /// First offset not acknowledged at the data level.
+    /// Returns the first offset not acknowledged at the data level.
     pub fn una(&self) -> u64 {
         self.buf.start()
     }
@@ -68,24 +68,24 @@ impl SendSide {
         self.buf.unmapped()
     }
 
-    /// Bytes that go before what is written with `urgency`.
+    /// Returns the number of unsent bytes that precede new bytes of `urgency`.
     fn unsent_before(&self, urgency: Urgency) -> u64 {
         self.buf.unmapped()[..=urgency.index()].iter().sum()
     }
 
-    /// Gives up to `max` unsent bytes, the most urgent ones, their place in the stream: they are to
-    /// be sent now. They are of one urgency, so they can be less than `max`.
+    /// Assigns the next offsets of the stream to up to `max` of the most urgent unsent bytes, which are to
+    /// be sent now. All are of one urgency, so there may be fewer than `max`.
     pub fn map_next(&mut self, max: u64) -> Range<u64> {
         let range = self.buf.map_next(max);
         self.nxt = range.end;
         range
     }
 
-    /// Bytes of `urgency` that may be written where the congestion windows have `cwnd` bytes.
+    /// Returns the number of bytes of `urgency` that may be written if the congestion windows hold `cwnd`
+    /// bytes.
     pub fn space(&self, config: &Config, cwnd: u64, urgency: Urgency) -> usize {
-        // What waits to be sent is bounded by what the windows take; what is in flight by memory
-        // only, so that one path's hole does not stop the others. What lets the new bytes pass does
-        // not keep them out.
+        // Unsent data is bounded by the windows; data in flight by memory only, so that a hole on one path
+        // does not stop the others. Less urgent data does not keep out new bytes that overtake it.
         let ahead = cwnd.min(MOST_AHEAD) + SEND_HEADROOM;
         let ahead = ahead.saturating_sub(self.unsent_before(urgency));
         let held = self.buf.memory().saturating_sub(PARTIAL_BLOCKS);
@@ -93,7 +93,8 @@ impl SendSide {
         room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
-    /// Takes the window in that the peer announced in the handshake of the initial subflow; not scaled on a SYN.
+    /// Adopts the window that the peer announced in the handshake of the initial subflow; it is not scaled
+    /// on a SYN.
     pub fn open_window(&mut self, initial: &Subflow, window: u16) {
         let shift = match initial.active {
             true => 0,
@@ -103,7 +104,7 @@ impl SendSide {
         self.wnd_end = self.wnd_end.max(wnd_end);
     }
 
-    /// Takes back what a SYN carried from byte `from` on: it has not arrived.
+    /// Takes back the payload of a SYN from byte `from` on, which has not arrived.
     pub fn take_back(&mut self, from: u64, offer: Offer) {
         if from < offer.len {
             self.buf.unmap_from(from, offer.urgency);
@@ -111,7 +112,7 @@ impl SendSide {
         }
     }
 
-    /// Returns what is known of the writer; `is_done` says that it writes no more, at least of the flow.
+    /// Returns the state of the writer; `is_done` is set if it writes no more, at least of the flow.
     pub fn writer(&self, is_done: bool) -> Writer {
         match self.blocked {
             _ if is_done => Writer::Done,
@@ -120,7 +121,7 @@ impl SendSide {
         }
     }
 
-    /// Returns whether the peer's window is all that data waits for.
+    /// Returns whether unsent data waits for the peer's window alone.
     pub fn is_shut_out(&self) -> bool {
         self.unsent() > 0 && self.peer_window() == 0
     }
@@ -133,7 +134,7 @@ impl SendSide {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
-    /// What holds after every call: acknowledged, sent and written stand in this order.
+    /// Asserts the invariants: acknowledged, sent and written offsets stand in this order.
     pub fn invariants(&self) {
         let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
         debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
@@ -146,24 +147,24 @@ impl SendSide {
 #[derive(Debug)]
 pub(crate) struct RecvSide {
     pub buf: RecvBuffer,
-    /// Offset of the peer's DATA_FIN, once known.
+    /// The offset of the peer's DATA_FIN, once known.
     pub fin: Option<u64>,
-    /// How much the reader is trusted with.
+    /// The receive window that the reader has earned.
     pub window: WindowSize,
-    /// Right edge of the largest window announced.
+    /// The right edge of the largest window announced.
     pub edge: u64,
-    /// `Readable` was reported and nothing read since.
+    /// Set if `Readable` was reported and nothing was read since.
     pub signalled: bool,
-    /// Bytes that came although they were here.
+    /// The number of bytes that arrived although they were here.
     pub duplicate: u64,
 }
 
-/// What [`RecvSide::insert`] did with bytes.
+/// The result of [`RecvSide::insert`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inserted {
-    /// How many at their end lie beyond the window.
+    /// The number of trailing bytes that lie beyond the window.
     pub refused: usize,
-    /// How many were here.
+    /// The number of bytes that were here already.
     pub duplicate: u64,
 }
 
@@ -179,7 +180,7 @@ impl RecvSide {
         }
     }
 
-    /// Stores `data`, whose first byte is byte `at` of the stream.
+    /// Stores `data`, whose first byte is at offset `at` of the stream.
     // Conforms: 8684-3.3.1-11
     pub fn insert(
         &mut self,
@@ -197,8 +198,8 @@ impl RecvSide {
         })
     }
 
-    /// Sets how much may be received: what the reader takes, at most what is fair while others need
-    /// memory too, so that many stalled readers share what there is and none holds it all.
+    /// Sets the receive limit: what the reader takes, but at most a fair share while others need memory
+    /// too, so that many stalled readers share the memory and none holds it all.
     // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
     pub fn size_window(&mut self, shared: &Shared) {
         let config = &shared.config;
@@ -211,30 +212,29 @@ impl RecvSide {
         self.buf.set_limit(limit.max(promised));
     }
 
-    /// The DATA_ACK value as an offset: DATA_FIN counts as one.
+    /// Returns the DATA_ACK as an offset: DATA_FIN counts as one byte.
     // Conforms: 8684-3.3.3-3
     pub fn data_ack(&self) -> u64 {
         self.buf.rcv_nxt() + u64::from(self.complete())
     }
 
-    /// Returns whether everything the peer will ever send is here.
+    /// Returns whether everything that the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())
     }
 
-    /// Returns whether everything was read as well.
+    /// Returns whether everything is here and read.
     pub fn is_read(&self) -> bool {
         self.complete() && self.buf.readable() == 0
     }
 
-    /// One past the last byte that is here, behind holes or not.
+    /// Returns the offset past the last byte that is here, behind holes or not.
     pub fn here(&self) -> u64 {
         let behind = self.buf.out_of_order().max_end();
         behind.unwrap_or(0).max(self.buf.rcv_nxt())
     }
 
-    /// What holds after every call: nothing lies behind the end of the stream, and what was promised
-    /// is there.
+    /// Asserts the invariants: nothing lies behind the end of the stream, and the announced window is kept.
     pub fn invariants(&self) {
         debug_assert!(self.fin.is_none_or(|fin| self.here() <= fin));
         debug_assert!(self.edge <= self.buf.max_offset());

@@ -1,4 +1,4 @@
-//! What a peer is to be told beside the data, and when. None of it is acknowledged by TCP, so each is
+//! The signals to a peer beside the data, and their times. TCP acknowledges none of them, so each is
 //! repeated.
 
 use core::net::SocketAddr;
@@ -11,16 +11,17 @@ use braid_wire::mptcp::{AddAddr, RemoveAddr};
 use crate::SubflowId;
 use crate::stats::AddressSignals;
 
-/// Most that a peer can be told at once; what goes beyond is not said.
+/// The most signals pending at once; further ones are dropped.
 const MAX_SIGNALS: usize = 32;
-/// Acknowledgements that bear nothing but an option, in a row (RFC 8684 section 3).
+/// The most acknowledgements in a row that carry nothing but an option (RFC 8684 section 3).
 const MAX_IN_A_ROW: u8 = 2;
-/// A doubt is repeated at multiples of this, those of idle connections that were asked together in one go.
+/// The multiple of time at which probes are repeated, so that idle connections probed together are probed
+/// again in one go.
 const DOUBT_STEP: Duration = Duration::from_millis(50);
-/// Between repetitions, at most.
+/// The longest pause between repeats.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(8);
 
-/// Something to be told.
+/// A signal to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// ADD_ADDR, until it is echoed.
@@ -29,27 +30,27 @@ pub(crate) enum Signal {
     Echo(AddAddr),
     /// REMOVE_ADDR.
     Withdraw(u8),
-    /// MP_PRIO, with what holds when it leaves.
+    /// MP_PRIO, with the priority in force when it leaves.
     Priority(SubflowId),
-    /// Is the peer still there, although it withdrew the address, was silent for long, or ours may be
-    /// another one?
+    /// A probe for a sign of life: the peer withdrew the address, was silent for long, or our own address
+    /// may have changed.
     Doubt(SubflowId),
 }
 
 impl Signal {
-    /// How often it is said at most.
+    /// Returns the most times that the signal is sent.
     pub fn tries(&self) -> u8 {
         match self {
             Signal::Announce { .. } => 5,
             Signal::Doubt(_) => 4,
-            // The peer does not say that it heard.
+            // The peer does not confirm these.
             Signal::Withdraw(_) | Signal::Priority(_) => 2,
-            // Asked for once more it is said once more.
+            // A repeated request is echoed again, so one echo each is enough.
             Signal::Echo(_) => 1,
         }
     }
 
-    /// The only subflow on which it can be said; `None` where any will do.
+    /// Returns the only subflow on which the signal can be sent; `None` if any will do.
     pub fn subflow(&self) -> Option<SubflowId> {
         match self {
             Signal::Priority(id) | Signal::Doubt(id) => Some(*id),
@@ -62,24 +63,24 @@ impl Signal {
 struct Pending {
     signal: Signal,
     due: Instant,
-    /// How often it was said.
+    /// The number of times that the signal was sent.
     said: u8,
 }
 
-/// What is to be told, and when.
+/// The pending signals of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pending: Vec<Pending>,
-    /// How many were sent since the peer was heard or a pause was made.
+    /// The number of signals sent since the peer was heard or a pause was made.
     in_a_row: u8,
-    /// When that pause is over.
+    /// The time at which that pause is over.
     rested: Instant,
-    /// What was said and heard of addresses.
+    /// The counts of address signals sent and received.
     pub told: AddressSignals,
 }
 
 impl Signals {
-    /// To be said from `due` on, and from the start where it is being said already.
+    /// Schedules a signal from `due` on, and restarts it if it is pending already.
     pub fn add(&mut self, due: Instant, signal: Signal) {
         self.cancel(|s| *s == signal);
         if self.pending.len() < MAX_SIGNALS {
@@ -91,7 +92,7 @@ impl Signals {
         }
     }
 
-    /// Returns whether it is to be said.
+    /// Returns whether the signal is pending.
     pub fn has(&self, signal: &Signal) -> bool {
         self.pending.iter().any(|pending| pending.signal == *signal)
     }
@@ -100,7 +101,7 @@ impl Signals {
         self.pending.retain(|pending| !which(&pending.signal));
     }
 
-    /// When it may be said. A doubt is put by a probe, not by an option.
+    /// Returns the time at which a signal may be sent. A probe carries no option, so it is not held back.
     // Conforms: 8684-3-2
     fn at(&self, pending: &Pending) -> Instant {
         let free = self.in_a_row < MAX_IN_A_ROW || matches!(pending.signal, Signal::Doubt(_));
@@ -110,13 +111,13 @@ impl Signals {
         }
     }
 
-    /// When the next one is to be said of those that can be.
+    /// Returns the time of the next signal among those that `can_be` sent.
     pub fn next_at(&self, can_be: impl Fn(&Signal) -> bool) -> Option<Instant> {
         let pending = self.pending.iter().filter(|p| can_be(&p.signal));
         pending.map(|pending| self.at(pending)).min()
     }
 
-    /// The peer was heard on a subflow.
+    /// Notes that the peer was heard on a subflow.
     // Conforms: 8684-3.4.2-2
     pub fn on_heard(&mut self, subflow: SubflowId) {
         self.in_a_row = 0;
@@ -125,14 +126,15 @@ impl Signals {
         }
     }
 
-    /// The one that is due of those that can be said, and how often it was said.
+    /// Returns a due signal among those that `can_be` sent, and the number of times that it was sent.
     pub fn due(&self, now: Instant, can_be: impl Fn(&Signal) -> bool) -> Option<(Signal, u8)> {
         let mut pending = self.pending.iter().filter(|p| can_be(&p.signal));
         let due = pending.find(|pending| self.at(pending) <= now);
         due.map(|pending| (pending.signal, pending.said))
     }
 
-    /// It leaves. `pause` is how long the first repetition waits; others go first then.
+    /// Notes that a signal leaves. The first repeat waits for `pause`, and other signals go first
+    /// meanwhile.
     // Conforms: 8684-3.4.1-4
     pub fn on_said(&mut self, now: Instant, signal: Signal, pause: Duration) {
         let Some(at) = self.pending.iter().position(|p| p.signal == signal) else {
@@ -154,7 +156,7 @@ impl Signals {
         }
     }
 
-    /// All ids to be withdrawn now beside `first`, counted as said.
+    /// Returns all address ids to be withdrawn now beside `first`, and counts them as sent.
     pub fn take_withdrawn(
         &mut self,
         now: Instant,

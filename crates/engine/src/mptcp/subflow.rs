@@ -1,5 +1,4 @@
-//! One TCP connection of an MPTCP connection (RFC 8684 section 1.3), or the only one of a regular
-//! TCP connection.
+//! A TCP connection as part of an MPTCP connection (RFC 8684 section 1.3), or by itself as regular TCP.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -22,39 +21,39 @@ use crate::tcp::segment_size::SegmentSize;
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
-/// A subflow is not given up as stuck before this long.
+/// The least silence after which a subflow is given up as stuck.
 const SILENCE: Duration = Duration::from_secs(20);
-/// How long one that is alone may go without an acknowledgement of data.
+/// The most time that a lone subflow may go without an acknowledgement of data.
 const HOPELESS: Duration = Duration::from_secs(100);
-/// Share of what was sent that was lost on a path that loses much, and bytes that tell.
+/// The share of sent bytes whose loss makes a path lossy, and the bytes needed to judge.
 const HEAVY_LOSS: f32 = 0.15;
 const LOSS_SAMPLE: u64 = 20_000;
 
-/// What a subflow finds is remembered so often, and at its start and end.
+/// The interval at which a subflow's measurements are recorded, besides at its start and end.
 const REMEMBER: Duration = Duration::from_secs(1);
 
-/// Which half of which handshake is under way. Nonces live only as long as they are needed.
+/// The phase of a subflow's handshake and life. Nonces live only as long as they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// SYN sent.
     SynSent,
     /// SYN received and SYN/ACK sent.
     SynReceived,
-    /// Third ACK of a join sent; data only after the fourth (RFC 8684 section 3.2).
+    /// Third ACK of a join sent; data only after the fourth ACK (RFC 8684 section 3.2).
     JoinAcked,
     /// Data flows.
     Established,
     /// A RST is to be sent.
     Resetting,
-    /// RST with MP_FASTCLOSE was sent. It may be lost, and a peer that has a hole before it does not
-    /// take it: it is repeated for a while, and whatever comes is answered by another one until the
+    /// RST with MP_FASTCLOSE was sent. It may be lost, and a peer with a hole before it does not accept it.
+    /// So MP_FASTCLOSE is repeated for a while, and any segment is answered by another RST until the
     /// connection is forgotten.
     Aborted,
     /// Nothing is left to do.
     Closed,
 }
 
-/// What a handshake opens.
+/// The object that a handshake opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opens {
     /// The connection (or regular TCP).
@@ -63,18 +62,18 @@ pub(crate) enum Opens {
     Join { local_nonce: u32, remote_nonce: u32 },
 }
 
-/// Parameters both sides agreed on in the SYNs.
+/// Parameters that both sides agreed on in the SYNs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Negotiated {
-    /// Shift of windows the peer announces.
+    /// The shift of windows that the peer announces.
     pub peer_shift: u8,
-    /// Shift of windows announced here; 0 where the peer does not scale.
+    /// The shift of windows announced here; 0 if the peer does not scale.
     pub local_shift: u8,
     pub sack: bool,
     pub timestamps: bool,
 }
 
-/// How far what a subflow found has been remembered.
+/// The part of a subflow's measurements that has been recorded.
 #[derive(Debug, Clone, Copy, Default)]
 struct Remembered {
     sent: u64,
@@ -85,27 +84,27 @@ struct Remembered {
 /// The priority of a subflow: a backup or none (RFC 8684 section 3.3.8).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Priority {
-    /// By our own wish.
+    /// Set if this side wants a backup.
     pub own: bool,
-    /// The peer may have heard something else of that: it changed while the subflow was being opened, or
-    /// the subflow opens the connection.
+    /// Set if the peer may have been told another priority: it changed during the handshake, or the subflow
+    /// opened the connection, and MP_CAPABLE has no backup bit.
     pub untold: bool,
-    /// By the peer's wish.
+    /// Set if the peer wants a backup.
     pub peer: bool,
 }
 
-/// Segments that wait for no data.
+/// Segments to be sent that wait for no data.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Owed {
-    /// The record sent last has left up to here only: the device takes no more at once.
+    /// The offset up to which the last record has left, if the device takes no more at once.
     pub rest: Option<u64>,
-    /// A tail loss probe is to be sent.
+    /// Set if a tail loss probe is to be sent.
     pub probe: bool,
-    /// A window or liveness probe is to be sent.
+    /// Set if a window or liveness probe is to be sent.
     pub keepalive: bool,
 }
 
-/// Ids of both addresses of a subflow (RFC 8684 section 3.2).
+/// The ids of both addresses of a subflow (RFC 8684 section 3.2).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AddressIds {
     pub own: u8,
@@ -119,51 +118,51 @@ pub(crate) struct Subflow {
     pub tuple: FourTuple,
     pub phase: Phase,
     pub opens: Opens,
-    /// Opened from here.
+    /// Set if the subflow was opened from here.
     pub active: bool,
     pub handshake: Handshake,
-    /// What its SYNs carried.
+    /// The payload of its SYNs.
     pub syn_data: SynData,
     pub ids: AddressIds,
     pub snd: Sender,
     pub rcv: Receiver,
-    /// Bytes of the stream that came on it although they were here.
+    /// The number of stream bytes that arrived here although they were known already.
     pub duplicate: u64,
     pub agreed: Negotiated,
     pub marks: Marks,
     pub priority: Priority,
-    /// A mapping or a DATA_ACK has been received on it.
+    /// Set once a mapping or a DATA_ACK has arrived on the subflow.
     pub dss_seen: bool,
     /// Signs of life of the peer.
     pub signs: SignsOfLife,
     pub owed: Owed,
     pub closing: FinState,
     pub ending: Ending,
-    /// Its place in the connection's flight, and how far it has looked there for something to carry too.
+    /// The subflow's place in the connection's scoreboard, and its progress in the search for copies.
     pub place: Place,
-    /// Penalised until (once a round trip).
+    /// The end of the last penalty (at most one a round trip).
     pub penalised_until: Instant,
-    /// What was remembered of it last, and when the next time comes.
+    /// The measurements recorded last, and the time of the next record.
     remembered: Remembered,
-    /// First difference of our timestamps from the millisecond clock.
+    /// The offset of our timestamps from the millisecond clock.
     ts_base: u32,
     pub size: SegmentSize,
 }
 
-/// Signs of life of the peer on a subflow, and the questions put to it.
+/// Signs of life of the peer on a subflow, and the probes for them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SignsOfLife {
-    /// Potentially failed: timed out, or its link is down.
+    /// Set if the subflow has potentially failed: it timed out, or its link is down.
     pub stale: bool,
-    /// When anything came in last.
+    /// The time at which anything last came in.
     pub heard_at: Instant,
-    /// When the peer was asked last for a sign of life, and how often it was since one came.
+    /// The time of the last probe; `asked` counts the probes since the last sign of life.
     pub asked_at: Instant,
     pub asked: u32,
-    /// Timeouts, and questions that were not answered, since anything came in.
+    /// The number of timeouts and unanswered probes since anything came in.
     pub silent: u32,
-    /// Another subflow keeps this idle connection, and nothing was heard here for so long that a NAT may have
-    /// forgotten this one.
+    /// Set if another subflow keeps this idle connection alive, and this one was silent for so long that a
+    /// NAT may have forgotten it.
     pub resting: bool,
 }
 
@@ -206,11 +205,12 @@ impl Subflow {
         }
     }
 
-    /// Takes the peer's SYN options in.
+    /// Adopts the options of the peer's SYN.
     // Conforms: 7323-2.2-1, 7323-2.3-1
     pub fn on_syn_options(&mut self, options: &Options, local_shift: u8) {
         self.size.on_peer_mss(options.mss);
         self.agreed = Negotiated {
+            // RFC 7323 section 2.3: a shift above 14 counts as 14.
             peer_shift: options.window_scale.unwrap_or(0).min(14),
             local_shift: if options.window_scale.is_some() {
                 local_shift
@@ -229,7 +229,7 @@ impl Subflow {
         self.refresh_mss();
     }
 
-    /// Sets the bytes of options of a data segment: decides the segment size.
+    /// Sets the length of the options of a data segment, which decides the segment size.
     pub fn set_data_options(&mut self, len: usize) {
         self.size.set_options(len);
         self.refresh_mss();
@@ -239,12 +239,12 @@ impl Subflow {
         self.snd.set_mss(self.size.mss());
         let small = self.size.mtu.smaller();
         let small = small.map(|size| self.size.data_of(size));
-        // Where the peer takes no more than that anyway, nothing is large.
+        // If the peer accepts no larger segments anyway, none counts as large.
         self.snd
             .set_small(small.filter(|small| *small < u64::from(self.snd.mss())));
     }
 
-    /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
+    /// Handles a report of the network that packets over `mtu` bytes do not pass (RFC 1191, RFC 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
         match self.size.mtu.on_report(now, mtu) {
             Report::Smaller => {
@@ -257,7 +257,7 @@ impl Subflow {
         self.judge_sizes(now);
     }
 
-    /// Draws conclusions from what arrived and what was lost, by size (RFC 8899).
+    /// Draws conclusions about the path MTU from arrivals and losses by size (RFC 8899).
     pub fn judge_sizes(&mut self, now: Instant) {
         let verdict = self.snd.size_verdict();
         if let Some(arrived) = verdict {
@@ -269,14 +269,15 @@ impl Subflow {
         }
     }
 
-    /// Payload of a packet that is to try now whether larger ones pass.
+    /// Returns the payload of a packet that is to probe now for a larger path MTU.
     pub fn larger_payload(&self, now: Instant) -> Option<u64> {
         let size = self.size.mtu.due(now).filter(|_| self.snd.may_try_size())?;
         let payload = self.size.data_of(size);
         (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
     }
 
-    /// The next `len` bytes of payload are such a packet, if they are enough to tell and not too many.
+    /// Makes the next `len` bytes of payload a probe of the path MTU, if they are enough to tell and not
+    /// too many.
     pub fn try_larger(&mut self, now: Instant, len: u64) {
         let tells = u64::from(self.snd.mss()) < len;
         if self
@@ -289,13 +290,13 @@ impl Subflow {
         }
     }
 
-    /// Our timestamp clock: milliseconds.
+    /// Returns our timestamp clock in milliseconds.
     pub fn ts_now(&self, now: Instant) -> u32 {
         self.ts_base
             .wrapping_add((now.as_nanos() / 1_000_000) as u32)
     }
 
-    /// The round trip of the handshake that `answer` ends. Where a SYN was repeated only a
+    /// Returns the round-trip time of the handshake that `answer` ends. If a SYN was repeated, only a
     /// timestamp tells which one was answered (RFC 7323 section 4).
     pub fn handshake_rtt(&self, now: Instant, answer: &tcp::Repr) -> Option<Duration> {
         let most = now.saturating_since(self.handshake.opened_at);
@@ -308,8 +309,8 @@ impl Subflow {
         (self.agreed.timestamps && age <= most).then_some(most.min(age + granularity))
     }
 
-    /// What a segment at offset `seq` says of congestion marks, with payload or not: its further flags, and
-    /// the ECN bits of its packet. Only payload that is sent for the first time may be marked.
+    /// Returns the ECN flags of a segment at offset `seq`, with payload or not, and the ECN bits of its
+    /// packet. Only payload that is sent for the first time may be marked (RFC 3168 section 6.1.5).
     // Conforms: 3168-6.1.4-1, 3168-6.1.5-1, 3168-6.1.2-3
     pub fn ecn_bits(&mut self, seq: u64, flags: Flags, payload: bool) -> (Flags, u8) {
         let plain = flags.contains(Flags::ACK) && !flags.intersects(Flags::SYN | Flags::RST);
@@ -329,7 +330,7 @@ impl Subflow {
         }
     }
 
-    /// Whether the next payload tells the peer that the window was reduced.
+    /// Returns whether the next payload has to tell the peer that the window was reduced (CWR).
     pub fn owes_reduced(&self) -> bool {
         self.marks.bears() && self.snd.is_reduced()
     }
@@ -341,7 +342,7 @@ impl Subflow {
         })
     }
 
-    /// The nonces of a join: ours, and the peer's.
+    /// Returns the nonces of a join: ours, and the peer's.
     pub(super) fn nonces(&self) -> Option<(u32, u32)> {
         match self.opens {
             Opens::Connection => None,
@@ -352,20 +353,21 @@ impl Subflow {
         }
     }
 
-    /// Returns whether a segment with these options was sent before another one that is here (PAWS, RFC 7323 section 5).
+    /// Returns whether a segment with these options is older than one already here (PAWS, RFC 7323 section
+    /// 5).
     pub(super) fn is_old(&self, options: &Options) -> bool {
         let timestamps = options.timestamps.filter(|_| self.agreed.timestamps);
         timestamps.is_some_and(|ts| Seq32(ts.value).before(Seq32(self.rcv.ts_recent)))
     }
 
-    /// Whether our SYN offered what `ack` acknowledges.
+    /// Returns whether `ack` acknowledges no more than our SYN offered.
     pub(super) fn has_offered(&self, ack: Seq32) -> bool {
         let offered = self.handshake.offer.map_or(0, |offer| offer.len);
         let ahead = ack.diff(self.snd.iss.add(1));
         u64::try_from(ahead).is_ok_and(|ahead| ahead <= offered)
     }
 
-    /// The offset that the subflow sequence number of a mapping stands for.
+    /// Returns the offset of the subflow sequence number of a mapping.
     // Conforms: 8684-B.2-2
     pub(super) fn mapped_from(&self, seq: u32) -> Option<u64> {
         let in_syn = self.syn_data.received;
@@ -373,8 +375,8 @@ impl Subflow {
         Some(sub + in_syn)
     }
 
-    /// Takes up the numbers of a SYN/ACK that left before there was any state. Only a timestamp tells
-    /// how long ago that was. The peer was told a window up to the offset `told`.
+    /// Adopts the numbers of a SYN/ACK that was sent without state (SYN cookie). Only a timestamp tells how
+    /// long ago that was, hence `tries` is 2. The peer was told a window up to the offset `told`.
     pub fn resume(&mut self, iss: Seq32, ts_base: u32, told: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
@@ -383,12 +385,12 @@ impl Subflow {
         self.rcv.told = told;
     }
 
-    /// Whether the handshake is through and the connection may rely on it.
+    /// Returns whether the handshake is complete and the connection may rely on the subflow.
     pub fn is_established(&self) -> bool {
         self.phase == Phase::Established
     }
 
-    /// Whether it will ever carry data again.
+    /// Returns whether the subflow may still carry data, now or later.
     pub fn is_alive(&self) -> bool {
         let over = matches!(
             self.phase,
@@ -397,14 +399,14 @@ impl Subflow {
         !over && !self.closing.is_closed_here()
     }
 
-    /// Whether new data may be put on it at all.
+    /// Returns whether new data may be put on the subflow at all.
     // Conforms: 8684-3.2-13
     pub fn can_carry(&self) -> bool {
         self.is_established() && !self.closing.is_closed_here()
     }
 
-    /// Whether something small is to be sent that waits for no data: an acknowledgement, a probe, a
-    /// handshake, an end.
+    /// Returns whether a segment is to be sent that waits for no data: an acknowledgement, a probe, a
+    /// handshake segment, FIN or RST.
     pub fn owes(&self, now: Instant) -> bool {
         self.rcv.due == AckDue::Now
             || self.handshake.is_due(now)
@@ -416,7 +418,8 @@ impl Subflow {
             || self.closing.owes_fin()
     }
 
-    /// A join that the listener has not taken up: it never carried anything.
+    /// Returns whether this is a join that the listener has not accepted yet, so that it never carried
+    /// anything.
     pub fn is_early(&self) -> bool {
         let unknown = match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
@@ -426,7 +429,7 @@ impl Subflow {
         unknown && self.opens != Opens::Connection
     }
 
-    /// Ends with a RST.
+    /// Ends the subflow by a RST.
     pub fn begin_reset(&mut self, kind: ResetKind, reason: SubflowCloseReason) {
         if self.phase == Phase::Closed {
             return;
@@ -437,48 +440,48 @@ impl Subflow {
         self.handshake.stop();
     }
 
-    /// Ends without a word.
+    /// Ends the subflow silently.
     pub fn close(&mut self, reason: SubflowCloseReason) {
         self.ending.reason = reason;
         self.phase = Phase::Closed;
     }
 
-    /// Whether nothing was acknowledged for so long that it is not worth keeping beside others. A
-    /// peer that answers and takes nothing is no better than one that is silent.
+    /// Returns whether nothing was acknowledged for so long that the subflow is not worth keeping beside
+    /// others. A peer that answers but accepts nothing is no better than a silent one.
     pub fn is_stuck(&self, now: Instant) -> bool {
         self.snd.backoff() >= 3 && self.snd.stuck_for(now) > SILENCE
     }
 
-    /// Returns whether its path is known to lose much of what it carries.
+    /// Returns whether the path is known to lose much of its traffic.
     pub fn loses_much(&self) -> bool {
         let traffic = &self.snd.traffic;
         traffic.bytes_sent >= LOSS_SAMPLE && traffic.loss() >= HEAVY_LOSS
     }
 
-    /// Whether it is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
+    /// Returns whether the subflow is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
     pub fn is_hopeless(&self, now: Instant) -> bool {
         self.snd.stuck_for(now) > HOPELESS
     }
 
-    /// Something came in. After a silence of two timeouts the path may be back. A peer that is heard
-    /// between timeouts tells nothing (RFC 6298 section 5.5).
+    /// Notes that something came in. After a silence of two timeouts the path may be back, so data is
+    /// retransmitted early. A peer heard between timeouts tells nothing (RFC 6298 section 5.5).
     pub fn wake(&mut self, now: Instant) {
         if core::mem::take(&mut self.signs.silent) >= 2 {
             self.snd.retry_early(now);
         }
     }
 
-    /// What it shares with other subflows between the same addresses.
+    /// Returns remote address and path, which subflows between the same addresses share.
     pub fn link(&self) -> (IpAddr, PathId) {
         (self.tuple.remote.ip(), self.path)
     }
 
-    /// What is remembered of its path.
+    /// Returns the record of the subflow's path.
     pub fn record(&self, records: &Records) -> Option<PathRecord> {
         records.get(self.tuple.remote.ip(), self.path)
     }
 
-    /// After a pause it starts again, with what was found of the path meanwhile.
+    /// Restarts the sender after a pause, with what the path's record has learnt meanwhile.
     pub fn before_send(&mut self, now: Instant, records: &Records) {
         if self.snd.is_idle(now) {
             if let Some(record) = self.record(records) {
@@ -488,12 +491,12 @@ impl Subflow {
         }
     }
 
-    /// Whether it was not [remembered](Self::remember) lately.
+    /// Returns whether a new record is due (see [`remember`](Self::remember)).
     pub fn is_worth_remembering(&self, now: Instant) -> bool {
         now >= self.remembered.next
     }
 
-    /// Adds what it found since the last call to what is remembered of its path.
+    /// Adds the measurements since the last call to the record of the path.
     pub fn remember(&mut self, now: Instant, records: &mut Records) {
         let (rtt, traffic) = (&self.snd.rtt, &self.snd.traffic);
         if rtt.srtt().is_zero() {
@@ -518,7 +521,7 @@ impl Subflow {
         };
     }
 
-    /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.
+    /// Returns the payload bytes that may be sent now; 0 if window, pacer or peer forbid it.
     pub fn room(&self, now: Instant) -> u64 {
         let new = self.snd.new_room();
         if new == 0 || self.snd.pacer.blocked_until(now).is_some() {
@@ -527,7 +530,7 @@ impl Subflow {
         new.min(self.snd.cwnd_room()).min(self.snd.peer_room())
     }
 
-    /// What a strategy sees.
+    /// Returns the view of the subflow that a strategy gets.
     // Conforms: 8684-3.3.8-1
     pub fn view(&self, ready: bool, copies: Copies, most_urgent: Option<Urgency>) -> SubflowView {
         SubflowView {
@@ -560,11 +563,11 @@ impl Subflow {
         }
     }
 
-    /// When [`super::Connection::handle_timeout`] has something to do here. `pending` says that
-    /// the connection has data for a subflow with room.
+    /// Returns the time at which [`super::Connection::handle_timeout`] has something to do for this
+    /// subflow. `pending` is set if the connection has data for a subflow with room.
     pub fn next_timeout(&self, pending: bool, now: Instant) -> Option<Instant> {
         let sendable = self.snd.board.lost() > 0 || (pending && self.snd.peer_room() > 0);
-        // Where there is no room, an acknowledgement makes some, not the pacer.
+        // Without room in the window, the next acknowledgement wakes the sender, not the pacer.
         let paced = self.snd.pacer.blocked_until(now);
         let pacing = paced.filter(|_| sendable && self.snd.cwnd_room() > 0);
         let ack = match self.rcv.due {

@@ -1,4 +1,4 @@
-//! The subflows of a connection, and what those moved that are gone.
+//! The subflows of a connection, and the totals of closed ones.
 
 use core::ops::{Deref, DerefMut};
 
@@ -9,9 +9,9 @@ use crate::stats::PathStats;
 #[derive(Debug, Default)]
 pub(crate) struct Subflows {
     list: Vec<Subflow>,
-    /// What subflows that are gone moved, by path.
+    /// The payload moved by closed subflows, by path.
     pub gone: Vec<PathStats>,
-    /// The id of the next one.
+    /// The id of the next subflow.
     pub next: u32,
 }
 

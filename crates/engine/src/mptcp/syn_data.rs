@@ -1,9 +1,9 @@
 //! Payload of SYNs: TCP Fast Open (RFC 7413), also with Multipath TCP (RFC 8684 appendix B).
 //!
-//! What a SYN carries stands at the start of both streams, that of the connection and that of its
-//! subflow, and is no part of the data sequence number space: nothing maps it, and no checksum covers
-//! it. Only the SYN that opens a connection carries any, and only its first copy. If that is not answered
-//! in time, the same bytes follow the handshake on the next path, though they may have arrived.
+//! Payload of a SYN is at the start of both the connection's stream and the subflow's, and is not part of
+//! the data sequence number space: nothing maps it, and no checksum covers it. Only the SYN that opens a
+//! connection carries any, and only its first copy. If that is not answered in time, the same bytes follow
+//! the handshake on the next path, though they may have arrived.
 
 use braid_wire::tcp::{self, FastOpenCookie, MAX_OPTIONS_LEN, Options};
 
@@ -18,8 +18,8 @@ use crate::buffer::Data;
 use crate::path::Grant;
 
 impl Connection {
-    /// Our SYN was answered on subflow `i`: what it carried has arrived, or is sent as if it had never
-    /// left. Returns how much has. What is learnt of server and network is remembered.
+    /// Handles the answer to our SYN on subflow `i`: its payload has arrived, or is sent as if it had never
+    /// left. Returns the number of bytes that arrived. The behaviour of server and network is remembered.
     // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.1.3-2, 7413-4.1.3.1-2, 7413-4.2.2-3
     pub(super) fn on_offer_answered(
         &mut self,
@@ -36,8 +36,8 @@ impl Connection {
         let taken = u64::try_from(answer.ack.diff(first)).unwrap_or(0);
         let cookie = answer.options.fast_open.as_ref();
         let cookie = cookie.filter(|cookie| !cookie.is_empty());
-        // A server that does not know its own cookie any more gives another one; else something on the
-        // way takes it out, or the payload.
+        // A server that does not recognise its own cookie any more grants another one; otherwise a
+        // middlebox removed the cookie or the payload.
         let first = subflow.handshake.tries == 1;
         let refused = offer.len > 0 && taken == 0 && cookie.is_none();
         if taken > 0 || cookie.is_some() || (first && !refused) {
@@ -63,9 +63,10 @@ impl Connection {
         taken
     }
 
-    /// Takes in the payload of the SYN that opens this connection, whose cookie proves who sent it. The
-    /// application has it at once; what it writes waits for the third ACK, which brings the key that
-    /// a DATA_ACK needs: Linux falls back where data has none. Returns whether any was taken.
+    /// Accepts the payload of the SYN that opens this connection and whose cookie proves the sender's
+    /// address. The application gets it at once. What the application writes waits for the third ACK, which
+    /// brings the key that a DATA_ACK needs: Linux falls back if data has no DATA_ACK. Returns whether any
+    /// payload was accepted.
     // Conforms: 8684-B.2-1
     pub fn accept_syn_data(&mut self, ctx: &mut Ctx<'_>, window: u16, payload: Data<'_>) -> bool {
         self.transport.rcv.size_window(ctx.shared);
@@ -97,7 +98,7 @@ impl Connection {
         true
     }
 
-    /// The application has the connection from now on.
+    /// Hands the connection to the application.
     pub(super) fn report_accepted(&mut self, ctx: &mut Ctx<'_>) {
         let opening = matches!(self.transport.life, Life::Opening { .. });
         let Some(listener) = self.transport.listener.filter(|_| opening) else {
@@ -114,10 +115,10 @@ impl Connection {
 }
 
 impl Transport {
-    /// Completes the SYN that opens the connection: it asks for a cookie, or brings one and what was
-    /// written. Its copies do neither, since a network may drop what does (RFC 7413 section 4.1.3), and
-    /// nor does a SYN on another path. No second SYN leaves beside one with payload, so a path that has
-    /// just become dark shows by its timeout.
+    /// Completes the SYN that opens the connection: it asks for a cookie, or carries one with written data.
+    /// Repeated SYNs and SYNs on another path do neither, since a network may drop them for it (RFC 7413
+    /// section 4.1.3). No second SYN leaves beside one with payload, so a path that has just become dark
+    /// shows only by its timeout.
     // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8, 7413-4.2.1-1, 7413-4.2.2-1, 7413-4.2.2-2, 8684-B.1-1
     pub(super) fn open_fast(&mut self, ctx: &mut Ctx<'_>, i: usize, options: &mut Options) -> Body {
         let alone = self.subflows.opening().count() == 1;
@@ -154,15 +155,15 @@ impl Transport {
         if range.is_empty() {
             return Body::None;
         }
-        // The payload would come twice.
+        // A second SYN would have the payload delivered twice.
         subflow.handshake.second_at = None;
         Body::Data(range)
     }
 }
 
 impl Subflow {
-    /// Adds a cookie for the peer to the first SYN/ACK: one that is repeated may be so because the
-    /// network dropped the first (RFC 7413 section 4.2.2).
+    /// Adds a cookie for the peer to the first SYN/ACK only: a repeat may be needed because the network
+    /// dropped the first for its option (RFC 7413 section 4.2.2).
     // Conforms: 7413-4.2.2-4
     pub(super) fn grant_cookie(&mut self, options: &mut Options) -> Body {
         options.fast_open = self.handshake.cookie.take();

@@ -1,5 +1,5 @@
-//! Tells a peer of addresses that come and go (RFC 8684 section 3.4) and of priorities of subflows
-//! (section 3.3.8), and hears it.
+//! The exchange of addresses that come and go (RFC 8684 section 3.4) and of priorities of subflows (section
+//! 3.3.8) with the peer.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -26,11 +26,11 @@ use crate::tcp::receive::AckDue;
 struct OwnAddress {
     addr: IpAddr,
     id: u8,
-    /// The address at which peers reach it, if they are to be told.
+    /// The address at which peers reach it, if it is to be announced.
     announced: Option<SocketAddr>,
 }
 
-/// A path's own addresses.
+/// Returns a path's own addresses.
 // Conforms: 8684-3.4.1-12
 fn own_addresses(paths: &PathManager, id: PathId, path: &Path) -> ArrayVec<OwnAddress, 2> {
     let own = [
@@ -50,7 +50,7 @@ fn own_addresses(paths: &PathManager, id: PathId, path: &Path) -> ArrayVec<OwnAd
 }
 
 impl Connection {
-    /// Tells the peer of the addresses at which it can join beside the one it came to.
+    /// Announces the addresses at which the peer can join, except the one that it connected to.
     pub(super) fn announce_addresses(&mut self, ctx: &Ctx<'_>) {
         for (id, path) in (0..).map(PathId).zip(&ctx.shared.paths) {
             for own in own_addresses(&self.paths, id, path) {
@@ -61,7 +61,7 @@ impl Connection {
         }
     }
 
-    /// The path is in use again: what was said of its end does not hold any more.
+    /// Announces the addresses of a path that is in use again, and cancels their withdrawal.
     pub(super) fn announce_return(&mut self, ctx: &Ctx<'_>, id: PathId) {
         let Some(path) = ctx.shared.path(id) else {
             return;
@@ -74,9 +74,10 @@ impl Connection {
         }
     }
 
-    /// Tells the peer that those addresses of a path are gone of which `gone` says so: those it was told of, and those of
-    /// subflows that do not say so themselves (RFC 8684 section 3.4.2). Who is to join us takes back
-    /// that the initial address is gone only when it is announced, so it hears of no other.
+    /// Withdraws the addresses of a path that match `gone`: those that were announced, and those of
+    /// subflows that do not end by themselves (RFC 8684 section 3.4.2). For a peer that is to join us, only
+    /// an announcement can revoke the withdrawal of the initial address, so that address is withdrawn only
+    /// if it is announced as well.
     // Conforms: 8684-3.4.2-9
     pub fn withdraw_addresses(&mut self, ctx: &Ctx<'_>, id: PathId, gone: impl Fn(IpAddr) -> bool) {
         let path = ctx.shared.path(id);
@@ -92,7 +93,7 @@ impl Connection {
             self.transport
                 .signals
                 .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
-            // The peer has joined by our third ACK, though we have not heard so yet.
+            // Our third ACK may have joined the subflow without an answer so far.
             let known = |s: &Subflow| s.is_alive() && !s.is_early();
             let mut subflows = self.transport.subflows.iter();
             let used = subflows.any(|s| known(s) && s.path == id && s.ids.own == own);
@@ -103,8 +104,8 @@ impl Connection {
         }
     }
 
-    /// ADD_ADDR, or the echo of ours. One that does not prove that the peer sent it is ignored (RFC
-    /// 8684 section 3.4.1).
+    /// Handles ADD_ADDR, or the echo of ours. An ADD_ADDR whose HMAC does not prove the peer's origin is
+    /// ignored (RFC 8684 section 3.4.1).
     // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
     pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, i: usize, add: &AddAddr) {
         let Some(mptcp) = self.transport.mode.mptcp() else {
@@ -131,12 +132,12 @@ impl Connection {
             return;
         }
         self.transport.signals.told.add_addr_received += 1;
-        // The peer needs our key for it, which came with the third ACK.
+        // The peer needs our key for the HMAC, which it got by the third ACK.
         self.transport.confirm(ctx.now);
         let port = add
             .port
             .unwrap_or(self.transport.subflows[i].tuple.remote.port());
-        // Linux writes an endpoint that is given as IPv4-mapped as IPv6.
+        // Linux writes an IPv4-mapped endpoint as IPv6.
         let addr = SocketAddr::new(add.addr.to_canonical(), port);
         self.paths.on_announced(ctx.now, add.address_id, addr);
         self.transport
@@ -144,8 +145,8 @@ impl Connection {
             .add(ctx.now, Signal::Echo(add.echo()));
     }
 
-    /// REMOVE_ADDR. Whoever sent it may not be the peer, so a subflow is left at once where there is
-    /// another, but only closed when the peer does not answer on it (RFC 8684 section 3.4.2).
+    /// Handles REMOVE_ADDR. Its sender may not be the peer, so data moves off the subflow at once if there
+    /// is another, but the subflow ends only if the peer does not answer on it (RFC 8684 section 3.4.2).
     // Conforms: 8684-3.4.2-1
     pub(super) fn on_remove_addr(&mut self, ctx: &Ctx<'_>, remove: &RemoveAddr) {
         if self.transport.mode.mptcp().is_none() {
@@ -182,7 +183,7 @@ impl Connection {
 }
 
 impl Transport {
-    /// Tells the peer of one of them, where we are the side that is joined.
+    /// Announces an address, if this is the side that accepts joins.
     pub(super) fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
         let wanted = self.listener.is_some() && self.may_signal();
         if let Some(addr) = addr.filter(|_| wanted) {
@@ -192,26 +193,26 @@ impl Transport {
 }
 
 impl Transport {
-    /// Returns whether the peer can be told anything.
+    /// Returns whether signals can be sent at all.
     fn may_signal(&self) -> bool {
         self.is_open() && self.mode.mptcp().is_some_and(|m| m.confirmed)
     }
 
-    /// When it is to be told something next.
+    /// Returns the time of the next signal.
     pub(super) fn signals_at(&self) -> Option<Instant> {
         let next = self.signals.next_at(|signal| self.is_sayable(signal));
         next.filter(|_| self.may_signal())
     }
 
-    /// Returns whether there is anybody to say it to. In the dark nothing would be heard, and not be said when
-    /// it is over; no timer runs for it, as whatever ends the dark is an event of its own.
+    /// Returns whether a working subflow can carry the signal. Without one it stays pending until a subflow
+    /// recovers; no timer runs for that, since a recovery is an event of its own.
     fn is_sayable(&self, signal: &Signal) -> bool {
         let works = |s: &Subflow| s.can_carry() && !s.signs.stale;
         match signal {
             Signal::Doubt(_) => true,
-            // Its HMAC cannot be made.
+            // Without the secret its HMAC cannot be computed.
             Signal::Announce { .. } if self.joins.is_pending() => false,
-            // Where the subflow is gone, it is not to be said any more.
+            // If the subflow is gone, the signal is taken up only to be cancelled.
             Signal::Priority(id) => {
                 let subflow = self.subflows.iter().find(|s| s.id == *id);
                 subflow.is_none_or(|s| !s.can_carry() || works(s))
@@ -220,8 +221,7 @@ impl Transport {
         }
     }
 
-    /// Takes over whether the path's subflows are backups, and tells the peer (RFC 8684 section
-    /// 3.3.8).
+    /// Sets whether the path's subflows are backups, and tells the peer (RFC 8684 section 3.3.8).
     // Conforms: 8684-3.3.8-3
     pub fn set_backup(&mut self, ctx: &Ctx<'_>, path: PathId, backup: bool) {
         let multipath = self.mode.mptcp().is_some();
@@ -236,7 +236,7 @@ impl Transport {
         }
     }
 
-    /// What the peer is to be told now.
+    /// Returns the next signal to be sent now.
     pub(super) fn poll_signal(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.signals_at().is_none_or(|at| at > ctx.now) {
             return None;
@@ -274,7 +274,7 @@ impl Transport {
         None
     }
 
-    /// The option that says it on subflow `i`; a doubt needs none.
+    /// Returns the option that carries the signal on subflow `i`; a probe needs none.
     fn signal_option(
         &mut self,
         ctx: &Ctx<'_>,
@@ -285,7 +285,7 @@ impl Transport {
         Some(match signal {
             Signal::Announce { id, addr } => {
                 let mptcp = self.mode.mptcp()?;
-                // Without one it is that of the subflow which carries this.
+                // Without a port the option means the port of the subflow that carries it.
                 let usual = self.subflows[i].tuple.local.port();
                 let mut add = AddAddr {
                     address_id: id,
@@ -311,7 +311,7 @@ impl Transport {
         })
     }
 
-    /// Ends subflow `i`, of which one address may be gone and on which the peer does not answer.
+    /// Ends subflow `i`, on which the peer does not answer and whose address may be gone.
     // Conforms: 8684-3.4.2-5
     fn end_doubted(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         self.subflows[i].begin_reset(
@@ -321,7 +321,7 @@ impl Transport {
         self.send_reset(ctx, i)
     }
 
-    /// An acknowledgement with `option`, and with a DATA_ACK where there is room for both.
+    /// Sends an acknowledgement with `option`, and with a DATA_ACK if there is room for both.
     fn send_signal(&mut self, ctx: &mut Ctx<'_>, i: usize, option: MptcpOption) -> Outgoing {
         let subflow = &self.subflows[i];
         let mut options = Options {
@@ -336,7 +336,7 @@ impl Transport {
         let dss = dss.filter(|dss| options.fits(dss));
         options.mptcp.extend(dss);
         if options.len() > MAX_OPTIONS_LEN {
-            // ADD_ADDR of IPv6 with a port fills the header alone.
+            // ADD_ADDR of IPv6 with a port fills the options alone.
             options.timestamps = None;
         }
         let seq = subflow.snd.nxt;

@@ -1,4 +1,4 @@
-//! Timers of a connection. Each component knows its own; the next expiry is derived.
+//! Timers of a connection. Each component knows its own; the next expiry is derived from all.
 
 use core::time::Duration;
 
@@ -16,37 +16,37 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
 
-/// SYN/ACKs sent before a half-open subflow is dropped, SYNs of a join before it is given up, and
-/// third ACKs of an opener: a peer that has one need not answer.
+/// The number of SYN/ACKs sent before a half-open subflow is dropped, of SYNs before a join is given up,
+/// and of an opener's third ACKs, which a peer need not answer.
 const MAX_TRIES: u32 = 5;
-/// A path that timed out is probed at least this often while other paths carry the data, or as often
-/// as its timeout without backoff where that is longer.
+/// The longest interval between probes of a path that timed out while other paths carry the data, unless
+/// the timeout without backoff is longer.
 const DEAD_PATH_PROBE: Duration = Duration::from_millis(200);
-/// The same where all of several paths timed out, so that data arrives within a second when one of
-/// them comes back. Paths that lose much time out together without being dark: within the first seconds
-/// each is probed more often, at a quarter of the time that it has been stuck.
+/// The longest such interval while all of several paths have timed out, so that data arrives within a
+/// second when one comes back. Lossy paths time out together without being dark, so within the first
+/// seconds each is probed more often, at a quarter of the time that it has been stuck.
 const ALL_DARK_PROBE: Duration = Duration::from_millis(800);
 const FIRST_PARTS: u32 = 4;
-/// After long it is a 32nd of that time: what an outage of minutes costs in packets is bounded, and so is
-/// what it lasts longer for that.
+/// The fraction of the stuck time that is the interval in the long run, a 32nd: it bounds both the packets
+/// that an outage of minutes costs and the delay after its end.
 const DARK_PARTS: u32 = 32;
-/// A peer that has opened the connection and resets its last subflow opens another one soon, or has lost
-/// the connection, as a box that was restarted.
+/// The time to wait for a peer that opened the connection and reset its last subflow: it opens another one
+/// soon, or has lost the connection, as after a restart.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// A stalled DATA_ACK is probed this long after the subflow-level acknowledgement is complete.
+/// The delay after the subflow-level acknowledgement is complete at which a stalled DATA_ACK is probed.
 const STALL_DELAY: Duration = Duration::from_millis(5);
 const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
-/// A DATA_ACK that so many stall probes did not move will not move by itself.
+/// The number of stall probes after which a DATA_ACK is not expected to move by itself.
 const PROBES_BEFORE_RESEND: u32 = 4;
-/// Bytes sent once more then (RFC 8684 section 3.3.6: data is kept for this until it is
-/// acknowledged at the data level): at first; twice as much where all of it was taken; and half
-/// where it was in vain too, down to ...
+/// The most bytes sent again then (RFC 8684 section 3.3.6: data is kept until it is acknowledged at the
+/// data level). The amount doubles if all of it was accepted, and halves if it was in vain too, down to
+/// [`MIN_RESEND`].
 const MAX_RESEND: u64 = 64 << 10;
-/// ... about a segment.
+/// The least bytes sent again: about a segment.
 const MIN_RESEND: u64 = 1_400;
 
 impl Connection {
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns the time at which [`Self::handle_timeout`] is due.
     pub fn next_timeout(&self, ctx: &Ctx<'_>) -> Option<Instant> {
         let subflows = |pending| {
             let timers = self.transport.subflows.iter();
@@ -91,7 +91,7 @@ impl Connection {
                 subflow.rcv.ack_now();
             }
         }
-        // Others may have given memory back.
+        // Other connections may have returned memory.
         self.pass_checked(ctx);
         self.give_up_if_dead(ctx);
         if self.transport.is_open() {
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// A SYN, SYN/ACK or third ACK was not answered. Its repetition leaves by itself.
+    /// Handles a SYN, SYN/ACK or third ACK that was not answered. The output repeats it by itself.
     fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.transport.subflows[i];
         if subflow
@@ -142,14 +142,14 @@ impl Connection {
             return;
         }
         if subflow.is_established() {
-            // The opener's third ACK. Data has the keys as well, and is repeated by itself.
+            // The opener's third ACK. Data carries the keys as well, and is retransmitted by itself.
             let repeats = subflow.handshake.tries < MAX_TRIES && subflow.snd.board.is_empty();
             subflow.handshake.at.take_if(|_| !repeats);
             return;
         }
         let opens_connection = subflow.opens == Opens::Connection;
         if opens_connection && subflow.active {
-            // Where two SYNs run side by side, each is repeated by itself.
+            // If two SYNs are under way side by side, each is repeated by itself.
             if self.transport.subflows.opening().count() == 1 {
                 self.try_next_path(ctx, i);
             }
@@ -180,9 +180,10 @@ impl Connection {
             Some(Expired::Rto) => {
                 subflow.signs.stale = true;
                 subflow.signs.silent = subflow.signs.silent.saturating_add(1);
-                // Alone, only a path that is known to lose much: elsewhere silence is congestion.
+                // A lone path is probed early only if it is known to be lossy: otherwise silence means
+                // congestion.
                 if !alone || subflow.loses_much() {
-                    // Not sooner than an answer can be there: the path may only be slow.
+                    // Not before an answer can be here: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
                     let stuck = subflow.snd.stuck_for(ctx.now);
                     let probe = match others {
@@ -193,7 +194,7 @@ impl Connection {
                     };
                     subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
-                // Regular TCP has no other subflow: there the user timeout says when to give up.
+                // Regular TCP has no other subflow, so the user timeout decides when to give up.
                 let hopeless = multipath && subflow.is_hopeless(ctx.now);
                 let over = (others && subflow.is_stuck(ctx.now)) || hopeless;
                 if over {
@@ -212,8 +213,8 @@ impl Connection {
 }
 
 impl Transport {
-    /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow
-    /// in the middle of its stream.
+    /// Notes since when the DATA_ACK has lagged behind the sent data, and since when the peer has left its
+    /// last subflow in the middle of its stream.
     // Conforms: 8684-3.3.3-9
     fn watch_progress(&mut self, now: Instant) {
         let mut established = self.subflows.iter().filter(|s| s.is_established());
@@ -223,7 +224,7 @@ impl Transport {
             && established.all(|s| s.rcv.finished());
         self.live.left = left.then(|| self.live.left.unwrap_or(now));
         let fin_out = self.closing.is_out();
-        // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
+        // Only a DATA_ACK opens the window again, and the peer may keep it shut for ever.
         let shut_out = self.mode.mptcp().is_some() && self.snd.is_shut_out();
         if self.snd.outstanding() == 0 && !fin_out && !shut_out {
             self.live.behind = None;
@@ -235,9 +236,9 @@ impl Transport {
         }
     }
 
-    /// Whether the connection can only go on if the peer speaks: everything in flight on working
-    /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN
-    /// for the first DATA_ACK.
+    /// Returns whether the connection can only go on if the peer speaks: everything in flight on working
+    /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN for the
+    /// first DATA_ACK.
     fn stalled(&self) -> bool {
         let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
         let waiting = self.snd.outstanding() > 0
@@ -247,7 +248,7 @@ impl Transport {
             return false;
         }
         let working = self.subflows.iter().filter(|s| !s.signs.stale);
-        // What is to be sent again moves nothing where the peer's window keeps it here.
+        // Data to be sent again moves nothing if the peer's window keeps it here.
         let resends = self.snd.flight.lost() > 0
             && working
                 .clone()
@@ -257,7 +258,7 @@ impl Transport {
             && working.clone().all(|s| s.snd.board.is_empty())
     }
 
-    /// Arms or disarms the stall probe. Called after every change.
+    /// Arms or disarms the stall probe. The stack calls it after every change.
     // Conforms: 9293-3.8.6.1-3
     pub fn watch_stall(&mut self, now: Instant) {
         self.watch_progress(now);
@@ -281,7 +282,7 @@ impl Transport {
         self.live.stall_at = Some(now + delay.min(MAX_STALL_DELAY));
     }
 
-    /// Takes note of whether there is something to deliver from now on, and for want of what.
+    /// Updates the times with data to deliver and with data blocked by the peer's window.
     pub fn watch_busy(&mut self, now: Instant) {
         let delivering = !self.is_ended() && self.snd.una() < self.snd.buf.end();
         let waiting =
@@ -289,7 +290,7 @@ impl Transport {
         self.live.busy.note(now, delivering, waiting);
     }
 
-    /// Zero-window and DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
+    /// Sends a zero-window or DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
     /// silent with the subflow fully acknowledged and DATA_ACK behind; an old segment revives it.
     // Conforms: 9293-3.8.6.1-1
     fn on_stall_timer(&mut self, ctx: &mut Ctx<'_>) {
@@ -309,15 +310,16 @@ impl Transport {
 }
 
 impl Liveness {
-    /// Since when the connection waits for something it cannot do without: a sign of life, a
-    /// DATA_ACK of what was sent (RFC 5482 section 3.1), or a subflow on which the peer can go on. A
-    /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
+    /// Returns the time since which the connection waits for something that it needs: a sign of life, a
+    /// DATA_ACK of sent data (RFC 5482 section 3.1), or a subflow on which the peer can go on. A sign of
+    /// life alone is not enough: a peer may acknowledge for ever on a subflow whose options a middlebox
+    /// strips.
     fn waiting_since(&self) -> Option<Instant> {
         let behind = self.behind.map(|(since, _)| since);
         Instant::earliest([self.waiting_since, behind, self.left])
     }
 
-    /// When the peer is given up unless it is heard.
+    /// Returns the time at which the peer is given up unless it is heard.
     fn give_up_at(&self, config: &Config, has_subflows: bool) -> Option<Instant> {
         let waiting = self.waiting_since();
         let abandoned = self.abandoned_at.filter(|_| !has_subflows);
@@ -327,9 +329,9 @@ impl Liveness {
         ])
     }
 
-    /// Not even probes moved the DATA_ACK: what a subflow acknowledged was dropped above it. Linux
-    /// does so with data that comes faster than its buffer grows. A peer that did it once will do
-    /// it again, so fewer probes go before the next time.
+    /// Sends data again that was acknowledged by a subflow but dropped above it, as no probe moved the
+    /// DATA_ACK. Linux drops data that comes faster than its buffer grows. A peer that did so once will do
+    /// it again, so fewer probes precede the next time.
     // Conforms: 8684-3.3.6-2
     fn resend_discarded(&mut self, snd: &mut SendSide) {
         let known = self.resent.is_some();
@@ -340,7 +342,7 @@ impl Liveness {
         let una = snd.una();
         let len = match &self.resent {
             None => MAX_RESEND,
-            // It took all that, and had nothing behind it.
+            // The peer accepted all of the last resend, and had nothing behind it.
             Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND),
             Some(last) if una > last.end => MAX_RESEND,
             Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND),

@@ -20,10 +20,10 @@ use crate::cc::Algorithm;
 use crate::event::CloseReason;
 use crate::{ConnId, Event, ListenerId, SubflowId, Urgency};
 
-/// Life of a connection as its user sees it.
+/// The life of a connection as its user sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Handshake under way.
+    /// The handshake is under way.
     Opening {
         since: Instant,
     },
@@ -35,51 +35,51 @@ pub(crate) enum Life {
     },
 }
 
-/// Waiting for a sign of life.
+/// The state of waiting for signs of life.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Liveness {
     pub last_heard: Instant,
-    /// Last time payload moved.
+    /// The time at which payload last moved.
     pub last_payload: Instant,
-    /// How long it had something to deliver.
+    /// The time during which the connection had something to deliver.
     pub busy: Busy,
-    /// Since when an answer is owed.
+    /// The time since which an answer is owed.
     pub waiting_since: Option<Instant>,
-    /// When the peer reset the last subflow of a connection that it has opened.
+    /// The time at which the peer reset the last subflow of a connection that it opened.
     pub abandoned_at: Option<Instant>,
-    /// Stall probe: when it is due, and how often it went unanswered.
+    /// The time of the stall probe; `stall_tries` counts the unanswered ones.
     pub stall_at: Option<Instant>,
     pub stall_tries: u32,
-    /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
+    /// The time since which the peer's DATA_ACK has lagged behind the sent data, and its offset.
     pub behind: Option<(Instant, u64)>,
-    /// Since when the peer has no subflow left to send the rest of its stream on.
+    /// The time since which the peer has no subflow left for the rest of its stream.
     pub left: Option<Instant>,
-    /// What was sent once more last because the peer had dropped it above its subflows.
+    /// The range last sent again because the peer had dropped it above its subflows.
     pub resent: Option<Range<u64>>,
-    /// When the strategy wants to be asked again.
+    /// The time at which the strategy wants to be asked again.
     pub ask_at: Option<Instant>,
-    /// The strategy knows that new data waits for the peer's window.
+    /// Set if the strategy knows that new data waits for the peer's window.
     pub told_blocked: bool,
 }
 
-/// All of a connection that speaks to the peer. It knows neither strategy nor path manager, which are the
-/// [`Connection`](super::connection::Connection)'s.
+/// The part of a connection that speaks to the peer. Strategy and path manager are not in it but in
+/// [`Connection`](super::connection::Connection).
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub id: ConnId,
-    /// Where it was accepted.
+    /// The listener that accepted the connection.
     pub listener: Option<ListenerId>,
     pub mode: Mode,
     pub life: Life,
     pub subflows: Subflows,
     pub snd: SendSide,
     pub rcv: RecvSide,
-    /// Where the closing of both directions stands.
+    /// The progress of closing both directions.
     pub closing: DataClosing,
     pub farewell: Farewell,
     pub live: Liveness,
     pub joins: Joins,
-    /// What the peer is to be told beside the data.
+    /// The pending signals to the peer beside the data.
     pub signals: Signals,
     pub share: Share,
 }
@@ -117,8 +117,8 @@ impl Transport {
         matches!(self.life, Life::Ended { .. })
     }
 
-    /// How urgent what it has to send is: `None` where it may be something small that waits for no
-    /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
+    /// Returns the urgency of the next data to send; `None` if the next segment may be a retransmission or
+    /// one that waits for no data (an acknowledgement, a probe, a handshake segment, FIN or RST).
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
         let told = self.signals_at().is_some_and(|at| at <= now);
@@ -135,15 +135,15 @@ impl Transport {
         self.subflows.push(subflow);
     }
 
-    /// All data of both directions has arrived, and only their ends may have to be agreed on.
+    /// Returns whether all data of both directions has arrived, so that at most the closing remains.
     pub fn is_ending(&self) -> bool {
         let all_sent = self.snd.unsent() == 0 && self.snd.outstanding() == 0;
         !self.closing.is_open() && all_sent && self.closing.is_peer_closed()
     }
 
-    // --- what both directions share
+    // --- both directions
 
-    /// Has its group answer for what it holds now.
+    /// Charges the memory that the connection holds now to its group.
     pub fn charge(&mut self, pool: &mut Pool) {
         if self.share.group.is_some() {
             let held = self.blocks();
@@ -151,22 +151,22 @@ impl Transport {
         }
     }
 
-    /// Blocks that it holds.
+    /// Returns the number of blocks that the connection holds.
     pub fn blocks(&self) -> usize {
         let waiting = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
         let received = waiting.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
         self.snd.buf.blocks() + received / BLOCK_SIZE
     }
 
-    /// Returns whether it has any memory of the pool.
+    /// Returns whether the connection holds any memory of the pool.
     pub fn holds_memory(&self) -> bool {
         self.snd.buf.blocks() > 0 || self.rcv.buf.memory() > 0
     }
 
-    /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
+    /// Tells the peer after a read if the window grew by a quarter (RFC 9293 section 3.8.6.2.2).
     // Conforms: 9293-3.8.6.2.2-1
     pub(super) fn update_window(&mut self, ctx: &mut Ctx<'_>) {
-        // A peer that has sent everything has no use for it, and may have forgotten the connection:
+        // A peer that has sent everything has no use for the window, and may have forgotten the connection:
         // then it would answer by RST.
         if self.rcv.complete() {
             return;
@@ -186,7 +186,7 @@ impl Transport {
         }
     }
 
-    /// Payload was placed in the stream, and may be the last of it.
+    /// Notes that payload was placed in the stream, possibly the last of it.
     pub(super) fn note_placed(&mut self) {
         if self.rcv.complete() {
             self.closing.on_peer_fin();
@@ -202,7 +202,7 @@ impl Transport {
         }
     }
 
-    /// Nothing more is written: no memory is waited for.
+    /// Stops waiting for memory, because nothing more is written.
     pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.blocked = None;
         ctx.shared.leave_starved(self.id, &mut self.share);
@@ -236,7 +236,7 @@ impl Subflows {
         }
     }
 
-    /// What it found of the paths is there for others.
+    /// Records the measurements of working subflows for other connections.
     pub(super) fn remember(&mut self, ctx: &mut Ctx<'_>) {
         let working = |s: &&mut Subflow| s.is_established() && !s.signs.stale;
         for subflow in self.iter_mut().filter(working) {
@@ -246,7 +246,7 @@ impl Subflows {
 }
 
 impl Transport {
-    /// What holds after every call, of it and of its subflows.
+    /// Asserts the invariants of the connection and its subflows.
     pub fn invariants(&self) {
         self.snd.invariants();
         self.rcv.invariants();
@@ -259,7 +259,8 @@ impl Transport {
             if self.is_ended() {
                 continue;
             }
-            // Whatever a subflow may have to repeat is there. To look at all of it takes too long.
+            // All data that a subflow may retransmit is here. Only the ends are checked, as a full check
+            // takes too long.
             let mut board = subflow.snd.board.iter().filter(|sent| !sent.fin);
             for sent in [board.next(), board.next_back()].into_iter().flatten() {
                 let data = sent.data();
@@ -275,7 +276,7 @@ impl Transport {
     }
 }
 
-/// What subflows may have to repeat of the data below `una`, which the peer has: their sequence
+/// Returns the data below `una` that subflows may have to retransmit though the peer has it: their sequence
 /// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
 // Conforms: 8684-3.3.2-1
 pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {

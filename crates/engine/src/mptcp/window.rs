@@ -1,18 +1,18 @@
-//! How much a connection offers to receive: as much as its reader has shown to take, and never
-//! more than a share of the memory left (RFC 8684 section 3.3.1, RFC 9293 section 3.8.6).
+//! The receive window of a connection: as much as its reader has shown to take, and never more than a share
+//! of the free memory (RFC 8684 section 3.3.1, RFC 9293 section 3.8.6).
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// What a new connection offers before its reader has read anything.
+/// The window in bytes before the reader has read anything.
 const INITIAL: u64 = 512 << 10;
-/// Time over which reading is counted. Longer than a round trip: with a hole on one path the
-/// window has to hold what the others bring until a timeout has filled it.
+/// The time over which reads are counted. It is longer than a round trip, because with a hole on one path
+/// the window has to hold what the others bring until a timeout has filled the hole.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// Size of the receive window: twice what was read within [`ROUND`], grown at once and kept. A
-/// reader that stalls from the start so holds little of the memory all connections share.
+/// The size of the receive window: twice the bytes read within [`ROUND`], grown at once and never shrunk. A
+/// reader that stalls from the start thus holds little of the shared memory.
 #[derive(Debug)]
 pub(crate) struct WindowSize {
     size: u64,
@@ -31,12 +31,12 @@ impl Default for WindowSize {
 }
 
 impl WindowSize {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn get(&self) -> u64 {
         self.size
     }
 
-    /// The reader took `n` bytes; the window grows up to `max`.
+    /// Notes that the reader took `n` bytes; the window grows up to `max`.
     pub fn on_read(&mut self, now: Instant, n: u64, max: u64) {
         if now.saturating_since(self.since) > ROUND {
             self.since = now;

@@ -1,4 +1,4 @@
-//! Subflows that could not be opened or did not last, and when they are tried again.
+//! Subflows that could not be opened or did not last, and the times at which they are tried again.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -7,57 +7,58 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// First delay after a subflow could not be opened or died; doubles up to [`MAX_DELAY`].
+/// The first delay after a subflow could not be opened or died; it doubles up to [`MAX_DELAY`].
 const MIN_DELAY: Duration = Duration::from_millis(500);
-/// The path may have been dark and come back at any time.
+/// The longest delay after silence: the path may have been dark, and may come back at any time.
 const MAX_DELAY: Duration = Duration::from_secs(10);
-/// Who refuses will most likely refuse again.
+/// The longest delay after refusals: a peer that refuses will most likely refuse again.
 const MAX_DELAY_REFUSED: Duration = Duration::from_secs(60);
-/// RSTs that say nothing of Multipath TCP, before they count as refusals: they may come from a middlebox, or from the
-/// peer's host while the rules that lead to the peer are gone. The first repairs of these take 2 s at most.
+/// The number of RSTs without MPTCP option before they count as refusals: they may come from a middlebox,
+/// or from the peer's host while the rules that lead to the peer are gone. Rules are repaired within 2 s.
 const MAX_RESETS: u8 = 3;
-/// The delay after such a RST, where none before was longer.
+/// The longest delay after a RST without MPTCP option, unless an earlier delay was longer.
 const MAX_DELAY_RESET: Duration = Duration::from_millis(750);
-/// A subflow refused so often in a row, which takes a good minute, is not tried again until its path
-/// changes.
+/// The number of refusals in a row, which take a good minute, after which the target is not tried again
+/// until its path changes.
 const MAX_REFUSALS: u8 = 8;
-/// A subflow that lived this long clears the record.
+/// The lifetime after which a subflow clears the record.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
-/// Both ends of a subflow that is to be opened: the local path and the peer's address.
+/// Both ends of a subflow to open: the local path and the peer's address.
 pub(crate) type Target = (PathId, SocketAddr);
 
-/// How a subflow ended though it was wanted.
+/// The way in which a wanted subflow ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// By a RST of Multipath TCP, or by an answer that is no valid one, before it was established.
+    /// By a RST with MPTCP option, or by an invalid answer, before it was established.
     Refused,
     /// By a RST without MP_TCPRST, before it was established.
     Reset,
-    /// Nobody answered.
+    /// Without any answer.
     Unanswered,
-    /// After it had been established for so long.
+    /// After it had been established for this long.
     Broke(Duration),
 }
 
-/// Failures of a target.
+/// The failures of a target.
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     target: Target,
     not_before: Instant,
     delay: Duration,
-    /// In a row.
+    /// The number of refusals in a row.
     refusals: u8,
-    /// In a row, before the first refusal.
+    /// The number of RSTs without MPTCP option in a row, before the first refusal.
     resets: u8,
 }
 
-/// Targets with failures: of the peer's addresses, which are few, so they need no bound of their own.
+/// The targets with failures. They are the peer's addresses, which are few, so they need no bound of their
+/// own.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Vec<Attempt>);
 
 impl Attempts {
-    /// When a subflow may be opened; `None` where it was refused too often.
+    /// Returns the time from which on a subflow may be opened; `None` if it was refused too often.
     pub fn not_before(&self, target: Target) -> Option<Instant> {
         let attempt = self.0.iter().find(|a| a.target == target);
         let Some(attempt) = attempt else {
@@ -66,13 +67,13 @@ impl Attempts {
         (attempt.refusals < MAX_REFUSALS).then_some(attempt.not_before)
     }
 
-    /// Returns whether the last subflow that was tried there was refused.
+    /// Returns whether the last subflow tried there was refused.
     pub fn is_refused(&self, target: Target) -> bool {
         let mut attempts = self.0.iter();
         attempts.any(|a| a.target == target && a.refusals > 0)
     }
 
-    /// A subflow failed.
+    /// Notes a failure.
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
         let lived = match failure {
             Failure::Broke(lived) => lived,
@@ -122,12 +123,12 @@ impl Attempts {
         };
     }
 
-    /// The path came up: forget its failures.
+    /// Forgets the failures of a path that came up.
     pub fn forget_path(&mut self, path: PathId) {
         self.0.retain(|a| a.target.0 != path);
     }
 
-    /// The peer has this address no more.
+    /// Forgets the failures of an address that the peer has withdrawn.
     pub fn forget_remote(&mut self, remote: SocketAddr) {
         self.0.retain(|a| a.target.1 != remote);
     }
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(attempts.not_before(target()), Some(Instant::ZERO));
     }
 
-    /// Rules that lead to the peer may be gone for 2 s.
+    /// The rules that lead to the peer may be gone for 2 s.
     #[test]
     fn a_reset_of_somebody_else_is_a_refusal_after_a_while() {
         let mut attempts = Attempts::default();
@@ -203,7 +204,7 @@ mod tests {
         assert!(attempts.is_refused(target()), "by the peer itself");
     }
 
-    /// A middlebox that lets a join through now and then and resets the next is not asked ever faster.
+    /// A middlebox that sometimes lets a join through and resets the next is not tried ever faster.
     #[test]
     fn a_reset_does_not_shorten_a_long_delay() {
         let mut attempts = Attempts::default();

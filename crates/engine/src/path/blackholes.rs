@@ -1,5 +1,5 @@
-//! Networks that drop SYNs for what is in them (MP_CAPABLE, or an option of TCP Fast Open and payload), or
-//! take MP_CAPABLE out.
+//! Networks that drop SYNs for their content (MP_CAPABLE, or TCP Fast Open with its payload), or that strip
+//! MP_CAPABLE.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -9,10 +9,10 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// How long such a network is remembered: a path that was dark for a moment looks the same. Twice
-/// as long each time that it is found so again, up to ...
+/// The time for which such a network is first remembered: a path that was dark for a moment looks the same.
+/// It doubles each time the behaviour is seen again, up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(60);
-/// ... an hour.
+/// The longest time for which such a network is remembered.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy)]
@@ -21,9 +21,9 @@ struct Blackhole {
     lasts: Duration,
 }
 
-/// Paths on which only SYNs without it get through, or answers come without it (RFC 8684 section 3.7: a
-/// path that drops SYNs with unknown options, or removes these; RFC 7413 section 4.1.3), by the peer's
-/// address and the local path.
+/// The paths on which only SYNs without the option get through, or answers come without it, by the peer's
+/// address and the local path (RFC 8684 section 3.7: a path that drops SYNs with unknown options, or strips
+/// the options; RFC 7413 section 4.1.3).
 #[derive(Debug, Default)]
 pub(crate) struct Blackholes {
     known: BTreeMap<(IpAddr, PathId), Blackhole>,
@@ -31,7 +31,7 @@ pub(crate) struct Blackholes {
 }
 
 impl Blackholes {
-    /// At most so many; the one that is over first gives way to a new one.
+    /// Creates a table of at most `most` paths; the entry that expires first gives way to a new one.
     pub fn new(most: usize) -> Self {
         Blackholes {
             most,
@@ -39,13 +39,13 @@ impl Blackholes {
         }
     }
 
-    /// Returns whether the path is taken to be still so.
+    /// Returns whether the path is still taken to behave this way.
     pub fn swallow(&self, now: Instant, peer: IpAddr, path: PathId) -> bool {
         let known = self.known.get(&(peer, path));
         known.is_some_and(|hole| now < hole.until)
     }
 
-    /// Remembers that the path was found to be so.
+    /// Notes that the path was seen to behave this way.
     pub fn note(&mut self, now: Instant, peer: IpAddr, path: PathId) {
         let key = (peer, path);
         let known = self.known.get(&key);
@@ -61,12 +61,12 @@ impl Blackholes {
         self.known.insert(key, Blackhole { until, lasts });
     }
 
-    /// Forgets one path: the option got through.
+    /// Forgets a path on which the option got through.
     pub fn clear(&mut self, peer: IpAddr, path: PathId) {
         self.known.remove(&(peer, path));
     }
 
-    /// Forgets what was found on `path`: its link leads to another network now.
+    /// Forgets the observations on `path`, whose link leads to another network now.
     pub fn forget_path(&mut self, path: PathId) {
         self.known.retain(|(_, on), _| *on != path);
     }

@@ -1,4 +1,4 @@
-//! Which paths to which peers carry urgent data now: those who are less urgent leave the queues there
+//! The paths to peers that carry urgent data now, so that less urgent connections keep the queues there
 //! short.
 
 use core::net::IpAddr;
@@ -9,20 +9,20 @@ use braid_wire::Instant;
 
 use crate::{PathId, Urgency};
 
-/// How long after the last of its data an urgency is taken to be there still.
+/// The time after its last data for which an urgency still counts as present.
 const LASTS: Duration = Duration::from_millis(300);
 
-/// When data of each urgency last left, by the peer's address and the local path.
+/// The time at which data of each urgency last left, by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     claims: BTreeMap<(IpAddr, PathId), [Option<Instant>; Urgency::COUNT]>,
     most: usize,
-    /// The urgencies ever claimed, as bits: with a single one nobody gives way to anybody.
+    /// The set of urgencies ever claimed, as bits: with a single one no connection gives way.
     urgencies: u8,
 }
 
 impl Claims {
-    /// For at most so many paths to peers; what goes over others is not noticed.
+    /// Creates a table for at most `most` paths to peers; urgency on others goes unnoticed.
     pub fn new(most: usize) -> Self {
         Claims {
             most,
@@ -30,7 +30,7 @@ impl Claims {
         }
     }
 
-    /// Data of `urgency` leaves.
+    /// Notes that data of `urgency` leaves.
     pub fn note(&mut self, now: Instant, key: (IpAddr, PathId), urgency: Urgency) {
         self.urgencies |= 1 << urgency.index();
         if self.urgencies.is_power_of_two() {
@@ -48,7 +48,7 @@ impl Claims {
         self.claims.entry(key).or_default()[urgency.index()] = Some(now);
     }
 
-    /// The most urgent data that leaves for `key` at present.
+    /// Returns the most urgent data that currently leaves for `key`.
     pub fn most_urgent(&self, now: Instant, key: (IpAddr, PathId)) -> Option<Urgency> {
         if self.claims.is_empty() {
             return None;
@@ -75,7 +75,7 @@ mod tests {
         let mut claims = Claims::new(8);
         let at = Instant::from_millis;
         claims.note(at(0), KEY, Urgency::default());
-        // Alone, nobody cares.
+        // A single urgency claims nothing.
         assert_eq!(claims.most_urgent(at(0), KEY), None);
         claims.note(at(100), KEY, Urgency::MOST);
         claims.note(at(200), KEY, Urgency::default());

@@ -1,4 +1,4 @@
-//! Servers that take payload in SYNs, and networks that drop such SYNs (TCP Fast Open, RFC 7413).
+//! Servers that accept payload in SYNs, and networks that drop such SYNs (TCP Fast Open, RFC 7413).
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -9,27 +9,27 @@ use braid_wire::tcp::FastOpenCookie;
 use super::blackholes::Blackholes;
 use crate::PathId;
 
-/// What a server gave.
+/// The grant of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Grant {
-    /// Never empty.
+    /// The cookie, never empty.
     pub cookie: FastOpenCookie,
-    /// The MSS that it told then.
+    /// The MSS that the server announced then.
     pub mss: u16,
 }
 
-/// Cookies of servers (RFC 7413 section 4.1.3), by the server's address and the local path: the server
-/// sees another address of ours on each.
+/// The cookies of servers (RFC 7413 section 4.1.3), by the server's address and the local path: a server
+/// sees another address of ours on each path.
 #[derive(Debug, Default)]
 pub(crate) struct FastOpens {
     known: BTreeMap<(IpAddr, PathId), (Instant, Grant)>,
     most: usize,
-    /// Where such SYNs were not answered.
+    /// The paths on which SYNs with the option were not answered.
     drop: Blackholes,
 }
 
 impl FastOpens {
-    /// At most so many cookies; the one that came first gives way to a new one.
+    /// Creates a table of at most `most` cookies; the oldest gives way to a new one.
     pub fn new(most: usize) -> Self {
         FastOpens {
             known: BTreeMap::new(),
@@ -38,17 +38,17 @@ impl FastOpens {
         }
     }
 
-    /// Whether SYNs with the option are taken to arrive there.
+    /// Returns whether SYNs with the option are taken to arrive there.
     pub fn pass(&self, now: Instant, (peer, path): (IpAddr, PathId)) -> bool {
         !self.drop.swallow(now, peer, path)
     }
 
-    /// The cookie for SYNs there.
+    /// Returns the grant for SYNs there.
     pub fn grant(&self, link: (IpAddr, PathId)) -> Option<&Grant> {
         self.known.get(&link).map(|(_, grant)| grant)
     }
 
-    /// The server gave a cookie, in place of what it gave before.
+    /// Stores a cookie that the server granted, in place of its earlier one.
     // Conforms: 7413-4.1.3-2
     pub fn learn(&mut self, now: Instant, link: (IpAddr, PathId), grant: Grant) {
         if !self.known.contains_key(&link) && self.known.len() >= self.most {
@@ -61,17 +61,17 @@ impl FastOpens {
         self.known.insert(link, (now, grant));
     }
 
-    /// The server does not take its cookie.
+    /// Forgets a cookie that the server does not accept.
     pub fn forget(&mut self, link: (IpAddr, PathId)) {
         self.known.remove(&link);
     }
 
-    /// Only a SYN without the option was answered.
+    /// Notes that only a SYN without the option was answered.
     pub fn on_dropped(&mut self, now: Instant, (peer, path): (IpAddr, PathId)) {
         self.drop.note(now, peer, path);
     }
 
-    /// One with it was.
+    /// Notes that a SYN with the option was answered.
     pub fn on_passed(&mut self, (peer, path): (IpAddr, PathId)) {
         self.drop.clear(peer, path);
     }

@@ -1,5 +1,5 @@
-//! The path manager of a connection: where its peer can be reached from here, what was tried, and
-//! what is to be tried next and when. Which paths are wanted the strategy says.
+//! The path manager of a connection: the peer's addresses that can be reached from here, the failed
+//! attempts, and the next attempt and its time. The strategy decides which paths are wanted.
 
 mod attempts;
 mod blackholes;
@@ -26,7 +26,7 @@ pub(crate) use fast_open::{FastOpens, Grant};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 
-/// Most paths shown to a strategy: those of higher number are not used.
+/// The most paths shown to a strategy; paths of higher number are not used.
 const MAX_PATHS: usize = 32;
 
 /// A local path and its state.
@@ -34,12 +34,12 @@ const MAX_PATHS: usize = 32;
 pub(crate) struct Path {
     pub config: PathConfig,
     pub up: bool,
-    /// Where peers reach it, IPv4 and IPv6, if they are to be told.
+    /// The addresses at which peers reach it, IPv4 and IPv6, if they are to be announced.
     pub announced: [Option<SocketAddr>; 2],
 }
 
 impl Path {
-    /// A path that is up and of which nobody is told.
+    /// Creates a path that is up and not announced.
     pub fn new(config: PathConfig) -> Self {
         Path {
             config,
@@ -49,21 +49,21 @@ impl Path {
     }
 }
 
-/// What the path manager looks at when it plans.
+/// The situation in which the path manager plans.
 pub(crate) struct Situation<'a> {
     pub paths: &'a [Path],
     pub records: &'a Records,
     pub blackholes: &'a Blackholes,
     pub stripped: &'a Blackholes,
-    /// Subflows, those that are being opened included.
+    /// The targets of the subflows, including those being opened.
     pub in_use: ArrayVec<Target, MAX_PATHS>,
     /// The opener's third ACK, while it is not known to have arrived.
     pub third_ack: Option<ThirdAck>,
-    /// As the strategy will see it, without its paths.
+    /// The strategy's view, without its paths.
     pub view: OpenView<'static>,
 }
 
-/// The opener's third ACK under way. The peer refuses joins that come before it.
+/// The opener's third ACK under way. The peer refuses joins that arrive before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThirdAck {
     pub sent_at: Instant,
@@ -71,38 +71,38 @@ pub(crate) struct ThirdAck {
 }
 
 impl ThirdAck {
-    /// When a join may leave on `path` so that it comes second, with an eighth of the round trip to
-    /// spare. A path of which nothing is known is taken to be as long.
+    /// Returns the time at which a join may leave on `path` so that it arrives second, with an eighth of
+    /// the round trip to spare. An unknown path is assumed to be as long.
     fn lead(&self, path: &PathView) -> Instant {
         let rtt = path.record.map_or(self.rtt, |record| record.base_rtt);
         self.sent_at + (self.rtt + self.rtt / 4).saturating_sub(rtt) / 2
     }
 }
 
-/// Where a connection's subflows go.
+/// The path manager of a connection.
 #[derive(Debug)]
 pub(crate) struct PathManager {
     remotes: Remotes,
-    /// Own end of the initial subflow: the address whose id is 0 (RFC 8684 section 3.2).
+    /// Our end of the initial subflow: the address whose id is 0 (RFC 8684 section 3.2).
     home: Option<SocketAddr>,
-    /// Source of the initial subflow, where one was chosen.
+    /// The source address of the initial subflow, if one was chosen.
     source: Option<SocketAddr>,
-    /// Path of the initial subflow, where one was named.
+    /// The path of the initial subflow, if one was named.
     asked: Option<PathId>,
-    /// The first SYN leaves there.
+    /// Set if the first SYN must leave on the named path.
     insists: bool,
     protocol: Protocol,
     attempts: Attempts,
-    /// Paths on which a SYN with MP_CAPABLE left.
+    /// The paths on which a SYN with MP_CAPABLE left.
     offered: ArrayVec<PathId, MAX_PATHS>,
-    /// Paths on which a join was refused that may have come before the third ACK.
+    /// The paths on which a join was refused that may have arrived before the third ACK.
     early: ArrayVec<PathId, MAX_PATHS>,
-    /// What is tried next, and when.
+    /// The next target, and the time at which it is tried.
     next: Option<(Target, Instant)>,
 }
 
 impl PathManager {
-    /// Of a connection that `remote` opened.
+    /// Creates the path manager of a connection that `remote` opened.
     pub fn accepted(remote: SocketAddr) -> Self {
         PathManager {
             remotes: Remotes::new(remote, None),
@@ -118,7 +118,7 @@ impl PathManager {
         }
     }
 
-    /// Of a connection that is opened here.
+    /// Creates the path manager of a connection that is opened here.
     pub fn opened(options: &ConnectOptions) -> Self {
         PathManager {
             remotes: Remotes::new(options.remote, options.remote_alt),
@@ -130,23 +130,23 @@ impl PathManager {
         }
     }
 
-    /// The peer's address, as the connection was opened.
+    /// Returns the peer's address as the connection was opened.
     pub fn remote(&self) -> SocketAddr {
         self.remotes.initial()
     }
 
-    /// The connection opens from `local`.
+    /// Notes that the connection opens from `local`.
     pub fn set_home(&mut self, local: SocketAddr) {
         self.home = Some(local);
     }
 
-    /// Own end of the initial subflow.
+    /// Returns our end of the initial subflow.
     pub fn home(&self) -> Option<SocketAddr> {
         self.home
     }
 
-    /// The id of an address of ours: 0 is that of the initial subflow, the others are numbered by
-    /// path and family (RFC 8684 section 3.2).
+    /// Returns the id of an address of ours: 0 for the initial subflow's, the others are numbered by path
+    /// and family (RFC 8684 section 3.2).
     // Conforms: 8684-3.2-4, 8684-3.2-5, 8684-3.4.1-8
     pub fn own_id(&self, path: PathId, addr: IpAddr) -> u8 {
         match self.home.is_some_and(|home| home.ip() == addr) {
@@ -158,8 +158,8 @@ impl PathManager {
         }
     }
 
-    /// Both ends of the subflow on `path` that opens the connection; the port of our own is 0 where
-    /// it may be any.
+    /// Returns both ends of the subflow on `path` that opens the connection; our own port is 0 if any will
+    /// do.
     pub fn ends(&self, path: &PathConfig) -> Result<(SocketAddr, SocketAddr), ApiError> {
         let (own, remote) = path
             .towards(self.remotes.known())
@@ -171,19 +171,19 @@ impl PathManager {
         }
     }
 
-    /// Whether a subflow can be opened on `path`.
+    /// Returns whether a subflow can be opened on `path`.
     pub fn reaches(&self, path: &Path) -> bool {
         path.up && path.config.towards(self.remotes.joinable()).is_some()
     }
 
-    /// Whether a subflow to `to` may be opened on `path`, now or later.
+    /// Returns whether a subflow to `to` may be opened on `path`, now or later.
     fn may_try(&self, (id, path): (PathId, &Path), to: SocketAddr) -> bool {
         let possible = path.up && path.config.towards([to]).is_some();
         possible && self.attempts.not_before((id, to)).is_some()
     }
 
-    /// Whether a subflow is missing that can be opened: a path has none, or an address that the peer
-    /// announced. Cheaper than to look at the whole situation.
+    /// Returns whether a subflow is missing that can be opened: on a path that has none, or to an address
+    /// that the peer announced. Cheaper than to collect the whole situation.
     pub fn lacks(&self, paths: &[Path], in_use: impl Iterator<Item = Target> + Clone) -> bool {
         let paths = (0..).map(PathId).zip(paths);
         let mut free = paths
@@ -197,13 +197,13 @@ impl PathManager {
             })
     }
 
-    /// The initial subflow stays on the path it was opened on.
+    /// Returns whether the initial subflow must stay on the path it was opened on.
     fn is_pinned(&self) -> bool {
         self.source.is_some() || (self.asked.is_some() && self.protocol == Protocol::Tcp)
     }
 
-    /// Where the connection opens; `unanswered` is where it was tried in vain. `None` where there is
-    /// no path, or none other.
+    /// Returns the path and protocol with which the connection opens; `unanswered` is the path that was
+    /// tried in vain. `None` if there is no path, or no other one.
     pub fn open(
         &self,
         strategy: &mut dyn Strategy,
@@ -239,8 +239,8 @@ impl PathManager {
         (unanswered != Some(opening.path)).then_some(opening)
     }
 
-    /// Returns whether connections that opened there lately are regular TCP: the network drops SYNs
-    /// with MP_CAPABLE, or takes the option out.
+    /// Returns whether connections that opened there lately are regular TCP, because the network drops SYNs
+    /// with MP_CAPABLE or strips the option.
     fn is_plain(&self, path: PathId, situation: &Situation<'_>) -> bool {
         let (now, paths) = (situation.view.now, situation.paths);
         let config = paths.get(usize::from(path.0)).map(|path| path.config);
@@ -251,7 +251,7 @@ impl PathManager {
         })
     }
 
-    /// How long the SYN on `path` may go unanswered before another one leaves beside it.
+    /// Returns the time for which the SYN on `path` may go unanswered before another one leaves beside it.
     pub fn patience(
         &self,
         strategy: &dyn Strategy,
@@ -268,7 +268,7 @@ impl PathManager {
         patience.filter(|_| !self.is_pinned())
     }
 
-    /// The paths that can be used.
+    /// Returns the usable paths as a strategy sees them.
     fn show(&self, situation: &Situation<'_>) -> ArrayVec<PathView, MAX_PATHS> {
         let paths = (0..).map(PathId).zip(situation.paths);
         paths
@@ -286,8 +286,8 @@ impl PathManager {
             .collect()
     }
 
-    /// Decides what is tried next. A connection without a subflow gets one whatever the strategy says: it
-    /// would hang otherwise.
+    /// Plans the next attempt. A connection without a subflow gets one whatever the strategy says:
+    /// otherwise it would hang.
     pub fn plan(&mut self, strategy: &mut dyn Strategy, situation: &Situation<'_>) {
         let paths = self.show(situation);
         let at_once = situation.in_use.is_empty().then_some(situation.view.now);
@@ -307,7 +307,7 @@ impl PathManager {
         self.next = wanted.min_by_key(|(_, at)| *at);
     }
 
-    /// Returns whether a connection without a subflow can get none: each target that it can reach has
+    /// Returns whether a connection without a subflow cannot get any: every target that it can reach
     /// refused the last subflow, as a server does that has lost the connection.
     pub fn is_refused(&self, situation: &Situation<'_>) -> bool {
         let paths = self.show(situation);
@@ -322,15 +322,14 @@ impl PathManager {
         none_in_use && targets.all(|target| self.attempts.is_refused(target))
     }
 
-    /// From when on a join is to be tried; `None` where there is no more to be had.
+    /// Returns the time from which on a join may be tried; `None` if the target was refused too often.
     fn not_before(&self, target: Target) -> Option<Instant> {
         let at = self.attempts.not_before(target)?;
         Some(at.max(self.remotes.not_before(target.1)))
     }
 
-    /// Subflows that there may be beside those there are: one on each path that has none, to the
-    /// address that failed least; and one to each announced address that has none, from the path
-    /// that has the fewest.
+    /// Returns the possible further subflows: one on each path that has none, to the address that failed
+    /// least; and one to each announced address that has none, from the path that has the fewest.
     fn missing<'a>(
         &'a self,
         paths: &'a [PathView],
@@ -360,70 +359,70 @@ impl PathManager {
         for_paths.chain(for_addresses)
     }
 
-    /// Nothing is to be tried.
+    /// Cancels the planned attempt.
     pub fn rest(&mut self) {
         self.next = None;
     }
 
-    /// When something is to be tried.
+    /// Returns the time of the planned attempt.
     pub fn next_at(&self) -> Option<Instant> {
         self.next.map(|(_, at)| at)
     }
 
-    /// The subflow to open now, if any; [`Self::plan`] says what comes after it.
+    /// Returns the subflow to open now, if any; [`Self::plan`] plans the next one.
     pub fn take_due(&mut self, now: Instant) -> Option<Target> {
         let (target, _) = self.next.take_if(|(_, at)| *at <= now)?;
         Some(target)
     }
 
-    /// A subflow ended unwanted. Where the peer has withdrawn its address since, none is to be tried
-    /// there and nothing to be remembered.
+    /// Notes that a wanted subflow ended. If the peer has withdrawn its address since, no attempt there
+    /// follows, and the failure is not recorded.
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
         if self.remotes.has(target.1) {
             self.attempts.on_failure(now, target, failure);
         }
     }
 
-    /// A SYN with MP_CAPABLE leaves on `path`.
+    /// Notes that a SYN with MP_CAPABLE leaves on `path`.
     pub fn on_offer(&mut self, path: PathId) {
         if !self.was_offered(path) && !self.offered.is_full() {
             self.offered.push(path);
         }
     }
 
-    /// Whether one left there: only then it tells anything of the network that another kind of SYN
-    /// was answered.
+    /// Returns whether a SYN with MP_CAPABLE left on `path`. Only then does an answer to another kind of
+    /// SYN say anything about the network.
     pub fn was_offered(&self, path: PathId) -> bool {
         self.offered.contains(&path)
     }
 
-    /// A join on `path` was refused before the peer was known to have the third ACK: it is tried
-    /// again when that is known.
+    /// Notes that a join on `path` was refused before the peer was known to have the third ACK. It is tried
+    /// again once that is known.
     pub fn on_early_refusal(&mut self, path: PathId) {
         if !self.early.contains(&path) && !self.early.is_full() {
             self.early.push(path);
         }
     }
 
-    /// The path came up: forget its failures.
+    /// Forgets the failures of a path that came up.
     pub fn retry_now(&mut self, path: PathId) {
         self.attempts.forget_path(path);
     }
 
-    /// The peer takes no further subflows at the address it was opened with.
+    /// Notes that the peer accepts no further subflows at the address the connection was opened with.
     pub fn deny_initial(&mut self) {
         self.remotes.deny_initial();
     }
 
-    /// The peer announces an address of its own (RFC 8684 section 3.4.1).
+    /// Handles an address that the peer announces (RFC 8684 section 3.4.1).
     pub fn on_announced(&mut self, now: Instant, id: u8, addr: SocketAddr) {
         if let Some(before) = self.remotes.learn(now, id, addr) {
             self.attempts.forget_remote(before);
         }
     }
 
-    /// The peer withdraws its address number `id` (RFC 8684 section 3.4.2): which it is, where that
-    /// is known. What failed at the address the connection was opened with stays in mind.
+    /// Handles the withdrawal of the peer's address number `id` (RFC 8684 section 3.4.2), and returns the
+    /// address if it is known. Failures at the address the connection was opened with stay recorded.
     pub fn on_withdrawn(&mut self, id: u8) -> Option<SocketAddr> {
         let addr = self.remotes.forget(id)?;
         if !self.remotes.has(addr) {
@@ -437,7 +436,7 @@ impl PathManager {
 mod tests {
     use super::*;
 
-    /// What can never be joined is not looked at again and again.
+    /// A target that can never be joined is not tried again and again.
     #[test]
     fn nothing_lacks_that_cannot_be_opened() {
         let now = Instant::from_millis(1_000);
@@ -475,7 +474,7 @@ mod tests {
         paths.on_failure(now, (path, other), Failure::Unanswered);
         let forgotten = Some(Instant::ZERO);
         assert_eq!(paths.attempts.not_before((path, other)), forgotten);
-        // The initial address is there to be joined again once it is announced.
+        // The initial address may be joined again once it is announced.
         paths.on_withdrawn(0);
         paths.on_failure(now, (path, initial), Failure::Unanswered);
         assert!(paths.attempts.not_before((path, initial)) > Some(now));

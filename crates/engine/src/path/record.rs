@@ -1,4 +1,4 @@
-//! What is remembered of the paths to peers when their connections are gone.
+//! Records of the paths to peers, which outlive their connections.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -8,38 +8,38 @@ use braid_wire::Instant;
 
 use crate::PathId;
 
-/// Bytes from which on what was sent and lost counts half beside what comes: a path changes.
+/// The number of bytes from which on the old counts are halved before new ones are added, because a path
+/// changes.
 const MEMORY: u64 = 4 << 20;
 
 /// A path to a peer as its last subflows found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PathRecord {
-    /// When that was.
+    /// The time of the last update.
     pub at: Instant,
-    /// Smoothed round-trip time at the end.
+    /// The smoothed round-trip time at the end.
     pub srtt: Duration,
-    /// Mean deviation of the round-trip time.
+    /// The mean deviation of the round-trip time.
     pub rttvar: Duration,
     /// The round-trip time without queues.
     pub base_rtt: Duration,
-    /// Bytes/s that the bottleneck takes, by the acknowledgements that followed each other fastest
-    /// lately; 0 where there were too few.
+    /// The rate of the bottleneck in bytes/s, by the recent acknowledgements that followed each other
+    /// fastest; 0 if there were too few.
     pub delivery_rate: u64,
-    /// Bytes sent lately, those sent again included. What was sent before the last few MiB counts
-    /// ever less.
+    /// The bytes sent lately, retransmissions included. Bytes before the last few MiB count ever less.
     pub bytes_sent: u64,
-    /// Of these, bytes that were lost though the path's queue was short.
+    /// The part of `bytes_sent` that was lost though the path's queue was short.
     pub bytes_lost: u64,
 }
 
 impl PathRecord {
-    /// Whether a path whose round trip without queues is `base_rtt` now may be the one that was found:
-    /// at quite another round trip it is another.
+    /// Returns whether a path whose round trip without queues is `base_rtt` now may be the recorded one: a
+    /// very different round trip means another path.
     pub(crate) fn fits(&self, base_rtt: Duration) -> bool {
         base_rtt * 2 >= self.base_rtt && base_rtt <= self.base_rtt * 10
     }
 
-    /// Adds what was seen later. Its counts are of what came since.
+    /// Adds later measurements, whose counts cover the time since the last update.
     fn add(&mut self, later: PathRecord) {
         let rate = match later.delivery_rate {
             0 if self.fits(later.base_rtt) => self.delivery_rate,
@@ -55,7 +55,7 @@ impl PathRecord {
     }
 }
 
-/// Records by the peer's address and the local path.
+/// The records by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     records: BTreeMap<(IpAddr, PathId), PathRecord>,
@@ -63,7 +63,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// At most so many; the oldest gives way to a new one.
+    /// Creates a table of at most `most` records; the oldest gives way to a new one.
     pub fn new(most: usize) -> Self {
         Records {
             records: BTreeMap::new(),
@@ -81,12 +81,12 @@ impl Records {
             .map(|((peer, path), record)| (*peer, *path, *record))
     }
 
-    /// Forgets what is known of `path`, whoever the peer is.
+    /// Forgets the records of `path` to all peers.
     pub fn forget_path(&mut self, path: PathId) {
         self.records.retain(|(_, of), _| *of != path);
     }
 
-    /// Adds what was seen of a path since it was last added to.
+    /// Adds the measurements of a path since its last update.
     pub fn add(&mut self, peer: IpAddr, path: PathId, seen: PathRecord) {
         match self.records.get_mut(&(peer, path)) {
             Some(record) => record.add(seen),
@@ -94,7 +94,7 @@ impl Records {
         }
     }
 
-    /// In place of what is known of the path.
+    /// Replaces the record of a path.
     pub fn put(&mut self, peer: IpAddr, path: PathId, record: PathRecord) {
         let known = self.records.contains_key(&(peer, path));
         if !known && self.records.len() >= self.most {

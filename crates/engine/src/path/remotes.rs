@@ -1,14 +1,14 @@
-//! Where a peer can be reached.
+//! The addresses at which a peer can be reached.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// Most addresses that a peer may announce; further ones are acknowledged and forgotten.
+/// The most addresses that a peer may announce; further ones are echoed and forgotten.
 const MAX_ANNOUNCED: usize = 8;
-/// So many announced addresses may be joined at once, and then one in such a time: a peer that
-/// announces and withdraws on a connection does not make that send SYNs at will.
+/// The interval between joins to announced addresses, after [`MAX_ANNOUNCED`] at once: a peer that keeps
+/// announcing and withdrawing must not make this end send SYNs at will.
 const PAUSE: Duration = Duration::from_secs(10);
 const AT_ONCE: Duration = PAUSE.saturating_mul(MAX_ANNOUNCED as u32 - 1);
 
@@ -17,19 +17,19 @@ const AT_ONCE: Duration = PAUSE.saturating_mul(MAX_ANNOUNCED as u32 - 1);
 struct Announced {
     id: u8,
     addr: SocketAddr,
-    /// It is not joined before.
+    /// The time before which the address is not joined.
     from: Instant,
 }
 
-/// Whether an address that the peer announced may be one of a host. It names the hosts that are sent
-/// SYNs, so none of this machine, of its link or of many is taken; a peer behind loopback has others
-/// there.
+/// Returns whether an announced address may belong to a single remote host. The peer names the hosts that
+/// are sent SYNs, so addresses of this machine, of its link, or of many hosts are refused. Only a peer
+/// behind loopback may have further loopback addresses.
 fn can_be_joined(addr: SocketAddr, initial: SocketAddr) -> bool {
     let host = match addr.ip() {
         ip if ip.is_loopback() => initial.ip().is_loopback(),
         // "This network", multicast, reserved and broadcast.
         IpAddr::V4(ip) => !ip.is_link_local() && !matches!(ip.octets()[0], 0 | 224..),
-        // Unspecified, IPv4-mapped and IPv4-compatible among them.
+        // This includes unspecified, IPv4-mapped and IPv4-compatible addresses.
         IpAddr::V6(ip) => {
             !ip.is_unicast_link_local() && !ip.is_multicast() && ip.to_ipv4().is_none()
         }
@@ -41,15 +41,15 @@ fn can_be_joined(addr: SocketAddr, initial: SocketAddr) -> bool {
 #[derive(Debug)]
 pub(crate) struct Remotes {
     initial: SocketAddr,
-    /// The address of the other family that goes with it.
+    /// The peer's address of the other family.
     alt: Option<SocketAddr>,
-    /// C flag: further subflows go only to what is announced (RFC 8684 section 3.1). The address of the
-    /// other family is denied as well: either may be the one the connection came to.
+    /// Set by the C flag: further subflows go only to announced addresses (RFC 8684 section 3.1). The
+    /// address of the other family is denied as well: either may be the one the connection came to.
     denied: bool,
-    /// The initial address was withdrawn.
+    /// Set if the initial address was withdrawn.
     gone: bool,
     announced: Vec<Announced>,
-    /// When the last announced address might be joined if none were at once.
+    /// The time at which the last announced address might be joined if none were joined at once.
     paced: Instant,
 }
 
@@ -65,22 +65,22 @@ impl Remotes {
         }
     }
 
-    /// The address that the connection was opened with.
+    /// Returns the address that the connection was opened with.
     pub fn initial(&self) -> SocketAddr {
         self.initial
     }
 
-    /// Where the connection may be opened.
+    /// Returns the addresses at which the connection may be opened.
     pub fn known(&self) -> impl Iterator<Item = SocketAddr> {
         [Some(self.initial), self.alt].into_iter().flatten()
     }
 
-    /// No further subflows go to what is not announced.
+    /// Restricts further subflows to announced addresses.
     pub fn deny_initial(&mut self) {
         self.denied = true;
     }
 
-    /// Where further subflows may go, what is sure first.
+    /// Returns the addresses for further subflows, the most reliable first.
     // Conforms: 8684-3.1-6, 8684-3.9.1-1
     pub fn joinable(&self) -> impl Iterator<Item = SocketAddr> {
         let gone = self.gone.then_some(self.initial);
@@ -89,25 +89,26 @@ impl Remotes {
         known.into_iter().flatten().chain(self.announced())
     }
 
-    /// What the peer announced beside what was known.
+    /// Returns the addresses that the peer announced beside the known ones.
     pub fn announced(&self) -> impl Iterator<Item = SocketAddr> {
         self.announced.iter().map(|announced| announced.addr)
     }
 
-    /// Whether `addr` is one of the peer's still.
+    /// Returns whether `addr` is still one of the peer's addresses.
     pub fn has(&self, addr: SocketAddr) -> bool {
         self.known().chain(self.announced()).any(|has| has == addr)
     }
 
-    /// When `addr` may be joined.
+    /// Returns the time before which `addr` may not be joined.
     pub fn not_before(&self, addr: SocketAddr) -> Instant {
         let announced = self.announced.iter().find(|a| a.addr == addr);
         announced.map_or(Instant::ZERO, |a| a.from)
     }
 
-    /// The peer announces `addr` as its address number `id`. An id that stands for another address
-    /// keeps it until that is withdrawn, but its port may change; the initial address may be joined from
-    /// now on. What cannot be joined is forgotten. Returns the address that it was until now.
+    /// Handles the announcement of `addr` as the peer's address number `id`. An id that stands for another
+    /// address keeps it until that is withdrawn, but its port may change; the initial address may be joined
+    /// from now on. Addresses that cannot be joined are ignored. Returns the address that is replaced, if
+    /// any.
     // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9, 8684-3.4.1-13
     pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) -> Option<SocketAddr> {
         if addr == self.initial && !self.denied {
@@ -133,7 +134,7 @@ impl Remotes {
         before
     }
 
-    /// The peer's address number `id` is gone; which it was, where that is known.
+    /// Handles the withdrawal of the peer's address number `id`, and returns the address if it is known.
     // Conforms: 8684-3.2-5, 8684-3.4.2-3, 8684-3.4.2-7
     pub fn forget(&mut self, id: u8) -> Option<SocketAddr> {
         if id == 0 {
@@ -176,7 +177,7 @@ mod tests {
         assert!(remotes.joinable().eq([addr(3)]));
     }
 
-    /// Of two families the connection may have come to either.
+    /// With two families the connection may have come to either.
     // Conforms: 8684-3.1-6
     #[test]
     fn what_is_denied_is_denied_in_both_families() {
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(remotes.announced().count(), MAX_ANNOUNCED);
     }
 
-    /// Eight at once, then one in ten seconds, however fast they come and go.
+    /// Eight joins at once, then one in ten seconds, however fast addresses come and go.
     #[test]
     fn announced_addresses_are_joined_at_a_bounded_rate() {
         let mut remotes = Remotes::new(addr(0), None);

@@ -1,4 +1,4 @@
-//! Changes of a stack that has connections: its end and its settings.
+//! Changes of a running stack: its end and its settings.
 
 use braid_wire::Instant;
 
@@ -6,15 +6,15 @@ use super::{Stack, StrategyFactory};
 use crate::Config;
 
 impl Stack {
-    /// Accepts no connection any more: SYNs are answered by RST, so that peers go elsewhere at once.
-    /// Connections that exist go on, and further subflows may join them.
+    /// Stops accepting connections: SYNs are answered by RST, so that peers go elsewhere at once. Existing
+    /// connections go on, and further subflows may join them.
     pub fn stop_listening(&mut self) {
         self.listeners.clear();
     }
 
-    /// Aborts all connections, and takes and opens none from now on. Peers are told as by
-    /// [`abort`](Self::abort); [`connections`](Self::connections) is 0 once all of them have answered
-    /// or 2 s have passed.
+    /// Aborts all connections, and accepts and opens none from now on. Peers are told as by
+    /// [`abort`](Self::abort); [`connections`](Self::connections) is 0 once all of them have answered or 2
+    /// s have passed.
     pub fn close(&mut self, now: Instant) {
         self.closing = true;
         self.stop_listening();
@@ -23,8 +23,8 @@ impl Stack {
         }
     }
 
-    /// Takes over from `config` what holds for connections and subflows that begin from now on:
-    /// congestion control, checksums, congestion marks, and how many connections there may be.
+    /// Adopts the settings of `config` that apply to future connections and subflows: congestion control,
+    /// checksums, ECN, and the most connections.
     pub fn adopt(&mut self, config: &Config) {
         let own = &mut self.shared.config;
         own.congestion = config.congestion;
@@ -34,8 +34,8 @@ impl Stack {
         own.max_connections = config.max_connections.max(self.table.len());
     }
 
-    /// Has `strategy` give accepted connections, and flows that [begin](Self::begin_flow) from now on,
-    /// theirs.
+    /// Sets the factory of strategies for accepted connections, and for flows that
+    /// [begin](Self::begin_flow) from now on.
     pub fn set_strategies(&mut self, strategy: StrategyFactory) {
         self.strategy = strategy;
     }

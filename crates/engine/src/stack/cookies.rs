@@ -1,10 +1,10 @@
-//! SYNs that are answered without state, once many handshakes are under way (RFC 4987 section 3.6).
+//! SYN cookies: SYNs are answered without state once many handshakes are under way (RFC 4987 section 3.6).
 //!
-//! The sequence number of the SYN/ACK says what the SYN offered and proves by a keyed hash that it
-//! was sent; the key in its MP_CAPABLE is a part of the same hash. Both come back with the third ACK
-//! (RFC 8684 section 3.1), and only then there is a connection. A join keeps its state: what proves
-//! it covers a number that only its SYN has (section 3.2). But nobody can ask for one who does not
-//! know the token of an established connection, and that has few subflows.
+//! The sequence number of the SYN/ACK encodes the offer of the SYN and proves by a keyed hash that the
+//! SYN/ACK was sent; the key in its MP_CAPABLE is part of the same hash. Both come back with the third ACK
+//! (RFC 8684 section 3.1), and only then does a connection exist. A join keeps state, because its proof
+//! covers a number that only its SYN carries (section 3.2). But a join needs the token of an established
+//! connection, which has few subflows.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -24,23 +24,23 @@ use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::tcp::segment_size::announced_mss;
 
-/// A third ACK is taken within this time after the SYN/ACK at least, and twice as long at most.
+/// The least time for which a third ACK is accepted after the SYN/ACK; the most is twice as long.
 const PERIOD: Duration = Duration::from_secs(64);
-/// Most answers that wait at once; further SYNs are dropped, and come again.
+/// The most answers that wait at once; further SYNs are dropped, and come again.
 const MAX_ANSWERS: usize = 1024;
-/// Most connections a [`PERIOD`] that are known to have been opened: 1,000 a second. A third ACK with
-/// data that comes twice, the second time when its connection is forgotten, opens no other one. Of
-/// further ones that is not known: to refuse them would serve a flood.
+/// The most connections in a [`PERIOD`] whose cookies are remembered as used: 1,000 a second. A remembered
+/// cookie opens no second connection when its third ACK with data is repeated after the connection is
+/// forgotten. Beyond the limit cookies are not remembered: refusing them would serve a flood.
 const MAX_USED: usize = 1 << 16;
-/// The segment sizes that can be told apart; others count as the next smaller one.
+/// The segment sizes that a cookie can encode; others count as the next smaller one.
 const MSS: [u16; 4] = [536, 1220, 1400, 1460];
-/// Stands for a SYN that scales no window.
+/// The encoding of a SYN without window scale option.
 const NO_SCALE: u8 = 15;
 
-/// What of a SYN is needed when its handshake is through.
+/// The part of a SYN that is needed when its handshake completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Offer {
-    /// Index into [`MSS`].
+    /// The index into [`MSS`].
     mss: u8,
     window_scale: Option<u8>,
     sack: bool,
@@ -49,11 +49,13 @@ struct Offer {
 
 impl Offer {
     fn of(syn: &tcp::Repr, tuple: &FourTuple) -> Offer {
+        // RFC 9293 section 3.7.1 sets the default of a SYN without the option.
         let mss = syn.options.mss.unwrap_or_else(|| announced_mss(0, tuple));
         let smaller = MSS.iter().rposition(|m| *m <= mss).unwrap_or(0);
         let speaks = |c| matches!(c, Capable::Syn { version, flags } if usable(version, flags));
         Offer {
             mss: smaller as u8,
+            // RFC 7323 section 2.3: a shift above 14 counts as 14, so 15 is free for `NO_SCALE`.
             window_scale: syn.options.window_scale.map(|scale| scale.min(14)),
             sack: syn.options.sack_permitted,
             mptcp: capable(syn).is_some_and(speaks),
@@ -85,13 +87,13 @@ struct Cookie {
     ts_base: u32,
 }
 
-/// What the numbers are made with.
+/// The secret of the cookies, and the cookies used lately.
 #[derive(Debug)]
 pub(super) struct Cookies {
     secret: Secret,
     last: Instant,
-    /// The keys of those that opened a connection in the period that `used_in` names, and in the one
-    /// before: none older is taken.
+    /// The keys that opened a connection in the period `used_in`, and in the one before. Older cookies are
+    /// not accepted anyway.
     used: [BTreeSet<u64>; 2],
     used_in: u64,
 }
@@ -119,7 +121,7 @@ impl Cookies {
         }
     }
 
-    /// What the SYN offered that `iss` was the answer to; `None` where there was none lately.
+    /// Returns the offer of the SYN that `iss` answered; `None` if there was none lately.
     fn check(
         &self,
         now: Instant,
@@ -140,7 +142,7 @@ impl Cookies {
         self.used.iter().any(|used| used.contains(&cookie.key))
     }
 
-    /// `cookie` opens a connection.
+    /// Notes that `cookie` opens a connection.
     fn note_used(&mut self, now: Instant, cookie: &Cookie) {
         let period = period(now);
         for _ in self.used_in..period.min(self.used_in + 2) {
@@ -159,7 +161,7 @@ fn period(now: Instant) -> u64 {
 }
 
 impl Stack {
-    /// Answers a SYN without keeping anything of it.
+    /// Answers a SYN without keeping state.
     pub(super) fn answer_stateless(&mut self, now: Instant, at: Arrival, syn: &tcp::Repr) {
         if self.strays.len() >= MAX_ANSWERS {
             self.shared.stats.syns_dropped += 1;
@@ -172,7 +174,8 @@ impl Stack {
         cookies.last = now;
         let mut offer = Offer::of(syn, &at.tuple);
         let mut cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
-        // There is no other key that could be verified (RFC 8684 section 3.1).
+        // The key of the cookie is the only one that can be verified later (RFC 8684 section 3.1), so there
+        // is no second choice: fall back to regular TCP.
         // Conforms: 8684-3.1-21
         let token = || Keys::from_key(cookie.key).token;
         if offer.mptcp && shared.demux.tokens.contains_key(&token()) {
@@ -215,9 +218,9 @@ impl Stack {
         });
     }
 
-    /// A segment of no connection that may end such a handshake. Returns whether it is dealt with:
-    /// as long as there were such SYNs lately, what proves nothing is dropped, for the third ACK may
-    /// come behind it.
+    /// Handles a segment of no connection that may complete a stateless handshake. Returns whether it was
+    /// handled: while SYNs were answered without state lately, a segment without a valid cookie is dropped,
+    /// because the third ACK may follow it.
     pub(super) fn on_stateless_ack(
         &mut self,
         now: Instant,
@@ -241,7 +244,7 @@ impl Stack {
         if cookies.is_used(&cookie) {
             return false;
         }
-        // No more is held of half a handshake than of a SYN.
+        // An incomplete handshake gets no state either.
         let early = offer.mptcp
             && capable(tcp).is_none()
             && !tcp.options.mptcp.is_empty()
@@ -256,7 +259,7 @@ impl Stack {
             return true;
         }
         cookies.note_used(now, &cookie);
-        // The SYN as far as it matters.
+        // The relevant part of the SYN.
         let mut syn = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::SYN);
         syn.seq = irs;
         syn.options = Options {
@@ -286,7 +289,7 @@ impl Stack {
     }
 }
 
-/// The window of a SYN/ACK, which is not scaled.
+/// Returns the window of a SYN/ACK, which is not scaled.
 fn syn_ack_window(config: &Config) -> u16 {
     config.recv_buffer.min(usize::from(u16::MAX)) as u16
 }

@@ -1,5 +1,5 @@
-//! The server's side of TCP Fast Open (RFC 7413): cookies, and how many connections may be open before
-//! their handshake is through.
+//! The server's side of TCP Fast Open (RFC 7413): cookies, and a bound on connections that are open before
+//! their handshake is complete.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,20 +13,20 @@ use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::{Config, ConnId};
 
-/// A cookie is taken so long at least, and twice as long at most.
+/// The least time for which a cookie is accepted; the most is twice as long.
 const PERIOD: Duration = Duration::from_secs(12 * 3600);
-/// Bytes of a cookie: as many as there is room for beside timestamps and a key in a SYN/ACK (RFC 7413
-/// section 4.1.1: 4 to 16). To guess one takes 2^47 SYNs on average.
+/// The length of a cookie in bytes: as many as fit beside timestamps and a key in a SYN/ACK (RFC 7413
+/// section 4.1.1: 4 to 16). Guessing one takes 2^47 SYNs on average.
 const LEN: usize = 6;
-/// Tells these hashes from others of the same secret.
+/// The label that separates these hashes from others of the same secret.
 const USE: [u8; 8] = *b"fastopen";
-/// A connection that ends before its handshake is through counts for so long as if it were still under
-/// way, however it ended: who forges SYNs gains nothing by a victim that answers by RST (RFC 7413 section
-/// 5.1), nor by an application that gives up. Longer than SYN/ACKs are repeated.
+/// The time for which a connection that ended before its handshake was complete still counts as pending. So
+/// an attacker who forges SYNs gains nothing from a victim that answers by RST (RFC 7413 section 5.1), nor
+/// from an application that gives up. It is longer than SYN/ACKs are repeated.
 const ENDED_COUNTS: Duration = Duration::from_secs(60);
 
-/// Connections whose SYN brought payload and that ended before their handshake was through, by when they
-/// cease to count.
+/// Connections whose SYN carried payload and that ended before their handshake was complete, by the time
+/// until which they count.
 #[derive(Debug, Default)]
 pub(super) struct EndedEarly(VecDeque<Instant>);
 
@@ -43,17 +43,17 @@ impl EndedEarly {
     }
 }
 
-/// What follows from the fast-open option of a SYN.
+/// The result of the fast-open option of a SYN.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// A cookie for the SYN/ACK.
+    /// The cookie for the SYN/ACK.
     pub cookie: Option<FastOpenCookie>,
-    /// The payload may be taken.
+    /// Set if the payload may be accepted.
     pub data: bool,
 }
 
-/// The cookie of whoever is behind the far address of `tuple`. The ports do not matter: later
-/// connections have others.
+/// Returns the cookie for the remote address of `tuple`. Ports do not matter, since later connections have
+/// others.
 fn cookie(secret: &Secret, tuple: &FourTuple, period: u64) -> FastOpenCookie {
     let mut ends = *tuple;
     ends.local.set_port(0);
@@ -81,8 +81,8 @@ impl Admission {
 }
 
 impl Stack {
-    /// What to do with the fast-open option of a SYN, if anything. Past the bound it is as if there
-    /// were none: an ordinary handshake.
+    /// Returns the result of the fast-open option of a SYN. Past the bound on pending connections the
+    /// option is ignored: the handshake is an ordinary one.
     // Conforms: 7413-4.2-1, 7413-5.1-1
     pub(super) fn admit_fast_open(
         &mut self,
@@ -109,7 +109,7 @@ impl Stack {
         }
     }
 
-    /// Gives a connection that was just admitted what its SYN brought.
+    /// Gives a connection that was just admitted the payload of its SYN.
     pub(super) fn open_fast(
         &mut self,
         now: Instant,
@@ -125,7 +125,7 @@ impl Stack {
         self.shared.stats.fast_accepted += u64::from(taken == Some(true));
     }
 
-    /// Keeps count of how far the handshakes of accepted connections are.
+    /// Updates the counts of incomplete handshakes of accepted connections.
     pub(super) fn settle_half_open(&mut self, now: Instant, id: ConnId) {
         if self.table.settle_half_open(id) {
             self.ended_early.note(now);
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(cookie.len(), LEN);
         let again = ask(start, tuple(2, 5001), &cookie);
         assert!(again.data && again.cookie.is_none());
-        // It is renewed before it expires.
+        // A cookie is renewed before it expires.
         let later = ask(start + PERIOD, tuple(2, 5000), &cookie);
         assert!(later.data);
         assert_ne!(later.cookie.expect("a new one"), cookie);

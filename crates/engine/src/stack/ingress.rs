@@ -1,5 +1,4 @@
-//! Packets that come in: which connection they belong to, and what happens to those that belong
-//! to none.
+//! Incoming packets: their assignment to connections, and the treatment of those that belong to none.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -18,7 +17,7 @@ use crate::path::PathManager;
 use crate::tcp::FourTuple;
 use crate::{ConnId, FallbackCause, ListenerId, PathId};
 
-/// Most answers to segments of unknown connections that wait at once; further ones are dropped.
+/// The most answers to segments of unknown connections that wait at once; further ones are dropped.
 const MAX_STRAYS: usize = 64;
 
 /// The answer to a segment that belongs to no connection.
@@ -29,7 +28,7 @@ pub(super) struct Stray {
     pub repr: tcp::Repr,
 }
 
-/// Where a connection comes in.
+/// The path, addresses and listener of an incoming connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub path: PathId,
@@ -38,13 +37,13 @@ pub(super) struct Arrival {
 }
 
 impl Stack {
-    /// Takes in an IP packet. Bad packets are counted and dropped.
+    /// Processes an IP packet. Bad packets are counted and dropped.
     pub fn receive(&mut self, now: Instant, packet: &[u8], meta: RxMeta) {
         self.take_in(now, Packet::Lent(packet), meta);
     }
 
-    /// As [`receive`](Self::receive), but the payload of a large packet is not copied: blocks of
-    /// `packet` that it fills are exchanged for others. It is empty afterwards.
+    /// Processes a packet like [`receive`](Self::receive), without copying the payload of a large packet:
+    /// full blocks of `packet` are exchanged for others. `packet` is empty afterwards.
     pub fn receive_from(&mut self, now: Instant, packet: &mut PacketBuffer, meta: RxMeta) {
         self.take_in(now, Packet::Read(packet), meta);
         packet.set_len(0);
@@ -62,7 +61,8 @@ impl Stack {
         match ip.protocol {
             ip::PROTO_TCP => {}
             ip::PROTO_ICMP | ip::PROTO_ICMPV6 if rest.is_empty() => {
-                // That of ICMPv6 covers the addresses, so it is checked here.
+                // The checksum of ICMPv6 covers the addresses, so the parser of the message cannot check
+                // it.
                 let v6 = ip.src.is_ipv6();
                 if v6 && !meta.checksum_ok && !verify_v6_checksum(ip.src, ip.dst, segment) {
                     self.shared.stats.bad_checksum += 1;
@@ -157,7 +157,7 @@ impl Stack {
         }
     }
 
-    /// Where a connection to `tuple.local` comes in; `None` where nobody listens.
+    /// Returns how a connection to `tuple.local` arrives; `None` if nobody listens there.
     pub(super) fn arrival(&self, tuple: FourTuple) -> Option<Arrival> {
         let path = self.path_of(&tuple)?;
         Some(Arrival {
@@ -202,7 +202,7 @@ impl Stack {
         self.open_fast(now, id, admission, (tcp, payload));
     }
 
-    /// A connection that `syn` opens. Whoever calls it looks after it.
+    /// Creates the connection that `syn` opens. The caller runs [`after`](Self::after) for it.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -222,7 +222,7 @@ impl Stack {
         id
     }
 
-    /// RFC 8684 section 3.2. Returns whether the join is taken up.
+    /// Handles the SYN of a join (RFC 8684 section 3.2). Returns whether the join is accepted.
     // Conforms: 8684-3.2-2, 8684-3.2-3
     fn on_join_syn(
         &mut self,
@@ -281,7 +281,7 @@ impl Stack {
         reason: Option<ResetReason>,
     ) {
         self.shared.stats.strays += 1;
-        // Nobody is answered in the name of an address that is not ours.
+        // No answer leaves in the name of an address that is not ours.
         let Some(path) = self.path_of(&tuple) else {
             return;
         };
@@ -347,8 +347,8 @@ impl Stack {
         }
     }
 
-    /// An error goes to whoever sent the packet that it quotes. So `to`, where it came, is our address, also
-    /// where the network translates it and not those in the quotation.
+    /// Handles an ICMP error. An error is sent to the sender of the quoted packet, so its destination `to`
+    /// is our address, even where the network translates that and not the quotation.
     fn on_icmp(&mut self, now: Instant, to: IpAddr, error: &TcpError) {
         let tuple = FourTuple {
             local: SocketAddr::new(to, error.src_port),

@@ -8,11 +8,11 @@ use crate::{ApiError, ListenerId, PathId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Listener {
     At(SocketAddr),
-    /// To any address; they belong to the path.
+    /// Any address; the connections belong to the path.
     Any(PathId),
 }
 
-/// The listeners of a stack; a number is the place in the list.
+/// The listeners of a stack; the number of a listener is its index.
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Vec<Listener>);
 
@@ -29,7 +29,7 @@ impl Listeners {
         self.0.clear();
     }
 
-    /// The path of connections to addresses of no path.
+    /// Returns the path for connections to addresses of no path.
     pub fn any_path(&self) -> Option<PathId> {
         self.0.iter().find_map(|l| match l {
             Listener::Any(path) => Some(*path),

@@ -1,4 +1,4 @@
-//! All connections of one host.
+//! The stack: all connections of one host.
 
 mod change;
 mod cookies;
@@ -41,17 +41,17 @@ use crate::{
     PathId, SubflowId, Urgency,
 };
 
-/// Least distance of a timer.
+/// The least time from now to a timer. A timer that is due now would never advance.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
-/// A connection whose next timer is later than the one that is set is served this much too early, in vain: one
-/// that moves with each acknowledgement is not set anew each time.
+/// The most time by which a connection's set timer may precede its next due time, and then expire in vain.
+/// So a timer that moves with each acknowledgement is not set anew each time.
 const MAX_EARLY: Duration = Duration::from_secs(1);
 
-/// Timers kept beside those of connections before the ones that no longer hold are cleared away.
+/// The number of outdated timers beyond a few per connection after which they are cleared.
 const SPARE_TIMERS: usize = 64;
 
-/// Gives accepted connections their strategies, one each.
+/// Makes the strategies of accepted connections, one each.
 pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 
 /// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
@@ -72,23 +72,23 @@ pub struct Stack {
     table: Table,
     strategy: StrategyFactory,
     listeners: Listeners,
-    /// Earliest timer of each connection; entries that no longer hold are skipped.
+    /// The earliest timer of each connection; outdated entries are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
-    /// Connections that may have something to send.
+    /// The connections that may have something to send.
     ready: Ready,
     strays: VecDeque<Stray>,
-    /// It ends: nothing is opened any more.
+    /// Set once the stack is closing: nothing is opened any more.
     closing: bool,
-    /// Once there were more handshakes than are kept.
+    /// The SYN cookies, present once there were more handshakes than are kept.
     cookies: Option<Cookies>,
     ended_early: EndedEarly,
-    /// From when on a silent connection may be looked for.
+    /// The earliest time of the next search for a silent connection.
     search_at: Instant,
-    /// Payload that closed connections moved, by path.
+    /// The payload that closed connections moved, by path.
     gone: Vec<Moved>,
-    /// Payload moved before another link got the path, by path.
+    /// The payload moved before another link got the path, by path.
     renewed: Vec<Moved>,
-    /// The connection whose end was polled last.
+    /// The connection whose end was polled last, with its final statistics.
     last_closed: Option<(ConnId, ConnStats)>,
 }
 
@@ -102,7 +102,7 @@ impl core::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// A stack without paths. `strategy` gives accepted connections theirs.
+    /// Creates a stack without paths. `strategy` makes the strategies of accepted connections.
     pub fn new(config: Config, rng: Rng, strategy: StrategyFactory) -> Self {
         Stack {
             shared: Shared::new(config, rng),
@@ -131,7 +131,7 @@ impl Stack {
         }
     }
 
-    /// Accepts connections to `addr` (a local address of some path).
+    /// Accepts connections to `addr`, a local address of some path.
     pub fn listen(&mut self, addr: SocketAddr) -> Result<ListenerId, ApiError> {
         if !self.shared.paths.iter().any(|p| p.config.owns(addr.ip())) {
             return Err(ApiError::NoUsablePath);
@@ -139,10 +139,10 @@ impl Stack {
         self.listeners.add(Listener::At(addr))
     }
 
-    /// Accepts connections to any address and port that no other listener has, in the name of that
-    /// address (a transparent intake, as with `IP_TRANSPARENT`). They belong to `path`, whose own
-    /// address they need not bear; from here on segments of unknown connections are answered in
-    /// any name. One such listener at most.
+    /// Accepts connections to any address and port that no other listener has, in the name of that address
+    /// (transparent interception, as with `IP_TRANSPARENT`). They belong to `path`, whose own address need
+    /// not match. From here on segments of unknown connections are answered under any address. There is at
+    /// most one such listener.
     pub fn listen_any(&mut self, path: PathId) -> Result<ListenerId, ApiError> {
         if self.listeners.any_path().is_some() {
             return Err(ApiError::AddressInUse);
@@ -154,7 +154,7 @@ impl Stack {
     }
 
     /// Opens a connection. Data may be written at once; it leaves with the end of the handshake, or with
-    /// its start where [`Config::fast_open`] says so.
+    /// its start if [`Config::fast_open`] is set.
     pub fn connect(&mut self, now: Instant, options: ConnectOptions) -> Result<ConnId, ApiError> {
         if self.closing {
             return Err(ApiError::Closing);
@@ -177,7 +177,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// Runs `f` on a connection and looks after it.
+    /// Runs `f` on a connection, and then [`after`](Self::after).
     fn with<R>(
         &mut self,
         now: Instant,
@@ -190,8 +190,8 @@ impl Stack {
         Some(result)
     }
 
-    /// What holds after every call, of all connections' common things and of the connection that it
-    /// was about. Debug builds look after every call: so tests, simulated worlds and fuzzing do.
+    /// Asserts the invariants of the shared state and of connection `id`. Debug builds check after every
+    /// call, and so do tests, simulations and fuzzing.
     fn invariants(&self, id: ConnId) {
         let shared = &self.shared;
         debug_assert!(shared.pool.used_bytes() <= shared.pool.limit());
@@ -219,7 +219,7 @@ impl Stack {
         }
     }
 
-    /// After a change: timers, queue, bookkeeping, and the end.
+    /// Updates timers, queues and counts after a change of connection `id`, and forgets it at its end.
     fn after(&mut self, now: Instant, id: ConnId) {
         if cfg!(debug_assertions) {
             self.invariants(id);
@@ -234,7 +234,7 @@ impl Stack {
             self.forget(now, id);
             return;
         }
-        // Its timers are set when `poll_transmit` has drained it.
+        // The timers are set when `poll_transmit` finds nothing more to send.
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
         self.shared.wait_if_lacking(&mut conn.transport);
@@ -252,7 +252,7 @@ impl Stack {
         let Some(at) = conn.next_timeout(&self.shared.ctx(now)) else {
             return;
         };
-        // What is due now is served by `poll_transmit`; a timer must not stand still.
+        // Due work is done by `poll_transmit`; a timer in the past would fire for ever.
         let at = at.max(now + TIMER_GRANULARITY);
         let holds = |scheduled| (scheduled..=scheduled + MAX_EARLY).contains(&at);
         if !conn.scheduled.is_some_and(holds) {
@@ -264,8 +264,7 @@ impl Stack {
         }
     }
 
-    /// Takes timers out that no longer hold, where one of them would be the next to expire: nobody is to wake
-    /// for it.
+    /// Removes outdated timers from the top of the heap, so that nobody wakes up for them.
     fn drop_stale_timers(&mut self) {
         while let Some(Reverse((at, id))) = self.timers.peek() {
             let conn = self.table.get(*id);
@@ -276,8 +275,8 @@ impl Stack {
         }
     }
 
-    /// Each timer that takes the place of another one leaves that behind, a pacer's a thousand a second. One entry
-    /// a connection is kept.
+    /// Removes all outdated timers, of which every change of a timer leaves one (a pacer leaves a thousand
+    /// a second). One entry per connection is kept.
     fn clear_timers(&mut self) {
         let mut timers = core::mem::take(&mut self.timers).into_vec();
         timers.retain(|Reverse((at, id))| {
@@ -305,7 +304,7 @@ impl Stack {
         self.wake_starved(now);
     }
 
-    /// Where memory is free again, whoever waited for it may try.
+    /// Lets connections that wait for memory write again while pool memory is free.
     fn wake_starved(&mut self, now: Instant) {
         for _ in 0..self.shared.starved.len() {
             if self.shared.pool.unreserved() == 0 {
@@ -321,7 +320,7 @@ impl Stack {
         self.wake_crowded(now);
     }
 
-    /// Where a group has less than its part, some of it may try.
+    /// Lets connections that wait for their group's quota write again while there is room in it.
     fn wake_crowded(&mut self, now: Instant) {
         let mut from = (0, 0);
         while let Some((&(group, place), &id)) = self.shared.crowded.range(from..).next() {
@@ -329,7 +328,8 @@ impl Stack {
                 return;
             };
             from = (next, 0);
-            // Each takes a block at least. What they write, or anything else, wakes the next.
+            // Each connection takes at least a block. Their writes, or any other change, wake the next
+            // ones.
             let room = self.shared.pool.room(group);
             let mut waiting = Some((place, id));
             for _ in 0..room {
@@ -347,9 +347,9 @@ impl Stack {
         }
     }
 
-    /// Lets `fill` write up to `max` bytes straight into the send buffer and queues as many bytes
-    /// as it says. `fill` is not called, and 0 returned, where there is no room: then
-    /// [`Event::Writable`] follows once there is.
+    /// Lets `fill` write up to `max` bytes straight into the send buffer, and queues the number of bytes
+    /// that it returns. Without room, `fill` is not called and 0 is returned; [`Event::Writable`] follows
+    /// once there is room.
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -363,10 +363,10 @@ impl Stack {
         .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
-    /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
-    /// sent yet lets them pass where it is less urgent, and takes no room from them but memory; only
-    /// a write that is already sent in part is finished first, so that the bytes of one call always
-    /// arrive together. Bytes of one stream keep their order: its less urgent ones are raised.
+    /// Writes bytes of `class`, otherwise like [`write_with`](Self::write_with). They overtake less urgent
+    /// bytes that are not sent yet, and those take nothing but memory from their room. Only a write that is
+    /// already sent in part is finished first, so that the bytes of one call always arrive together. Bytes
+    /// of one stream keep their order: its less urgent bytes are raised.
     pub fn write_class<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -379,7 +379,7 @@ impl Stack {
             .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
-    /// Queues as much of `data` as there is room for and returns how much.
+    /// Queues as much of `data` as there is room for, and returns the number of bytes queued.
     pub fn write(&mut self, now: Instant, conn: ConnId, data: &[u8]) -> Result<usize, ApiError> {
         self.write_with(now, conn, data.len(), |slices| {
             let mut done = 0;
@@ -392,8 +392,8 @@ impl Stack {
         })
     }
 
-    /// Lets `drain` take in-order data and releases as many bytes as it says. `drain` is not
-    /// called, and 0 returned, where there is none.
+    /// Lets `drain` take in-order data, and releases the number of bytes that it returns. Without data,
+    /// `drain` is not called and 0 is returned.
     pub fn read_with<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -404,7 +404,8 @@ impl Stack {
             .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
-    /// Bytes that [`write_with`](Self::write_with) would take now; 0 for unknown connections.
+    /// Returns the number of bytes that [`write_with`](Self::write_with) would accept now; 0 for unknown
+    /// connections.
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table.get(conn).map_or(0, |c| {
             c.transport
@@ -412,31 +413,30 @@ impl Stack {
         })
     }
 
-    /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
+    /// Returns the number of bytes that are readable now; 0 for unknown connections.
     pub fn readable(&self, conn: ConnId) -> usize {
         self.table
             .get(conn)
             .map_or(0, |c| c.transport.rcv.buf.readable())
     }
 
-    /// Whether the peer closed its stream and all of it was read.
+    /// Returns whether the peer closed its stream and all of it was read.
     pub fn read_finished(&self, conn: ConnId) -> bool {
         let conn = self.table.get(conn);
         conn.is_some_and(|c| c.transport.rcv.is_read())
     }
 
-    /// Closes the sending direction after the data queued so far (DATA_FIN). The connection ends
-    /// with [`Event::Closed`] once both directions are closed and acknowledged, and everything
-    /// that was received is read.
+    /// Closes the sending direction after the data queued so far (DATA_FIN). The connection ends with
+    /// [`Event::Closed`] once both directions are closed and acknowledged, and all received data is read.
     pub fn shutdown(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         self.with(now, conn, |c, ctx| c.shutdown(ctx))
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Says how many bytes the flow is to have, to the strategy of this end: of an accepted
-    /// connection, or of one whose size was not known, or not so well, when it was opened. The size
-    /// belongs to the flow, whichever way it goes, and is a hint: neither less nor more data is an
-    /// error. It is ignored where a size is known that is trusted more.
+    /// Tells the strategy of this end the size of the flow in bytes: for an accepted connection, or if the
+    /// size was not known, or not so well, when the connection was opened. The size counts both directions,
+    /// and is a hint: neither less nor more data is an error. It is ignored if a size is known that is
+    /// trusted more.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -449,9 +449,9 @@ impl Stack {
         self.change(now, conn, |c, _| c.flow.size = c.flow.size.or_better(size))
     }
 
-    /// Says what the connection belongs to. All of a group together hold at most three times the memory
-    /// that is left for others, however many they are; who wants to write more waits, and what comes to
-    /// them is refused, as where all memory is used up.
+    /// Assigns the connection to a group. The connections of a group together hold at most three times the
+    /// memory that is left for others, however many they are. Beyond that their writes wait, and incoming
+    /// data is refused, as when all memory is used up.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -467,7 +467,7 @@ impl Stack {
         joined.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Says how urgent the connection is: of what is written from now on without a class. One of
+    /// Sets the urgency of the connection: of bytes written from now on without a class. A connection of
     /// the least urgency runs [`Config::background`] in place of [`Config::congestion`].
     ///
     /// # Errors
@@ -483,8 +483,8 @@ impl Stack {
         })
     }
 
-    /// Runs another congestion control from now on, from an initial window, in place of what
-    /// [`Config`] says for all. Both ends choose for what they send.
+    /// Sets the congestion control of the connection, in place of the one in [`Config`]. It starts from an
+    /// initial window. Each end chooses for the data that it sends.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -497,8 +497,8 @@ impl Stack {
         self.change(now, conn, |c, _| c.set_congestion(congestion))
     }
 
-    /// Transmits by another strategy from now on: of an accepted connection, or when more is known
-    /// of what it carries. It is told of the subflows there are.
+    /// Replaces the strategy: for an accepted connection, or once more is known of its content. The new
+    /// strategy is told of the existing subflows.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -511,10 +511,10 @@ impl Stack {
         self.change(now, conn, |c, ctx| c.set_strategy(ctx, strategy))
     }
 
-    /// Says that what is written and read from now on is another flow: it has a strategy of its own, of those
-    /// that accepted connections get, no size that is known, and strategies see none of the bytes before it.
-    /// What was found of the paths stays, as do urgency and congestion control. Each end says so for itself.
-    /// A connection on which nobody does is one flow.
+    /// Begins another flow, to which all data written and read from now on belongs. The flow gets a
+    /// strategy from the factory for accepted connections and has no known size, and strategies see none of
+    /// the earlier bytes. Path records, urgency and congestion control stay. Each end calls this for
+    /// itself. A connection without such calls is one flow.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -523,12 +523,12 @@ impl Stack {
         self.change(now, conn, |c, ctx| c.begin_flow(ctx, strategy))
     }
 
-    /// Says that all of the flow was written, though the connection goes on: what
-    /// [`shutdown`](Self::shutdown) says where it does not. [`Event::FlowDelivered`] follows, unless
-    /// the connection breaks or another flow begins before.
+    /// Ends the flow: all of it is written, though the connection goes on. (If it does not go on,
+    /// [`shutdown`](Self::shutdown) ends the flow.) [`Event::FlowDelivered`] follows, unless the connection
+    /// breaks or another flow begins before.
     ///
     /// # Errors
-    /// [`ApiError::UnknownConnection`]; [`ApiError::SendClosed`] where the connection has ended.
+    /// [`ApiError::UnknownConnection`]; [`ApiError::SendClosed`] if the connection has ended.
     pub fn end_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
         self.with(now, conn, |c, ctx| {
             if c.transport.is_ended() {
@@ -541,8 +541,8 @@ impl Stack {
         .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Acknowledges at once what has arrived, for a peer that waits for that, and an application that says
-    /// nothing now that would carry it.
+    /// Acknowledges received data at once, without the usual delay: for a peer that waits for the
+    /// acknowledgement while the application has nothing to send that would carry it.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -556,7 +556,7 @@ impl Stack {
         told.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Does `f` to a connection, and what follows from it: the strategy may now want other paths.
+    /// Applies `f` to a connection and settles it: the strategy may now want other paths.
     fn change(
         &mut self,
         now: Instant,
@@ -570,10 +570,10 @@ impl Stack {
         changed.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Says what authenticates the joins of a connection and the addresses that its peer announces, from now
-    /// on: [`JoinAuth::Keys`] until something is said. Where it is to be a secret, a listener's application
-    /// says [`JoinAuth::Pending`] when it hears of the connection ([`Event::Accepted`]), which is before any
-    /// join was answered, and an opener's when it has opened the connection.
+    /// Sets the authentication of a connection's joins and of the addresses that its peer announces;
+    /// [`JoinAuth::Keys`] by default. If a secret is to be used, a listener's application sets
+    /// [`JoinAuth::Pending`] at [`Event::Accepted`], before any join is answered, and an opener's right
+    /// after opening the connection.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -598,7 +598,7 @@ impl Stack {
         });
     }
 
-    /// The next packet to send.
+    /// Returns the next packet to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
         if let Some(stray) = self.strays.pop_front() {
             return Some(self.transmit_stray(&stray));
@@ -614,7 +614,7 @@ impl Stack {
             let mut ctx = self.shared.ctx(now);
             let mut out = conn.poll_transmit(&mut ctx);
             if out.is_none() && conn.settle(&mut ctx) {
-                // What `settle` started (a join, a FIN) is sent in this round too.
+                // A join or FIN that `settle` started is sent in this round too.
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {
@@ -637,7 +637,7 @@ impl Stack {
         Some(self.transmit(id, &out))
     }
 
-    /// Completes the packet whose header stands in the scratch buffer.
+    /// Completes the packet whose header is in the scratch buffer.
     fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Transmit<'_> {
         let mut payload: ArrayVec<&[u8], SEND_SLICES> = ArrayVec::new();
         let mut info = TransmitInfo {
@@ -683,7 +683,7 @@ impl Stack {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.shared.events.pop_front();
         self.last_closed = None;
@@ -706,12 +706,12 @@ impl Stack {
         event
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due, if ever.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is due, if any.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Serves every timer that has expired.
+    /// Serves every expired timer.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(Reverse((at, id))) = self.timers.peek().copied() {
             if at > now {
@@ -721,7 +721,7 @@ impl Stack {
             let Some(conn) = self.table.get_mut(id) else {
                 continue;
             };
-            // An earlier entry took this one's place.
+            // An earlier entry replaced this one.
             if conn.scheduled != Some(at) {
                 continue;
             }
@@ -731,39 +731,38 @@ impl Stack {
                 Some(due) if due <= now => {
                     self.with(now, id, |conn, ctx| conn.handle_timeout(ctx));
                 }
-                // The pacer let go, which is no timer of the connection's: it may send.
+                // The pacer allows sending again, which is no timer of the connection itself.
                 _ => self.after(now, id),
             }
         }
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn stats(&self) -> &StackStats {
         &self.shared.stats
     }
 
-    /// What is remembered of the paths to peers, by the peer's address and the local path.
+    /// Returns the records of the paths to peers, by the peer's address and the local path.
     pub fn records(&self) -> impl Iterator<Item = (IpAddr, PathId, PathRecord)> {
         self.shared.records.iter()
     }
 
-    /// Remembers `record` of the path to `peer`, in place of what is known of it: what an earlier
-    /// stack had found.
+    /// Replaces the record of the path to `peer` by `record`, which an earlier stack had saved.
     pub fn load_record(&mut self, peer: IpAddr, path: PathId, record: PathRecord) {
         self.shared.records.put(peer, path, record);
     }
 
-    /// Connections that exist, closing ones included.
+    /// Returns the number of connections, closing ones included.
     pub fn connections(&self) -> usize {
         self.table.len()
     }
 
-    /// Bytes of payload held in buffers.
+    /// Returns the bytes of memory that buffers hold.
     pub fn buffered(&self) -> usize {
         self.shared.pool.used_bytes()
     }
 
-    /// Whether the connection runs as MPTCP; `None` where it does not exist or is still opening.
+    /// Returns whether the connection runs as MPTCP; `None` if it does not exist or is still opening.
     pub fn is_mptcp(&self, conn: ConnId) -> Option<bool> {
         match self.table.get(conn)?.transport.mode {
             Mode::Mptcp(_) => Some(true),
@@ -772,9 +771,9 @@ impl Stack {
         }
     }
 
-    /// A connection as it stands; `None` for unknown ones. One that ended is shown as it was at
-    /// its end, from the [`poll_event`](Self::poll_event) that returns [`Event::Closed`] to the
-    /// next.
+    /// Returns the statistics of a connection; `None` for unknown ones. An ended connection is shown as it
+    /// was at its end, from the [`poll_event`](Self::poll_event) that returns [`Event::Closed`] to the next
+    /// one.
     pub fn conn_stats(&self, conn: ConnId) -> Option<ConnStats> {
         match &self.last_closed {
             Some((closed, report)) if *closed == conn => Some(report.clone()),
@@ -785,14 +784,14 @@ impl Stack {
         }
     }
 
-    /// A subflow of a connection, if both exist.
+    /// Returns the statistics of a subflow, if it exists.
     pub fn subflow(&self, conn: ConnId, subflow: SubflowId) -> Option<SubflowStats> {
         let conn = self.table.get(conn)?;
         let i = conn.transport.subflows.index_of(subflow)?;
         Some(conn.transport.subflows[i].stats())
     }
 
-    /// The subflow that packets from `remote` to `local` belong to, closing ones included.
+    /// Returns the subflow that packets from `remote` to `local` belong to, closing ones included.
     pub fn subflow_between(
         &self,
         local: SocketAddr,
@@ -802,14 +801,14 @@ impl Stack {
         tuples.get(&FourTuple { local, remote }).copied()
     }
 
-    /// The subflows of a connection; empty for unknown ones.
+    /// Returns the statistics of a connection's subflows; empty for unknown connections.
     pub fn subflows(&self, conn: ConnId) -> Vec<SubflowStats> {
         let conn = self.table.get(conn);
         conn.map(|c| c.transport.subflows.iter().map(|s| s.stats()).collect())
             .unwrap_or_default()
     }
 
-    /// Marks a connection opened or accepted as regular TCP by choice.
+    /// Marks a connection as regular TCP, by choice or because the peer asked for it.
     fn plain(&mut self, now: Instant, id: ConnId, cause: FallbackCause) {
         self.with(now, id, |c, ctx| c.transport.fall_back(ctx, cause));
     }
@@ -852,8 +851,8 @@ mod tests {
         stack.connect(Instant::ZERO, options).unwrap()
     }
 
-    /// Whoever has ended, is gone or has no more to write waits for no memory: others would be pressed
-    /// for it.
+    /// A connection that will write no more leaves the memory queue, so that it does not count as pressure
+    /// on others.
     #[test]
     fn who_writes_no_more_waits_for_no_memory() {
         let now = Instant::ZERO;
@@ -888,7 +887,7 @@ mod tests {
         while stack.poll_transmit(Instant::ZERO).is_some() {}
         for ms in 0..900 {
             let now = Instant::from_millis(ms);
-            // As after a timer that came before the one of the SYN.
+            // The situation after a timer that preceded the SYN's.
             stack.table.get_mut(id).unwrap().scheduled = None;
             stack.schedule(now, id);
             assert!(stack.timers.len() <= SPARE_TIMERS + 4, "at {now}");

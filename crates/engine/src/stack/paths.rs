@@ -1,4 +1,4 @@
-//! The paths of a stack: how they come, change and go.
+//! The paths of a stack: adding, changing and removing them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +13,7 @@ impl Stack {
     /// Adds a local path, up at first.
     ///
     /// # Errors
-    /// [`ApiError::TooManyPaths`] where there are 256.
+    /// [`ApiError::TooManyPaths`] if there are 256.
     pub fn add_path(&mut self, path: PathConfig) -> Result<PathId, ApiError> {
         let id = u8::try_from(self.shared.paths.len());
         let id = id.map(PathId).map_err(|_| ApiError::TooManyPaths)?;
@@ -23,21 +23,20 @@ impl Stack {
         Ok(id)
     }
 
-    /// Says whether `path` can be used. Down: its subflows are marked stale at once, what only they carry
-    /// counts as lost, joins that are not through are given up, and what opens a connection goes to
-    /// another path where there is one. Up: stale subflows are probed, and missing ones opened at once.
+    /// Sets whether `path` can be used. Down: its subflows are marked stale at once, data that only they
+    /// carry counts as lost, incomplete joins are given up, and opening connections move to another path if
+    /// there is one. Up: stale subflows are probed, and missing ones are opened at once.
     pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
         if self.change_path(path, up) {
             self.with_all(now, |conn, ctx| conn.on_path_change(ctx, path, up));
         }
     }
 
-    /// Validates the subflows of `path` at once, because it carries packets again, or from another address
-    /// than before as after DHCP has given the link one. What was sent in vain is sent again. Subflows
-    /// with nothing in flight ask whether their peers still know them, a few times, ever more seldom;
-    /// those of idle connections do so one after the other. Those that are refused are opened anew, and so
-    /// are those that are not answered where the connection has another subflow. Nothing is asked where
-    /// the path is down: it is when the path comes back.
+    /// Validates the subflows of `path` at once, because it carries packets again, or from a new address,
+    /// as after a DHCP change. Data in flight is retransmitted. Subflows without data in flight probe their
+    /// peers a few times, at growing intervals; those of idle connections do so one after the other.
+    /// Refused subflows are opened anew, and so are unanswered ones if the connection has another subflow.
+    /// If the path is down, nothing is probed until it comes back.
     pub fn doubt_path(&mut self, now: Instant, path: PathId) {
         let known = self.shared.path(path);
         if known.is_some_and(|path| path.up) {
@@ -45,16 +44,16 @@ impl Stack {
         }
     }
 
-    /// Forgets what middleboxes on `path` did to options: its link leads through another network now.
+    /// Forgets the observed behaviour of middleboxes on `path`: its link leads through another network now.
     pub fn forget_middleboxes(&mut self, path: PathId) {
         self.shared.blackholes.forget_path(path);
         self.shared.stripped.forget_path(path);
     }
 
-    /// Gives `path` these local addresses in place of those it has, as where its link loses one family and
-    /// keeps the other. Subflows from an address that is gone end, and peers are told (REMOVE_ADDR); others
-    /// open from what there is. A connection that hangs on such a subflow, as regular TCP does, waits for
-    /// the address to come back.
+    /// Replaces the local addresses of `path`, for example when its link loses one family and keeps the
+    /// other. Subflows from a lost address end, and peers are told (REMOVE_ADDR); others open from the
+    /// remaining addresses. A connection that depends on such a subflow, as regular TCP does, waits for the
+    /// address to come back.
     pub fn set_path_addresses(
         &mut self,
         now: Instant,
@@ -78,18 +77,18 @@ impl Stack {
         });
     }
 
-    /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP
-    /// connections are closed (FIN), so that peers send nothing there either. What is regular TCP
-    /// stays. [`set_path_up`](Self::set_path_up) brings it back.
+    /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP connections
+    /// are closed (FIN), so that peers send nothing there either. Regular TCP connections stay.
+    /// [`set_path_up`](Self::set_path_up) brings the path back.
     pub fn leave_path(&mut self, now: Instant, path: PathId) {
         if self.change_path(path, false) {
             self.with_all(now, |conn, ctx| conn.leave_path(ctx, path));
         }
     }
 
-    /// Ends what is left on a path that was [left](Self::leave_path), and whose link is about to be gone:
-    /// subflows are forgotten, and connections that have no other (regular TCP among them) end as
-    /// unreachable. What was remembered of the path is forgotten too.
+    /// Ends everything left on a path that was [left](Self::leave_path) and whose link is about to go:
+    /// subflows are forgotten, and connections without another one (regular TCP among them) end as
+    /// unreachable. The records of the path are forgotten too.
     pub fn remove_path(&mut self, now: Instant, path: PathId) {
         self.leave_path(now, path);
         self.with_all(now, |conn, ctx| {
@@ -101,8 +100,8 @@ impl Stack {
         self.forget_middleboxes(path);
     }
 
-    /// Gives a path that was [removed](Self::remove_path) to another link: it starts up, and its
-    /// counters start anew. Returns whether there is such a path.
+    /// Gives a path that was [removed](Self::remove_path) to another link: it starts up, with counters at
+    /// zero. Returns whether the path exists.
     pub fn reuse_path(&mut self, path: PathId, config: PathConfig) -> bool {
         let at = usize::from(path.0);
         let totals = self.path_totals();
@@ -114,12 +113,12 @@ impl Stack {
         true
     }
 
-    /// Tells peers of connections accepted from now on that they can join at `addr` too (ADD_ADDR, RFC
-    /// 8684 section 3.4.1), which leads to `path`: its own address, or one that is translated to it.
-    /// It replaces what was told of this path and family before.
+    /// Announces to peers of connections accepted from now on that they can join at `addr` too (ADD_ADDR,
+    /// RFC 8684 section 3.4.1). `addr` leads to `path`: it is the path's own address, or one that is
+    /// translated to it. It replaces the earlier announcement of this path and family.
     ///
     /// # Errors
-    /// [`ApiError::NoUsablePath`] where the path has no address of that family.
+    /// [`ApiError::NoUsablePath`] if the path has no address of that family.
     pub fn announce(&mut self, path: PathId, addr: SocketAddr) -> Result<(), ApiError> {
         let path = self.shared.paths.get_mut(usize::from(path.0));
         let path = path.ok_or(ApiError::NoUsablePath)?;
@@ -128,8 +127,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Says whether subflows on `path` are backups, those there are included: their peers are told
-    /// (MP_PRIO, RFC 8684 section 3.3.8), and strategies of this end see it at once.
+    /// Sets whether subflows on `path`, existing ones included, are backups: their peers are told (MP_PRIO,
+    /// RFC 8684 section 3.3.8), and strategies of this end see it at once.
     pub fn set_path_backup(&mut self, now: Instant, path: PathId, backup: bool) {
         if let Some(known) = self.shared.paths.get_mut(usize::from(path.0)) {
             known.config.backup = backup;
@@ -139,7 +138,7 @@ impl Stack {
         }
     }
 
-    /// Notes whether `path` is up, and returns whether that changes anything.
+    /// Sets whether `path` is up, and returns whether that is a change.
     fn change_path(&mut self, path: PathId, up: bool) -> bool {
         let path = self.shared.paths.get_mut(usize::from(path.0));
         path.is_some_and(|p| core::mem::replace(&mut p.up, up) != up)

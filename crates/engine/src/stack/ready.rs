@@ -1,49 +1,48 @@
-//! Which connection sends next.
+//! The order in which connections send.
 
 use std::collections::VecDeque;
 
 use crate::{ConnId, Urgency};
 
-/// While others wait, one turn in so many goes to a level that is not the first, to each such in
-/// turn.
+/// The number of turns of which one goes to a level other than the first, while others wait; those levels
+/// take it in turn.
 const GUARD: u32 = 8;
 
-/// What is no data (acknowledgements, handshakes, ends), and one level for each urgency below it.
+/// The number of levels: one for segments without data (acknowledgements, handshakes, ends), and one for
+/// each urgency.
 const LEVELS: usize = 1 + Urgency::COUNT;
 
-/// Connections that may have something to send: the most urgent ones first, and those of one level
-/// in turn.
+/// The connections that may have something to send: the most urgent first, and those of one level in turn.
 ///
-/// So that nobody starves, every eighth turn is that of a less urgent level: however much there is
-/// to send above it, each of the other eight gets one turn in 64 at least. All operations take
-/// constant time.
+/// To prevent starvation, every eighth turn goes to a less urgent level: however much there is to send
+/// above it, each of the other eight gets at least one turn in 64. All operations take constant time.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    /// Slots of connections. One that became more urgent is in a level that it left, too, until its
-    /// turn there comes and is skipped.
+    /// The slots of waiting connections. A connection that became more urgent stays in its old level as
+    /// well, until its turn there comes and is skipped.
     levels: [VecDeque<u32>; LEVELS],
-    /// Levels that are not empty, as bits.
+    /// The set of levels that are not empty, as bits.
     waiting: u16,
-    /// By slot.
+    /// The place of each connection, by slot.
     places: Vec<Place>,
-    /// Turns of the first level since another one had one, while another one waited.
+    /// The number of turns of the first level since another level had one, while another one waited.
     passed: u32,
     /// The level that had the last turn out of order.
     guarded: u32,
 }
 
-/// Where a connection waits.
+/// The level at which a connection waits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     conn: Option<ConnId>,
     level: u8,
-    /// In which levels its slot is, as bits.
+    /// The set of levels whose queue has its slot, as bits.
     entries: u16,
 }
 
 impl Ready {
-    /// Adds `conn` with data of `urgency` to send, or, with `None`, what is no data and never waits
-    /// for any. One that waits already moves up where that is more urgent, and stays otherwise.
+    /// Adds `conn` with data of `urgency` to send, or with segments that wait for no data if `None`. A
+    /// connection that waits already moves up if this is more urgent, and stays otherwise.
     pub fn push(&mut self, conn: ConnId, urgency: Option<Urgency>) {
         let level = urgency.map_or(0, |u| 1 + u.index());
         let slot = conn.slot as usize;
@@ -64,7 +63,7 @@ impl Ready {
         }
     }
 
-    /// Takes the connection whose turn it is out.
+    /// Removes and returns the connection whose turn it is.
     pub fn pop(&mut self) -> Option<ConnId> {
         while self.waiting > 0 {
             let level = self.next_level();
@@ -84,7 +83,7 @@ impl Ready {
         None
     }
 
-    /// The level whose turn it is, of those where something waits.
+    /// Returns the level whose turn it is, among those that are not empty.
     fn next_level(&mut self) -> usize {
         let first = self.waiting.trailing_zeros();
         let others = self.waiting & !(1 << first);
@@ -147,8 +146,8 @@ mod tests {
         assert_eq!(drain(&mut ready), [1, 2, 0]);
     }
 
-    /// However often a connection moves up, it has one turn for one push, and its old places do not
-    /// pile up.
+    /// However often a connection moves up, it has one turn for one push, and its old places do not pile
+    /// up.
     #[test]
     fn old_places_do_not_pile_up() {
         let mut ready = Ready::default();
@@ -178,7 +177,7 @@ mod tests {
         assert_eq!(ready.pop(), None);
     }
 
-    /// Each level has one turn in 64 at least, however much there is to send above it.
+    /// Each level has at least one turn in 64, however much there is to send above it.
     #[test]
     fn no_level_starves() {
         let mut ready = Ready::default();

@@ -1,12 +1,12 @@
-//! What a stack tells of all its connections together.
+//! Statistics of all connections of a stack together.
 
 use super::Stack;
 use crate::ConnId;
 use crate::stats::PathTotals;
 
 impl Stack {
-    /// The connections that exist, closing ones included, each with the bytes of its flow that have
-    /// arrived so far, both ways. In an order that does not depend on these.
+    /// Returns the connections, closing ones included, each with the bytes of its flow that have arrived so
+    /// far, in both directions together. The order does not depend on the bytes.
     pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
         let conns = self.table.iter();
         conns.map(|c| {
@@ -15,7 +15,7 @@ impl Stack {
         })
     }
 
-    /// Each path as it stands, in order of [`add_path`](Stack::add_path). Walks over all
+    /// Returns the current totals of each path, in order of [`add_path`](Stack::add_path). Walks over all
     /// connections.
     pub fn path_totals(&self) -> Vec<PathTotals> {
         let mut moved = self.gone.clone();

@@ -1,4 +1,4 @@
-//! Connections whose peer is silent: how long they are kept, and when others get their place.
+//! Connections whose peer is silent: the time they are kept, and their end when others need the place.
 
 use core::time::Duration;
 
@@ -8,29 +8,29 @@ use super::Stack;
 use crate::mptcp::Connection;
 use crate::{CloseReason, ConnId};
 
-/// A connection is given up for others after this silence at the earliest. The user timeout is far longer,
-/// and a connection should outlive short outages whatever others need.
+/// The least silence after which a connection is given up for others. The user timeout is far longer, but a
+/// connection should survive short outages whatever others need.
 const MIN_SILENCE: Duration = Duration::from_secs(30);
-/// A search looks at all connections. After one there is no other for this long.
+/// The pause after a search in vain: a search looks at all connections.
 const SEARCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl Stack {
-    /// Returns when the peer was heard last on the subflow that was heard last; `None` where the
-    /// connection has no established subflow, or does not exist.
+    /// Returns the time at which the peer was last heard on any subflow; `None` if the connection has no
+    /// established subflow, or does not exist.
     pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
         let subflows = self.table.get(conn)?.transport.subflows.iter();
         let there = subflows.filter(|s| s.is_established());
         there.map(|s| s.signs.heard_at).max()
     }
 
-    /// Replaces [`Config::user_timeout`](crate::Config::user_timeout), for connections that are there too.
+    /// Replaces [`Config::user_timeout`](crate::Config::user_timeout), also for existing connections.
     pub fn set_user_timeout(&mut self, user_timeout: Duration) {
         self.shared.config.user_timeout = user_timeout;
     }
 
-    /// Ends the connection whose peer has been silent longest though it owes an answer, for 30 s at
-    /// least, so that another one has its place. Where `group` is named only its connections count
-    /// ([`set_group`](Self::set_group)). Returns which it was, if any; its [`Event::Closed`] follows.
+    /// Ends the connection whose peer has been silent longest, and for at least 30 s, though it owes an
+    /// answer, to make room for another one. If `group` is given, only its connections count
+    /// ([`set_group`](Self::set_group)). Returns the connection, if any; its [`Event::Closed`] follows.
     ///
     /// [`Event::Closed`]: crate::Event::Closed
     pub fn reclaim(&mut self, now: Instant, group: Option<u32>) -> Option<ConnId> {
@@ -38,7 +38,7 @@ impl Stack {
         self.reclaim_one(now, of_group)
     }
 
-    /// Where memory is short, ends the connection that holds some and whose peer has been silent longest.
+    /// Ends the connection that holds memory and whose peer has been silent longest, if memory is scarce.
     pub(super) fn relieve(&mut self, now: Instant) {
         if self.shared.pool.is_scarce() {
             self.reclaim_one(now, |conn| conn.transport.holds_memory());

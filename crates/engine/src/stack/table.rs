@@ -1,4 +1,4 @@
-//! Slots of connections: stable ids, reused with a new generation.
+//! The slots of connections: stable ids, reused with a new generation.
 
 use crate::ConnId;
 use crate::mptcp::Connection;
@@ -10,14 +10,14 @@ struct Slot {
     handshake: Handshake,
 }
 
-/// How far the handshake of an accepted connection is.
+/// The progress of an accepted connection's handshake, as far as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Handshake {
-    /// Nothing is counted.
+    /// The handshake is complete, or there was none: nothing is counted.
     #[default]
     Through,
     HalfOpen,
-    /// The same, and the application has the connection: its SYN brought payload.
+    /// As `HalfOpen`, and the application has the connection: its SYN carried payload.
     FastOpen,
 }
 
@@ -31,22 +31,22 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Connections that exist.
+    /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Accepted connections whose handshake is not complete.
+    /// Returns the number of accepted connections whose handshake is not complete.
     pub fn half_open(&self) -> usize {
         self.half_open
     }
 
-    /// Of these, those that the application has.
+    /// Returns the number of half-open connections that the application has already.
     pub fn fast_open(&self) -> usize {
         self.fast_open
     }
 
-    /// An id for a connection that is about to exist.
+    /// Reserves an id for a connection that is about to exist.
     pub fn reserve(&mut self) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -58,7 +58,7 @@ impl Table {
         }
     }
 
-    /// Gives a reserved id back.
+    /// Returns a reserved id to the free ones.
     pub fn release(&mut self, id: ConnId) {
         self.slots[id.slot as usize].generation = id.generation.wrapping_add(1);
         self.free.push(id.slot);
@@ -74,8 +74,8 @@ impl Table {
         }
     }
 
-    /// Updates the counts once a handshake is further. Returns whether one that had brought payload
-    /// ended before it was through.
+    /// Updates the counts when a handshake has progressed. Returns whether a handshake with payload in its
+    /// SYN ended before it was complete.
     pub fn settle_half_open(&mut self, id: ConnId) -> bool {
         let at = id.slot as usize;
         let slot = &self.slots[at];
@@ -95,7 +95,7 @@ impl Table {
         before == Handshake::FastOpen && now == Handshake::Through && ended
     }
 
-    /// Counts the connection in a slot as `handshake`. Returns what it counted as.
+    /// Counts the connection in a slot as `handshake`, and returns its former state.
     fn count(&mut self, slot: usize, handshake: Handshake) -> Handshake {
         let before = core::mem::replace(&mut self.slots[slot].handshake, handshake);
         let counts = |h| {
@@ -133,12 +133,12 @@ impl Table {
         conn
     }
 
-    /// The ids of all connections, in order of slot.
+    /// Returns the ids of all connections, in order of slot.
     pub fn ids(&self) -> Vec<ConnId> {
         self.iter().map(|c| c.transport.id).collect()
     }
 
-    /// All connections, in order of slot.
+    /// Returns all connections, in order of slot.
     pub fn iter(&self) -> impl Iterator<Item = &Connection> {
         self.slots.iter().filter_map(|s| s.conn.as_deref())
     }

@@ -1,5 +1,6 @@
-//! What arrives on a subflow tells of the way it took: the round trip with the peer's queue in it, the
-//! rate, and what was lost. What this end sends tells only of the other way.
+//! Measurements of arriving payload, which describe the direction from the peer: the round trip including
+//! the peer's queue, the rate, and the losses. The data that this end sends describes only the other
+//! direction.
 
 use core::time::Duration;
 
@@ -7,31 +8,32 @@ use braid_wire::Instant;
 
 use super::send::Echo;
 
-/// Round trips and rates are those of the last one to two spans: longer than a round trip of most links,
-/// and short enough to follow a link that changes.
+/// The span of the measurements, which cover the last one to two spans: longer than a round trip of most
+/// links, and short enough to follow a link that changes.
 const SPAN: Duration = Duration::from_millis(500);
 
 /// Statistics of the payload that arrived on a subflow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Arriving {
-    /// TSecr of the newest segment with payload.
+    /// The TSecr of the newest segment with payload.
     echoed: u32,
-    /// Lowest round trips of this span and of the one before; zero where there is none.
+    /// The lowest round trips of this span and of the one before; zero if there is none.
     rtts: [Duration; 2],
     began: Instant,
-    /// Bytes in this span.
+    /// The bytes received in this span.
     bytes: u64,
-    /// Bytes/s in the span before.
+    /// The rate of the span before, in bytes/s.
     rate: u64,
-    /// Bytes so far, each counted once.
+    /// The bytes received so far, each counted once.
     pub received: u64,
-    /// Of these, bytes that arrived after later ones: they were lost and sent again, or overtaken.
+    /// The part of `received` that arrived after later bytes: these bytes were lost and sent again, or
+    /// overtaken.
     pub late: u64,
 }
 
 impl Arriving {
-    /// Takes in a segment with payload that echoes a timestamp of ours. The first one that echoes it left
-    /// when the peer had heard it, so its age is a round trip; later ones may have waited at the peer.
+    /// Processes a segment with payload that echoes a timestamp of ours. The first echo of a timestamp left
+    /// when the peer had received it, so its age is a round trip; later ones may have waited at the peer.
     pub fn on_echo(&mut self, now: Instant, echo: Echo) {
         self.roll(now);
         if echo.value == self.echoed {
@@ -44,7 +46,7 @@ impl Arriving {
         }
     }
 
-    /// Takes in `len` new bytes of payload; `late` where later ones are here already.
+    /// Processes `len` new bytes of payload; `late` is set if later bytes are here already.
     pub fn on_payload(&mut self, now: Instant, len: u64, late: bool) {
         self.roll(now);
         self.bytes += len;
@@ -64,7 +66,7 @@ impl Arriving {
         (self.bytes, self.began) = (0, now);
     }
 
-    /// The lowest round trip of late; zero where none is known.
+    /// Returns the lowest recent round trip; zero if none is known.
     pub fn rtt(&self) -> Duration {
         match self.rtts {
             [now, before] if now.is_zero() || before.is_zero() => now.max(before),
@@ -72,7 +74,7 @@ impl Arriving {
         }
     }
 
-    /// Bytes/s of late.
+    /// Returns the recent rate in bytes/s.
     pub fn rate(&self) -> u64 {
         self.rate
     }

@@ -1,11 +1,11 @@
 //! The exchange of FINs: the states of a connection that closes (RFC 9293 section 3.3.2).
 
-/// Where the closing of a subflow stands. The handshake before it has states of its own.
+/// The state of a subflow that is open or closes. The handshake has states of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinState {
-    /// Both directions are open. `close` says that a CLOSE is queued until everything is sent.
+    /// Both directions are open. `close` is set if a CLOSE is queued until everything is sent.
     Established { close: bool },
-    /// Our FIN was sent; neither its acknowledgement nor the peer's FIN came.
+    /// Our FIN was sent; neither its acknowledgement nor the peer's FIN has arrived.
     FinWait1,
     /// Our FIN is acknowledged, and the peer may go on sending.
     FinWait2,
@@ -13,7 +13,7 @@ pub(crate) enum FinState {
     Closing,
     /// Our FIN came first, and both are acknowledged: a peer that missed our last ACK sends its FIN again.
     TimeWait,
-    /// The peer's FIN is here. `close` says that a CLOSE is queued until everything is sent.
+    /// The peer's FIN is here. `close` is set if a CLOSE is queued until everything is sent.
     CloseWait { close: bool },
     /// Our FIN followed the peer's and is not acknowledged.
     LastAck,
@@ -28,7 +28,7 @@ impl Default for FinState {
 }
 
 impl FinState {
-    /// Queues a FIN behind what is still to be sent.
+    /// Queues a FIN behind the data that is still to be sent.
     pub fn close(&mut self) {
         *self = match *self {
             FinState::Established { .. } => FinState::Established { close: true },
@@ -37,7 +37,7 @@ impl FinState {
         };
     }
 
-    /// Our FIN leaves for the first time.
+    /// Notes that our FIN leaves for the first time.
     pub fn on_fin_sent(&mut self) {
         *self = match *self {
             FinState::Established { .. } => FinState::FinWait1,
@@ -46,7 +46,7 @@ impl FinState {
         };
     }
 
-    /// The peer has our FIN.
+    /// Notes that the peer acknowledged our FIN.
     pub fn on_fin_acked(&mut self) {
         *self = match *self {
             FinState::FinWait1 => FinState::FinWait2,
@@ -56,7 +56,7 @@ impl FinState {
         };
     }
 
-    /// The peer's FIN is here, and everything before it.
+    /// Notes that the peer's FIN and everything before it are here.
     pub fn on_peer_fin(&mut self) {
         *self = match *self {
             FinState::Established { close } => FinState::CloseWait { close },
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// The figure of RFC 9293 section 3.3.2, from ESTABLISHED on, with a CLOSE that is queued.
+    /// The figure of RFC 9293 section 3.3.2, from ESTABLISHED on, with a queued CLOSE.
     #[test]
     fn the_table_of_transitions_is_that_of_the_rfc() {
         let mut table = String::new();

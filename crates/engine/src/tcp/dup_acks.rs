@@ -1,32 +1,32 @@
-//! Loss told by duplicate acknowledgements, where the peer sends no SACK (RFC 5681 section 3.2, NewReno:
+//! Loss detection by duplicate acknowledgements, for a peer without SACK (RFC 5681 section 3.2; NewReno:
 //! RFC 6582).
 
-/// Duplicates in a row that tell of a loss.
+/// The number of duplicates in a row that indicate a loss (RFC 5681 section 3.2).
 pub(super) const THRESHOLD: u32 = 3;
 
-/// What duplicate acknowledgements have told; sizes and offsets in bytes.
+/// The state derived from duplicate acknowledgements; sizes and offsets in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DupAcks {
-    /// In a row.
+    /// The number of duplicates in a row.
     count: u32,
-    /// Bytes behind the hole that must have arrived, a segment for each duplicate (RFC 9937 section
+    /// The bytes behind the hole that must have arrived, a segment for each duplicate (RFC 9937 section
     /// 6.1).
     arrived: u64,
-    /// What was sent when the last recovery began. Duplicates up to here may come from its
+    /// The end of the sent data when the last recovery began. Duplicates up to here may come from its
     /// retransmissions (RFC 6582 section 3.2, step 2).
     recover: u64,
-    /// Partial acknowledgements of this recovery.
+    /// The number of partial acknowledgements in this recovery.
     partial: u32,
 }
 
 impl DupAcks {
-    /// Bytes in flight that are known to have arrived.
+    /// Returns the bytes in flight that are known to have arrived.
     pub fn arrived(self) -> u64 {
         self.arrived
     }
 
-    /// One more, with `flight` bytes in flight behind the segment that is missing. Returns how many
-    /// more of these have arrived.
+    /// Counts a duplicate with `flight` bytes in flight behind the missing segment. Returns how many more
+    /// of these bytes have arrived.
     pub fn on_dup_ack(&mut self, flight: u64, mss: u64) -> u64 {
         self.count += 1;
         let more = mss.min(flight.saturating_sub(self.arrived));
@@ -34,14 +34,15 @@ impl DupAcks {
         more
     }
 
-    /// Whether the segment at `una` is lost, as no recovery is under way.
+    /// Returns whether the segment at `una` is lost, provided no recovery is under way.
     // Conforms: 6582-3.2-1
     pub fn is_loss(self, una: u64) -> bool {
         self.count >= THRESHOLD && una > self.recover
     }
 
-    /// `acked` bytes were acknowledged in order: a segment that was missing, and what lay behind it.
-    /// `flight` bytes are left in flight behind the next one. Returns how much of it is no news.
+    /// Notes that `acked` bytes were acknowledged in order: a missing segment and the data behind it.
+    /// `flight` bytes remain in flight behind the next one. Returns how many of the acknowledged bytes were
+    /// counted as arrived before.
     pub fn on_advance(&mut self, acked: u64, mss: u64, flight: u64) -> u64 {
         self.count = 0;
         let told = self.arrived.min(acked.saturating_sub(mss));
@@ -49,18 +50,18 @@ impl DupAcks {
         told
     }
 
-    /// An acknowledgement advanced in the middle of a recovery.
+    /// Counts an acknowledgement that advanced in the middle of a recovery.
     pub fn on_partial_ack(&mut self) {
         self.partial += 1;
     }
 
-    /// Fast recovery begins.
+    /// Notes that fast recovery begins.
     pub fn on_recovery(&mut self, nxt: u64) {
         self.recover = nxt;
         self.partial = 0;
     }
 
-    /// Everything in flight counts as lost.
+    /// Notes a timeout: everything in flight counts as lost.
     pub fn on_timeout(&mut self, nxt: u64) {
         *self = DupAcks {
             recover: nxt,
@@ -68,13 +69,14 @@ impl DupAcks {
         };
     }
 
-    /// Nothing is missing any more.
+    /// Notes that nothing is missing any more.
     pub fn on_open(&mut self) {
         self.arrived = 0;
         self.partial = 0;
     }
 
-    /// Whether partial acknowledgements give no more time.
+    /// Returns whether a partial acknowledgement no longer restarts the retransmission timer: only the
+    /// first one does (RFC 6582 section 3.2, step 3, the variant "Impatient").
     pub fn is_impatient(self) -> bool {
         self.partial > 1
     }

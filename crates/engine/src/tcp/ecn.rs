@@ -1,23 +1,23 @@
-//! Explicit congestion notification, classic (RFC 3168): what was agreed on, and what the peer is told of
-//! marks. What a mark of the peer's does to the window is part of [`Sender`](super::send::Sender).
+//! Classic explicit congestion notification (RFC 3168): the negotiation, and the echo of marks to the peer.
+//! [`Sender`](super::send::Sender) handles the effect of the peer's echoes on the window.
 
 use braid_wire::tcp::Flags;
 
 use crate::Ecn;
 
-/// ECN of one subflow.
+/// The ECN state of one subflow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Marks {
     agreed: bool,
-    /// Payload may be marked.
+    /// Set if our payload may be marked.
     bears: bool,
-    /// A mark came, and the peer has not said since that it sends less.
+    /// Set from the arrival of a mark until the peer reports that it sends less (CWR).
     echoes: bool,
 }
 
 impl Marks {
-    /// Flags of a SYN that is sent for the `tries`-th time. Only the first one asks: where it is not
-    /// answered, something on the way may drop those that do (RFC 3168 section 6.1.1.1).
+    /// Returns the flags of a SYN that is sent for the `tries`-th time. Only the first one asks: if it is
+    /// not answered, a middlebox may drop SYNs that do (RFC 3168 section 6.1.1.1).
     // Conforms: 3168-6.1.1-1, 3168-6.1.1.1-1
     pub fn of_syn(setting: Ecn, tries: u32) -> Flags {
         match setting {
@@ -26,7 +26,7 @@ impl Marks {
         }
     }
 
-    /// Flags of a SYN/ACK.
+    /// Returns the flags of a SYN/ACK.
     // Conforms: 3168-6.1.1-2
     pub fn of_syn_ack(self) -> Flags {
         match self.agreed {
@@ -35,42 +35,43 @@ impl Marks {
         }
     }
 
-    /// The peer's SYN had these flags.
+    /// Processes the flags of the peer's SYN.
     // Conforms: 3168-6.1.1-2
     pub fn on_syn(&mut self, setting: Ecn, flags: Flags) {
         self.agreed = setting != Ecn::Off && asks(flags);
         self.bears = self.agreed;
     }
 
-    /// It came again, with these: where it does not ask any more, marks are told but not asked for.
+    /// Processes the flags of the peer's repeated SYN: if it does not ask any more, we echo marks but send
+    /// Not-ECT.
     // Conforms: 3168-6.1.1-4
     pub fn on_syn_again(&mut self, flags: Flags) {
         self.bears &= asks(flags);
     }
 
-    /// The answer to our SYN, which left `tries` times, had these. Some peers send back what they got:
-    /// that is no answer.
+    /// Processes the flags of the answer to our SYN, which left `tries` times. Some peers reflect the flags
+    /// that they received, which is no agreement.
     // Conforms: 3168-6.1.1-1, 3168-6.1.1-3
     pub fn on_syn_ack(&mut self, setting: Ecn, flags: Flags, tries: u32) {
         let answers = flags.contains(Flags::ECE) && !flags.contains(Flags::CWR);
         self.agreed = setting == Ecn::Ask && answers;
-        // The peer may have seen one of those that did not ask.
+        // The peer may have seen only a SYN that did not ask.
         self.bears = self.agreed && tries <= 1;
     }
 
-    /// Whether payload may be marked. Where not, marks that come are told all the same.
+    /// Returns whether our payload may be marked. Incoming marks are echoed in any case.
     pub fn bears(self) -> bool {
         self.bears
     }
 
-    /// A segment with payload came, marked or not.
+    /// Processes a segment with payload, marked or not.
     // Conforms: 3168-6.1.3-1, 3168-6.1.3-2
     pub fn on_data(&mut self, flags: Flags, marked: bool) {
         self.echoes &= !flags.contains(Flags::CWR);
         self.echoes |= marked && self.agreed;
     }
 
-    /// Flags of an acknowledgement.
+    /// Returns the flags of an acknowledgement.
     // Conforms: 3168-6.1.3-1
     pub fn of_ack(self) -> Flags {
         match self.echoes {

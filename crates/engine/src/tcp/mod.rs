@@ -1,5 +1,5 @@
-//! TCP, one concern a file. Sequence numbers are 64-bit offsets from the initial one: offset 0 is
-//! the SYN, offset 1 the first byte of payload; wrap-around exists only at the wire.
+//! TCP, one concern per file. Sequence numbers are 64-bit offsets from the initial one: offset 0 is the
+//! SYN, offset 1 the first byte of payload; wrap-around exists only on the wire.
 
 pub(crate) mod arriving;
 pub(crate) mod closing;
@@ -19,14 +19,14 @@ pub(crate) mod send;
 use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
 
-/// What tells a subflow apart on the wire.
+/// The addresses and ports that identify a subflow on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FourTuple {
     pub local: SocketAddr,
     pub remote: SocketAddr,
 }
 
-/// In numbers, once a packet: faster than field by field.
+/// Hashes whole integers instead of field by field, which is faster: it happens for every packet.
 impl Hash for FourTuple {
     fn hash<H: Hasher>(&self, state: &mut H) {
         for end in [self.local, self.remote] {

@@ -1,4 +1,4 @@
-//! Numbers that nobody can guess and that need no memory: keyed hashes of what tells a subflow apart.
+//! Numbers that nobody can guess and that need no memory: keyed hashes of a subflow's 4-tuple.
 
 use core::net::IpAddr;
 
@@ -8,10 +8,10 @@ use sha2::Sha256;
 
 use super::FourTuple;
 
-/// Nanoseconds in which initial sequence numbers grow by one (RFC 9293 section 3.4.1).
+/// The time in nanoseconds in which initial sequence numbers grow by one (RFC 9293 section 3.4.1).
 const TICK: u64 = 4000;
 
-/// What such hashes are made with.
+/// The key of these hashes.
 #[derive(Debug)]
 pub(crate) struct Secret([u8; 32]);
 
@@ -22,7 +22,7 @@ impl Secret {
         Secret(secret)
     }
 
-    /// The hash of `tuple` and `more`.
+    /// Returns the hash of `tuple` and `more`.
     pub fn hash(&self, tuple: &FourTuple, more: &[u8]) -> [u32; 8] {
         let mut block = [0; 64];
         block[..32].copy_from_slice(&self.0);
@@ -39,10 +39,10 @@ impl Secret {
         core::array::from_fn(|n| u32::from_be_bytes([0, 1, 2, 3].map(|at| hash[4 * n + at])))
     }
 
-    /// Initial sequence number (RFC 6528 section 3) and first timestamp (RFC 7323 section 7.1) of a
-    /// subflow. Where one follows another between the same ports, what is still under way of the
-    /// former has lower numbers if that sent no more than the clock counts, 250 kB/s; and lower
-    /// timestamps however fast it was, so that nobody takes it (PAWS, RFC 7323 section 5.2).
+    /// Returns the initial sequence number (RFC 6528 section 3) and the first timestamp (RFC 7323 section
+    /// 7.1) of a subflow. If one subflow follows another with the same 4-tuple, delayed segments of the
+    /// former have lower sequence numbers, provided it sent no faster than the clock counts (250 kB/s).
+    /// They have lower timestamps at any speed, so they are never accepted (PAWS, RFC 7323 section 5.2).
     // Conforms: 8684-3-4, 9293-3.4.1-1
     pub fn first_numbers(&self, now: Instant, tuple: &FourTuple) -> (Seq32, u32) {
         let [iss, timestamp, ..] = self.hash(tuple, &[]);
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 6528 section 3.
+    /// Checks the initial sequence numbers of RFC 6528 section 3.
     // Conforms: 8684-3-4, 9293-3.4.1-1
     #[test]
     fn numbers_grow_by_the_clock_and_differ_between_subflows() {

@@ -1,28 +1,28 @@
-//! Pacing: spreads a window over its round trip, so that a super-segment never floods a short
-//! queue.
+//! Pacing: spreads a window over its round trip, so that a super-segment never floods a short queue.
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// How far ahead of its schedule a sender may run: bounds the rate of timers, and with it bursts.
+/// The time by which a sender may run ahead of its schedule: it bounds the rate of timers, and with it
+/// bursts.
 const AHEAD: Duration = Duration::from_micros(500);
-/// How much unused time carries over, so that late timers do not cost rate.
+/// The unused time that carries over, so that late timers do not cost rate.
 const CARRY: Duration = Duration::from_millis(1);
 
-/// Time-based pacer of one subflow.
+/// The time-based pacer of one subflow.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pacer {
-    /// When everything sent so far has left at the pacing rate.
+    /// The time at which everything sent so far has left at the pacing rate.
     drained: Instant,
-    /// Bytes per second; 0 is unpaced.
+    /// The rate in bytes/s; 0 is unpaced.
     rate: u64,
-    /// Bytes left that leave at once.
+    /// The number of bytes that still leave at once.
     free: u64,
 }
 
 impl Pacer {
-    /// Is not in the way of the next `free` bytes.
+    /// Lets the next `free` bytes leave at once.
     pub fn restart(&mut self, free: u64) {
         self.free = free;
     }
@@ -32,29 +32,29 @@ impl Pacer {
         self.rate = rate;
     }
 
-    /// Bytes/s; 0 is unpaced.
+    /// Returns the rate in bytes/s; 0 is unpaced.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// Bytes that leave at once, whatever the rate.
+    /// Returns the number of bytes that leave at once, whatever the rate.
     pub fn free(&self) -> u64 {
         self.free
     }
 
-    /// When the next packet may leave; `None` is now.
+    /// Returns the time at which the next packet may leave; `None` if now.
     pub fn blocked_until(&self, now: Instant) -> Option<Instant> {
         let at = self.drained - AHEAD;
         (self.rate > 0 && self.free == 0 && at > now).then_some(at)
     }
 
-    /// Whether all that was sent had left, and room been made at `room_at`, so long before `now`
-    /// that what was not sent meanwhile is not made up for.
+    /// Returns whether the sender has paused: everything sent had left, and there was room since `room_at`,
+    /// for longer than unused time carries over.
     pub fn has_paused(&self, now: Instant, room_at: Instant) -> bool {
         now - CARRY > self.drained.max(room_at)
     }
 
-    /// Bytes that make up one burst: what the rate carries in 1 ms.
+    /// Returns the bytes of one burst: as many as the rate carries in 1 ms.
     pub fn burst(&self) -> u64 {
         match self.rate {
             0 => u64::MAX,
@@ -62,7 +62,7 @@ impl Pacer {
         }
     }
 
-    /// `bytes` were sent.
+    /// Notes that `bytes` were sent.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         let paced = bytes.saturating_sub(self.free);
         self.free = self.free.saturating_sub(bytes);
@@ -106,7 +106,7 @@ mod tests {
         pacer.on_sent(now, 3000);
         assert_eq!((pacer.blocked_until(now), pacer.free()), (None, 2000));
         pacer.on_sent(now, 4000);
-        // 2000 bytes more than free: 2 ms less what may be carried and run ahead.
+        // 2000 bytes more than free: 2 ms, less 1 ms that carries over and 0.5 ms ahead.
         let blocked = pacer.blocked_until(now);
         assert_eq!(blocked, Some(Instant::from_micros(101_500)));
     }

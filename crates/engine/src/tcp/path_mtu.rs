@@ -1,53 +1,53 @@
-//! How large packets a path takes: by the link's MTU, by what the network reports (RFC 1191, 8201), and
-//! by what arrives and what does not (RFC 4821, 8899).
+//! The path MTU: from the link's MTU, from reports of the network (RFC 1191, RFC 8201), and from arrivals
+//! and losses (RFC 4821, RFC 8899).
 
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// Sizes to fall back to when large packets vanish: what IPv6 promises, what Linux begins with, and the
-/// least that is believed (RFC 8899 section 5.1.2: BASE_PLPMTU, MIN_PLPMTU).
+/// The sizes to fall back to when large packets vanish: the least MTU of IPv6, the base size of Linux, and
+/// the least MTU that is believed (RFC 8899 section 5.1.2: BASE_PLPMTU, MIN_PLPMTU).
 const FALLBACKS: [u32; 3] = [1280, 1024, 576];
-/// Before another size is tried: one that was too large may have been so for a moment only.
+/// The time before another size is probed: a size may have been too large for a moment only.
 const SOON: Duration = Duration::from_secs(1);
-/// Before larger sizes are tried that were found not to pass (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
+/// The time before sizes that failed are probed again (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
 const LATER: Duration = Duration::from_secs(600);
-/// Packets of one size that must be lost before it counts as too large (MAX_PROBES there).
+/// The number of losses of one size after which it counts as too large (MAX_PROBES, RFC 8899 section
+/// 5.1.2).
 const MAX_TRIES: u32 = 3;
-/// The search ends when it knows the size up to this many bytes.
+/// The precision in bytes at which the search ends.
 const CLOSE: u32 = 16;
 
-/// The size of packets on one path, and the search for a larger one. All sizes are of IP packets, in
-/// bytes.
+/// The packet size of one path, and the search for a larger one. All sizes are of IP packets, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathMtu {
     least: u32,
-    /// What the link takes.
+    /// The MTU of the link.
     most: u32,
     current: u32,
-    /// The largest that may pass: what the link takes, or what was reported since the search began.
+    /// The largest size that may pass: the link's, or the one reported since the search began.
     top: u32,
-    /// The smallest size known not to pass; more than `top` where there is none.
+    /// The smallest size known not to pass; more than `top` if there is none.
     too_large: u32,
     tries: u32,
-    /// The size of the packet that is on its way to try it.
+    /// The size of the probe in flight.
     trying: Option<u32>,
-    /// When the next size is tried; `None` while one is, and where there is none.
+    /// The time of the next probe; `None` while one is in flight, and if there is none.
     next_at: Option<Instant>,
 }
 
-/// What a report of the network changes.
+/// The effect of a report of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Report {
     NoNews,
     /// Packets are smaller from now on.
     Smaller,
-    /// The size that is tried does not pass.
+    /// The probed size does not pass.
     TooLarge,
 }
 
 impl PathMtu {
-    /// A path over a link that takes `most`; never less than `least`.
+    /// Creates the state of a path over a link that takes `most`; it never goes below `least`.
     pub fn new(most: u32, least: u32) -> Self {
         let most = most.max(least);
         PathMtu {
@@ -62,19 +62,19 @@ impl PathMtu {
         }
     }
 
-    /// The size of packets now.
+    /// Returns the current packet size.
     pub fn get(&self) -> u32 {
         self.current
     }
 
-    /// The size that packets fall back to when those of the present one vanish.
+    /// Returns the size to fall back to when packets of the current one vanish.
     pub fn smaller(&self) -> Option<u32> {
         let fits = |size: &u32| *size < self.current && *size >= self.least;
         FALLBACKS.into_iter().find(fits)
     }
 
-    /// The network reported that packets over `mtu` do not pass. While another size is tried that is
-    /// the next one to try, unless less than that passes (RFC 8899 section 4.6.2).
+    /// Processes a report that packets over `mtu` do not pass. During a probe `mtu` is the next size to
+    /// probe, unless less passes (RFC 8899 section 4.6.2).
     pub fn on_report(&mut self, now: Instant, mtu: u32) -> Report {
         let mtu = mtu.max(self.least);
         if mtu < self.current {
@@ -91,7 +91,8 @@ impl PathMtu {
         Report::TooLarge
     }
 
-    /// Large packets vanish while small ones arrive. Returns whether that changes anything.
+    /// Falls back to a smaller size, because large packets vanish while small ones arrive. Returns whether
+    /// there is one.
     pub fn on_black_hole(&mut self, now: Instant) -> bool {
         let smaller = self.smaller();
         if let Some(size) = smaller {
@@ -106,7 +107,7 @@ impl PathMtu {
         self.rest(next_at);
     }
 
-    /// Nothing is tried before `until`, and then all sizes may be.
+    /// Resets the search; no size is probed before `until`.
     fn rest(&mut self, until: Instant) {
         self.top = self.most;
         self.too_large = self.most + 1;
@@ -114,7 +115,7 @@ impl PathMtu {
         self.next_at = Some(until);
     }
 
-    /// The next size is tried at `next_at`, unless the search has come close enough.
+    /// Plans the next probe at `next_at`, unless the search is close enough.
     fn go_on(&mut self, now: Instant, next_at: Instant) {
         if self.current == self.most {
             self.next_at = None;
@@ -125,8 +126,8 @@ impl PathMtu {
         }
     }
 
-    /// The size to try now, if any: first the largest, then halfway between what passes and what does
-    /// not.
+    /// Returns the size to probe now, if any: first the largest, then halfway between a size that passes
+    /// and one that does not.
     pub fn due(&self, now: Instant) -> Option<u32> {
         self.next_at.filter(|at| *at <= now)?;
         match self.too_large > self.top {
@@ -135,13 +136,13 @@ impl PathMtu {
         }
     }
 
-    /// A packet of `size` is on its way, which is no more than was due.
+    /// Notes that a packet of `size`, no more than was due, leaves as the probe.
     pub fn on_try(&mut self, size: u32) {
         self.trying = Some(size);
         self.next_at = None;
     }
 
-    /// The packet that is tried arrived or was lost. What was reported of it meanwhile holds.
+    /// Notes that the probe arrived or was lost. A report received meanwhile prevails.
     pub fn on_result(&mut self, now: Instant, arrived: bool) {
         let Some(size) = self.trying.take() else {
             return;
@@ -164,8 +165,8 @@ impl PathMtu {
 mod tests {
     use super::*;
 
-    /// Searches on a path that takes packets of `mtu` bytes, and returns what it settles on and the
-    /// number of packets that took.
+    /// Searches on a path that passes packets of `mtu` bytes. Returns the size found and the number of
+    /// probes.
     fn search(mut path: PathMtu, mtu: u32) -> (u32, u32) {
         let mut now = Instant::ZERO;
         let mut packets = 0;
@@ -202,7 +203,7 @@ mod tests {
         }
     }
 
-    /// RFC 1191 section 6.3: what was reported is believed for ten minutes.
+    /// RFC 1191 section 6.3: a reported size is believed for ten minutes.
     #[test]
     fn a_report_is_believed_for_a_while() {
         let mut path = PathMtu::new(1500, 576);
@@ -228,7 +229,7 @@ mod tests {
         for (mtu, report, due) in [
             (1500, Report::NoNews, None),
             (1400, Report::TooLarge, Some(1400)),
-            // What passes already, and less.
+            // A size that passes already, and a smaller one.
             (1280, Report::TooLarge, None),
             (1000, Report::Smaller, None),
         ] {

@@ -1,25 +1,25 @@
-//! How much to send during fast recovery: proportional rate reduction (RFC 9937).
+//! Proportional rate reduction (RFC 9937): the amount to send during fast recovery.
 //!
-//! The flight shrinks to the reduced window over one round trip, by sending a little less than
-//! what every acknowledgement says was delivered. To send nothing until the flight fits into the
-//! reduced window (RFC 6675) would do as well without pacing; a paced sender that was silent for
-//! half a round trip cannot make up for it afterwards.
+//! The flight shrinks to the reduced window over one round trip, by sending a little less than every
+//! acknowledgement reports as delivered. Sending nothing until the flight fits into the reduced window (RFC
+//! 6675) would work as well without pacing, but a paced sender that was silent for half a round trip cannot
+//! catch up afterwards.
 
-/// One fast recovery; all in bytes.
+/// The state of one fast recovery; all in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prr {
-    /// In flight when recovery began, what was lost included (`RecoverFS`).
+    /// The bytes in flight when recovery began, lost ones included (`RecoverFS`).
     flight: u64,
-    /// Delivered since (`prr_delivered`).
+    /// The bytes delivered since (`prr_delivered`).
     delivered: u64,
-    /// Sent since (`prr_out`).
+    /// The bytes sent since (`prr_out`).
     out: u64,
-    /// What may be sent now (`SndCnt` less what was sent since).
+    /// The bytes that may be sent now (`SndCnt` less those sent since).
     room: u64,
 }
 
 impl Prr {
-    /// Recovery begins. The first retransmission waits for nothing.
+    /// Begins a recovery. The first retransmission may leave at once.
     pub fn new(flight: u64, mss: u32) -> Self {
         Prr {
             flight,
@@ -29,14 +29,14 @@ impl Prr {
         }
     }
 
-    /// What may be sent now.
+    /// Returns the bytes that may be sent now.
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// An acknowledgement of `delivered` bytes, after losses were marked. `target` is the window
-    /// at the end of recovery; `safe` says that the cumulative acknowledgement advanced and that
-    /// no further loss was found.
+    /// Processes an acknowledgement of `delivered` bytes, after losses were marked. `target` is the window
+    /// at the end of recovery; `safe` is set if the cumulative acknowledgement advanced and no further loss
+    /// was found.
     pub fn on_ack(&mut self, delivered: u64, in_flight: u64, target: u64, mss: u32, safe: bool) {
         self.delivered += delivered;
         self.room = if in_flight > target {
@@ -55,7 +55,7 @@ impl Prr {
         }
     }
 
-    /// `bytes` were sent.
+    /// Notes that `bytes` were sent.
     pub fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
         self.room = self.room.saturating_sub(bytes);
@@ -68,8 +68,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// Acknowledges segment after segment, sends whole segments, and returns after which
-    /// acknowledgements one left.
+    /// Acknowledges segment after segment, sends whole segments, and returns the numbers of the
+    /// acknowledgements after which one left.
     fn sends(prr: &mut Prr, in_flight: &mut u64, target: u64, acks: u32) -> Vec<u32> {
         let mut sent = Vec::new();
         for n in 1..=acks {
@@ -84,9 +84,8 @@ mod tests {
         sent
     }
 
-    /// Section 6.2: of 20 in flight one was lost, three were delivered; the window is halved. The
-    /// first segment leaves at once, then one for every two delivered, until the flight fits; from
-    /// there on one for one.
+    /// Section 6.2: of 20 in flight one was lost, three were delivered; the window is halved. The first
+    /// segment leaves at once, then one for every two delivered, until the flight fits; then one for each.
     #[test]
     fn sends_in_proportion_until_the_flight_fits() {
         let mut prr = Prr::new(20_000, MSS);
@@ -96,8 +95,8 @@ mod tests {
         assert_eq!(in_flight, 10_000);
     }
 
-    /// With less in flight than the target, no more leaves than arrived, unless the
-    /// acknowledgements say that all is well: then one more each.
+    /// With less in flight than the target, no more leaves than arrived, unless the acknowledgements are
+    /// safe: then one more each.
     #[test]
     fn catches_up_carefully_after_heavy_loss() {
         let mut prr = Prr::new(20_000, MSS);

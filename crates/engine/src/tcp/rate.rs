@@ -1,9 +1,9 @@
-//! How fast a subflow delivers (draft-cheng-iccrg-delivery-rate-estimation-02).
+//! The delivery rate of a subflow (draft-cheng-iccrg-delivery-rate-estimation-02).
 //!
-//! Every record remembers what had been delivered when it was sent. What was delivered from then
-//! until the record itself is, over the time that this took, is a sample of the rate. The sending
-//! of the same bytes may have taken longer than the arrival of their acknowledgements, which come
-//! in heaps where receivers merge segments: the longer of the two counts.
+//! Every record remembers how much had been delivered when it was sent. The bytes delivered from then until
+//! the record itself is delivered, divided by the time this took, are a sample of the rate. Sending the
+//! same bytes may have taken longer than the arrival of their acknowledgements, which receivers that merge
+//! segments send in bursts: the longer time counts.
 
 use core::time::Duration;
 
@@ -11,70 +11,70 @@ use braid_wire::Instant;
 
 use crate::cc::{Flight, RateSample};
 
-/// Acknowledgements behind the first from which on a train tells something.
+/// The number of acknowledgements behind the first from which on a train yields a rate.
 const TRAIN: u32 = 2;
 
-/// A train lasts at least a round trip divided by this: of a shorter one a busy host, or a link that
-/// collects, has made a heap.
+/// The divisor of the round trip that gives the least duration of a train: a shorter train was compressed
+/// by a busy host or an aggregating link.
 const SHORTEST_TRAIN: u32 = 16;
 
-/// Round trips that a highest rate counts for, and as many again.
+/// The period of the peak rate in round trips; a peak counts for one to two periods.
 const PEAK_PERIOD: u32 = 10;
 
-/// What was known when a record was sent. The parts of a record that is split share it: they left
+/// The estimator's state when a record was sent. The parts of a split record share it, since they left
 /// together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PacketState {
-    /// Bytes delivered until then.
+    /// The bytes delivered until then.
     delivered: u64,
-    /// When the last of them was.
+    /// The time at which the last of them was delivered.
     delivered_time: Instant,
-    /// When the newest record delivered until then had been sent.
+    /// The send time of the newest record delivered until then.
     first_sent_time: Instant,
-    /// Bytes in flight before it.
+    /// The bytes in flight before the record.
     in_flight: u64,
-    /// Bytes lost until then.
+    /// The bytes lost until then.
     lost: u64,
-    /// The sender had paused, and what it sent since was still in flight.
+    /// Set if the sender had paused, and data sent since was still in flight.
     app_limited: bool,
 }
 
-/// Rate samples of one subflow.
+/// The rate estimator of one subflow.
 #[derive(Debug)]
 pub(crate) struct RateEstimator {
     delivered: u64,
     lost: u64,
-    /// The record sent last of those being marked as lost, and when.
+    /// The newest of the records being marked as lost, with its send time.
     newest_lost: Option<(Instant, PacketState)>,
     delivered_time: Instant,
     first_sent_time: Instant,
-    /// Until more than this is delivered, samples span a pause.
+    /// The delivered count up to which samples span a pause.
     app_limited: Option<u64>,
-    /// Bytes/s.
+    /// The latest rate in bytes/s.
     rate: u64,
     train: Train,
-    /// Highest rates of trains of this period and the one before.
+    /// The highest rates of trains in this period and the one before.
     peaks: [u64; 2],
     peaks_since: Instant,
-    /// What earlier subflows found.
+    /// The rate that earlier subflows found.
     expected: u64,
-    /// Highest sample before any peak.
+    /// The highest sample before any peak.
     proved: u64,
 }
 
-/// Acknowledgements that followed each other closely: what they acknowledge came through the
-/// bottleneck one behind the other.
+/// Acknowledgements that followed each other closely, so that the acknowledged data passed the bottleneck
+/// back to back.
 #[derive(Debug, Clone, Copy, Default)]
 struct Train {
     start: Instant,
     last: Instant,
-    /// Bytes delivered when it started.
+    /// The bytes delivered when the train started.
     delivered: u64,
     acks: u32,
 }
 
 impl Train {
-    /// What it tells, bytes/s, once it is long enough.
+    /// Counts an acknowledgement. Returns the rate of the train in bytes/s, once it is long enough.
     fn on_ack(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
         let gap = now.saturating_since(self.last);
         let long = now.saturating_since(self.start) > min_rtt;
@@ -96,7 +96,7 @@ impl Train {
 }
 
 impl RateEstimator {
-    /// The first flight follows a pause: before it nothing was sent.
+    /// Creates an estimator. The first flight counts as following a pause, because nothing was sent before.
     pub fn new() -> Self {
         RateEstimator {
             delivered: 0,
@@ -114,16 +114,16 @@ impl RateEstimator {
         }
     }
 
-    /// Bytes/s by the latest sample, 0 before the first. One that spans a pause tells of the
-    /// application more than of the path, unless more was in flight than the path holds: it counts only
-    /// where it is higher.
+    /// Returns the rate of the latest sample in bytes/s, 0 before the first. A sample that spans a pause
+    /// reflects the application more than the path, so it counts only if it is higher: then more was in
+    /// flight than the path holds.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// Bytes/s at which acknowledgements followed each other at most, over the last 10 to 20 round
-    /// trips in which there were enough: what the bottleneck takes, or the pacer where that is less.
-    /// Before the first what earlier subflows found, or more where a sample proves it, or 0.
+    /// Returns the peak rate of acknowledgements in bytes/s over the last 10 to 20 round trips: the rate of
+    /// the bottleneck, or of the pacer if that is lower. Before the first train it is the rate that earlier
+    /// subflows found, or more if a sample proves it, or 0.
     pub fn peak(&self) -> u64 {
         match self.peaks[0].max(self.peaks[1]) {
             0 if self.expected > 0 => self.expected.max(self.proved),
@@ -131,7 +131,7 @@ impl RateEstimator {
         }
     }
 
-    /// Earlier subflows on the path found a [peak](Self::peak) of `rate` bytes/s.
+    /// Sets the [peak](Self::peak) that earlier subflows on the path found, in bytes/s.
     pub fn expect(&mut self, rate: u64) {
         self.expected = rate;
     }
@@ -142,13 +142,13 @@ impl RateEstimator {
             self.peaks_since = now;
         }
         let train = self.train.on_ack(now, self.delivered, min_rtt);
-        // Where packets pass too slowly for trains a sample tells as much.
+        // If packets pass too slowly to form trains, a sample is as good.
         let rate = train.max(sample).unwrap_or(0);
         self.peaks[0] = self.peaks[0].max(rate);
     }
 
-    /// The state of a record about to be sent behind `in_flight` bytes, where `empty` says that
-    /// all before it is acknowledged and `paused` that more could have been sent and was not.
+    /// Returns the state of a record about to be sent behind `in_flight` bytes. `empty` is set if
+    /// everything before it is acknowledged, `paused` if more could have been sent before but was not.
     pub fn on_send(
         &mut self,
         now: Instant,
@@ -173,21 +173,22 @@ impl RateEstimator {
         }
     }
 
-    /// A record that was sent at `sent_at` with the state `before` is deemed lost.
+    /// Notes that a record sent at `sent_at` with the state `before` is deemed lost.
     pub fn note_lost(&mut self, sent_at: Instant, before: &PacketState) {
         if self.newest_lost.is_none_or(|(at, _)| at <= sent_at) {
             self.newest_lost = Some((sent_at, *before));
         }
     }
 
-    /// `bytes` are: among what the newest of the records noted was sent, or nothing where none was.
+    /// Counts `bytes` as lost. Returns the flight that the newest of the noted records was sent in; the
+    /// default if none was noted.
     pub fn on_lost(&mut self, bytes: u64) -> Flight {
         self.lost += bytes;
         let newest = self.newest_lost.take();
         newest.map_or_else(Flight::default, |(_, before)| self.flight(&before))
     }
 
-    /// Among what a record with the state `before` was sent.
+    /// Returns the flight that a record with the state `before` was sent in.
     fn flight(&self, before: &PacketState) -> Flight {
         Flight {
             in_flight: before.in_flight,
@@ -196,10 +197,10 @@ impl RateEstimator {
         }
     }
 
-    /// `bytes` were delivered; the record among them that was sent last was sent at `sent_at` with
-    /// the state `before`. No sample where that took less
-    /// than `min_rtt`: then it was not the last retransmission that was acknowledged. One that took
-    /// longer than the timeout `rto` tells of an outage, and nothing of the bottleneck.
+    /// Notes that `bytes` were delivered; the newest record among them was sent at `sent_at` with the state
+    /// `before`. Returns no sample if that took less than `min_rtt`: then an earlier transmission was
+    /// acknowledged, not the last. A sample that took longer than the timeout `rto` reflects an outage and
+    /// does not count for the peak.
     pub fn on_ack(
         &mut self,
         now: Instant,
@@ -226,7 +227,7 @@ impl RateEstimator {
         let tells = long && sample.interval <= rto;
         let whole = tells && !sample.flight.app_limited;
         self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
-        // What spans a pause is less than the path takes, and still may be more than was expected.
+        // A sample that spans a pause underestimates the path, but may still exceed the expected rate.
         if tells && self.peaks == [0; 2] {
             self.proved = self.proved.max(sample.rate());
         }
@@ -294,7 +295,7 @@ mod tests {
             self.nxt = map.sub_end();
         }
 
-        /// The sample of an acknowledgement: bytes, ms, whether it spans a pause.
+        /// Returns the sample of an acknowledgement: bytes, ms, and whether it spans a pause.
         fn ack(&mut self, at: u64, una: u64, sack: Option<(u64, u64)>) -> Option<(u64, u64, bool)> {
             let mut delivered = Delivered::default();
             self.board.ack_to(una, &mut delivered);
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(flow.rate.rate(), 20_000);
     }
 
-    /// A segment every 50 ms; the acknowledgements of four come in a heap.
+    /// A segment every 50 ms; the acknowledgements of four arrive in a burst.
     #[test]
     fn heaped_acknowledgements_are_no_faster_than_the_sender() {
         let mut flow = Flow::new();
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(flow.rate.rate(), 20_000);
     }
 
-    /// A super-segment arrives in parts; each byte counts once, in whichever part it is told.
+    /// A super-segment arrives in parts; each byte counts once, whichever part reports it.
     #[test]
     fn parts_of_a_record_are_samples_of_it() {
         let mut flow = Flow::new();
@@ -371,7 +372,7 @@ mod tests {
             .board
             .take_lost(Instant::from_millis(1110), packet, 1000);
         assert_eq!(again.map(|sent| (sent.start, sent.end)), Some((1, 1001)));
-        // 1000 to 1110 between the sending of the part told first and of this one.
+        // 1000 to 1110 between the sending of the part reported first and of this one.
         assert_eq!(flow.ack(1210, 1001, None), Some((1000, 110, false)));
         // The rest of the record was not sent again: it still has its first state.
         assert_eq!(flow.ack(1220, 3001, None), Some((3000, 220, true)));
@@ -407,8 +408,8 @@ mod tests {
         assert_eq!(flow.rate.rate(), 0);
     }
 
-    /// Three segments 8 ms apart pass the bottleneck at 125 kB/s, whatever the window lets out in a
-    /// round trip. What follows a pause tells nothing of it.
+    /// Three segments 8 ms apart pass the bottleneck at 125 kB/s, whatever the window lets out in a round
+    /// trip. A segment that follows a pause tells nothing about the bottleneck.
     #[test]
     fn the_peak_is_the_rate_at_which_acknowledgements_follow() {
         let mut flow = Flow::new();
@@ -440,7 +441,7 @@ mod tests {
         }
     }
 
-    /// A packet that arrives at once proves that a path takes more than was found.
+    /// A packet that arrives at once proves that the path is faster than recorded.
     #[test]
     fn what_was_expected_gives_way_to_proof() {
         let mut flow = Flow::new();
@@ -448,14 +449,14 @@ mod tests {
         flow.send(1000, 1000, false);
         assert_eq!(flow.ack(1100, 1001, None), Some((1000, 100, true)));
         assert_eq!(flow.rate.peak(), 10_000);
-        // After a pause what is on record is expected again.
+        // After a pause the recorded rate is expected again.
         flow.rate.expect(20);
         flow.send(1200, 500, true);
         flow.ack(1300, 1501, None);
         assert_eq!(flow.rate.peak(), 10_000);
     }
 
-    /// Nothing gets through for 10 s: what was in flight, and what is sent again then.
+    /// Nothing gets through for 10 s, neither the data in flight nor its retransmission.
     #[test]
     fn an_outage_is_not_the_rate() {
         let mut flow = Flow::new();
@@ -475,7 +476,7 @@ mod tests {
         assert_eq!(flow.rate.peak(), 125_000);
     }
 
-    /// Acknowledgements that a busy host takes one right behind the other.
+    /// A busy host processes acknowledgements one right behind the other.
     #[test]
     fn a_heap_is_no_train() {
         let mut flow = Flow::new();

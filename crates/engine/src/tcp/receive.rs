@@ -1,5 +1,5 @@
-//! The receiving half of a subflow: what arrived, what to acknowledge and when (RFC 9293, 2018,
-//! 2883, 5681 section 4.2).
+//! The receiving half of a subflow: the arrived ranges, and the content and time of acknowledgements (RFC
+//! 9293, RFC 2018, RFC 2883, RFC 5681 section 4.2).
 
 use core::ops::Range;
 use core::time::Duration;
@@ -14,16 +14,16 @@ use super::scoreboard::Mapping;
 use crate::DelayedAck;
 use crate::buffer::{Pool, RangeSet, RecvBuffer};
 
-/// Least time between answers to segments that have no place here, as Linux has it.
+/// The least time between answers to unacceptable segments, as in Linux.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
-/// Most mappings kept for bytes not yet received.
+/// The most mappings kept for bytes not yet received.
 const MAX_MAPPINGS: usize = 512;
-/// The same of mappings with checksums, whose bytes wait for the last of them.
+/// The same limit for mappings with checksums, whose bytes wait until the mapping is complete.
 const MAX_CHECKED_MAPPINGS: usize = 4096;
-/// Most disjoint ranges kept out of order.
+/// The most disjoint ranges kept out of order.
 const MAX_RANGES: usize = 4096;
 
-/// When the next acknowledgement is due.
+/// The time at which the next acknowledgement is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AckDue {
     Never,
@@ -34,37 +34,36 @@ pub(crate) enum AckDue {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub irs: Seq32,
-    /// Next offset expected.
+    /// The next offset expected.
     pub nxt: u64,
     pub due: AckDue,
-    /// What the last acknowledgement covered.
+    /// The offset that the last acknowledgement covered.
     pub ack_sent: u64,
-    /// First offset past the windows that the peer was told here.
+    /// The first offset past the windows that the peer was told on this subflow.
     pub told: u64,
-    /// Offset of the peer's FIN, once known.
+    /// The offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
     pub ts_recent: u32,
-    /// Echoed once in its place: that of a retransmission from below the window. After an outage its
-    /// sender would otherwise take the outage for the round trip.
+    /// A timestamp echoed once in place of `ts_recent`: that of a retransmission from below the window.
+    /// After an outage its sender would otherwise take the outage for the round trip.
     pub echo_once: Option<u32>,
-    /// What that tells of the way here.
+    /// The measurements of the direction from the peer.
     pub arriving: Arriving,
     out_of_order: RangeSet,
-    /// Starts of the ranges that changed last, newest first.
+    /// The starts of the ranges that changed last, newest first.
     recent: ArrayVec<u64, 3>,
     duplicate: Option<Range<u64>>,
     mappings: VecDeque<Mapping>,
-    /// A mapping came that is not aligned with the stream.
+    /// Set once a mapping came that is not aligned with the stream.
     shuffled: bool,
-    /// Payload by offset of the subflow that waits for the end of its mapping, where mappings have
-    /// checksums.
+    /// The payload, by subflow offset, that waits for the end of its mapping, if mappings have checksums.
     pub held: Option<RecvBuffer>,
     unacked: u64,
     policy: DelayedAck,
-    /// Segments still to be acknowledged one by one.
+    /// The number of segments still to be acknowledged one by one.
     quick: u32,
-    /// When the next segment that has no place here is answered.
+    /// The time from which on the next unacceptable segment is answered.
     challenge_at: Instant,
 }
 
@@ -93,30 +92,30 @@ impl Receiver {
         }
     }
 
-    /// The sequence number expected next.
+    /// Returns the sequence number expected next.
     pub fn expected(&self) -> Seq32 {
         self.irs.add(self.nxt as u32)
     }
 
-    /// Offset of a sequence number near what is expected.
+    /// Returns the offset of a sequence number near the expected one.
     pub fn offset(&self, seq: Seq32) -> Option<u64> {
         seq.offset_near(self.irs, self.nxt)
     }
 
-    /// Acknowledge now.
+    /// Makes an acknowledgement due now.
     pub fn ack_now(&mut self) {
         self.due = AckDue::Now;
     }
 
-    /// Acknowledge now what would wait.
+    /// Sends a delayed acknowledgement now, if there is one.
     pub fn delay_no_more(&mut self) {
         if matches!(self.due, AckDue::At(_)) {
             self.ack_now();
         }
     }
 
-    /// Answers a segment that has no place here. Not every one: an answer that has no place at the
-    /// peer either would be answered in turn, for ever (RFC 5961 section 7).
+    /// Answers an unacceptable segment, but not every one: an answer that is unacceptable to the peer would
+    /// be answered in turn, for ever (RFC 5961 section 7).
     // Conforms: 5961-7-1
     pub fn challenge(&mut self, now: Instant) {
         if now >= self.challenge_at {
@@ -125,35 +124,35 @@ impl Receiver {
         }
     }
 
-    /// Returns whether a peer can have come to `seq` with all that it sent: the next byte, or one behind the
-    /// last that is here, where some before it are missing.
+    /// Returns whether `seq` can be the end of the data that the peer sent: the next byte, or the byte
+    /// behind the last one here if some before it are missing.
     pub fn is_end(&self, seq: u64) -> bool {
         seq == self.nxt || self.out_of_order.max_end() == Some(seq)
     }
 
-    /// Whether the peer's FIN has been taken in.
+    /// Returns whether the peer's FIN has been processed.
     pub fn finished(&self) -> bool {
         self.fin.is_some_and(|fin| self.nxt > fin)
     }
 
-    /// Payload bytes received in order.
+    /// Returns the number of payload bytes received in order.
     pub fn bytes_received(&self) -> u64 {
         self.nxt - 1 - u64::from(self.finished())
     }
 
-    /// Payload bytes received behind a hole.
+    /// Returns the number of payload bytes received behind a hole.
     pub fn out_of_order_bytes(&self) -> u64 {
         self.out_of_order.bytes()
     }
 
-    /// Whether SACK blocks wait to be told.
+    /// Returns whether SACK blocks wait to be sent.
     pub fn has_gaps(&self) -> bool {
         !self.out_of_order.is_empty() || self.duplicate.is_some()
     }
 
-    /// Remembers a mapping for bytes that may still come. Repeats are normal: a segmenting device
-    /// puts the option on every segment. Returns false where it would move a byte that an earlier
-    /// one placed (RFC 8684 section 3.3.1). Mappings that agree become one, so that none overlap.
+    /// Stores a mapping for bytes that may still come. Repeats are normal: a segmenting device puts the
+    /// option on every segment. Returns `false` if the mapping would move a byte that an earlier one placed
+    /// (RFC 8684 section 3.3.1). Consistent mappings are merged, so that none overlap.
     // Conforms: 8684-3.3.1-2
     pub fn add_mapping(&mut self, map: Mapping) -> bool {
         if map.len == 0 || map.sub_end() <= self.nxt {
@@ -185,7 +184,7 @@ impl Receiver {
             }
             match u32::try_from(end - merged.sub) {
                 Ok(len) => merged.len = len,
-                // Nobody needs a mapping of 4 GiB: what is known stays as it is.
+                // A mapping of 4 GiB is no honest use: keep the known ones.
                 Err(_) => return true,
             }
         }
@@ -199,9 +198,9 @@ impl Receiver {
         true
     }
 
-    /// A mapping with a checksum stands as it was declared. The last one may come again with the
-    /// DATA_FIN that it had not. Past the bound there is room for the next one only: data without a
-    /// mapping is not taken, and comes again with it.
+    /// Stores a mapping with a checksum, which cannot be merged. The last one may come again with a
+    /// DATA_FIN that it lacked. Past the bound only the next mapping is stored: data without a mapping is
+    /// not accepted, and comes again with it.
     fn add_checked(&mut self, map: Mapping) -> bool {
         let from = self.mappings.partition_point(|m| m.sub_end() <= map.sub);
         let known = self.mappings.get_mut(from);
@@ -218,7 +217,7 @@ impl Receiver {
         same
     }
 
-    /// Gives the payload that waits back.
+    /// Frees the payload that waits for the end of its mapping.
     pub fn drop_held(&mut self, pool: &mut Pool) {
         if let Some(mut held) = self.held.take() {
             held.clear(pool);
@@ -226,35 +225,35 @@ impl Receiver {
         }
     }
 
-    /// Whether payload waits for the end of its mapping.
+    /// Returns whether payload waits for the end of its mapping.
     pub fn checks(&self) -> bool {
         self.held.is_some()
     }
 
-    /// From now on payload waits for the end of its mapping; at most `limit` bytes of it.
+    /// Makes payload wait for the end of its mapping from now on; at most `limit` bytes of it.
     pub fn check_mappings(&mut self, limit: u64) {
         self.held = Some(RecvBuffer::new(self.nxt, limit));
     }
 
-    /// The next mapping whose payload waits, if all of it is here.
+    /// Returns the next mapping whose payload waits, if all of it is here.
     pub fn whole_mapping(&self) -> Option<Mapping> {
         let held = self.held.as_ref()?;
         let map = self.mapping_at(held.next())?;
         (map.sub_end() <= held.rcv_nxt()).then_some(map)
     }
 
-    /// Everything below was handed on.
+    /// Returns the offset below which everything was handed on.
     pub fn placed(&self) -> u64 {
         let nxt = self.nxt - u64::from(self.finished());
         self.held.as_ref().map_or(nxt, RecvBuffer::next)
     }
 
-    /// Whether all mappings that came are aligned with the stream.
+    /// Returns whether all received mappings are aligned with the stream.
     pub fn is_aligned(&self) -> bool {
         !self.shuffled
     }
 
-    /// The first `len` bytes that wait were handed on, or are not wanted.
+    /// Drops the first `len` waiting bytes, which were handed on or are not wanted.
     pub fn pass_held(&mut self, len: usize, pool: &mut Pool) {
         if let Some(held) = &mut self.held {
             held.consume(len, pool);
@@ -262,7 +261,7 @@ impl Receiver {
         }
     }
 
-    /// Forgets the mappings of what was handed on.
+    /// Drops the mappings of data that was handed on.
     pub fn drop_placed(&mut self) {
         let placed = self.placed();
         let over = |m: &Mapping| m.sub_end() <= placed;
@@ -271,8 +270,8 @@ impl Receiver {
         }
     }
 
-    /// Past the bound, mappings of data that is here go first. If that does not help, the last one
-    /// goes, which comes again with its data: the one that fills the first hole must find its place.
+    /// Bounds the number of mappings. Mappings of data that is here go first. If that does not help, the
+    /// last one goes, which comes again with its data: the mapping that fills the first hole must be kept.
     fn bound_mappings(&mut self) {
         if self.mappings.len() <= MAX_MAPPINGS {
             return;
@@ -283,31 +282,32 @@ impl Receiver {
         self.mappings.truncate(MAX_MAPPINGS);
     }
 
-    /// The mapping that covers subflow offset `sub`.
+    /// Returns the mapping that covers subflow offset `sub`.
     pub fn mapping_at(&self, sub: u64) -> Option<Mapping> {
         let at = self.mappings.partition_point(|m| m.sub <= sub);
         let map = *self.mappings.get(at.checked_sub(1)?)?;
         (sub < map.sub_end()).then_some(map)
     }
 
-    /// Whether all of the payload range is here already.
+    /// Returns whether all of the payload range is here already.
     pub fn has(&self, range: &Range<u64>) -> bool {
         range.end <= self.nxt || self.out_of_order.covered(range)
     }
 
-    /// Whether there is a place for the payload range: not behind the FIN, and room to remember it.
+    /// Returns whether the payload range can be accepted: it is not behind the FIN, and there is room to
+    /// note it.
     pub fn can_note(&self, range: &Range<u64>) -> bool {
         let stream = self.fin.is_none_or(|fin| range.end <= fin);
         stream && (range.start <= self.nxt || self.out_of_order.len() < MAX_RANGES)
     }
 
-    /// Notes payload that was already here (D-SACK, RFC 2883).
+    /// Notes payload that was here already (D-SACK, RFC 2883).
     pub fn on_duplicate(&mut self, range: Range<u64>) {
         self.duplicate = Some(range);
         self.due = AckDue::Now;
     }
 
-    /// Payload `range` was stored. `mss` is the segment size seen.
+    /// Notes that payload `range` was stored. `mss` is the segment size seen.
     // Conforms: 9293-3.8.6.3-1, 9293-3.8.6.3-2
     pub fn on_payload(&mut self, now: Instant, range: Range<u64>, mss: u64) {
         self.unacked += range.end - range.start;
@@ -339,8 +339,8 @@ impl Receiver {
         }
     }
 
-    /// A FIN at offset `at` came. One below what was received before it is out of date: it must not
-    /// stand in the way of the real one.
+    /// Notes a FIN at offset `at`. A FIN below the end of the received data is stale or forged: it must not
+    /// block the real one.
     pub fn on_fin(&mut self, at: u64) {
         if at >= self.out_of_order.max_end().unwrap_or(0).max(self.nxt) {
             self.fin.get_or_insert(at);
@@ -348,7 +348,7 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
-    /// Takes the FIN in once everything before it is here. Returns whether that is now.
+    /// Processes the FIN once everything before it is here. Returns whether this happened now.
     // Conforms: 9293-3.10.7.4-4
     pub fn take_fin(&mut self) -> bool {
         let is_next = self.fin == Some(self.nxt);
@@ -359,7 +359,7 @@ impl Receiver {
         is_next
     }
 
-    /// The blocks to report, at most `max`; D-SACK first, then the newest.
+    /// Returns the SACK blocks to report, at most `max`: D-SACK first, then the newest.
     pub fn sack_blocks(&self, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::new();
         let wire = |r: &Range<u64>| (self.irs.add(r.start as u32), self.irs.add(r.end as u32));
@@ -389,7 +389,7 @@ impl Receiver {
         blocks
     }
 
-    /// An acknowledgement left.
+    /// Notes that an acknowledgement left.
     pub fn on_ack_sent(&mut self) {
         self.due = AckDue::Never;
         self.echo_once = None;
@@ -397,12 +397,12 @@ impl Receiver {
         self.unacked = 0;
     }
 
-    /// SACK blocks left.
+    /// Notes that SACK blocks left.
     pub fn on_sack_sent(&mut self) {
         self.duplicate = None;
     }
 
-    /// What holds after every call: what is kept lies beyond what is in order, and within bounds.
+    /// Asserts the invariants: out-of-order data lies beyond the data in order, and within bounds.
     pub fn invariants(&self) {
         debug_assert!(self.ack_sent <= self.nxt);
         let first = self.out_of_order.first();

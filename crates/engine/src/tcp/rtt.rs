@@ -6,23 +6,23 @@ use braid_wire::Instant;
 
 use crate::Config;
 
-/// Clock granularity G of RFC 6298 section 2.
+/// The clock granularity G of RFC 6298 section 2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// The timeout before anything is known (RFC 6298 section 2.1).
+/// The timeout before any sample (RFC 6298 section 2.1).
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 
-/// The round trip without queues is the lowest of this period of samples and the one before it: a
-/// route may have changed since.
+/// The period of the base round trip, which is the lowest sample of this period and the one before it.
+/// Older samples do not count, as the route may have changed since.
 const BASE_PERIOD: Duration = Duration::from_secs(10);
 
-/// Data that stood in a queue no longer than this found none to speak of.
+/// The queueing delay up to which a queue counts as short in any case.
 const SHORT_QUEUE: Duration = Duration::from_millis(5);
 
-/// Samples among which one may show that those before were not of the path.
+/// The number of first samples that a later, far shorter sample may expose as wrong.
 const FIRST_SAMPLES: u32 = 8;
 
-/// Smoothed round trip of one subflow.
+/// The round-trip estimator of one subflow.
 #[derive(Debug, Clone)]
 pub(crate) struct RttEstimator {
     samples: u32,
@@ -31,10 +31,10 @@ pub(crate) struct RttEstimator {
     min: Duration,
     latest: Duration,
     longest: Duration,
-    /// Lowest samples of this period and the one before.
+    /// The lowest samples of this period and the one before.
     base: [Duration; 2],
     base_since: Instant,
-    /// Without backoff.
+    /// The timeout without backoff.
     rto: Duration,
     min_rto: Duration,
     max_rto: Duration,
@@ -58,8 +58,8 @@ impl RttEstimator {
         }
     }
 
-    /// The round trip is known from an earlier subflow on the path: the first timeout is by that, and
-    /// no longer than without.
+    /// Seeds the first timeout with the round trip of an earlier subflow on the path. It never exceeds the
+    /// unseeded one.
     pub fn expect(&mut self, srtt: Duration, rttvar: Duration) {
         if self.srtt.is_none() {
             let margin = (rttvar * 4).max(self.min_rto);
@@ -67,9 +67,9 @@ impl RttEstimator {
         }
     }
 
-    /// The first samples may be of a handshake whose answer was lost and repeated a second later, which no
-    /// timestamp tells. Where one that follows is far shorter, they are forgotten: the timeout would be
-    /// a hundred round trips for as long as little is sent.
+    /// Discards the first samples if a later one is far shorter. They may be those of a handshake whose
+    /// answer was lost and repeated a second later, which no timestamp reveals. Otherwise the timeout would
+    /// stay at a hundred round trips while little is sent.
     fn forget_repeated_handshake(&mut self, rtt: Duration) {
         let shorter = |srtt| rtt * 2 + self.min_rto < srtt;
         if self.samples < FIRST_SAMPLES && self.srtt.is_some_and(shorter) {
@@ -79,7 +79,7 @@ impl RttEstimator {
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// Takes a sample (never from a retransmission: Karn).
+    /// Takes a sample, never of a retransmission without timestamp (Karn's algorithm).
     pub fn sample(&mut self, now: Instant, rtt: Duration) {
         let rtt = rtt.max(Duration::from_nanos(1));
         self.latest = rtt;
@@ -103,17 +103,17 @@ impl RttEstimator {
         (self.srtt, self.rttvar) = (Some(srtt), rttvar);
     }
 
-    /// Smoothed round trip; zero before the first sample.
+    /// Returns the smoothed round trip; zero before the first sample.
     pub fn srtt(&self) -> Duration {
         self.srtt.unwrap_or_default()
     }
 
-    /// Mean deviation; zero before the first sample.
+    /// Returns the mean deviation; zero before the first sample.
     pub fn rttvar(&self) -> Duration {
         self.rttvar
     }
 
-    /// Lowest sample; zero before the first.
+    /// Returns the lowest sample; zero before the first.
     pub fn min(&self) -> Duration {
         match self.srtt {
             Some(_) => self.min,
@@ -121,12 +121,12 @@ impl RttEstimator {
         }
     }
 
-    /// Newest sample; zero before the first.
+    /// Returns the newest sample; zero before the first.
     pub fn latest(&self) -> Duration {
         self.latest
     }
 
-    /// Lowest sample of the last two periods in which there were any; zero before the first.
+    /// Returns the lowest sample of the last two periods with samples; zero before the first.
     pub fn base(&self) -> Duration {
         match self.srtt {
             Some(_) => self.base[0].min(self.base[1]),
@@ -134,22 +134,22 @@ impl RttEstimator {
         }
     }
 
-    /// Whether the newest packets found less than half of the longest queue there was, or hardly
-    /// any.
+    /// Returns whether the newest sample saw less than half of the longest queue so far, or hardly any
+    /// queue.
     pub fn is_queue_short(&self) -> bool {
         let queued = self.latest.saturating_sub(self.base());
         let longest = self.longest.saturating_sub(self.base());
         queued <= (longest / 2).max(SHORT_QUEUE)
     }
 
-    /// Upper bound of the timeout.
+    /// Returns the upper bound of the timeout.
     pub fn max_rto(&self) -> Duration {
         self.max_rto
     }
 
-    /// The timeout without backoff; before the first sample 1 s, or less where the path is
-    /// [known](Self::expect). Like Linux, the floor applies to the variance term, so that a steady
-    /// path never times out on a queue that grows by less than the floor.
+    /// Returns the timeout without backoff; before the first sample 1 s, or less if the path is
+    /// [known](Self::expect). As in Linux, the floor applies to the variance term, so that a steady path
+    /// never times out on a queue that grows by less than the floor.
     pub fn rto(&self) -> Duration {
         self.rto
     }
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// A third ACK that was lost is repeated after a while, and the first sample is that long.
+    /// A lost third ACK is repeated after a while, and the first sample is that long.
     #[test]
     fn a_handshake_that_was_repeated_is_forgotten() {
         let ms = Duration::from_millis;
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(rtt.rto(), ms(7_200));
         rtt.sample(Instant::ZERO, ms(30));
         assert_eq!((rtt.srtt(), rtt.rto()), (ms(30), ms(230)));
-        // Later on a short one is a sample as any other.
+        // Later on a short sample counts like any other.
         for _ in 0..8 {
             rtt.sample(Instant::ZERO, ms(900));
         }
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(rtt.rto(), Duration::from_millis(240));
     }
 
-    /// Half of the longest queue there was, or 5 ms.
+    /// Half of the longest queue so far, or 5 ms.
     #[test]
     fn a_queue_is_short_beside_the_longest() {
         let mut rtt = RttEstimator::new(&Config::default());

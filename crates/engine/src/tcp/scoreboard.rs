@@ -1,4 +1,4 @@
-//! What is in flight on a subflow: one record a transmission, with its MPTCP mapping (RFC 6675,
+//! The scoreboard of a subflow: a record for each transmission in flight, with its MPTCP mapping (RFC 6675,
 //! RFC 8684 section 3.3).
 
 use core::ops::Range;
@@ -8,28 +8,28 @@ use braid_wire::Instant;
 
 use super::rate::PacketState;
 
-/// Most records a scoreboard keeps. Records are split only by acknowledgements; past the bound a
-/// partial SACK is ignored, which costs a needless retransmission and nothing else.
+/// The most records of a scoreboard. Only acknowledgements split records; past the bound a partial SACK is
+/// ignored, at the cost of a needless retransmission.
 const MAX_RECORDS: usize = 16_384;
 
 /// A mapping of subflow bytes to connection bytes, in offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mapping {
-    /// First byte of the connection's stream.
+    /// The first byte in the connection's stream.
     pub data: u64,
-    /// First byte of the subflow's stream.
+    /// The first byte in the subflow's stream.
     pub sub: u64,
-    /// Payload bytes, DATA_FIN not counted.
+    /// The number of payload bytes, DATA_FIN not counted.
     pub len: u32,
-    /// DATA_FIN follows the last byte.
+    /// Set if DATA_FIN follows the last byte.
     pub fin: bool,
-    /// As carried, where checksums were agreed on (RFC 8684 section 3.3.1).
+    /// The checksum as carried, if checksums are in use (RFC 8684 section 3.3.1).
     pub checksum: Option<u16>,
 }
 
 impl Mapping {
-    /// The subflow sequence number as carried, on a subflow whose SYN carried `in_syn` bytes: those are
-    /// not counted (RFC 8684 appendix B.2). A DATA_FIN without data maps no subflow byte (RFC 8684
+    /// Returns the subflow sequence number as carried, on a subflow whose SYN carried `in_syn` bytes, which
+    /// are not counted (RFC 8684 appendix B.2). A DATA_FIN without data maps no subflow byte (RFC 8684
     /// section 3.3.3).
     // Conforms: 8684-3.3.3-1, 8684-B.2-2
     pub fn wire_seq(&self, in_syn: u64) -> u32 {
@@ -39,25 +39,25 @@ impl Mapping {
         }
     }
 
-    /// The length as carried: DATA_FIN counts as one.
+    /// Returns the length as carried: DATA_FIN counts as one.
     // Conforms: 8684-3.3.3-1
     pub fn wire_len(&self) -> u16 {
         (self.len + u32::from(self.fin)) as u16
     }
 
-    /// Whether its bytes are where they are on a subflow that carries nothing but the stream, in
-    /// order.
+    /// Returns whether the bytes have the place that they would have on a subflow that carries only the
+    /// stream, in order.
     pub fn is_aligned(&self) -> bool {
         self.sub == self.data + 1
     }
 
-    /// One past the last byte of the subflow's stream.
+    /// Returns the offset past the last byte in the subflow's stream.
     pub fn sub_end(&self) -> u64 {
         self.sub + u64::from(self.len)
     }
 }
 
-/// Bytes sent in one go and not yet acknowledged.
+/// Bytes sent at once and not yet acknowledged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub start: u64,
@@ -65,13 +65,13 @@ pub(crate) struct Sent {
     /// The original mapping, possibly larger than this record: a retransmission repeats it.
     pub map: Mapping,
     pub sent_at: Instant,
-    /// Of the last transmission.
+    /// The rate estimator's state at the last transmission.
     pub packet: PacketState,
     pub retransmitted: bool,
     pub sacked: bool,
-    /// Deemed lost and not retransmitted since.
+    /// Set if the record is deemed lost and was not retransmitted since.
     pub lost: bool,
-    /// The subflow's FIN; carries no payload.
+    /// Set for the subflow's FIN, which carries no payload.
     pub fin: bool,
 }
 
@@ -80,7 +80,7 @@ impl Sent {
         self.end - self.start
     }
 
-    /// The connection's bytes this record carries.
+    /// Returns the range of the connection's stream that this record carries.
     pub fn data(&self) -> Range<u64> {
         if self.fin {
             return 0..0;
@@ -94,18 +94,18 @@ impl Sent {
     }
 }
 
-/// What acknowledgements did.
+/// The news of an acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delivered {
-    /// Bytes newly delivered.
+    /// The number of bytes newly delivered.
     pub bytes: u64,
-    /// Most of them next to each other in one record.
+    /// The most contiguous bytes among them within one record.
     pub largest: u64,
     /// The most recently sent of the delivered records (RFC 8985 section 6.2, step 2).
     pub newest: Option<Newest>,
-    /// When the most recently sent record that was never retransmitted had been sent.
+    /// The send time of the most recently sent delivered record that was never retransmitted.
     pub rtt_from: Option<Instant>,
-    /// A record that had never been retransmitted was delivered below the highest delivered one.
+    /// Set if a record that was never retransmitted was delivered below the highest delivered one.
     pub reordered: bool,
 }
 
@@ -118,22 +118,22 @@ pub(crate) struct Newest {
     pub retransmitted: bool,
 }
 
-/// Records in order of sequence.
+/// The records in order of sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     records: VecDeque<Sent>,
     in_flight: u64,
     sacked: u64,
     lost: u64,
-    /// End of the highest delivered range.
+    /// The end of the highest delivered range.
     highest_delivered: u64,
-    /// The connection's bytes that were newly delivered.
+    /// The ranges of the connection's stream that were newly delivered.
     arrived: Vec<Range<u64>>,
-    /// End of the connection's bytes sent here so far.
+    /// The end of the connection's data sent here so far.
     data_end: u64,
-    /// Something was sent that lies before what was sent here earlier (a copy).
+    /// Set if data was sent that lies before data sent here earlier (a copy).
     disordered: bool,
-    /// Something was sent that is not aligned with the stream.
+    /// Set if data was sent that is not aligned with the stream.
     shuffled: bool,
 }
 
@@ -142,17 +142,17 @@ impl Scoreboard {
         self.records.is_empty()
     }
 
-    /// Bytes in flight: sent, neither delivered nor deemed lost.
+    /// Returns the bytes in flight: sent, neither delivered nor deemed lost.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Bytes delivered out of order.
+    /// Returns the bytes delivered out of order.
     pub fn sacked(&self) -> u64 {
         self.sacked
     }
 
-    /// Bytes deemed lost and waiting for retransmission.
+    /// Returns the bytes deemed lost that wait for retransmission.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -161,7 +161,7 @@ impl Scoreboard {
         self.records.iter()
     }
 
-    /// Whether all that was ever sent is aligned with the stream.
+    /// Returns whether all data ever sent is aligned with the stream.
     pub fn is_aligned(&self) -> bool {
         !self.shuffled
     }
@@ -210,7 +210,7 @@ impl Scoreboard {
         }
     }
 
-    /// Everything below `una` arrived.
+    /// Notes that everything below `una` arrived.
     pub fn ack_to(&mut self, una: u64, out: &mut Delivered) {
         while let Some(&front) = self.records.front() {
             if front.start >= una {
@@ -239,11 +239,11 @@ impl Scoreboard {
         self.records.insert(index + 1, tail);
     }
 
-    /// `start..end` arrived out of order (one SACK block).
+    /// Notes that `start..end` arrived out of order (one SACK block).
     pub fn sack(&mut self, start: u64, end: u64, out: &mut Delivered) {
         let mut i = self.records.partition_point(|r| r.end <= start);
         loop {
-            // Most of a block was told before.
+            // Most of a block was reported before.
             let told = self
                 .records
                 .range(i..)
@@ -276,12 +276,12 @@ impl Scoreboard {
         }
     }
 
-    /// Marks lost everything in flight; returns the bytes.
+    /// Marks everything in flight as lost, and returns the bytes.
     pub fn mark_all_lost(&mut self) -> u64 {
         self.mark_lost((Instant::FAR_FUTURE, u64::MAX), |_| true)
     }
 
-    /// Marks lost the first `max` bytes if they are in flight; returns them.
+    /// Marks the first `max` bytes as lost if they are in flight, and returns their record.
     pub fn mark_first_lost(&mut self, max: u64) -> Option<Sent> {
         let first = *self.records.front().filter(|r| r.in_flight())?;
         if first.len() > max {
@@ -294,8 +294,8 @@ impl Scoreboard {
         Some(*first)
     }
 
-    /// Marks lost every record in flight that was sent before `newest`, a time and the end of the
-    /// record sent then, and for which `is_lost` says so; returns the bytes.
+    /// Marks every record in flight as lost that was sent before `newest`, a send time and the end of its
+    /// record, and matches `is_lost`. Returns the bytes.
     pub fn mark_lost(
         &mut self,
         newest: (Instant, u64),
@@ -305,7 +305,7 @@ impl Scoreboard {
         for record in self.records.iter_mut().filter(|r| r.in_flight()) {
             let early = (record.sent_at, record.end) < newest;
             if !early && !record.retransmitted {
-                // What lies behind it was sent later still.
+                // The records behind it were sent later still.
                 break;
             }
             if early && is_lost(record) {
@@ -318,8 +318,8 @@ impl Scoreboard {
         bytes
     }
 
-    /// Takes all SACK marks back if the first record has one: had the peer kept what it told of, it
-    /// would have acknowledged that (RFC 2018 section 8).
+    /// Takes all SACK marks back if the first record has one: had the peer kept the reported data, it would
+    /// have acknowledged it (RFC 2018 section 8).
     pub fn forget_false_sacks(&mut self) {
         if !self.records.front().is_some_and(|first| first.sacked) {
             return;
@@ -331,7 +331,7 @@ impl Scoreboard {
         self.sacked = 0;
     }
 
-    /// Takes loss marks back: the timeout turned out spurious.
+    /// Takes the loss marks back, because the timeout was spurious.
     pub fn unmark_lost(&mut self) {
         for record in self.records.iter_mut().filter(|r| r.lost) {
             record.lost = false;
@@ -340,7 +340,7 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// The first lost record, cut to at most `max` bytes, marked as sent again at `now`.
+    /// Returns the first lost record, cut to at most `max` bytes and marked as sent again at `now`.
     pub fn take_lost(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         if self.lost == 0 || max == 0 {
             return None;
@@ -353,7 +353,7 @@ impl Scoreboard {
         Some(self.resend(i, now, packet))
     }
 
-    /// The last record not delivered, cut to its last `max` bytes, marked as sent again: a tail
+    /// Returns the last undelivered record, cut to its last `max` bytes and marked as sent again: a tail
     /// loss probe (RFC 8985 section 7.3).
     pub fn take_last(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         let mut i = self.records.iter().rposition(|r| !r.sacked)?;
@@ -378,12 +378,12 @@ impl Scoreboard {
         *record
     }
 
-    /// The connection's bytes that were delivered since the last call.
+    /// Returns the ranges of the connection's stream that were delivered since the last call.
     pub fn take_arrived(&mut self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.arrived.drain(..)
     }
 
-    /// The connection's bytes below `una` that are in records.
+    /// Returns the ranges of the connection's stream below `una` that are in records.
     pub fn data_below(&self, una: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let data = self.records.iter().filter(|sent| !sent.fin).map(Sent::data);
         let ordered = !self.disordered;
@@ -392,13 +392,13 @@ impl Scoreboard {
             .filter(|data| !data.is_empty())
     }
 
-    /// When the oldest bytes not delivered were sent last.
+    /// Returns the time at which the oldest undelivered bytes were last sent.
     pub fn oldest_sent(&self) -> Option<Instant> {
         self.records.front().map(|first| first.sent_at)
     }
 
-    /// What holds after every call: the records are the bytes from `una` to `nxt`, without gaps, and
-    /// the sums are theirs.
+    /// Asserts the invariants: the records are the bytes from `una` to `nxt`, without gaps, and the sums
+    /// match them.
     pub fn invariants(&self, una: u64, nxt: u64) {
         let mut at = una;
         let (mut in_flight, mut sacked, mut lost) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! The sending half of a subflow: windows, what is sent, and what acknowledgements say of it.
+//! The sending half of a subflow: windows, transmissions, and the processing of acknowledgements.
 
 mod recovery;
 mod sizes;
@@ -21,27 +21,27 @@ use crate::cc::{AckSample, Algorithm, CongestionControl, RateSample, Sibling};
 use crate::stats::{LossRecovery, Traffic};
 use crate::{Config, PathRecord};
 
-/// Most doublings of the retransmission timeout.
+/// The most doublings of the retransmission timeout.
 const MAX_BACKOFF: u32 = 10;
 
-/// Where loss recovery stands.
+/// The state of loss recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Recovery {
     Open,
-    /// Fast recovery until `end` is acknowledged. Where the window was reduced for a mark just before,
-    /// it is not again.
+    /// Fast recovery until `end` is acknowledged. `marked` is set if the window was reduced for an ECN mark
+    /// just before: then it is not reduced again.
     Fast {
         end: u64,
         prr: Prr,
         marked: bool,
     },
-    /// The window is reduced because of a congestion mark, and nothing is missing; until something that
-    /// was sent since is acknowledged, so that the peer has heard of it (RFC 3168 section 6.1.2), or
-    /// nothing is in flight.
+    /// The window is reduced because of an ECN mark, and nothing is missing. The state ends when data sent
+    /// since is acknowledged, so that the peer knows of the reduction (RFC 3168 section 6.1.2), or nothing
+    /// is in flight.
     Marked {
         prr: Prr,
     },
-    /// After a timeout, until `end` is acknowledged or it shows that none was needed.
+    /// After a timeout, until `end` is acknowledged or the timeout is shown to be spurious.
     Timeout {
         end: u64,
         proof: Proof,
@@ -51,28 +51,28 @@ enum Recovery {
 /// A reduction of the window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reduction {
-    /// Next offset then.
+    /// The next offset at that time.
     at: u64,
-    /// The peer is still to be told (CWR).
+    /// Set while the peer is still to be told (CWR).
     untold: bool,
 }
 
-/// RACK state (RFC 8985 section 5.2).
+/// The state of RACK (RFC 8985 section 5.2).
 #[derive(Debug, Clone, Copy, Default)]
 struct Rack {
     sent_at: Instant,
     end: u64,
     rtt: Duration,
     reordering_seen: bool,
-    /// Quarters of a round trip by which the reordering window is longer than one of them.
+    /// The quarters of a round trip by which the reordering window exceeds the first quarter.
     quarters: u32,
-    /// Recoveries without a needless repetition after which it is not any more.
+    /// The number of recoveries without a needless retransmission after which the window is reset.
     persist: u32,
-    /// It has grown in the round that ends here.
+    /// The end of the round in which the window has grown already.
     grown_until: u64,
-    /// End of what the peer said last that it has twice.
+    /// The end of the last range that the peer reported as a duplicate.
     twice: u64,
-    /// The last probe, as long as it may have repaired a loss.
+    /// The last tail loss probe, as long as it may have repaired a loss.
     probed: Option<TailProbe>,
 }
 
@@ -81,28 +81,28 @@ struct Rack {
 struct TailProbe {
     start: u64,
     end: u64,
-    /// Next offset when it was sent (`TLP.end_seq`); `None` once a loss was found otherwise, since then only the
-    /// duplicate that it may have made is of interest.
+    /// The next offset when the probe was sent (`TLP.end_seq`); `None` once a loss was found otherwise,
+    /// since then only a duplicate caused by the probe matters.
     high: Option<u64>,
-    /// When the original was sent, and among what.
+    /// The send time of the original, and the estimator's state at that time.
     original: (Instant, PacketState),
 }
 
 /// The echoed timestamp of an acknowledgement (RFC 7323).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Echo {
-    /// TSecr.
+    /// The TSecr value.
     pub value: u32,
-    /// How long ago it was sent, rounded up.
+    /// The age of the timestamp, rounded up.
     pub age: Duration,
 }
 
-/// What an expired timer asks for.
+/// The consequence of an expired timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
-    /// The retransmission timer: everything in flight is marked lost.
+    /// The retransmission timer expired: everything in flight is marked lost.
     Rto,
-    /// The same, for one try before its time: it counts as no timeout.
+    /// The retransmission timer was cut short for one early try, which counts as no timeout.
     Early,
     /// A tail loss probe is to be sent.
     Probe,
@@ -110,43 +110,43 @@ pub(crate) enum Expired {
     Lost,
 }
 
-/// Segments that leave at once on a path of which nothing is known (RFC 3390).
+/// The segments that leave at once on an unknown path (the initial window of RFC 3390).
 const UNKNOWN_FLIGHT: u64 = 4;
 
-/// When something is to be done though nothing comes in, and how often that was.
+/// The timers of a sender, and the timeouts in a row.
 #[derive(Debug, Clone, Copy, Default)]
 struct Timers {
     backoff: u32,
-    /// When the first of the timeouts in a row came.
+    /// The time of the first of the timeouts in a row.
     stuck_since: Instant,
     rto_at: Option<Instant>,
-    /// When it expired last, and all in flight was sent again.
+    /// The time of the last expiry, when everything in flight was sent again.
     expired_at: Instant,
-    /// When it would expire if it had not been cut short for one early try.
+    /// The expiry time that was cut short for one early try.
     cut_short: Option<Instant>,
     probe_at: Option<Instant>,
     reorder_at: Option<Instant>,
-    /// One probe a flight (RFC 8985 section 7.3).
+    /// Set once a probe was sent: one a flight (RFC 8985 section 7.3).
     probe_out: bool,
 }
 
 impl Timers {
-    /// When the first of them expires.
+    /// Returns the time at which the first timer expires.
     fn next(&self) -> Option<Instant> {
-        // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
+        // A probe replaces the retransmission timer (RFC 8985 section 7.2).
         let tail = self.probe_at.or(self.rto_at);
         Instant::earliest([tail, self.reorder_at])
     }
 }
 
-/// One round trip, until it ends.
+/// The state of one round trip.
 #[derive(Debug, Clone, Copy, Default)]
 struct Round {
     cwnd_limited: bool,
-    /// The window was last seen full.
+    /// The time at which the window was last seen full.
     full_at: Instant,
     max_flight: u64,
-    /// It ends where this offset is acknowledged.
+    /// The offset whose acknowledgement ends the round.
     end: u64,
 }
 
@@ -157,31 +157,31 @@ struct Offered {
     largest: u64,
 }
 
-/// Reductions of the window, and what may undo them.
+/// The reductions of the window, and the evidence that may undo them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reductions {
     last: Reduction,
-    /// The one before, which stands again where the last one is undone.
+    /// The reduction before, which is restored if the last one is undone.
     before: Reduction,
-    /// Highest acknowledgement that told of a congestion mark.
+    /// The highest acknowledgement that reported an ECN mark.
     marked_at: u64,
-    /// Bytes retransmitted in this recovery and not reported as duplicates.
+    /// The bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
 }
 
-/// Losses, episode by episode.
+/// Losses by episode.
 #[derive(Debug, Clone, Copy, Default)]
 struct Losses {
-    /// Bytes delivered since the last loss, and between the two before it.
+    /// The bytes delivered since the last loss, and between the two losses before it.
     intervals: [u64; 2],
-    /// Bytes lost while the queue was short.
+    /// The bytes of non-congestive loss: lost while the queue was short.
     strayed: u64,
-    /// It was when this episode of losses began: they shorten it.
+    /// Set if the queue was short when this episode began; the losses themselves shorten it.
     queue_was_short: bool,
 }
 
 impl Losses {
-    /// The first loss or mark after a while.
+    /// Begins an episode: the first loss or mark after a while.
     fn begin_episode(&mut self, queue_is_short: bool) {
         self.intervals = [0, self.intervals[0]];
         self.queue_was_short = queue_is_short;
@@ -194,22 +194,22 @@ impl Losses {
     }
 }
 
-/// When the path was used.
+/// The times at which the path was used.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pauses {
     last_sent: Instant,
     restarted_at: Instant,
-    /// When all that was sent will have passed the bottleneck.
+    /// The time at which everything sent will have passed the bottleneck.
     passed_at: Instant,
 }
 
-/// Settings of windows, and of the peer's delay.
+/// The limits of windows, and of the peer's delay.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     initial_window: u32,
-    /// Segments.
+    /// The limit in segments.
     max_cwnd: u32,
-    /// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
+    /// The time for which the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
     peer_ack_delay: Duration,
 }
 
@@ -224,20 +224,20 @@ pub(crate) struct Sender {
     pub traffic: Traffic,
     /// The first offset that no SYN carried.
     first: u64,
-    /// Oldest unacknowledged offset.
+    /// The oldest unacknowledged offset.
     pub una: u64,
-    /// Next offset to send.
+    /// The next offset to send.
     pub nxt: u64,
-    /// First offset past the peer's window.
+    /// The first offset past the peer's window.
     pub wnd_end: u64,
     offered: Offered,
     mss: u32,
     recovery: Recovery,
     rack: Rack,
     timers: Timers,
-    /// `None` where the peer sends SACK.
+    /// The NewReno state; `None` if the peer sends SACK.
     dup_acks: Option<DupAcks>,
-    /// Duplicate acknowledgements in a row that had no room for SACK.
+    /// The number of duplicate acknowledgements in a row that had no room for SACK.
     mute: u32,
     sizes: Sizes,
     reductions: Reductions,
@@ -245,7 +245,7 @@ pub(crate) struct Sender {
     round: Round,
     pauses: Pauses,
     limits: Limits,
-    /// What earlier subflows on the path found.
+    /// The measurements of earlier subflows on the path.
     found: PathRecord,
 }
 
@@ -278,25 +278,26 @@ impl Sender {
             limits: Limits {
                 initial_window: config.initial_window,
                 max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
+                // `TLP.max_ack_delay` of RFC 8985 section 7.2: our own delay, with half as much to spare.
                 peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             },
             found: PathRecord::default(),
         }
     }
 
-    /// Runs another controller from now on, from an initial window.
+    /// Replaces the congestion controller by a new one with an initial window.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
         self.cc = congestion.build(self.mss, self.limits.initial_window);
         self.update_pacing();
     }
 
-    /// The peer sends no SACK: its duplicate acknowledgements are counted.
+    /// Counts duplicate acknowledgements, because the peer sends no SACK.
     pub fn count_dup_acks(&mut self) {
         self.dup_acks = Some(DupAcks::default());
     }
 
-    /// The SYN was acknowledged, and `in_syn` bytes that it carried; `rtt` is the handshake's round trip
-    /// where it is unambiguous.
+    /// Notes that the SYN was acknowledged, with `in_syn` bytes that it carried; `rtt` is the handshake's
+    /// round trip if it is unambiguous.
     pub fn established(&mut self, now: Instant, rtt: Option<Duration>, window: u64, in_syn: u64) {
         self.first = 1 + in_syn;
         (self.una, self.nxt) = (self.first, self.first);
@@ -320,39 +321,39 @@ impl Sender {
         }
     }
 
-    /// Bytes in flight; what duplicate acknowledgements stand for has arrived.
+    /// Returns the bytes in flight, without those that duplicate acknowledgements show to have arrived.
     pub fn in_flight(&self) -> u64 {
         let arrived = self.dup_acks.map_or(0, |dup| dup.arrived());
         self.board.in_flight().saturating_sub(arrived)
     }
 
-    /// Whether `seq` is of the newest payload, and that was sent once only.
+    /// Returns whether `seq` belongs to the newest payload, and that was sent only once.
     pub fn is_sent_once(&self, seq: u64) -> bool {
         let newest = self.board.iter().next_back();
         newest.is_some_and(|last| last.start <= seq && !last.retransmitted)
     }
 
-    /// Whether the peer is still to be told that the window was reduced (CWR).
+    /// Returns whether the peer is still to be told that the window was reduced (CWR).
     pub fn is_reduced(&self) -> bool {
         self.reductions.last.untold
     }
 
-    /// Whether it was; now it is told.
+    /// Returns whether the peer is still to be told of a reduction, and counts it as told.
     pub fn take_reduced(&mut self) -> bool {
         core::mem::take(&mut self.reductions.last.untold)
     }
 
-    /// Whether nothing is missing, as far as is known.
+    /// Returns whether nothing is known to be missing.
     fn is_whole(&self) -> bool {
         matches!(self.recovery, Recovery::Open | Recovery::Marked { .. })
     }
 
-    /// Whether a retransmission timeout is being recovered from.
+    /// Returns whether the sender recovers from a retransmission timeout.
     pub fn in_timeout(&self) -> bool {
         matches!(self.recovery, Recovery::Timeout { .. })
     }
 
-    /// How long timeouts have followed each other without an acknowledgement of new data.
+    /// Returns the time since the first of the timeouts in a row without an acknowledgement of new data.
     pub fn stuck_for(&self, now: Instant) -> Duration {
         match self.timers.backoff {
             0 => Duration::ZERO,
@@ -360,7 +361,8 @@ impl Sender {
         }
     }
 
-    /// Congestion window, bytes; in fast recovery the one on the way to the controller's.
+    /// Returns the congestion window in bytes; during a reduction, the window on its way to the
+    /// controller's.
     pub fn cwnd(&self) -> u64 {
         let most = u64::from(self.limits.max_cwnd) * u64::from(self.mss);
         let cwnd = match &self.recovery {
@@ -370,29 +372,29 @@ impl Sender {
         cwnd.min(most)
     }
 
-    /// Bytes/s at which the peer got what was sent; 0 before the first sample of that.
+    /// Returns the delivery rate in bytes/s; 0 before the first sample.
     pub fn delivery_rate(&self) -> u64 {
         self.rate.rate()
     }
 
-    /// Bytes lost though the path's queue was short.
+    /// Returns the bytes of non-congestive loss: lost though the path's queue was short.
     pub fn strayed(&self) -> u64 {
         self.losses.strayed
     }
 
-    /// Bytes/s at which acknowledgements followed each other at most, lately.
+    /// Returns the recent peak rate of acknowledgements in bytes/s.
     pub fn peak_rate(&self) -> u64 {
         self.rate.peak()
     }
 
-    /// What earlier subflows on the path found.
+    /// Adopts the measurements of earlier subflows on the path.
     pub fn expect(&mut self, record: &PathRecord) {
         self.rtt.expect(record.srtt, record.rttvar);
         self.found = *record;
         self.recall();
     }
 
-    /// Counts on what was found, as far as is known of the path that it was.
+    /// Uses the recorded rate, as long as the round trip does not show that the path is another one.
     fn recall(&mut self) {
         let base = self.rtt.base();
         let same = base.is_zero() || self.found.fits(base);
@@ -400,12 +402,12 @@ impl Sender {
         self.rate.expect(rate);
     }
 
-    /// When all that was sent will have passed the bottleneck, by the rate at which it takes data.
+    /// Returns the time at which everything sent will have passed the bottleneck, at its known rate.
     pub fn passed_at(&self) -> Instant {
         self.pauses.passed_at
     }
 
-    /// What coupled congestion control of any subflow sees of this one.
+    /// Returns this subflow as coupled congestion control of its siblings sees it.
     pub fn sibling(&self) -> Sibling {
         Sibling {
             cwnd: self.cc.cwnd(),
@@ -414,12 +416,12 @@ impl Sender {
         }
     }
 
-    /// Timeouts in a row without an acknowledgement of anything new.
+    /// Returns the number of timeouts in a row without an acknowledgement of new data.
     pub fn backoff(&self) -> u32 {
         self.timers.backoff
     }
 
-    /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
+    /// Returns the retransmission timeout with its backoff (RFC 6298 section 5.5).
     // Conforms: 9293-3.8.2-1
     pub fn rto(&self) -> Duration {
         match self.timers.backoff {
@@ -428,7 +430,7 @@ impl Sender {
         }
     }
 
-    /// Where loss recovery stands.
+    /// Returns the state of loss recovery.
     pub fn recovery(&self) -> LossRecovery {
         match self.recovery {
             Recovery::Open | Recovery::Marked { .. } => LossRecovery::Open,
@@ -437,7 +439,7 @@ impl Sender {
         }
     }
 
-    /// Congestion window left, in bytes: at least a segment or none.
+    /// Returns the congestion window left, in bytes: at least a segment, or none.
     pub fn cwnd_room(&self) -> u64 {
         let room = self.cwnd().saturating_sub(self.in_flight());
         if room >= u64::from(self.mss) || self.in_flight() == 0 {
@@ -447,33 +449,33 @@ impl Sender {
         }
     }
 
-    /// The peer takes everything below `end`, with a window of `window` bytes.
+    /// Adopts the peer's window of `window` bytes, which ends at offset `end`.
     pub fn offer(&mut self, end: u64, window: u64) {
         self.wnd_end = end;
         self.offered.last = window;
         self.offered.largest = self.offered.largest.max(window);
     }
 
-    /// Whether a segment that brings nothing but `ack` and `window` is a duplicate acknowledgement
-    /// (RFC 5681 section 2).
+    /// Returns whether a segment that carries only `ack` and `window` is a duplicate acknowledgement (RFC
+    /// 5681 section 2).
     pub fn is_duplicate(&self, ack: u64, window: u64) -> bool {
         ack == self.una && window == self.offered.last && !self.board.is_empty()
     }
 
-    /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
+    /// Returns whether this peer can have sent an acknowledgement of `ack` (RFC 5961 section 5.2).
     // Conforms: 5961-5.2-1
     pub fn is_acceptable(&self, ack: u64) -> bool {
         ack <= self.nxt && ack + self.offered.largest >= self.una
     }
 
-    /// Peer's subflow-level window left, in bytes.
+    /// Returns the peer's subflow-level window left, in bytes.
     // Conforms: 9293-3.8.6-2
     pub fn peer_room(&self) -> u64 {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
-    /// The shared window opened, told on another subflow: lets a first flight out here, whose
-    /// acknowledgement tells the rest.
+    /// Opens the window for a first flight, after another subflow reported that the shared window opened.
+    /// The acknowledgement of that flight reports the rest.
     pub fn open_window(&mut self) {
         let flight = self.initial_flight();
         self.wnd_end = self
@@ -481,22 +483,22 @@ impl Sender {
             .max(self.nxt + flight.saturating_sub(self.in_flight()));
     }
 
-    /// Most payload bytes of one burst: 1 ms at the pacing rate, two segments at least.
+    /// Returns the most payload bytes of one burst: 1 ms at the pacing rate, but at least two segments.
     pub fn burst(&self) -> u64 {
         self.pacer.burst().max(2 * u64::from(self.mss))
     }
 
-    /// Whether nothing was sent for longer than a timeout (RFC 5681 section 4.1), nor
-    /// [restarted](Self::restart): while others send it is asked for each packet.
+    /// Returns whether the sender was idle for longer than a timeout (RFC 5681 section 4.1), and was not
+    /// [restarted](Self::restart) since: while other subflows send, the question comes up for each packet.
     pub fn is_idle(&self, now: Instant) -> bool {
         let since = self.pauses.last_sent.max(self.pauses.restarted_at);
         self.board.is_empty() && now.saturating_since(since) > self.rtt.rto()
     }
 
-    /// Starts, or starts again after a pause, from what the path is known to take. Of that an initial
-    /// window leaves at once: what follows a pause is most often small, and paced over half a round
-    /// trip it would arrive that much later. Where nothing is known of the path, only as much does as
-    /// the shortest queues hold: a loss there would end slow start before it has begun.
+    /// Starts, or restarts after a pause, with the known capacity of the path. An initial window of it
+    /// leaves at once: data after a pause is most often small, and pacing over half a round trip would
+    /// delay it by that much. On an unknown path only as much leaves at once as the shortest queues hold,
+    /// since a loss would end slow start before it has begun.
     pub fn restart(&mut self, now: Instant) {
         self.pauses.restarted_at = now;
         let is_known = self.nxt > self.first || self.rate.peak() > 0;
@@ -511,13 +513,13 @@ impl Sender {
         self.update_pacing();
     }
 
-    /// An initial window, in bytes.
+    /// Returns an initial window, in bytes.
     pub fn initial_flight(&self) -> u64 {
         u64::from(self.limits.initial_window) * u64::from(self.mss)
     }
 
-    /// An initial window, or half of what the path was found to hold where that is more: the jump of
-    /// Careful Resume (draft-ietf-tsvwg-careful-resume section 3.3).
+    /// Returns an initial window, or half of the path's known capacity if that is more: the jump of Careful
+    /// Resume (draft-ietf-tsvwg-careful-resume section 3.3).
     fn first_flight(&self) -> u64 {
         let base = match self.found.base_rtt {
             Duration::ZERO => self.rtt.base(),
@@ -526,7 +528,7 @@ impl Sender {
         self.initial_flight().max(self.held_in(base) / 2)
     }
 
-    /// Bytes that leave the path's bottleneck in this time; 0 where its rate is not known.
+    /// Returns the bytes that leave the path's bottleneck in `time`; 0 if its rate is not known.
     fn held_in(&self, time: Duration) -> u64 {
         let bytes = u128::from(self.rate.peak()) * time.as_nanos() / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -555,15 +557,15 @@ impl Sender {
 
     fn packet_state(&mut self, now: Instant) -> PacketState {
         let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
-        // While more is on the way than the path holds its rate is all that shows, pause or not. Of a
-        // few packets that may be the application's rate.
+        // With more in flight than the path holds, the delivery rate is that of the path, pause or not.
+        // With only a few packets in flight it may be the application's.
         let held = self.held_in(self.rtt.base()).max(2 * self.initial_flight());
         let full = self.rate.peak() > 0 && in_flight > held;
         let paused = !full && self.pacer.has_paused(now, self.round.full_at);
         self.rate.on_send(now, in_flight, empty, paused)
     }
 
-    /// The next lost record to retransmit now, at most `max` bytes of it.
+    /// Returns the next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         if self.holds_back() {
             return None;
@@ -576,7 +578,7 @@ impl Sender {
         Some(sent)
     }
 
-    /// The tail loss probe.
+    /// Returns the tail loss probe.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
         let packet = self.packet_state(now);
         let last = self.board.iter().rfind(|r| !r.sacked)?;
@@ -611,8 +613,8 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp,
-    /// `siblings` is for coupled congestion control. Returns whether anything was newly delivered.
+    /// Processes an acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp,
+    /// and `siblings` is for coupled congestion control. Returns whether anything was newly delivered.
     // Conforms: 6582-3.2-3
     pub fn on_ack(
         &mut self,
@@ -661,7 +663,7 @@ impl Sender {
             cwnd_limited: self.round.cwnd_limited
                 || (slow_start && self.cc.cwnd() < 2 * self.round.max_flight),
             round_start,
-            // An acknowledgement that tells of a mark makes no room (RFC 3168 section 6.1.2).
+            // An acknowledgement that reports a mark must not grow the window (RFC 3168 section 6.1.2).
             in_recovery: marked || self.recovery != Recovery::Open,
             siblings,
         });
@@ -676,8 +678,8 @@ impl Sender {
             self.round.max_flight = self.in_flight();
         }
         self.update_pacing();
-        // Of the partial acknowledgements of a recovery only the first one gives more time (RFC 6582
-        // section 3.2, step 3): a timeout repairs many losses sooner.
+        // Only the first partial acknowledgement of a recovery restarts the timer (RFC 6582 section 3.2,
+        // step 3): a timeout repairs many losses sooner.
         if !self.dup_acks.is_some_and(DupAcks::is_impatient) {
             self.arm_rto(now);
         }
@@ -685,7 +687,7 @@ impl Sender {
         true
     }
 
-    /// Marks what has arrived.
+    /// Updates the scoreboard with the data that an acknowledgement reports.
     fn take_in(&mut self, ack: u64, sacks: &[Range<u64>]) -> Delivered {
         let progress = ack.saturating_sub(self.una);
         let mut delivered = Delivered::default();
@@ -693,7 +695,7 @@ impl Sender {
             self.una = ack;
             self.board.ack_to(ack, &mut delivered);
         }
-        // A block of what was never sent is of no use, nor is the part of it that was.
+        // A block that includes unsent data is invalid as a whole.
         for block in sacks.iter().filter(|block| block.end <= self.nxt) {
             self.board.sack(block.start, block.end, &mut delivered);
             self.sizes.on_range(block);
@@ -703,7 +705,7 @@ impl Sender {
         delivered
     }
 
-    /// The round trip and the delivery rate that an acknowledgement tells.
+    /// Measures round trip and delivery rate by an acknowledgement.
     // Conforms: 7323-4.1-1, 6298-3-1
     fn measure(
         &mut self,
@@ -712,10 +714,10 @@ impl Sender {
         echo: Option<Echo>,
         advanced: bool,
     ) -> (Option<Duration>, Option<RateSample>) {
-        // After an outage the acknowledgement of a retransmission covers what had arrived long
-        // before; its timestamp tells, unless the peer echoes that of what arrived first, as Linux
-        // does. Whether data was late or acknowledgements were lost is open then, but it took longer
-        // than the timeout. If the path is slow, the next ones tell.
+        // After an outage the acknowledgement of a retransmission covers data that had arrived long before.
+        // Its timestamp gives the round trip, unless the peer echoes the timestamp of the earlier data, as
+        // Linux does. Then data or acknowledgements may have been late, and the sample is capped at the
+        // timeout. If the path really is slow, the next samples show it.
         let bound = match self.recovery {
             Recovery::Timeout { proof, .. } if !proof.is_of_retransmission(echo) => self.rtt.rto(),
             _ => Duration::MAX,
@@ -725,8 +727,8 @@ impl Sender {
         let rtt = delivered
             .rtt_from
             .map(|at| now.saturating_since(at).min(bound));
-        // Where only retransmissions are acknowledged, nothing but a timestamp tells the round trip
-        // (RFC 7323 section 4), and a queue may have come or gone meanwhile.
+        // If only retransmissions are acknowledged, nothing but a timestamp gives the round trip (RFC 7323
+        // section 4), and a queue may have come or gone meanwhile.
         let echoed = echo.filter(|_| advanced).map(|_| bound);
         if let Some(rtt) = rtt.or(echoed) {
             self.rtt.sample(now, rtt);
@@ -744,20 +746,21 @@ impl Sender {
         (rtt, rate)
     }
 
-    /// The bottleneck takes far more than was known: what is in flight has passed it sooner.
+    /// Moves `passed_at` forward after the rate of the bottleneck turned out to be far higher than known.
     fn pass_sooner(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
         self.pauses.passed_at = self.pauses.passed_at.min(now + Duration::from_nanos(ns));
     }
 
-    /// To be called before anything makes room in the window.
+    /// Notes whether the window is full. To be called before anything makes room in it.
     fn note_full(&mut self, now: Instant) {
         if self.cwnd_room() == 0 {
             self.round.full_at = now;
         }
     }
 
-    /// Linux's factors: twice the window a round trip in slow start, 1.2 times afterwards.
+    /// Updates the pacing rate, with Linux's factors: twice the window a round trip in slow start, 1.2
+    /// times afterwards.
     fn update_pacing(&mut self) {
         if let Some(rate) = self.cc.pacing_rate() {
             self.pacer.set_rate(rate);
@@ -768,9 +771,9 @@ impl Sender {
         } else {
             120
         };
-        // In fast recovery the window is what may be sent now and little else. Paced by that alone,
-        // hardly anything comes back after heavy losses, and it stays where it is: no less than an
-        // initial window a round trip.
+        // In fast recovery the window is hardly more than may be sent now. Paced by that alone, hardly any
+        // acknowledgements return after heavy losses, and the rate stays low. Hence at least an initial
+        // window a round trip.
         let window = match self.recovery {
             Recovery::Fast { .. } | Recovery::Marked { .. } => {
                 self.cwnd().max(self.initial_flight())
@@ -778,21 +781,21 @@ impl Sender {
             _ => self.cwnd(),
         };
         let per_second = u128::from(window) * 10_000_000 * percent;
-        // Unpaced before the first round trip is known.
+        // Sending is unpaced before the first round trip is known.
         if let Some(rate) = per_second.checked_div(self.rtt.srtt().as_nanos()) {
             self.pacer
                 .set_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1000));
         }
     }
 
-    /// What holds after every call.
+    /// Asserts the invariants of the sender.
     pub fn invariants(&self) {
         debug_assert!(self.una <= self.nxt, "{} > {}", self.una, self.nxt);
         self.board.invariants(self.una, self.nxt);
-        // Something in flight is watched over.
+        // A timer watches over everything in flight.
         debug_assert!(self.board.is_empty() || self.timers.rto_at.is_some());
         debug_assert!(self.timers.backoff <= MAX_BACKOFF);
-        // There is a flight to shrink.
+        // A marked window implies a flight to shrink.
         debug_assert!(!self.board.is_empty() || !matches!(self.recovery, Recovery::Marked { .. }));
     }
 }

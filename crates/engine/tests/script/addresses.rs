@@ -18,7 +18,7 @@ use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 
-/// The HMAC of ADD_ADDR, the sender's key first: the last 64 bits (RFC 8684 section 3.4.1).
+/// Returns ADD_ADDR with its HMAC, the sender's key first: the last 64 bits (RFC 8684 section 3.4.1).
 fn announcement(keys: (u64, u64), mut add: AddAddr) -> MptcpOption {
     let key = [keys.0.to_be_bytes(), keys.1.to_be_bytes()].concat();
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
@@ -42,12 +42,12 @@ pub fn add(address_id: u8, addr: impl Into<IpAddr>, port: Option<u16>) -> AddAdd
     }
 }
 
-/// What the peer announces.
+/// Returns ADD_ADDR as the peer announces it.
 pub fn announced(s: &Script, add: AddAddr) -> MptcpOption {
     announcement((PEER_KEY, s.key.unwrap()), add)
 }
 
-/// What the stack announces.
+/// Returns ADD_ADDR as the stack announces it.
 fn announces(s: &Script, add: AddAddr) -> MptcpOption {
     announcement((s.key.unwrap(), PEER_KEY), add)
 }
@@ -60,7 +60,7 @@ fn prio(backup: bool) -> MptcpOption {
     MptcpOption::Prio { backup }
 }
 
-/// The next segment of the stack, now.
+/// Returns the next segment of the stack, which must leave now.
 fn next(s: &mut Script) -> Seg {
     s.advance(s.now);
     let (at, seg) = s.take().expect("nothing was sent");
@@ -68,7 +68,7 @@ fn next(s: &mut Script) -> Seg {
     seg
 }
 
-/// ADD_ADDR sent and received, REMOVE_ADDR sent and received, as the statistics have it.
+/// Returns the statistics: ADD_ADDR sent and received, REMOVE_ADDR sent and received.
 fn counted(s: &Script) -> [u32; 4] {
     let told = s.stack.conn_stats(s.id()).unwrap().addresses;
     [
@@ -86,8 +86,8 @@ fn live(s: &Script) -> usize {
 
 // --- the accepting side
 
-/// A server of three addresses, the last of both families; it is told to announce the two others
-/// as their public addresses. The connection comes to the first one.
+/// A server with three addresses, the last of both families; it announces the public addresses of the two
+/// others. The connection arrives at the first one.
 fn server() -> Script {
     let second = PathConfig::v4(Ipv4Addr::new(10, 0, 8, 1));
     let third = PathConfig {
@@ -119,8 +119,8 @@ fn third() -> AddAddr {
     add(6, V6, Some(99))
 }
 
-/// Everything but the address that the connection came to is announced, all at once, and again
-/// until it is echoed: RFC 8684 section 3.4.1.
+/// Everything except the address that the connection came to is announced, all at once, and again until it
+/// is echoed: RFC 8684 section 3.4.1.
 // Conforms: 8684-3.4.1-4, 8684-3.4.1-7
 #[test]
 fn a_server_announces_its_other_addresses() {
@@ -135,8 +135,8 @@ fn a_server_announces_its_other_addresses() {
     quiet!(s, 9_000);
 }
 
-/// With timestamps on both sides an IPv6 address with a port fills the header: the timestamp is left
-/// out, and the DATA_ACK follows.
+/// With timestamps on both sides an IPv6 address with a port fills the header: the timestamp is left out,
+/// and the DATA_ACK follows.
 #[test]
 fn a_long_announcement_stands_alone() {
     let mut s = Script::new(config(), &[]);
@@ -174,7 +174,7 @@ fn an_announcement_that_is_not_echoed_is_given_up() {
     assert_eq!(times, [10, 220, 640, 1_480, 3_160]);
 }
 
-/// What is not heard in the dark is said when it is over.
+/// A signal that could not be heard during an outage is sent when the outage is over.
 #[test]
 fn an_announcement_outlives_the_dark() {
     let mut s = server();
@@ -191,7 +191,7 @@ fn an_announcement_outlives_the_dark() {
     assert!(said, "not said again");
 }
 
-/// As long as it is dark, what is to be said wakes nobody.
+/// During an outage pending signals set no timer.
 #[test]
 fn the_dark_has_no_timers() {
     let mut s = server();
@@ -206,8 +206,8 @@ fn the_dark_has_no_timers() {
     recv!(s, 1_001, ack(1, 1).opt(again).dss(dack(0)));
 }
 
-/// No more than two acknowledgements in a row for the sake of options (RFC 8684 section 3): further
-/// addresses wait for an answer or a pause, and each has its turn.
+/// At most two acknowledgements in a row are sent only for options (RFC 8684 section 3): further addresses
+/// wait for an answer or a pause, and each has its turn.
 // Conforms: 8684-3-2
 #[test]
 fn addresses_are_told_two_at_a_time() {
@@ -240,8 +240,8 @@ fn addresses_are_told_two_at_a_time() {
     told(&mut s, 5);
 }
 
-/// The SYN/ACK of a join bears the id of the address that is joined, not the peer's (RFC 8684
-/// section 3.2): 0 is the address of the initial subflow, others have the announced id.
+/// The SYN/ACK of a join carries the id of the joined address, not the peer's id (RFC 8684 section 3.2): 0
+/// for the address of the initial subflow, otherwise the announced id.
 // Conforms: 8684-3.2-4, 8684-3.2-5, 8684-3.2-16, 8684-3.4.1-8
 #[test]
 fn the_answer_to_a_join_bears_our_own_id() {
@@ -261,7 +261,7 @@ fn the_answer_to_a_join_bears_our_own_id() {
     }
 }
 
-/// What is announced and goes away is withdrawn, with others in one list; when it comes back it is
+/// An announced address that goes away is withdrawn, with others in one list; when it comes back it is
 /// announced again (RFC 8684 section 3.4.2).
 // Conforms: 8684-3.4.2-9
 #[test]
@@ -283,8 +283,7 @@ fn a_server_withdraws_what_goes_away() {
     assert_eq!(counted(&s), [3, 0, 2, 0], "no echoes; both ids together");
 }
 
-/// C flag: whoever was asked not to join the initial address is refused there (RFC 8684 section
-/// 3.1).
+/// C flag: a peer that was asked not to join the initial address is refused there (RFC 8684 section 3.1).
 #[test]
 fn a_server_may_deny_joins_to_its_initial_address() {
     let config = Config {
@@ -307,8 +306,8 @@ fn a_server_may_deny_joins_to_its_initial_address() {
 
 // --- the opening side
 
-/// An announced address is acknowledged by its echo and joined: from the path that has none, or
-/// else from one that has.
+/// An announced address is acknowledged by its echo and joined: from a path without a subflow, or else from
+/// one that has one.
 // Conforms: 8684-3.4.1-3
 #[test]
 fn an_announced_address_is_joined() {
@@ -317,7 +316,7 @@ fn an_announced_address_is_joined() {
     for (said, port, expected) in [
         (IpAddr::from(other), None, PORT),
         (IpAddr::from(other), Some(99), 99),
-        // As Linux writes an endpoint that is given so.
+        // Linux writes an IPv4-mapped endpoint so.
         (IpAddr::from(mapped), None, PORT),
     ] {
         let mut s = Script::opened(config(), 1);
@@ -334,7 +333,7 @@ fn an_announced_address_is_joined() {
         let join = join.expect("no join");
         Script::join_syn(&join.mptcp[0]);
         assert_eq!(s.flows[join.flow].peer, SocketAddr::from((other, expected)));
-        // Once more: it is echoed once more and not joined twice.
+        // A repeat is echoed again, and not joined twice.
         send!(s, 40, ack(1, 1).opt(announced(&s, add(5, said, port))));
         recv!(s, 40, ack(1, 1).opt(echo).dss(dack(0)));
         quiet!(s, 41);
@@ -352,7 +351,7 @@ fn an_announcement_without_proof_is_ignored() {
     assert_eq!(counted(&s), [0; 4]);
 }
 
-/// What cannot be the address of a host is acknowledged and not joined.
+/// An address that no host can have is echoed and not joined.
 #[test]
 fn an_address_that_is_no_host_s_is_not_joined() {
     let bad = [
@@ -373,8 +372,7 @@ fn an_address_that_is_no_host_s_is_not_joined() {
     quiet!(s, 5_000);
 }
 
-/// Neither address by address nor by one address that comes and goes can a peer have SYNs sent at
-/// will.
+/// A peer cannot cause SYNs at will, neither by many addresses nor by one address that comes and goes.
 #[test]
 fn a_peer_cannot_ask_for_syns_without_end() {
     let mut s = Script::opened(config(), 1);
@@ -393,7 +391,7 @@ fn a_peer_cannot_ask_for_syns_without_end() {
     assert_eq!(syns, 8);
 }
 
-/// Several at once, of a family that no path has among them.
+/// Several addresses are announced at once, one of a family that no path has.
 #[test]
 fn announcements_may_come_together() {
     let mut s = Script::opened(config(), 1);
@@ -411,8 +409,7 @@ fn announcements_may_come_together() {
     assert_eq!(joined, [IpAddr::from(one), IpAddr::from(two)]);
 }
 
-/// ADD_ADDR shows that the peer has our key, so the third ACK arrived: the connection is joined as
-/// after a DATA_ACK.
+/// ADD_ADDR shows that the peer has our key, so the third ACK arrived: joins follow as after a DATA_ACK.
 #[test]
 fn an_announcement_confirms_the_connection() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -451,8 +448,8 @@ fn what_is_denied_is_joined_elsewhere() {
     assert_eq!(joins, [([10, 0, 1, 2].into(), other.into())]);
 }
 
-/// An address that does not answer is no reason to leave a path without a subflow, and the other
-/// way round.
+/// An address that does not answer is no reason to leave a path without a subflow, nor a failing path to
+/// leave an address without one.
 #[test]
 fn a_path_tries_the_address_that_failed_least() {
     let mut s = Script::opened(config(), 2);
@@ -464,7 +461,7 @@ fn a_path_tries_the_address_that_failed_least() {
     s.skip(31);
     send!(s, 32, rst_ack(0, 1).on(1));
     s.advance(braid_wire::Instant::from_millis(3_000));
-    // The announced address has a subflow from the first path by then; it is the second's turn.
+    // The announced address has a subflow from the first path by then; now it is the second path's turn.
     let seen = |s: &Script, path: u8, host: u8| {
         let ends = |f: &crate::harness::Flow| (f.stack.ip(), f.peer.ip());
         let wanted = ([10, 0, path, 2].into(), [10, 0, host, 1].into());
@@ -475,7 +472,7 @@ fn a_path_tries_the_address_that_failed_least() {
 
 // --- addresses that go
 
-/// An address without a port has that of the subflow on which it is announced.
+/// An address without a port means the port of the subflow on which it is announced.
 // Conforms: 8684-3.4.1-5
 #[test]
 fn an_announcement_on_a_subflow_of_another_port() {
@@ -522,8 +519,8 @@ fn join_at(s: &mut Script, to: SocketAddr, at: i32) {
     recv!(s, at + 1, ack(1, 1).on(flow).dss(dack(0)));
 }
 
-/// A path's link fails and comes back at the side that is joined. The peer joins no more at an
-/// address of id 0 that it heard is gone, until it is announced: so it hears it only of one that is.
+/// A path's link fails and comes back at the side that accepts joins. The peer no longer joins a withdrawn
+/// address of id 0 until it is announced, so that id is withdrawn only if its address is announced later.
 #[test]
 fn the_initial_address_is_withdrawn_only_to_be_announced_again() {
     for told in [true, false] {
@@ -563,8 +560,8 @@ fn joined_id(s: &Script) -> usize {
     s.stack.subflows(s.id()).len()
 }
 
-/// The peer withdraws the address of a subflow (id 3 in its SYN/ACK): what is on it goes another
-/// way at once, and where it does not answer it is closed (RFC 8684 section 3.4.2).
+/// The peer withdraws the address of a subflow (id 3 in its SYN/ACK): its data moves elsewhere at once, and
+/// if the subflow does not answer it is closed (RFC 8684 section 3.4.2).
 // Conforms: 8684-3.4.2-5
 #[test]
 fn a_withdrawn_subflow_is_left_and_closed() {
@@ -618,7 +615,7 @@ fn the_initial_address_may_be_withdrawn() {
     assert_eq!(subflows[0].path, PathId(1));
 }
 
-/// An address that was withdrawn is not joined any more.
+/// A withdrawn address is not joined any more.
 // Conforms: 8684-3.4.2-3
 #[test]
 fn a_withdrawn_address_is_not_joined_again() {
@@ -632,8 +629,8 @@ fn a_withdrawn_address_is_not_joined_again() {
     assert_eq!(counted(&s), [0, 1, 0, 1]);
 }
 
-/// A link that goes down: the peer is told the id of the subflow's address on another one, twice,
-/// and no more once the link is back.
+/// After a link goes down, the peer is told the id of its address on another link, twice, and no more once
+/// the link is back.
 // Conforms: 8684-3.4.2-9
 #[test]
 fn the_address_of_a_link_that_goes_down_is_withdrawn() {
@@ -650,8 +647,8 @@ fn the_address_of_a_link_that_goes_down_is_withdrawn() {
     quiet!(s, 5_000);
 }
 
-/// A link that has another address now: a subflow that only receives asks whether its peer still knows
-/// it, and one that is refused is opened anew.
+/// A link has a new address: a subflow that only receives probes its peer, and a refused subflow is opened
+/// anew.
 #[test]
 fn subflows_of_a_doubtful_path_ask_for_themselves() {
     let mut s = joined();
@@ -664,8 +661,8 @@ fn subflows_of_a_doubtful_path_ask_for_themselves() {
     assert!(opened(&s), "not tried again");
 }
 
-/// The question may be lost, as between the end of one address and the next: it is asked again, ever
-/// more seldom. A subflow on which nobody answers ends where there is another, and is opened anew.
+/// The probe may be lost, as between two addresses: it is repeated at growing intervals. An unanswered
+/// subflow ends if there is another, and is opened anew.
 #[test]
 fn a_doubt_is_put_until_it_is_answered_or_given_up() {
     for answered in [true, false] {
@@ -689,7 +686,7 @@ fn a_doubt_is_put_until_it_is_answered_or_given_up() {
     }
 }
 
-/// The only subflow is not ended by a doubt.
+/// Unanswered probes do not end the only subflow.
 #[test]
 fn a_doubt_does_not_end_the_last_subflow() {
     let mut s = Script::accepted(config());
@@ -701,7 +698,7 @@ fn a_doubt_does_not_end_the_last_subflow() {
     assert!(asked.iter().all(|seg| ack(0, 1).dss(dack(0)).matches(seg)));
 }
 
-/// Over a path that is down there is nothing to ask.
+/// A path that is down is not probed.
 #[test]
 fn a_path_that_is_down_is_not_doubted() {
     let mut s = joined();
@@ -714,7 +711,7 @@ fn a_path_that_is_down_is_not_doubted() {
     }
 }
 
-/// Data that waits long for its next repetition goes at once: it asks as well.
+/// Data that waits long for its next retransmission leaves at once, and takes the place of a probe.
 #[test]
 fn a_doubt_hastens_what_is_sent_again() {
     let mut s = Script::accepted(config());
@@ -728,8 +725,8 @@ fn a_doubt_hastens_what_is_sent_again() {
 
 // --- MP_PRIO
 
-/// A path becomes a backup and is one no more: the peer is told on the path's subflow (RFC 8684
-/// section 3.3.8).
+/// A path becomes a backup and stops being one: the peer is told on the path's subflow (RFC 8684 section
+/// 3.3.8).
 // Conforms: 8684-3.3.8-3
 #[test]
 fn a_path_becomes_a_backup() {
@@ -738,7 +735,7 @@ fn a_path_becomes_a_backup() {
     s.write("");
     recv!(s, 24, ack(1, 1).on(1).opt(prio(true)).dss(dack(0)));
     assert!(s.stack.subflows(s.id())[1].backup);
-    // Nobody acknowledges it: it is said once more, and then no more.
+    // Nothing acknowledges MP_PRIO: it is sent once more, and then no more.
     recv!(s, 234, ack(1, 1).on(1).opt(prio(true)).dss(dack(0)));
     s.skip(2_000);
     s.stack.set_path_backup(s.now, PathId(1), false);
@@ -748,7 +745,7 @@ fn a_path_becomes_a_backup() {
     assert!(!s.stack.subflows(s.id())[1].backup);
 }
 
-/// A backup bit that changes before the join is through is in the SYN of the next one.
+/// A backup bit that changes before the join is complete is in the SYN of the next one.
 #[test]
 fn later_subflows_of_the_path_are_backups_too() {
     let mut s = Script::opened(config(), 1);
@@ -760,7 +757,7 @@ fn later_subflows_of_the_path_are_backups_too() {
     assert_eq!(join.raw.unwrap()[..3], [30, 12, 0x11]);
 }
 
-/// A peer that falls back is told nothing more, and what was to be said wakes nobody.
+/// After a fallback no signals are sent, and pending ones set no timer.
 #[test]
 fn what_is_left_to_say_to_regular_tcp_keeps_nobody_awake() {
     let mut s = server();
@@ -774,7 +771,7 @@ fn what_is_left_to_say_to_regular_tcp_keeps_nobody_awake() {
 
 // --- joins that are refused
 
-/// Growing pauses, then no more until the path changes.
+/// Refused joins are repeated with growing pauses, and then not until the path changes.
 #[test]
 fn refused_joins_are_tried_ever_more_seldom_and_given_up() {
     let mut s = Script::opened(config(), 2);

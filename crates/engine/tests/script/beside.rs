@@ -1,4 +1,4 @@
-//! A second SYN beside one that is late: whichever is answered first opens the connection.
+//! A second SYN beside one that is late: the first one answered opens the connection.
 
 use core::time::Duration;
 
@@ -34,7 +34,7 @@ fn capable() -> Seg {
     syn().ws(None).raw(&[30, 4, 1, 1])
 }
 
-/// A connection over so many paths whose first SYN was sent at 0 and not answered by 99 ms.
+/// A connection over `paths` paths whose first SYN left at 0 and was not answered by 99 ms.
 fn late(paths: u8) -> Script {
     let path = |n| PathConfig::v4([10, 0, n, 2].into());
     let paths: Vec<PathConfig> = (0..paths).map(path).collect();
@@ -52,11 +52,11 @@ fn the_second_may_win() {
     recv!(s, 100, capable().on(1));
     send!(s, 110, s.peer_capable(syn_ack()).on(1).win(65_535));
     recv!(s => 110, s.stack_keys(ack(1, 1)).on(1));
-    // The path of the first is joined as any other.
+    // The path of the first SYN is joined like any other.
     s.advance(braid_wire::Instant::from_millis(115));
     let (_, join) = s.take().expect("a join");
     Script::join_syn(&join.mptcp[0]);
-    // Its SYN is answered after all: nobody waits for that.
+    // Its SYN is answered after all, which has no effect any more.
     send!(s, 120, s.peer_capable(syn_ack()));
     recv!(s, 120, rst(1));
     s.write("data");
@@ -73,7 +73,7 @@ fn the_first_may_win() {
     recv!(s, 110, rst(1).on(1));
 }
 
-/// Each is repeated by its own timer, and a refusal of one leaves the other.
+/// Each SYN is repeated by its own timer, and a refusal of one leaves the other.
 #[test]
 fn both_run_on() {
     let mut s = late(2);
@@ -81,7 +81,7 @@ fn both_run_on() {
     recv!(s, 1_000, capable());
     recv!(s, 1_100, capable().on(1));
     send!(s, 1_110, rst_ack(0, 1).on(1));
-    // The one that is left goes on as if it had been alone: the third goes without MP_CAPABLE.
+    // The remaining one continues as if it had been alone: its third SYN goes without MP_CAPABLE.
     recv!(s, 3_000, syn().ws(None).on(2));
     send!(s, 3_010, rst_ack(0, 1).on(2));
     let refused = |e: &Event| {

@@ -20,7 +20,7 @@ pub fn fell_back(s: &Script) -> Option<FallbackCause> {
     })
 }
 
-/// Byte `data` of the stream and all after it travel in order.
+/// Returns the infinite mapping: byte `data` of the stream and all after it travel in order.
 fn infinite(data: u64) -> Rel {
     Rel::default().map(data, data as u32 + 1, 0)
 }
@@ -58,7 +58,7 @@ fn server_accepts() {
     let third = [&hex("1e 14 01 01"), &key_a[..], &key_b].concat();
     send!(s, 10, ack(1, 1).raw(&third));
     assert!(s.saw(|e| matches!(e, Event::Accepted { .. })));
-    // Linux joins only after a DATA_ACK: the bare ACK tells it (4 bytes, A flag).
+    // Linux joins only after a DATA_ACK: the bare ACK carries it (4 bytes, A flag).
     recv!(s, 10, {
         let idsn = token_idsn(PEER_KEY).1;
         ack(1, 1).raw(&[hex("1e 08 20 01"), idsn.add(1).low().to_be_bytes().to_vec()].concat())
@@ -67,8 +67,8 @@ fn server_accepts() {
     quiet!(s, 1000);
 }
 
-/// RFC 8684 section 3.1: keys and data length go with the first mapping, which stays alone, until
-/// a DATA_ACK shows that the peer has them.
+/// RFC 8684 section 3.1: keys and data length go with the first mapping, which stays alone until a DATA_ACK
+/// shows that the peer has them.
 // Conforms: 8684-3.1-15, 8684-3.7-1
 #[test]
 fn first_data_repeats_the_keys_until_data_ack() {
@@ -87,12 +87,12 @@ fn first_data_repeats_the_keys_until_data_ack() {
     recv!(s, 730, data(6, 1, " world").dss(dack(0).map(5, 6, 6)));
 }
 
-/// These bytes of a stream.
+/// Returns the test bytes of a stream in `range`.
 fn sent(range: Range<u64>) -> Vec<u8> {
     bytes(range.start as usize, range.end as usize)
 }
 
-/// An opener with so much to send, at its SYN/ACK.
+/// An opener with `len` bytes to send, at its SYN/ACK.
 fn opening_with_data(config: Config, len: u64) -> Script {
     let mut s = Script::client(config, 1, Protocol::Mptcp);
     s.write(sent(0..len));
@@ -101,7 +101,7 @@ fn opening_with_data(config: Config, len: u64) -> Script {
     s
 }
 
-/// Payload of a segment with the keys, and with a mapping.
+/// The payload of a segment with the keys and a mapping.
 const WITH_KEYS: u64 = 1436;
 const MAPPED: u64 = 1440;
 /// The first flight: an initial window.
@@ -114,8 +114,8 @@ fn nth_with_keys(s: &Script, n: u64) -> Seg {
     s.stack_keys_data(segment, FLIGHT as u16)
 }
 
-/// An opener's whole initial window leaves at once, in one mapping, whose keys and length each segment
-/// repeats, as a device that segments repeats them. All else waits for the first DATA_ACK.
+/// The opener's whole initial window leaves at once, in one mapping, whose keys and length each segment
+/// repeats, as a segmenting device does. Everything else waits for the first DATA_ACK.
 // Conforms: 8684-3.1-15
 #[test]
 fn the_first_flight_is_an_initial_window() {
@@ -129,7 +129,7 @@ fn the_first_flight_is_an_initial_window() {
     recv!(s, 20, data(FLIGHT + 1, 1, next).dss(map));
 }
 
-/// The device cuts it where it can.
+/// A device that segments cuts the first flight.
 #[test]
 fn the_first_flight_is_one_packet() {
     let whole = Config {
@@ -142,7 +142,8 @@ fn the_first_flight_is_one_packet() {
     quiet!(s, 20);
 }
 
-/// A hole at its start is filled under the same mapping: Linux takes no other for bytes that it covers.
+/// A hole at its start is filled under the same mapping: Linux accepts no other for the bytes that it
+/// covers.
 #[test]
 fn a_hole_in_the_first_flight() {
     let mut s = opening_with_data(config(), FLIGHT);
@@ -155,7 +156,7 @@ fn a_hole_in_the_first_flight() {
     recv!(s, 22.5, first.dss(dack(0).map(0, 1, FLIGHT as u16)));
 }
 
-/// A listener takes such a flight in any order: each segment proves the handshake and maps all.
+/// A listener accepts such a flight in any order: each segment proves the handshake and maps everything.
 // Conforms: 8684-3.1-16
 #[test]
 fn a_first_flight_out_of_order() {
@@ -174,7 +175,7 @@ fn a_first_flight_out_of_order() {
     assert_eq!(fell_back(&s), None);
 }
 
-/// Before it is confirmed, the connection hangs on its only subflow: that is not closed.
+/// Before it is confirmed, the connection depends on its only subflow, which is not closed.
 #[test]
 fn a_path_that_is_left_during_the_handshake() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -186,8 +187,8 @@ fn a_path_that_is_left_during_the_handshake() {
     recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
 }
 
-/// A subflow that is closed because its path was left cannot be the connection from now on: what
-/// was written since would be lost.
+/// A subflow that is closed because its path was left cannot carry a fallback: data written since would be
+/// lost.
 // Conforms: 8684-3.4.2-8
 #[test]
 fn no_fallback_to_a_subflow_that_ended_before_the_stream() {
@@ -226,7 +227,7 @@ fn lost_third_ack_is_made_up_for_by_the_first_data() {
     recv!(s, 30, ack(1, 6).dss(dack(5)).sack(&[(1, 6)]));
 }
 
-/// A third ACK overtaken by data: the data is worth nothing without keys and comes again.
+/// A third ACK is overtaken by data: the data is useless without keys, and comes again.
 #[test]
 fn third_ack_after_data() {
     let mut s = Script::server(config());
@@ -243,8 +244,8 @@ fn third_ack_after_data() {
     assert_eq!(fell_back(&s), None);
 }
 
-/// The third ACK alone may be lost, and nothing acknowledges it: it comes again after two round trips,
-/// then ever more seldom, and a few times only, for the peer may have nothing to say.
+/// The third ACK may be lost, and nothing acknowledges it: it is repeated after two round trips, then at
+/// growing intervals, and only a few times, since the peer may have nothing to say.
 #[test]
 fn an_unanswered_third_ack_is_repeated() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -253,14 +254,14 @@ fn an_unanswered_third_ack_is_repeated() {
     for at in [10, 30, 240, 660] {
         recv!(s => at, s.stack_keys(ack(1, 1)));
     }
-    // The SYN/ACK again asks for it at once.
+    // A repeated SYN/ACK asks for it at once.
     send!(s, 1010, s.peer_capable(syn_ack()).win(65_535));
     recv!(s => 1010, s.stack_keys(ack(1, 1)));
     recv!(s => 1500, s.stack_keys(ack(1, 1)));
     quiet!(s, 9000);
 }
 
-/// A peer so near takes longer to answer than its packets to arrive.
+/// A near peer takes longer to answer than its packets to arrive.
 #[test]
 fn a_third_ack_waits_a_while_however_near_the_peer_is() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -270,7 +271,7 @@ fn a_third_ack_waits_a_while_however_near_the_peer_is() {
     recv!(s => 11, s.stack_keys(ack(1, 1)));
 }
 
-/// The path is known for answers that come late now and then, however fast this one was.
+/// The path is known for occasional late answers, however fast this one was.
 #[test]
 fn a_third_ack_waits_as_long_as_the_path_is_known_to_take() {
     let mut s = Script::new(config(), &[PathConfig::v4([10, 0, 0, 2].into())]);
@@ -288,7 +289,7 @@ fn a_third_ack_waits_as_long_as_the_path_is_known_to_take() {
     recv!(s => 10, s.stack_keys(ack(1, 1)));
     s.advance(60.at());
     let (at, _) = s.take().expect("not repeated");
-    // The new sample is counted in with what was known.
+    // The new sample is averaged with the record.
     assert!(at >= 40.at(), "{at}");
 }
 
@@ -302,7 +303,7 @@ fn a_third_ack_is_not_repeated_once_the_peer_is_heard() {
     quiet!(s, 9000);
 }
 
-/// What is written meanwhile has the keys: nothing else is repeated.
+/// Data written meanwhile carries the keys, so the third ACK is not repeated.
 #[test]
 fn data_takes_the_place_of_the_third_ack() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -338,8 +339,8 @@ fn syn_ack_backs_off_and_ends() {
     assert!(s.events.is_empty(), "nobody knew of it: {:?}", s.events);
 }
 
-/// The third and later ones go without MP_CAPABLE (RFC 8684 section 3.7): the network may drop those
-/// that have it.
+/// The third and later SYNs go without MP_CAPABLE (RFC 8684 section 3.7): the network may drop SYNs that
+/// have it.
 // Conforms: 8684-3.9.3-1
 #[test]
 fn syn_backs_off_and_ends() {
@@ -362,7 +363,7 @@ fn syn_backs_off_and_ends() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// Whether the next connection opens with a SYN without MP_CAPABLE.
+/// Returns whether the next connection opens with a SYN without MP_CAPABLE.
 fn opens_plainly(s: &mut Script) -> bool {
     s.connect(([10, 0, 9, 1], PORT).into(), Protocol::Mptcp);
     let (_, got) = s.take().expect("no SYN");
@@ -391,7 +392,7 @@ fn a_network_that_drops_mp_capable_is_remembered() {
     assert!(!opens_plainly(&mut s));
 }
 
-/// Another path to the same destination may be sound: it is taken first.
+/// Another path to the same destination may work: it is tried first.
 #[test]
 fn a_network_that_drops_mp_capable_is_avoided() {
     let mut s = Script::client(config(), 2, Protocol::Mptcp);
@@ -406,8 +407,8 @@ fn a_network_that_drops_mp_capable_is_avoided() {
     assert_ne!(flow.stack.ip(), path);
 }
 
-/// The memory does not feed itself: a SYN that went plainly because of it shows nothing new when it is
-/// answered plainly.
+/// The memory does not feed itself: a SYN sent without MP_CAPABLE because of it, and answered so, shows
+/// nothing new.
 #[test]
 fn what_was_not_offered_mp_capable_is_not_remembered_anew() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -424,7 +425,7 @@ fn what_was_not_offered_mp_capable_is_not_remembered_anew() {
     assert!(!opens_plainly(&mut s));
 }
 
-/// The third SYN may leave on a path on which none with MP_CAPABLE was tried.
+/// The third SYN may leave on a path on which no SYN with MP_CAPABLE was tried.
 #[test]
 fn a_path_that_was_not_offered_mp_capable_is_not_blamed() {
     let mut s = Script::client(config(), 3, Protocol::Mptcp);
@@ -546,7 +547,7 @@ fn data_acknowledged_without_dss_falls_back() {
     recv!(s, 30, data(11, 7, "more"));
 }
 
-/// A FIN tells it too, if there is no data left to do so.
+/// A FIN carries the infinite mapping if there is no data left.
 // Conforms: 8684-3.7-5
 #[test]
 fn the_infinite_mapping_of_the_end() {
@@ -561,7 +562,7 @@ fn the_infinite_mapping_of_the_end() {
     recv!(s, 20, fin(6, 1).dss(infinite(5)));
 }
 
-/// Its answer reached the peer without options: the acknowledgement shows it, although the peer's
+/// The stack's answer reached the peer without options: the acknowledgement shows it, although the peer's
 /// own options arrive.
 #[test]
 fn an_answer_acknowledged_without_dss_falls_back() {
@@ -574,7 +575,7 @@ fn an_answer_acknowledged_without_dss_falls_back() {
     recv!(s, 20, ack(7, 6).dss(dack(5).map(6, 0, 1).fin()));
     send!(s, 30, ack(6, 7));
     assert_eq!(fell_back(&s), Some(FallbackCause::DataPlain));
-    // DATA_FIN counts for nothing there.
+    // DATA_FIN does not count there.
     recv!(s, 30, fin(7, 6).dss(infinite(6)));
     send!(s, 40, fin(6, 8));
     recv!(s, 40, ack(8, 7));
@@ -607,7 +608,7 @@ fn the_peer_falls_back_by_the_infinite_mapping() {
     let mut s = Script::accepted(config());
     send!(s, 20, mapped(0, 0, "hello"));
     recv!(s, 20, ack(1, 6).dss(dack(5)));
-    // What was overtaken is placed as well.
+    // Overtaken data is placed as well.
     send!(s, 30, data(8, 1, "ain").dss(infinite(7)));
     assert_eq!(fell_back(&s), Some(FallbackCause::PeerFellBack));
     recv!(s, 30, ack(1, 6).sack(&[(8, 11)]));
@@ -618,7 +619,7 @@ fn the_peer_falls_back_by_the_infinite_mapping() {
     recv!(s, 31, data(1, 11, "answer"));
 }
 
-/// One that would move the stream cannot be taken.
+/// An infinite mapping that would move the stream is not accepted.
 #[test]
 fn an_infinite_mapping_out_of_place() {
     let mut s = Script::accepted(config());
@@ -642,12 +643,12 @@ fn data_without_dss_falls_back_at_the_start_only() {
     send!(s, 20, mapped(0, 0, "hello"));
     recv!(s, 20, ack(1, 6).dss(dack(5)));
     send!(s, 30, data(6, 1, "plain"));
-    // Without a mapping it never finds a place: the subflow is of no use (section 3.3.1).
+    // Without a mapping the data never finds a place: the subflow is useless (section 3.3.1).
     recv!(s, 30, rst_ack(1, 6).raw(&hex("1e 04 80 06")));
     assert_eq!(fell_back(&s), None);
 }
 
-/// The echo of our key is what tells the opener from a guess.
+/// Only the echo of our key distinguishes the opener from a guess.
 // Conforms: 8684-3.1-17
 #[test]
 fn keys_that_are_not_ours_are_not_taken() {

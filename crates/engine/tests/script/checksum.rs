@@ -9,8 +9,8 @@ use crate::join;
 use crate::limits::{BLOCK, crowd};
 use crate::segment::{Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
-/// The checksum as section 3.3.1 says it, word by word: the full data sequence number, subflow
-/// sequence number and length of the mapping, a zero word, and the data.
+/// Returns the checksum of section 3.3.1, word by word: the full data sequence number, subflow sequence
+/// number and length of the mapping, a zero word, and the data.
 fn sum(key: u64, (at, sub, len): (u64, u32, u16), payload: &[u8]) -> u16 {
     let dsn = token_idsn(key).1.add(1 + at).0;
     let mut bytes = dsn.to_be_bytes().to_vec();
@@ -26,7 +26,7 @@ fn sum(key: u64, (at, sub, len): (u64, u32, u16), payload: &[u8]) -> u16 {
     !(total as u16)
 }
 
-/// A mapping of the peer's with its checksum over `payload`.
+/// Returns a mapping of the peer with its checksum over `payload`.
 fn sound(acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
     let (at, sub, len) = map;
     dack(acked)
@@ -34,20 +34,20 @@ fn sound(acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
         .sum(sum(PEER_KEY, map, payload))
 }
 
-/// A mapping of the stack's.
+/// Returns a mapping of the stack.
 pub fn ours(s: &Script, acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
     let (at, sub, len) = map;
     let key = s.key.expect("no key seen yet");
     dack(acked).map(at, sub, len).sum(sum(key, map, payload))
 }
 
-/// Data of the peer's under a mapping of its own, byte `at` of the stream at `at + 1`.
+/// Returns data of the peer under a mapping of its own, byte `at` of the stream at `at + 1`.
 fn checked(at: u64, payload: &str) -> Seg {
     let map = (at, at as u32 + 1, payload.len() as u16);
     data(at + 1, 1, payload).dss(sound(0, map, payload.as_bytes()))
 }
 
-/// The same with a byte that something on the way changed.
+/// Returns the same data with a byte changed on the way.
 fn changed(at: u64, payload: &str) -> Seg {
     let mut seg = checked(at, payload);
     seg.payload[0] ^= 0x20;
@@ -66,7 +66,7 @@ fn accepted() -> Script {
     s
 }
 
-/// The same from a peer that comes `at` this time; it takes 10 ms.
+/// Accepts a connection from a peer that arrives at time `at`; the handshake takes 10 ms.
 fn accept(s: &mut Script, at: i32) {
     let flow = s.peer(1);
     send!(s, at, syn().on(flow).raw(&hex("1e 04 01 81")));
@@ -77,8 +77,8 @@ fn accept(s: &mut Script, at: i32) {
     recv!(s, at + 10, ack(1, 1).on(flow).dss(dack(0)));
 }
 
-/// Memory full up to a reserve of four blocks with what waits behind holes. Connections `14..` are
-/// regular TCP and hold nothing.
+/// Memory is full up to a reserve of four blocks with out-of-order data. Connections `14..` are regular TCP
+/// and hold nothing.
 fn crowded(n: usize) -> Script {
     let (mut s, _) = crowd(n, 32 * BLOCK);
     for flow in 0..14 {
@@ -91,7 +91,7 @@ fn crowded(n: usize) -> Script {
     s
 }
 
-/// What was held back until it was checked counts as a duplicate all the same.
+/// Data held back until it was verified counts as a duplicate as well.
 #[test]
 fn what_comes_twice_is_counted() {
     let mut s = accepted();
@@ -117,7 +117,7 @@ fn broken_off(s: &Script) -> Option<SubflowCloseReason> {
     })
 }
 
-/// RFC 8684 section 3.1: one side that sets flag A is enough, and the opener's third ACK says so.
+/// RFC 8684 section 3.1: one side that sets flag A is enough, and the opener's third ACK sets it.
 // Conforms: 8684-3.1-3, 8684-3.3.1-8
 #[test]
 fn either_side_may_require_checksums() {
@@ -148,7 +148,7 @@ fn either_side_may_require_checksums() {
         recv!(s => 20, data(6, 1, "more").dss(ours(s, 0, (5, 6, 4), b"more")));
         assert_eq!(fell_back(&s), None);
     }
-    // The listener requires them, or the opener did.
+    // Either the listener requires them, or the opener did.
     let required = Config {
         checksum: true,
         ..config()
@@ -181,8 +181,8 @@ fn keys_and_data_with_a_checksum() {
     assert_eq!(s.read(), b"hello");
 }
 
-/// Nothing of a mapping is handed on or acknowledged at the data level before all of it is checked,
-/// in whatever order and pieces it comes.
+/// No part of a mapping is handed on or acknowledged at the data level before all of it is verified, in
+/// whatever order and pieces it comes.
 // Conforms: 8684-3.7-8
 #[test]
 fn a_mapping_in_parts() {
@@ -202,7 +202,7 @@ fn a_mapping_in_parts() {
     assert_eq!(s.stack.buffered(), 0);
 }
 
-/// Several mappings behind a hole, of which the last comes again with DATA_FIN.
+/// Several mappings lie behind a hole, and the last comes again with DATA_FIN.
 #[test]
 fn checked_mappings_behind_a_hole() {
     let mut s = accepted();
@@ -217,7 +217,7 @@ fn checked_mappings_behind_a_hole() {
     assert!(s.stack.read_finished(s.id()));
 }
 
-/// A DATA_FIN by itself has a checksum too: ours, and the peer's must be right.
+/// A lone DATA_FIN has a checksum too: ours, and the peer's must be right.
 // Conforms: 8684-3.3.3-2
 #[test]
 fn data_fin_with_a_checksum() {
@@ -234,14 +234,13 @@ fn data_fin_with_a_checksum() {
     }
 }
 
-/// A DATA_FIN with payload counts once the checksum of both is found right: until then it ends no
-/// stream.
+/// A DATA_FIN with payload counts only once the checksum of both is verified: until then it ends no stream.
 // Conforms: 8684-3.7-8
 #[test]
 fn data_fin_with_a_wrong_checksum() {
     let mut s = accepted();
     join::complete(&mut s, 20);
-    // Behind what the other subflow is going to carry there is something already.
+    // Data behind the range of the other subflow is here already.
     let map = (3, 1, 3);
     send!(s, 40, data(1, 1, "two").on(1).dss(sound(0, map, b"two")));
     recv!(s, 40, ack(1, 4).on(1).dss(dack(0)));
@@ -256,7 +255,7 @@ fn data_fin_with_a_wrong_checksum() {
     assert!(!s.stack.read_finished(s.id()));
 }
 
-/// What was held back and is found right lies behind the end that the peer has told since.
+/// Data held back and then verified lies behind the end that the peer has announced since.
 #[test]
 fn data_fin_before_what_is_held() {
     let mut s = accepted();
@@ -272,8 +271,8 @@ fn data_fin_before_what_is_held() {
     assert_eq!(s.stack.buffered(), 0);
 }
 
-/// What changes payload may make it longer: after the fallback the stream goes on past the DATA_FIN
-/// that was told before, to the FIN of the subflow.
+/// A middlebox that changes payload may make it longer: after the fallback the stream continues past the
+/// earlier DATA_FIN, to the FIN of the subflow.
 // Conforms: 8684-3.7-9
 #[test]
 fn a_fallback_forgets_data_fin() {
@@ -293,7 +292,7 @@ fn a_fallback_forgets_data_fin() {
     assert!(s.stack.read_finished(s.id()));
 }
 
-/// Section 3.3.1: a mapping without the checksum that was agreed on, and one that changes.
+/// Section 3.3.1: a mapping without the agreed checksum, and one that changes, cannot be verified.
 // Conforms: 8684-3.3-3, 8684-3.3-4
 #[test]
 fn mappings_that_cannot_be_checked() {
@@ -306,7 +305,7 @@ fn mappings_that_cannot_be_checked() {
     }
 }
 
-/// Section 3.3: a checksum where none was agreed on.
+/// Section 3.3: a checksum that was not agreed on is an error.
 // Conforms: 8684-3.3-2, 8684-3.3-4
 #[test]
 fn a_checksum_that_was_not_agreed_on() {
@@ -320,15 +319,15 @@ fn a_checksum_that_was_not_agreed_on() {
     }
 }
 
-/// Section 3.7: with one subflow whose bytes are the stream the connection goes on as regular TCP,
-/// with what came; the peer is told by MP_FAIL until it answers.
+/// Section 3.7: with one subflow whose bytes are the stream the connection goes on as regular TCP, with the
+/// received data; the peer gets MP_FAIL until it answers.
 // Conforms: 8684-3.7-9, 8684-3.7-13
 #[test]
 fn a_wrong_checksum_on_the_only_subflow() {
     let mut s = accepted();
     send!(s, 20, checked(0, "good"));
     recv!(s, 20, ack(1, 5).dss(dack(4)));
-    // Behind the one that is wrong there is another one already.
+    // Another mapping behind the wrong one is here already.
     send!(s, 29, checked(7, "end"));
     recv!(s, 29, ack(1, 5).dss(dack(4)).sack(&[(8, 11)]));
     send!(s, 30, changed(4, "bad"));
@@ -340,7 +339,7 @@ fn a_wrong_checksum_on_the_only_subflow() {
     assert_eq!(counted[FallbackCause::BadChecksum as usize], 1);
     assert_eq!(counted.iter().sum::<u64>(), 1);
     assert_eq!(s.read(), b"goodBadend");
-    // The peer has not heard of it yet.
+    // The peer does not know yet.
     send!(s, 31, checked(10, "more"));
     recv!(s, 31, ack(1, 15).opt(fail));
     send!(s, 40, data(15, 1, "plain").opt(fail));
@@ -382,8 +381,8 @@ fn mp_fail_on_the_only_subflow() {
     assert_eq!(s.read(), b"answer");
 }
 
-/// With several subflows the one that changes payload ends by RST with MP_FAIL; its data comes by
-/// another one.
+/// With several subflows the one that changes payload ends by RST with MP_FAIL; its data comes by another
+/// one.
 // Conforms: 8684-3.7-7, 8684-3.7-8
 #[test]
 fn a_wrong_checksum_beside_another_subflow() {
@@ -402,7 +401,7 @@ fn a_wrong_checksum_beside_another_subflow() {
     assert_eq!(s.read(), b"bad");
 }
 
-/// The same found by the peer: what that subflow carried is sent again on the other one.
+/// The peer finds a wrong checksum: the data of that subflow is sent again on the other one.
 // Conforms: 8684-3.7-11, 8684-3.7-16
 #[test]
 fn mp_fail_beside_another_subflow() {
@@ -419,15 +418,15 @@ fn mp_fail_beside_another_subflow() {
             recv!(s, 40, rst_ack(6, 1).opt(MptcpOption::Fail { dsn }));
         }
         assert_eq!(broken_off(&s), Some(SubflowCloseReason::BadChecksum));
-        // Fast enough for numbers of eight bytes.
+        // The rate requires 8-byte numbers.
         let again = |s: &Script| ours(s, 0, (0, 1, 5), b"hello").wide_map();
         recv!(s => 40, data(1, 1, "hello").on(1).dss(again(s)));
         assert_eq!(fell_back(&s), None);
     }
 }
 
-/// As many bytes as the stream has, but not in its order: what a subflow that was lost had carried
-/// came last. To go on as regular TCP would shuffle the stream.
+/// The subflow has as many bytes as the stream, but in another order: the data of a lost subflow came last.
+/// A fallback to regular TCP would shuffle the stream.
 // Conforms: 8684-3.7-11
 #[test]
 fn mp_fail_after_the_order_was_lost() {
@@ -454,8 +453,8 @@ fn mp_fail_after_the_order_was_lost() {
     assert_eq!(fell_back(&s), None);
 }
 
-/// Where there was another subflow, what is under way on the last one may be out of order, and only
-/// the peer knows.
+/// If there was another subflow, data in flight on the last one may be out of order, and only the peer
+/// knows.
 // Conforms: 8684-3.7-7
 #[test]
 fn a_wrong_checksum_after_another_subflow() {
@@ -468,8 +467,8 @@ fn a_wrong_checksum_after_another_subflow() {
     assert_eq!((fell_back(&s), s.read()), (None, Vec::new()));
 }
 
-/// A stream that is all holes takes no more of what waits to be placed, and the list of its mappings
-/// stays short. What fills the holes is taken all the same.
+/// A stream of holes accepts no more waiting data, and the list of its mappings stays short. Data that
+/// fills the holes is accepted nevertheless.
 #[test]
 fn mappings_that_wait_are_bounded() {
     let mut s = accepted();
@@ -491,8 +490,8 @@ fn mappings_that_wait_are_bounded() {
     assert_eq!(s.read().len(), 20_000);
 }
 
-/// With little memory left, what lies behind a hole of the stream does not keep out what fills it and
-/// came behind.
+/// With little memory left, data behind a hole of the stream does not block data that fills the hole and
+/// arrived later.
 #[test]
 fn what_fills_a_hole_passes_what_finds_no_memory() {
     let mut s = crowded(14);
@@ -506,8 +505,7 @@ fn what_fills_a_hole_passes_what_finds_no_memory() {
     assert_eq!(s.stack.buffered(), 28 * BLOCK);
 }
 
-/// With no memory left at all, and nothing to read that would give some back, a subflow gives back
-/// what it holds.
+/// With no memory left, and nothing to read that would free some, a subflow frees the data that it holds.
 #[test]
 fn what_waits_lets_go_of_the_last_memory() {
     let mut s = crowded(17);
@@ -525,8 +523,7 @@ fn what_waits_lets_go_of_the_last_memory() {
     assert_eq!(s.stack.buffered(), 31 * BLOCK);
 }
 
-/// What came before a fallback and the FIN behind it are no end of the stream as long as it waits for
-/// memory.
+/// Data from before a fallback and the FIN behind it do not end the stream while they wait for memory.
 #[test]
 fn what_waits_for_memory_is_not_cut_off() {
     let mut s = crowded(17);

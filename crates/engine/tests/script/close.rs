@@ -36,7 +36,7 @@ fn data_fin_with_the_last_data() {
     recv!(s, 10, data(1, 1, "last").dss(dack(0).map(0, 1, 5).fin()));
     send!(s, 20, ack(1, 5).dss(dack(5)));
     quiet!(s, 25);
-    // Half closed: data still comes.
+    // In the half-closed state data still arrives.
     send!(s, 30, data(1, 5, "answer").dss(dack(5).map(0, 1, 6)));
     recv!(s, 30, ack(5, 7).dss(dack(6)));
     assert_eq!(s.read(), b"answer");
@@ -49,7 +49,7 @@ fn data_fin_with_the_last_data() {
     gone(&mut s);
 }
 
-/// Whichever copy of the last byte arrives first says that it is the last.
+/// Every copy of the last byte says that it is the last, whichever arrives first.
 #[test]
 fn data_fin_with_every_copy_of_the_last_data() {
     let mut s = join::joined();
@@ -62,8 +62,8 @@ fn data_fin_with_every_copy_of_the_last_data() {
     recv!(s, 26, last(0));
 }
 
-/// What left without DATA_FIN is copied without it: a peer that has the data already may overlook
-/// what the copy says (Linux does, and then ignores every DATA_FIN that follows).
+/// Data sent without DATA_FIN is copied without it: a peer that has the data already may overlook DATA_FIN
+/// on the copy (Linux does, and then ignores every later DATA_FIN).
 #[test]
 fn data_fin_not_with_a_mere_copy() {
     let mut s = join::joined();
@@ -76,9 +76,9 @@ fn data_fin_not_with_a_mere_copy() {
     recv!(s, 24, ack(5, 1).dss(dack(0).map(4, 0, 1).fin()));
 }
 
-/// Linux puts DATA_FIN on every acknowledgement until it has its DATA_ACK, and with timestamps that
-/// leaves no room for SACK: the third duplicate tells of a loss all the same. What acknowledges new
-/// data on another subflow is none.
+/// Linux puts DATA_FIN on every acknowledgement until it has its DATA_ACK, and with timestamps that leaves
+/// no room for SACK: the third duplicate shows a loss nevertheless. An acknowledgement of new data on
+/// another subflow is no duplicate.
 #[test]
 fn duplicates_without_room_for_sack() {
     let mut s = Script::server(config());
@@ -105,7 +105,7 @@ fn duplicates_without_room_for_sack() {
     );
 }
 
-/// That the peer has DATA_FIN is news once, not for ever: what comes after it can be a duplicate.
+/// The acknowledgement of DATA_FIN is news only once: later segments can be duplicates.
 #[test]
 fn duplicates_after_data_fin_is_acknowledged() {
     for shut in [false, true] {
@@ -130,8 +130,8 @@ fn duplicates_after_data_fin_is_acknowledged() {
     }
 }
 
-/// Without SACK, what has no room for it is a duplicate as any other: those that a retransmission
-/// caused are no second loss (RFC 6582 section 3.2, step 2).
+/// Without SACK the room for it does not matter: duplicates that a retransmission caused are no second loss
+/// (RFC 6582 section 3.2, step 2).
 // Conforms: 6582-3.2-1
 #[test]
 fn without_sack_its_room_does_not_matter() {
@@ -180,7 +180,7 @@ fn data_fin_alone() {
     assert_eq!(closed(&s), None);
 }
 
-/// It is repeated with backoff until it is acknowledged.
+/// DATA_FIN is repeated with backoff until it is acknowledged.
 // Conforms: 8684-3.3.3-4
 #[test]
 fn data_fin_is_retransmitted() {
@@ -206,12 +206,12 @@ fn the_peer_s_data_fin_is_acknowledged_every_time() {
     recv!(s, 50, ack(1, 5).dss(dack(5)));
     assert_eq!(s.read(), b"last");
     assert!(s.stack.read_finished(s.id()));
-    // Half closed the other way round: data still leaves.
+    // In the other half-closed state data still leaves.
     s.write("answer");
     recv!(s, 50, data(1, 5, "answer").dss(dack(5).map(0, 1, 6)));
 }
 
-/// DATA_FIN overtook the data before it.
+/// DATA_FIN overtakes the data before it.
 // Conforms: 8684-3.3.3-3
 #[test]
 fn data_fin_before_the_last_data() {
@@ -225,8 +225,8 @@ fn data_fin_before_the_last_data() {
     assert!(s.stack.read_finished(s.id()));
 }
 
-/// The peer closes its subflow together with its stream; the last DATA_ACK comes after its FIN. Our
-/// FIN waits for it: DATA_FIN may have to be repeated.
+/// The peer closes its subflow together with its stream; the last DATA_ACK comes after its FIN. Our FIN
+/// waits for it, because DATA_FIN may have to be repeated.
 #[test]
 fn fin_before_the_last_data_ack() {
     let mut s = Script::accepted(config());
@@ -243,8 +243,8 @@ fn fin_before_the_last_data_ack() {
     gone(&mut s);
 }
 
-/// The peer has sent everything and closes its direction of the only subflow (RFC 8684 section
-/// 3.3.3): what is written afterwards goes out there all the same, then DATA_FIN, then FIN.
+/// The peer has sent everything and closes its direction of the only subflow (RFC 8684 section 3.3.3): data
+/// written afterwards still goes out there, then DATA_FIN, then FIN.
 #[test]
 fn data_leaves_on_a_half_closed_subflow() {
     let mut s = Script::accepted(config());
@@ -266,8 +266,8 @@ fn data_leaves_on_a_half_closed_subflow() {
     gone(&mut s);
 }
 
-/// The same of several subflows: the peer ends its direction on each of them, and its answer comes on
-/// all.
+/// The same holds for several subflows: the peer ends its direction on each of them, and its answer comes
+/// on all.
 // Conforms: 8684-3.3.3-8
 #[test]
 fn data_leaves_on_all_half_closed_subflows() {
@@ -286,8 +286,8 @@ fn data_leaves_on_all_half_closed_subflows() {
     assert!([0, 1].iter().all(|flow| flows.contains(flow)), "{flows:?}");
 }
 
-/// The same where the peer closes first and dropped at the data level what its subflow had
-/// acknowledged: it is sent again.
+/// The peer closes first and dropped data at the data level that its subflow had acknowledged: it is sent
+/// again.
 // Conforms: 8684-3.3.6-2
 #[test]
 fn dropped_data_is_sent_again_on_a_half_closed_subflow() {
@@ -337,8 +337,8 @@ fn a_lost_fin_is_retransmitted() {
     gone(&mut s);
 }
 
-/// The last ACK was lost: the peer's FIN comes again and is acknowledged again, or reset once the
-/// connection is forgotten.
+/// The last ACK is lost: the peer's FIN comes again and is acknowledged again, or reset once the connection
+/// is forgotten.
 #[test]
 fn a_repeated_fin_is_answered() {
     let mut s = Script::accepted(config());
@@ -383,7 +383,7 @@ fn fastclose_on_an_ack() {
     gone(&mut s);
 }
 
-/// RFC 9293 section 3.10.7.4: options of a segment that lies outside the window are not looked at.
+/// RFC 9293 section 3.10.7.4: options of a segment outside the window are ignored.
 // Conforms: 8684-3-3, 9293-3.10.7.4-1
 #[test]
 fn fastclose_on_an_old_segment() {
@@ -461,8 +461,8 @@ fn abort_sends_fastclose() {
     gone(&mut s);
 }
 
-/// RFC 8684 section 3.5: data before the RST was lost, so the peer asks (RFC 5961 section 3.2) and is
-/// told again, at the number it expects. That it heard of it ends the matter.
+/// RFC 8684 section 3.5: data before the RST was lost, so the peer asks (RFC 5961 section 3.2) and gets the
+/// RST again at the number that it expects. Once it knows, the repeats end.
 #[test]
 fn fastclose_is_repeated_to_a_peer_with_a_hole() {
     let mut s = Script::accepted(config());
@@ -480,7 +480,7 @@ fn fastclose_is_repeated_to_a_peer_with_a_hole() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// A guess is not answered, and a peer that uses its port again gets through.
+/// A guess is not answered, and a peer that reuses its port gets through.
 #[test]
 fn an_aborted_connection_answers_its_peer_only() {
     let mut s = Script::accepted(config());
@@ -535,7 +535,7 @@ fn tcp_acknowledges_a_repeated_fin() {
     gone(&mut s);
 }
 
-/// A peer that kept no TIME-WAIT resets our repeated FIN: all the same, everything was said.
+/// A peer without TIME-WAIT resets our repeated FIN, which is still a clean end.
 #[test]
 fn tcp_reset_in_last_ack_is_a_clean_end() {
     let mut s = plain();
@@ -584,7 +584,7 @@ fn tcp_closes_on_both_sides_at_once() {
     gone(&mut s);
 }
 
-/// FIN out of order waits for the data before it; an old one means nothing.
+/// FIN out of order waits for the data before it; an old one has no effect.
 // Conforms: 9293-3.10.7.4-4
 #[test]
 fn fin_out_of_order_and_out_of_date() {
@@ -600,7 +600,7 @@ fn fin_out_of_order_and_out_of_date() {
     let mut s = plain();
     send!(s, 20, data(1, 1, "abcd"));
     recv!(s, 20, ack(1, 5));
-    // Below what was received: no end of the stream.
+    // Below the received data: no end of the stream.
     send!(s, 30, fin(3, 1));
     recv!(s, 30, ack(1, 5));
     send!(s, 40, data(5, 1, "efgh"));
@@ -611,7 +611,7 @@ fn fin_out_of_order_and_out_of_date() {
     assert!(s.stack.read_finished(s.id()));
 }
 
-/// Nothing lies behind a FIN, and no FIN before what is here.
+/// No data lies behind a FIN, and no FIN before data that is here.
 #[test]
 fn data_behind_a_fin_is_not_taken() {
     let mut s = plain();
@@ -633,8 +633,8 @@ fn data_behind_a_fin_is_not_taken() {
     assert!(!s.stack.read_finished(s.id()));
 }
 
-/// FIN of one subflow while the connection goes on, on the subflow it opens in its place; ours
-/// follows once that one carries.
+/// The only subflow gets a FIN while the connection goes on, on the subflow that replaces it; our FIN
+/// follows once that one works.
 // Conforms: 8684-3.3.3-8
 #[test]
 fn fin_of_the_only_subflow_is_no_end() {
@@ -654,8 +654,8 @@ fn fin_of_the_only_subflow_is_no_end() {
     recv!(s, 50, fin(10, 2).dss(dack(0)));
 }
 
-/// A peer that closes its last subflow without DATA_FIN, and opens no other: a middlebox took its
-/// options, or it is gone. It acknowledges for ever, and the rest of its stream never comes.
+/// A peer closes its last subflow without DATA_FIN, and opens no other: a middlebox stripped its options,
+/// or it is gone. It acknowledges for ever, and the rest of its stream never comes.
 // Conforms: 8684-3.3.3-9
 #[test]
 fn a_stream_that_nobody_can_end_is_given_up() {
@@ -676,8 +676,8 @@ fn a_stream_that_nobody_can_end_is_given_up() {
     }
 }
 
-/// A reader that takes its time after both ends have closed: the peer has forgotten the connection
-/// and would answer anything by RST, so nothing is sent, and a RST takes no data away.
+/// A reader takes its time after both ends have closed: the peer has forgotten the connection and would
+/// answer anything by RST, so nothing is sent, and a RST discards no data.
 #[test]
 fn what_is_left_to_read_after_the_end_stays() {
     let mut s = plain();

@@ -7,7 +7,7 @@ pub fn bytes(from: usize, to: usize) -> Vec<u8> {
     (from..to).map(|n| n as u8).collect()
 }
 
-/// An 8-byte DSN is owed 8-byte DATA_ACKs from then on (section 3.3.1).
+/// An 8-byte DSN requires 8-byte DATA_ACKs from then on (section 3.3.1).
 // Conforms: 8684-3.3.2-5, 8684-3.3.2-6
 #[test]
 fn numbers_of_eight_bytes() {
@@ -96,7 +96,7 @@ fn a_segment_over_two_mappings() {
     assert_eq!(s.read(), bytes(0, 50));
 }
 
-/// More mappings behind a hole than are kept: the one that fills the hole finds its place.
+/// More mappings lie behind a hole than are kept: the one that fills the hole finds its place.
 #[test]
 fn many_mappings_behind_a_hole() {
     let mut s = Script::accepted(config());
@@ -110,7 +110,7 @@ fn many_mappings_behind_a_hole() {
     assert_eq!(s.read(), sent);
 }
 
-/// Mappings of data that never comes do not keep out those of data that does.
+/// Mappings whose data never comes do not block mappings whose data does.
 #[test]
 fn many_mappings_without_data() {
     let mut s = Script::accepted(config());
@@ -137,7 +137,7 @@ fn a_mapping_ahead_of_its_data() {
     assert_eq!(s.read(), bytes(0, 10));
 }
 
-/// Data that has no place is not acknowledged, and comes again.
+/// Data without a mapping is not acknowledged, and comes again.
 #[test]
 fn the_unmapped_end_of_a_segment_is_not_taken() {
     let mut s = Script::accepted(config());
@@ -178,7 +178,7 @@ fn data_out_of_order_at_the_data_level() {
     assert_eq!(s.read(), bytes(0, 20));
 }
 
-/// What lies past the window is refused, and not acknowledged (RFC 9293 section 3.10.7.4).
+/// Data past the window is refused, and not acknowledged (RFC 9293 section 3.10.7.4).
 // Conforms: 8684-3.3.4-2
 #[test]
 fn data_past_the_window() {
@@ -189,7 +189,7 @@ fn data_past_the_window() {
     assert_eq!(s.stack.buffered(), 0);
 }
 
-/// A DATA_ACK of what was never sent is not believed, nor an old one.
+/// A DATA_ACK of data that was never sent is ignored, and so is an old one.
 // Conforms: 8684-3.3.2-1, 8684-4-1
 #[test]
 fn data_acks_out_of_range() {
@@ -217,7 +217,7 @@ fn an_overtaken_acknowledgement_closes_no_window() {
     recv!(s, 21, data(201, 1, "more").dss(dack(0).map(200, 201, 4)));
 }
 
-/// Options of a later version or of no meaning here are passed over.
+/// Options of a later version or without meaning here are ignored.
 #[test]
 fn unknown_options_do_no_harm() {
     for option in [
@@ -265,8 +265,8 @@ fn a_piece_is_retransmitted_under_its_original_mapping() {
     assert_eq!((again.seq, &again.mptcp[0]), (1, &Mp::Dss(map)));
 }
 
-/// What does not change the place of any byte is no contradiction: a sender may lengthen the
-/// mapping of bytes it has not sent yet, or cut it.
+/// A mapping that changes the place of no byte is no contradiction: a sender may lengthen the mapping of
+/// bytes it has not sent yet, or cut it.
 #[test]
 fn a_longer_or_shorter_mapping_of_the_same_bytes() {
     for (at, sub, len) in [(0, 1, 30), (10, 11, 20), (2, 3, 4)] {
@@ -282,7 +282,7 @@ fn a_longer_or_shorter_mapping_of_the_same_bytes() {
 }
 
 /// Section 3.7: the infinite mapping belongs to the data it comes with. A zero-length one on an
-/// acknowledgement says nothing.
+/// acknowledgement has no meaning.
 #[test]
 fn a_mapping_of_nothing_on_an_acknowledgement() {
     let mut s = Script::accepted(config());
@@ -296,8 +296,8 @@ fn a_mapping_of_nothing_on_an_acknowledgement() {
     assert_eq!(s.read(), b"onetwo");
 }
 
-/// Super-segments that come in the wrong order and in part twice: some of their blocks are taken, other
-/// bytes copied, and what is read is what was sent.
+/// Super-segments arrive in the wrong order and partly twice: some of their blocks are taken, other bytes
+/// copied, and the data read is the data sent.
 #[test]
 fn super_segments_find_their_place() {
     let mut s = Script::accepted(config());

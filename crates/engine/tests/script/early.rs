@@ -11,12 +11,12 @@ use crate::join::{join_syn_ack, third_ack};
 use crate::segment::{ack, dack, data, rst_ack, syn, syn_ack};
 use crate::strategy::eager;
 
-/// A connection from two paths whose third ACK goes out at 10 ms. `record` is of the second path.
+/// A connection from two paths whose third ACK leaves at 10 ms; `record` is the second path's.
 pub fn opened(record: Option<PathRecord>) -> Script {
     opened_by(eager(), record)
 }
 
-/// Returns the same with another strategy.
+/// Returns the same connection with another strategy.
 pub fn opened_by(strategy: Box<dyn Strategy>, record: Option<PathRecord>) -> Script {
     let path = |n| PathConfig::v4([10, 0, n, 2].into());
     let mut s = Script::new(config(), &[path(0), path(1)]);
@@ -31,7 +31,7 @@ pub fn opened_by(strategy: Box<dyn Strategy>, record: Option<PathRecord>) -> Scr
     s
 }
 
-/// When the join's SYN left, and its nonce.
+/// Returns the time at which the join's SYN left, and its nonce.
 pub fn join(s: &mut Script) -> (f64, u32) {
     let (at, got) = s.take().expect("no join");
     let (_, nonce) = Script::join_syn(&got.mptcp[0]);
@@ -44,7 +44,7 @@ fn a_join_follows_the_third_ack() {
     s.advance(Instant::from_millis(12));
     let (at, nonce) = join(&mut s);
     assert_eq!(at, 10.0 + 10.0 / 8.0);
-    // It is not completed before it is sure that the connection need not fall back.
+    // The join is not completed before a fallback is ruled out.
     send!(s, 16, join_syn_ack(&s, nonce, false));
     quiet!(s, 19);
     send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
@@ -54,8 +54,8 @@ fn a_join_follows_the_third_ack() {
     recv!(s, 22, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
 }
 
-/// It overtook the third ACK: it is tried again when that is known to be there, and nothing is held
-/// against the path.
+/// A join that overtook the third ACK is tried again when the peer is known to have that, and does not
+/// count against the path.
 #[test]
 fn a_join_that_came_too_soon_is_repeated() {
     let mut s = opened(None);
@@ -67,7 +67,7 @@ fn a_join_that_came_too_soon_is_repeated() {
     assert_eq!(join(&mut s).0, 20.0);
 }
 
-/// Where the second path is known to be faster the join waits so long that it comes second.
+/// If the second path is known to be faster, the join waits so that it arrives second.
 #[test]
 fn a_join_does_not_overtake_the_third_ack() {
     let record = PathRecord {
@@ -80,8 +80,8 @@ fn a_join_does_not_overtake_the_third_ack() {
     assert_eq!(join(&mut s).0, 10.0 + (12.5 - 2.0) / 2.0);
 }
 
-/// Eight seconds were once to be expected on the path; now it answers within 10 ms, and what it does not
-/// answer within the timeout of that is lost.
+/// Eight seconds were once normal on the path; now it answers within 10 ms, and an answer later than the
+/// timeout for that counts as lost.
 #[test]
 fn a_third_ack_waits_no_longer_than_a_timeout() {
     let record = PathRecord {
@@ -101,7 +101,7 @@ fn a_third_ack_waits_no_longer_than_a_timeout() {
     recv!(s => 231.25, third_ack(s, nonce));
 }
 
-/// The peer speaks no MPTCP after all.
+/// The peer turns out not to support MPTCP.
 #[test]
 fn a_join_under_way_keeps_no_connection_from_falling_back() {
     let mut s = opened(None);

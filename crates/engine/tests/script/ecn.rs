@@ -33,7 +33,7 @@ fn stats(s: &Script) -> braid_engine::stats::SubflowStats {
     s.stack.subflows(s.id())[0]
 }
 
-/// Section 6.1.1: who does not want it does not answer, and neither does who was not asked.
+/// Section 6.1.1: a host that does not want ECN does not agree, and neither does one that was not asked.
 // Conforms: 3168-6.1.1-2
 #[test]
 fn a_syn_that_asks_is_answered() {
@@ -51,7 +51,7 @@ fn a_syn_that_asks_is_answered() {
     }
 }
 
-/// Section 6.1.1: an answer that repeats the question is none.
+/// Section 6.1.1: a SYN/ACK that reflects the flags of the SYN is no agreement.
 // Conforms: 3168-6.1.1-1
 #[test]
 fn the_first_syn_asks() {
@@ -67,8 +67,8 @@ fn the_first_syn_asks() {
     recv!(s, 0, syn().ws(None));
 }
 
-/// Sections 6.1.1 and 6.1.1.1: a repeated SYN does not ask. Who has sent such a one must not have its
-/// payload marked, but tells of the marks that come.
+/// Sections 6.1.1 and 6.1.1.1: a repeated SYN does not ask. A host that sent one sends Not-ECT, but echoes
+/// incoming marks.
 // Conforms: 3168-6.1.1.1-1, 3168-6.1.1-3
 #[test]
 fn after_a_syn_that_does_not_ask_nothing_bears_marks() {
@@ -83,7 +83,7 @@ fn after_a_syn_that_does_not_ask_nothing_bears_marks() {
     recv!(s, 1020, ack(2, 2).flag(Flags::ECE).ecn(NOT_ECT));
 }
 
-/// Section 6.1.1: the same where the peer repeats its SYN and does not ask again.
+/// Section 6.1.1: the same holds if the peer repeats its SYN and does not ask again.
 // Conforms: 3168-6.1.1-4
 #[test]
 fn where_the_peer_does_not_ask_again_nothing_bears_marks() {
@@ -102,7 +102,7 @@ fn where_the_peer_does_not_ask_again_nothing_bears_marks() {
     }
 }
 
-/// Sections 6.1.4 and 6.1.5: payload bears marks where it is sent for the first time.
+/// Sections 6.1.4 and 6.1.5: payload may be marked if it is sent for the first time.
 // Conforms: 3168-6.1.4-1, 3168-6.1.5-1
 #[test]
 fn new_data_bears_marks() {
@@ -117,7 +117,7 @@ fn new_data_bears_marks() {
     assert!(ack(2, 2).ecn(NOT_ECT).matches(&acked), "{acked:?}");
 }
 
-/// A controller that does not answer marks says so, and so do the statistics.
+/// A controller that does not respond to marks sends Not-ECT, and the statistics show it.
 #[test]
 fn without_an_answer_to_marks_nothing_bears_them() {
     for (congestion, bits, told) in [(BBR, NOT_ECT, false), (NEWRENO, ECT, true)] {
@@ -128,7 +128,7 @@ fn without_an_answer_to_marks_nothing_bears_them() {
     }
 }
 
-/// Section 6.1.3: a mark is told in every acknowledgement until the peer says that it sends less.
+/// Section 6.1.3: a mark is echoed in every acknowledgement until the peer reports a reduction (CWR).
 // Conforms: 3168-6.1.3-1, 3168-6.1.3-2
 #[test]
 fn marks_are_echoed_until_the_window_is_reduced() {
@@ -140,14 +140,14 @@ fn marks_are_echoed_until_the_window_is_reduced() {
     recv!(s, 21, told(3));
     send!(s, 22, data(3, 1, "c").ecn(ECT));
     recv!(s, 22, told(4));
-    // It sends less, and another one was marked.
+    // The peer sends less, and another packet was marked.
     send!(s, 23, data(4, 1, "d").ecn(CE).flag(Flags::CWR));
     recv!(s, 23, told(5));
     send!(s, 24, data(5, 1, "e").ecn(ECT).flag(Flags::CWR));
     recv!(s, 24, ack(1, 6));
 }
 
-/// Where nothing was agreed on, marks are not told.
+/// Without an agreement marks are not echoed.
 #[test]
 fn marks_need_an_agreement() {
     let mut s = Script::tcp(config(), syn(), ack(1, 1).win(4096));
@@ -160,8 +160,8 @@ fn marks_need_an_agreement() {
     assert!(stats(&s).cwnd >= before);
 }
 
-/// Section 6.1.2: one reduction for each round trip, which the peer is told of with new data; nothing is
-/// sent again.
+/// Section 6.1.2: the window is reduced once a round trip, which new data reports to the peer; nothing is
+/// retransmitted.
 // Conforms: 3168-6.1.2-1, 3168-6.1.2-2, 3168-6.1.2-3
 #[test]
 fn a_mark_halves_the_window_once() {
@@ -190,7 +190,7 @@ fn a_mark_halves_the_window_once() {
     );
 }
 
-/// The first new segment after a reduction alone says that there was one, and is a segment by itself.
+/// Only the first new segment after a reduction reports it, and it is a segment by itself.
 // Conforms: 3168-6.1.2-3
 #[test]
 fn the_first_new_segment_tells_of_a_reduction() {
@@ -212,7 +212,7 @@ fn the_first_new_segment_tells_of_a_reduction() {
         more += 1;
     }
     assert!(more > 0);
-    // The peer had not heard of it.
+    // The peer had not heard of the reduction.
     assert_eq!(stats(&s).traffic.mark_reductions, 1);
     send!(s, 46, ack(1, edge(11)).win(4096).flag(Flags::ECE));
     assert_eq!(stats(&s).traffic.mark_reductions, 2);
@@ -220,7 +220,7 @@ fn the_first_new_segment_tells_of_a_reduction() {
     assert!(stats(&s).cwnd >= MSS as u64);
 }
 
-/// Ten segments in flight, of which the peer acknowledges the first ones with a mark at 20 ms.
+/// Ten segments in flight, of which the peer acknowledges the first `answered` with a mark at 20 ms.
 fn marked_after(answered: usize) -> Script {
     let mut s = agreed(NEWRENO);
     write(&mut s, 10);
@@ -239,9 +239,8 @@ fn times(s: &mut Script, until: u64) -> Vec<u64> {
     sent.map(|(at, _)| at.as_millis()).collect()
 }
 
-/// A mark on the acknowledgement that leaves nothing in flight halves the window, and that is all of
-/// it: the next flight fills the window. The acknowledgement itself does not let it grow (section
-/// 6.1.2).
+/// A mark on the acknowledgement that leaves nothing in flight halves the window, with no further effect:
+/// the next flight fills the window. The acknowledgement itself does not grow it (section 6.1.2).
 #[test]
 fn a_mark_on_the_last_acknowledgement_halves_the_window() {
     let mut s = marked_after(10);
@@ -251,16 +250,16 @@ fn a_mark_on_the_last_acknowledgement_halves_the_window() {
     assert_eq!(stats(&s).traffic.mark_reductions, 1);
 }
 
-/// Of a flight that a mark came back from half as much is let out as is acknowledged.
+/// After a mark in a flight, half as much is sent as is acknowledged.
 #[test]
 fn the_flight_before_the_mark_is_what_shrinks() {
     let mut s = marked_after(8);
     write(&mut s, 10);
-    // Eight of ten have left, and half of that may follow, but that five fill the window.
+    // Eight of ten are acknowledged, so half of that would follow, but five already fill the window.
     assert_eq!(times(&mut s, 29).len(), 3);
 }
 
-/// RFC 3708: what turns out needless is the reduction for a loss; the mark before it was one.
+/// RFC 3708: a needless reduction for a loss is undone; the reduction for the earlier mark stays.
 #[test]
 fn needless_repetitions_do_not_undo_a_mark() {
     let mut s = marked_after(2);
@@ -275,8 +274,8 @@ fn needless_repetitions_do_not_undo_a_mark() {
     assert!(now.cwnd <= 6 * MSS as u64, "{}", now.cwnd);
 }
 
-/// Ten segments in flight, and a timeout that turns out needless 13 ms later; before that the peer said
-/// what `first` has.
+/// Ten segments in flight, and a timeout that turns out spurious 13 ms later; before that the peer sent the
+/// flags `first`.
 fn late(first: Flags) -> (Script, i32) {
     let mut s = agreed(NEWRENO);
     write(&mut s, 10);
@@ -295,7 +294,7 @@ fn late(first: Flags) -> (Script, i32) {
     (s, at + 13)
 }
 
-/// What the peer tells of while a timeout is in doubt is answered once that was needless.
+/// A mark that the peer reports while a timeout is in doubt is answered once the timeout proves spurious.
 #[test]
 fn a_mark_outlives_a_needless_timeout() {
     let (s, _) = late(Flags::EMPTY);
@@ -309,7 +308,7 @@ fn a_mark_outlives_a_needless_timeout() {
     assert!(stats(&s).cwnd < 10 * MSS as u64, "{}", stats(&s).cwnd);
 }
 
-/// A reduction that is undone before the peer is told of it need not be told of.
+/// A reduction that is undone before the peer is told of it is never reported.
 // Conforms: 3168-6.1.2-3
 #[test]
 fn what_is_undone_is_not_told() {
@@ -328,7 +327,7 @@ fn what_is_undone_is_not_told() {
     assert!(!next.flags.contains(Flags::CWR), "{next:?}");
 }
 
-/// Section 6.1.2: an acknowledgement that was overtaken tells nothing.
+/// Section 6.1.2: an acknowledgement that was overtaken reports no mark.
 // Conforms: 3168-6.1.2-2
 #[test]
 fn an_old_acknowledgement_tells_of_no_mark() {
@@ -343,7 +342,7 @@ fn an_old_acknowledgement_tells_of_no_mark() {
     assert_eq!(stats(&s).traffic.mark_reductions, 1);
 }
 
-/// All of the first flight bears marks, also where the device takes one segment at a time.
+/// All of the first flight may be marked, even if the device takes one segment at a time.
 // Conforms: 3168-6.1.5-1
 #[test]
 fn all_of_the_first_flight_bears_marks() {

@@ -10,7 +10,7 @@ use crate::join;
 use crate::segment::{Seg, ack, dack, data, rst, rst_ack, syn};
 use crate::strategy::strategy;
 
-/// The option with the peer's key.
+/// Returns the option with the peer's key.
 fn option() -> Vec<u8> {
     [&[30, 12, 0x70, 0], &PEER_KEY.to_be_bytes()[..]].concat()
 }
@@ -23,7 +23,7 @@ fn is_fast_close(seg: &Seg) -> bool {
             .any(|o| format!("{o:?}").contains("FastClose"))
 }
 
-/// All that was sent so far: when, on which subflow and whether as RST; each is an MP_FASTCLOSE.
+/// Returns everything sent so far: time, subflow and whether as RST; each segment is an MP_FASTCLOSE.
 fn sent(s: &mut Script) -> Vec<(u64, usize, bool)> {
     let mut all = Vec::new();
     while let Some((at, seg)) = s.take() {
@@ -41,8 +41,8 @@ fn aborted() -> Script {
     s
 }
 
-/// The RST is lost; the repeat is what a peer that has the connection, and one that has forgotten it,
-/// answers by RST. That ends it.
+/// The RST is lost. A peer that has the connection answers the repeat by RST, and so does one that has
+/// forgotten it; this ends the repeats.
 // Conforms: 8684-3.5-5
 #[test]
 fn it_is_repeated_until_the_peer_answers_by_rst() {
@@ -56,7 +56,7 @@ fn it_is_repeated_until_the_peer_answers_by_rst() {
     assert_eq!(closed(&s), Some(CloseReason::Aborted));
 }
 
-/// A peer that is gone is told a few times, for 2 s, and with a RST at last.
+/// A peer that is gone gets repeats for 2 s, and a RST at last.
 // Conforms: 8684-3.5-6, 8684-3.5-7
 #[test]
 fn repeats_end_after_two_seconds_with_a_rst() {
@@ -80,7 +80,7 @@ fn repeats_end_after_two_seconds_with_a_rst() {
     quiet!(s, 20_000);
 }
 
-/// What the peer still sends is answered by RST beside the repeats.
+/// Segments that the peer still sends are answered by RST, besides the repeats.
 #[test]
 fn a_peer_that_goes_on_sending_is_answered_at_once() {
     let mut s = aborted();
@@ -91,7 +91,7 @@ fn a_peer_that_goes_on_sending_is_answered_at_once() {
     quiet!(s, 20_000);
 }
 
-/// Each subflow is told of it until it is answered there, for the network may take either.
+/// Each subflow gets repeats until it is answered there, since the network may drop either.
 #[test]
 fn every_subflow_is_told() {
     let mut s = join::joined();
@@ -112,7 +112,7 @@ fn every_subflow_is_told() {
             .all(|flow| repeats.iter().any(|(_, f, _)| f == flow)),
         "{repeats:?}"
     );
-    // One is answered: the other goes on.
+    // One subflow is answered: the repeats on the other go on.
     s.send(start as i32 + 300, rst(1));
     s.advance((start as i32 + 2_500).at());
     let rest = sent(&mut s);
@@ -123,8 +123,8 @@ fn every_subflow_is_told() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// A peer that closes the connection at the same time says so of all subflows at once, and gets the RST
-/// that it waits for.
+/// A peer that aborts the connection at the same time ends all subflows at once, and gets the RST that it
+/// waits for.
 #[test]
 fn both_close_at_once() {
     let mut s = aborted();
@@ -139,7 +139,7 @@ fn both_close_at_once() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// A peer that says on one subflow that it has closed the connection has closed the others too.
+/// A peer that reports on one subflow that it closed the connection has closed the others too.
 #[test]
 fn a_peer_that_has_closed_is_told_no_more() {
     let mut s = join::joined();
@@ -155,7 +155,7 @@ fn a_peer_that_has_closed_is_told_no_more() {
     quiet!(s, 20_000);
 }
 
-/// Who is told to close answers once: the peer waits for that, and asks again where it is lost.
+/// The answer to MP_FASTCLOSE is sent once: the peer waits for it, and asks again if it is lost.
 #[test]
 fn the_answer_is_not_repeated() {
     let mut s = Script::accepted(config());
@@ -188,7 +188,7 @@ fn a_dark_path_is_left_alone() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// A stack that closes ends all it has, and takes and opens nothing more.
+/// A stack that closes ends everything it has, and accepts and opens nothing more.
 #[test]
 fn a_stack_that_closes_takes_nothing_in() {
     let mut s = Script::accepted(config());
@@ -203,7 +203,7 @@ fn a_stack_that_closes_takes_nothing_in() {
     assert_eq!(s.stack.connect(s.now, options), Err(ApiError::Closing));
 }
 
-/// A stack that listens no more has what it had, and refuses what is new, so that peers go elsewhere.
+/// A stack that stops listening keeps its connections, and refuses new ones, so that peers go elsewhere.
 #[test]
 fn a_stack_that_listens_no_more_goes_on_with_what_it_has() {
     let mut s = Script::accepted(config());

@@ -21,14 +21,14 @@ fn capable_syn() -> Seg {
     syn().ws(None).raw(&hex("1e 04 01 01"))
 }
 
-/// Next connection of the same stack: nothing is known of its keys.
+/// Opens the next connection of the same stack, with unknown keys.
 fn again(s: &mut Script, at: i32, protocol: Protocol, bytes: &[u8]) {
     s.skip(at);
     s.key = None;
     s.connect_with(protocol, bytes);
 }
 
-/// A client that has a cookie since 10 ms; its next connection has flow 1.
+/// A client that has had a cookie since 10 ms; its next connection has flow 1.
 fn client(config: Config) -> Script {
     let path = PathConfig::v4([10, 0, 0, 2].into());
     let mut s = Script::new(config, &[path]);
@@ -38,12 +38,12 @@ fn client(config: Config) -> Script {
     recv!(s => 10, s.stack_keys_data(data(1, 1, "first"), 5));
     s.abort();
     s.skip(11);
-    // The peer knows of the end, which is not repeated then.
+    // The peer knows of the end, so MP_FASTCLOSE is not repeated.
     send!(s, 11, rst(1));
     s
 }
 
-/// Its second connection at 20 ms, whose SYN carries `bytes`.
+/// The client's second connection at 20 ms, whose SYN carries `bytes`.
 fn opening(config: Config, protocol: Protocol, bytes: &[u8]) -> Script {
     let mut s = client(config);
     again(&mut s, 20, protocol, bytes);
@@ -54,7 +54,7 @@ fn fast_syn(payload: &str) -> Seg {
     capable_syn().on(1).cookie(&COOKIE).payload(payload)
 }
 
-/// What the SYN carried has no data sequence number and no subflow sequence number.
+/// Payload of a SYN has no data sequence number and no subflow sequence number.
 // Conforms: 7413-4.2.1-1, 7413-4.2.2-1, 8684-B.1-1, 8684-B.2-1, 8684-B.2-2
 #[test]
 fn a_syn_carries_what_is_written() {
@@ -84,15 +84,15 @@ fn nothing_is_asked_for_unless_it_is_wanted() {
     recv!(s, 0, capable_syn());
 }
 
-/// Where nothing is written the SYN is an ordinary one.
+/// Without data to write the SYN is an ordinary one.
 #[test]
 fn nothing_to_send_needs_no_cookie() {
     let mut s = opening(fast(), Protocol::Mptcp, b"");
     recv!(s, 20, capable_syn().on(1));
 }
 
-/// The rest of what is written follows the handshake. A server that takes less of the SYN than it
-/// carried gets what is left as if it had never left.
+/// The rest of the written data follows the handshake. If a server takes less than the SYN carried, the
+/// remainder is sent as if it had never left.
 // Conforms: 7413-4.2.2-2, 7413-4.2.2-3
 #[test]
 fn a_syn_carries_a_segment_at_most() {
@@ -111,7 +111,7 @@ fn a_syn_carries_a_segment_at_most() {
     assert!(want.on(1).matches(&got), "{got:?}");
 }
 
-/// The server has forgotten its cookie and gives another one, or none: then nothing is tried for a while.
+/// The server has forgotten its cookie and grants another one, or none: then Fast Open pauses for a while.
 // Conforms: 7413-4.1.3-2, 7413-4.1.3.1-2, 7413-4.2.2-3
 #[test]
 fn what_is_not_taken_is_sent_after_the_handshake() {
@@ -131,7 +131,7 @@ fn what_is_not_taken_is_sent_after_the_handshake() {
     assert_eq!(s.stack.stats().fast_opened, 0);
 }
 
-/// What was written first goes first, though something urgent was written meanwhile.
+/// Data written first goes first, even if urgent data was written meanwhile.
 #[test]
 fn what_was_in_the_syn_keeps_its_place() {
     let mut s = opening(fast(), Protocol::Tcp, b"");
@@ -147,7 +147,7 @@ fn what_was_in_the_syn_keeps_its_place() {
     assert_eq!(bytes, b"slowurgent");
 }
 
-/// The stream does not end before what is in it, wherever that was first.
+/// The stream does not end before its data, wherever that was first.
 #[test]
 fn what_was_not_taken_goes_before_the_end() {
     let mut s = opening(fast(), Protocol::Tcp, b"hello");
@@ -158,7 +158,7 @@ fn what_was_not_taken_goes_before_the_end() {
     recv!(s, 30, fin(6, 1).on(1));
 }
 
-/// A SYN on another path takes the place of one that carried something, and carries nothing itself.
+/// A SYN on another path replaces one with payload, and carries none itself.
 #[test]
 fn the_next_path_brings_what_the_first_did_not() {
     let path = |n| PathConfig::v4([10, 0, n, 2].into());
@@ -182,7 +182,7 @@ fn the_next_path_brings_what_the_first_did_not() {
     recv!(s, 2_010, fin(6, 1).on(2));
 }
 
-/// Nor does a copy of it that leaves because its link is back.
+/// A repeat because the link is back carries no payload either.
 #[test]
 fn a_link_that_is_back_brings_it_once() {
     let mut s = opening(fast(), Protocol::Mptcp, b"hello");
@@ -194,7 +194,7 @@ fn a_link_that_is_back_brings_it_once() {
     recv!(s, 20, capable_syn().on(1));
 }
 
-/// Its copies neither carry payload nor ask, and the network is remembered for it.
+/// Its repeats neither carry payload nor ask, and the network is remembered for it.
 // Conforms: 7413-4.1.3.1-1, 7413-4.2.2-8
 #[test]
 fn a_network_that_drops_such_syns() {
@@ -205,7 +205,7 @@ fn a_network_that_drops_such_syns() {
     recv!(s => 240, s.stack_keys_data(data(1, 1, "hello"), 5).on(1));
     again(&mut s, 250, Protocol::Mptcp, b"once more");
     recv!(s, 250, capable_syn().on(2));
-    // Later it is tried again.
+    // Later Fast Open is tried again.
     again(&mut s, 240 + 60_000, Protocol::Mptcp, b"once more");
     let (_, got) = s.take().expect("a SYN");
     assert_eq!(got.cookie, Some(COOKIE.to_vec()));
@@ -223,7 +223,7 @@ fn a_late_answer_to_the_first_syn() {
     recv!(s, 300, fast_syn("once more").on(2));
 }
 
-/// An acknowledgement of more than the SYN carried is of another connection.
+/// An acknowledgement of more than the SYN carried belongs to another connection.
 #[test]
 fn no_more_is_acknowledged_than_was_sent() {
     let mut s = opening(fast(), Protocol::Mptcp, b"hello");
@@ -234,7 +234,7 @@ fn no_more_is_acknowledged_than_was_sent() {
     recv!(s => 31, s.stack_keys(ack(6, 1)).on(1));
 }
 
-/// The server does without MPTCP: the stream goes on where the SYN ended.
+/// The server does not use MPTCP: the stream continues where the SYN ended.
 #[test]
 fn a_server_without_mptcp() {
     for taken in [0, 3, 5] {
@@ -256,7 +256,7 @@ fn a_server_without_mptcp() {
     }
 }
 
-/// Something on the way takes the options of MPTCP out behind the SYNs.
+/// A middlebox strips the MPTCP options after the SYNs.
 // Conforms: 8684-B.2-1
 #[test]
 fn a_fallback_after_the_handshake() {
@@ -264,7 +264,7 @@ fn a_fallback_after_the_handshake() {
     recv!(s, 20, fast_syn("hello"));
     send!(s, 30, s.peer_capable(syn_ack()).on(1).acks(6));
     recv!(s => 30, s.stack_keys(ack(6, 1)).on(1));
-    // That acknowledges nothing that could have a DATA_ACK.
+    // This acknowledges nothing that could have a DATA_ACK.
     send!(s, 40, ack(1, 6).on(1).win(512));
     assert!(!s.saw(|e| matches!(e, Event::FellBack { .. })));
     s.write("world");
@@ -285,7 +285,7 @@ fn a_fallback_after_the_handshake() {
     );
 }
 
-/// All there is went with the SYN, and then options vanish: nothing but a probe can tell.
+/// All data went with the SYN, and then options vanish: only a probe can reveal it.
 #[test]
 fn a_fallback_with_nothing_left_to_send() {
     let mut s = opening(fast(), Protocol::Mptcp, b"hello");
@@ -309,7 +309,7 @@ fn a_fallback_with_nothing_left_to_send() {
     recv!(s, 60, fin(6, 1).on(1).dss(map));
 }
 
-/// No checksum covers what a SYN carries; the mappings behind it have theirs.
+/// No checksum covers payload of a SYN; the later mappings have theirs.
 // Conforms: 8684-B.2-1
 #[test]
 fn checksums_begin_behind_the_syn() {
@@ -362,8 +362,8 @@ fn server(config: Config) -> (Script, Vec<u8>) {
     (s, cookie)
 }
 
-/// The application has the payload at once; what it answers waits for the third ACK, as does the key
-/// without which there is no DATA_ACK.
+/// The application gets the payload at once; its answer waits for the third ACK, as does the key without
+/// which there is no DATA_ACK.
 // Conforms: 7413-4.1.2-1, 7413-4.2.2-5, 8684-B.2-1, 8684-B.2-2
 #[test]
 fn a_server_takes_what_a_syn_carries() {
@@ -378,7 +378,7 @@ fn a_server_takes_what_a_syn_carries() {
     let third = s.peer_keys(ack(6, 1), None).win(512).on(1);
     send!(s, 20, third);
     recv!(s, 20, data(1, 6, "answer").on(1).dss(dack(0).map(0, 1, 6)));
-    // The first byte that has a number.
+    // The first byte that has a data sequence number.
     let map = dack(6).map(0, 1, 5);
     send!(s, 30, data(6, 7, "world").on(1).win(512).dss(map));
     recv!(s, 30, ack(7, 11).on(1).dss(dack(5)));
@@ -395,7 +395,7 @@ fn a_server_takes_what_a_syn_carries() {
     assert_eq!(accepted.count(), 1);
 }
 
-/// There is room for it beside everything that Linux asks for.
+/// The cookie fits beside everything that Linux asks for.
 #[test]
 fn a_cookie_beside_timestamps_and_a_key() {
     let mut s = Script::server(fast());
@@ -405,7 +405,7 @@ fn a_cookie_beside_timestamps_and_a_key() {
     assert!(got.ts.is_some() && got.cookie.is_some() && !got.mptcp.is_empty());
 }
 
-/// The first mapping behind the SYN's payload has the keys (RFC 8684 section 3.1).
+/// The first mapping behind the SYN's payload carries the keys (RFC 8684 section 3.1).
 // Conforms: 8684-B.2-2
 #[test]
 fn data_with_the_keys_follows_what_the_syn_carried() {
@@ -419,7 +419,7 @@ fn data_with_the_keys_follows_what_the_syn_carried() {
     assert_eq!(s.read(), b"helloworld");
 }
 
-/// A SYN/ACK that is repeated acknowledges as much, and has no cookie.
+/// A repeated SYN/ACK acknowledges as much, and has no cookie.
 // Conforms: 7413-4.2.2-4
 #[test]
 fn a_repeated_syn_ack() {
@@ -445,7 +445,7 @@ fn a_repeated_syn_ack() {
     }
 }
 
-/// A cookie of nobody, or of another address, buys nothing but a new one.
+/// A forged cookie, or one of another address, yields only a new one.
 // Conforms: 7413-4.1.2-1
 #[test]
 fn a_cookie_that_is_not_right() {
@@ -458,14 +458,14 @@ fn a_cookie_that_is_not_right() {
         (Some(1), false)
     );
     assert!(got.cookie.is_some_and(|other| other != cookie));
-    // It sends again what was not taken.
+    // The peer sends the payload again that was not taken.
     let first = s.peer_keys(data(1, 1, "hello"), Some(5)).on(1);
     send!(s, 20, first.win(512));
     recv!(s, 20, ack(1, 6).on(1).dss(dack(5)));
     assert_eq!(s.read(), b"hello");
 }
 
-/// Linux sends what was not taken again without a mapping: that is regular TCP from here on.
+/// Linux sends such payload again without a mapping: the connection is regular TCP from here on.
 #[test]
 fn a_peer_that_repeats_without_a_mapping() {
     let (mut s, _) = server(fast());
@@ -479,9 +479,9 @@ fn a_peer_that_repeats_without_a_mapping() {
     assert!(s.saw(plain));
 }
 
-/// Linux 6.18 repeats what was not taken beside a DATA_ACK alone, and the keys follow behind it: that is a
-/// fallback, for the data sequence would lack those bytes. With and without Fast Open here, and where the
-/// SYN was answered without state.
+/// Linux 6.18 repeats such payload beside a lone DATA_ACK, and the keys follow behind it: a fallback, since
+/// the data sequence would lack those bytes. Tested with and without Fast Open here, and with a SYN
+/// answered without state.
 #[test]
 fn a_peer_that_repeats_beside_a_data_ack() {
     let stateless = Config {
@@ -515,8 +515,8 @@ fn a_server_that_does_not_want_it() {
     recv!(s => 10, s.capable(syn_ack()).on(1));
 }
 
-/// Past the bound handshakes are ordinary ones; one that was reset, by either end, still counts for a
-/// while.
+/// Past the bound handshakes are ordinary ones; a connection that was reset, by either end, still counts
+/// for a while.
 // Conforms: 7413-4.2-1, 7413-5.1-1
 #[test]
 fn pending_fast_opens_are_bounded() {
@@ -536,7 +536,7 @@ fn pending_fast_opens_are_bounded() {
     assert!(taken);
     let key = s.key;
     assert!(!open(&mut s, 20).1);
-    // The first is through.
+    // The first handshake completes.
     s.key = key;
     send!(s, 30, s.peer_keys(ack(6, 1), None).win(512).on(first));
     let (second, taken) = open(&mut s, 40);
@@ -548,7 +548,7 @@ fn pending_fast_opens_are_bounded() {
     assert!(!open(&mut s, 50 + 60_002).1);
 }
 
-/// A server under a flood keeps nothing of a SYN, so neither its payload.
+/// A server under a flood keeps no state of a SYN, and so no payload.
 #[test]
 fn nothing_is_taken_without_state() {
     let (mut s, cookie) = server(Config {
@@ -568,7 +568,7 @@ fn nothing_is_taken_without_state() {
     assert_eq!(s.read(), b"hello");
 }
 
-/// A client that never comes back: the application hears of the end.
+/// A client never comes back: the application is told of the end.
 #[test]
 fn a_client_that_is_not_heard_again() {
     let (mut s, cookie) = server(fast());

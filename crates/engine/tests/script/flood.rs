@@ -10,7 +10,7 @@ use braid_wire::{Instant, Rng, ip};
 use crate::harness::{PORT, Script, config};
 use crate::segment::{Seg, ack, dack, data, hex, rst, syn, syn_ack};
 
-/// A server that keeps no handshake.
+/// A server that keeps no state of handshakes.
 fn stateless() -> Script {
     Script::server(Config {
         max_half_open: 0,
@@ -56,7 +56,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// All that come until `until`, in the batches of a driver.
+    /// Runs all SYNs until `until`, in batches like a driver's.
     fn run(&mut self, s: &mut Script, until: Instant) {
         let meta = RxMeta {
             checksum_ok: true,
@@ -78,8 +78,8 @@ impl Flood {
     }
 }
 
-/// The connection that was there goes on, 25 clients that come meanwhile are served, every SYN is
-/// answered, and what is kept stays small.
+/// The existing connection goes on, 25 clients that arrive meanwhile are served, every SYN is answered, and
+/// the state stays small.
 #[test]
 fn fifty_thousand_syns_a_second() {
     let mut delayed_ack = config().delayed_ack;
@@ -135,7 +135,7 @@ fn fifty_thousand_syns_a_second() {
     assert_eq!(s.stack.stats().syns_dropped, 0);
 }
 
-/// What the SYN offered is known again: window scale, SACK, segment size, timestamps.
+/// The offer of the SYN is restored: window scale, SACK, segment size, timestamps.
 #[test]
 fn what_a_syn_offers_comes_back() {
     let mut s = stateless();
@@ -146,7 +146,7 @@ fn what_a_syn_offers_comes_back() {
     send!(s, 30, s.third_ack().ts(30, 0));
     recv!(s, 30, ack(1, 1).ts(30, 30).dss(dack(0)));
     let subflow = s.stack.subflows(s.id())[0];
-    // The timestamp tells the round trip.
+    // The timestamp gives the round trip.
     assert_eq!(subflow.srtt.as_millis(), 30);
     // 1460 bytes less timestamps and the mapping.
     assert_eq!(subflow.mss, 1460 - 12 - 20);
@@ -163,7 +163,7 @@ fn what_a_syn_offers_comes_back() {
     assert_eq!(s.stack.conn_stats(s.id()).unwrap().peer_window, 512 << 7);
 }
 
-/// A SYN without options, and one with a segment size between those that are told apart.
+/// A SYN without options, and one with a segment size between the encodable ones.
 #[test]
 fn regular_tcp_without_state() {
     let mut s = stateless();
@@ -178,8 +178,7 @@ fn regular_tcp_without_state() {
     assert_eq!(s.stack.subflows(s.id())[0].mss, 1220);
 }
 
-/// The third ACK is lost: the first data brings the keys too. What comes before it is dropped, not
-/// refused.
+/// The third ACK is lost: the first data brings the keys too. Earlier segments are dropped, not refused.
 #[test]
 fn a_lost_third_ack_without_state() {
     let mut s = stateless();
@@ -193,7 +192,7 @@ fn a_lost_third_ack_without_state() {
     assert_eq!(s.read(), b"first");
 }
 
-/// Nobody gets in by a guess, and not long after.
+/// Neither a guess nor an old cookie opens a connection.
 #[test]
 fn numbers_that_were_never_sent() {
     let mut s = stateless();
@@ -224,8 +223,7 @@ fn numbers_that_were_never_sent() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// A cookie opens one connection: what comes again once that is forgotten is refused, as without
-/// cookies.
+/// A cookie opens one connection: a repeat after that is forgotten is refused, as without cookies.
 #[test]
 fn a_third_ack_that_comes_again() {
     for (mptcp, opens) in [(true, capable_syn()), (false, syn())] {
@@ -254,7 +252,7 @@ fn a_third_ack_that_comes_again() {
     }
 }
 
-/// Nothing but what ends the handshake makes a connection.
+/// Only a complete handshake creates a connection.
 #[test]
 fn half_a_handshake_leaves_nothing() {
     let mut s = stateless();

@@ -9,7 +9,7 @@ use braid_wire::Rng;
 use crate::harness::{Script, config};
 use crate::segment::{ack, dack, data};
 
-/// Sends what there is, and keeps what it saw of the flow: bytes sent, the size, and whether all was written.
+/// Sends all data, and records its view of the flow: bytes sent, the size, and whether all was written.
 #[derive(Debug, Default, Clone)]
 struct Spy(Arc<Mutex<Vec<(u64, FlowSize, Writer)>>>);
 
@@ -76,14 +76,14 @@ fn the_end_of_a_flow_is_known_to_its_strategy_and_told_once_it_has_arrived() {
     let saw = spy.0.lock().unwrap().clone();
     assert_eq!(saw, [(0, FlowSize::Unknown, Writer::Done)]);
     assert_eq!(delivered(&s), 0);
-    // On its subflow a part, and at the data level another one.
+    // Acknowledges one part on the subflow and another at the data level.
     send!(s, 20, ack(1, 5).dss(dack(2)));
     assert_eq!(delivered(&s), 0);
     send!(s, 30, ack(1, 5).dss(dack(4)));
     assert_eq!(delivered(&s), 1);
     send!(s, 40, ack(1, 5).dss(dack(4)));
     assert_eq!(delivered(&s), 1, "once");
-    // The connection goes on, and where everything has arrived that is so at once.
+    // The connection goes on, and an empty flow is delivered at once.
     s.stack.begin_flow(s.now, id).unwrap();
     s.stack.end_flow(s.now, id).unwrap();
     s.write("");
@@ -95,7 +95,7 @@ fn the_end_of_a_flow_is_known_to_its_strategy_and_told_once_it_has_arrived() {
     assert_eq!(s.stack.end_flow(s.now, id), gone);
 }
 
-/// Who begins another flow does not wait for the one before.
+/// Beginning another flow does not wait for the delivery of the one before.
 #[test]
 fn a_flow_that_is_followed_before_it_has_arrived_is_not_told_of() {
     let mut s = Script::accepted(config());

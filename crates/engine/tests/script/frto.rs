@@ -1,4 +1,4 @@
-//! Timeouts that were not needed, where no timestamps tell (F-RTO, RFC 5682).
+//! Spurious timeouts without timestamps (F-RTO, RFC 5682).
 
 use braid_engine::PathId;
 
@@ -6,8 +6,8 @@ use crate::harness::Script;
 use crate::recovery::{MSS, edge, flight, opened_by, write};
 use crate::segment::{Seg, ack, syn};
 
-/// Ten segments in flight, all acknowledgements of which are late; returns when the timer expired and
-/// the window of before.
+/// Ten segments in flight, all acknowledgements of which are late. Returns the time of the timeout and the
+/// window before it.
 fn timed_out(syn: Seg) -> (Script, i32, u64) {
     let mut s = flight(opened_by(syn));
     let before = stats(&s).cwnd;
@@ -24,12 +24,12 @@ fn stats(s: &Script) -> braid_engine::stats::SubflowStats {
     s.stack.subflows(s.id())[0]
 }
 
-/// The peer has everything below segment `n`.
+/// An acknowledgement of everything below segment `n`.
 fn until(n: usize) -> Seg {
     ack(1, edge(n)).win(4096)
 }
 
-/// What is sent within so many milliseconds.
+/// Returns the sequence numbers sent until a time in milliseconds.
 fn sent(s: &mut Script, until: i32) -> Vec<u64> {
     use crate::harness::At;
     s.advance(until.at());
@@ -38,8 +38,8 @@ fn sent(s: &mut Script, until: i32) -> Vec<u64> {
         .collect()
 }
 
-/// Section 2.1: the answer to the first segment lets two new ones out; the next one acknowledges what
-/// was not sent again, so that was late and not lost.
+/// Section 2.1: the answer to the first segment permits two new ones; the next one acknowledges data that
+/// was not retransmitted, so that data was late and not lost.
 // Conforms: 5682-2.1-2, 5682-2.1-3
 #[test]
 fn what_was_only_late_is_not_sent_again() {
@@ -63,25 +63,25 @@ fn what_was_only_late_is_not_sent_again() {
     }
 }
 
-/// Section 3.1: with SACK what arrived late may lie behind a hole.
+/// Section 3.1: with SACK late data may lie behind a hole.
 // Conforms: 5682-3.1-1
 #[test]
 fn a_late_block_is_as_good_as_an_acknowledgement() {
     let (mut s, at, before) = timed_out(syn());
     write(&mut s, 6);
-    // A block alone tells nothing yet, and is waited out.
+    // A block alone decides nothing yet.
     let late = [(edge(3), edge(5))];
     send!(s, at, until(0).sack(&[(edge(3), edge(4))]));
     quiet!(s, at + 1);
     send!(s, at + 1, until(1).sack(&[(edge(3), edge(4))]));
-    // The round trip is known to be longer.
+    // The known round trip is longer now.
     assert_eq!(sent(&mut s, at + 30), [edge(10), edge(11)]);
     send!(s, at + 30, until(1).sack(&late));
     assert_eq!(stats(&s).traffic.spurious_rtos, 1);
     assert!(stats(&s).cwnd >= before);
 }
 
-/// The new segments arrive and the old do not: the loss was one.
+/// The new segments arrive and the old do not: the loss was real.
 // Conforms: 5682-2.1-3, 5682-3.1-1
 #[test]
 fn what_was_lost_is_sent_again() {
@@ -102,7 +102,7 @@ fn what_was_lost_is_sent_again() {
     }
 }
 
-/// Nothing new is there to be sent: nothing is waited for.
+/// Without new data to send, retransmission does not wait.
 // Conforms: 5682-2.1-4
 #[test]
 fn without_new_data_the_rest_follows_at_once() {
@@ -113,7 +113,7 @@ fn without_new_data_the_rest_follows_at_once() {
     assert_eq!(stats(&s).traffic.spurious_rtos, 0);
 }
 
-/// Whether only a part of the first segment was late cannot be told.
+/// An acknowledgement cannot show that only a part of the first segment was late.
 // Conforms: 5682-2.1-2
 #[test]
 fn a_part_of_what_was_sent_again_tells_nothing() {
@@ -125,7 +125,7 @@ fn a_part_of_what_was_sent_again_tells_nothing() {
     assert_eq!(next.first(), Some(&edge(1)), "{next:?}");
 }
 
-/// A timeout while another one is recovered from was needed.
+/// A timeout during the recovery from another one counts as genuine.
 // Conforms: 5682-2.1-1
 #[test]
 fn a_second_timeout_is_not_doubted() {
@@ -146,7 +146,7 @@ fn a_second_timeout_is_not_doubted() {
     assert_eq!(stats(&s).traffic.spurious_rtos, 0);
 }
 
-/// Nor is the first one any more, once the timer has expired again.
+/// The first timeout counts as genuine as well, once the timer has expired again.
 // Conforms: 5682-2.1-1
 #[test]
 fn two_timeouts_in_a_row_are_not_doubted() {
@@ -166,7 +166,7 @@ fn two_timeouts_in_a_row_are_not_doubted() {
     }
 }
 
-/// What a link took with it when it went down is sent at once when it is back, whatever was waited for.
+/// Data lost with a link is sent at once when the link is back, whatever recovery waited for.
 #[test]
 fn a_link_that_is_back_waits_for_no_proof() {
     let (mut s, at, _) = timed_out(syn());
@@ -175,7 +175,7 @@ fn a_link_that_is_back_waits_for_no_proof() {
     s.skip(at + 7);
     s.stack.set_path_up(s.now, PathId(0), false);
     s.stack.set_path_up(s.now, PathId(0), true);
-    // The harness sends after a call of the application's.
+    // The harness sends only after a call of the application.
     s.write("");
     assert_eq!(sent(&mut s, at + 8).first(), Some(&edge(1)));
 }

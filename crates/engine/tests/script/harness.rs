@@ -1,4 +1,4 @@
-//! Runs a script: virtual time, the peer's side of each subflow, and what the stack sent.
+//! The runner of scripts: virtual time, the peer's side of each subflow, and the stack's output.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::segment::{Mp, Rel, Seg, ack, dack, data, syn, syn_ack};
 use crate::strategy::strategy;
 
-/// The peer sends a segment at a time; everything the stack sent before must have been expected.
+/// The peer sends a segment at a time; everything that the stack sent before must have been expected.
 macro_rules! send {
     ($s:expr, $at:expr, $seg:expr) => {{
         let seg = $seg;
@@ -46,7 +46,7 @@ macro_rules! quiet {
 }
 
 pub const PORT: u16 = 4433;
-/// The peer's key.
+/// The key of the peer.
 pub const PEER_KEY: u64 = 0x1122_3344_5566_7788;
 const PEER_TS: u32 = 1_000_000;
 
@@ -78,11 +78,11 @@ impl At for Instant {
 pub struct Flow {
     pub stack: SocketAddr,
     pub peer: SocketAddr,
-    /// The stack's initial sequence number, once seen.
+    /// The initial sequence number of the stack, once seen.
     pub iss: Option<Seq32>,
-    /// The peer's.
+    /// The initial sequence number of the peer.
     pub irs: Seq32,
-    /// The stack's first timestamp.
+    /// The first timestamp of the stack.
     pub ts: Option<u32>,
 }
 
@@ -95,14 +95,14 @@ pub struct Script {
     /// The stack's key, once seen.
     pub key: Option<u64>,
     pub events: Vec<Event>,
-    /// What the stack said of each packet it sent.
+    /// The stack's description of each packet it sent.
     pub infos: Vec<Option<TransmitInfo>>,
-    /// The connection at its end.
+    /// The final statistics of the connection.
     pub report: Option<ConnStats>,
     out: VecDeque<(Instant, Seg)>,
 }
 
-/// SHA-256 of a key: token and initial data sequence number (RFC 8684 section 3.1).
+/// Returns token and initial data sequence number from SHA-256 of a key (RFC 8684 section 3.1).
 pub fn token_idsn(key: u64) -> (u32, Dsn64) {
     let hash: [u8; 32] = Sha256::digest(key.to_be_bytes()).into();
     (
@@ -111,7 +111,7 @@ pub fn token_idsn(key: u64) -> (u32, Dsn64) {
     )
 }
 
-/// HMAC-SHA256 of MP_JOIN (RFC 8684 section 3.2), the sender's key and nonce first.
+/// Returns HMAC-SHA256 of MP_JOIN (RFC 8684 section 3.2), the sender's key and nonce first.
 pub fn join_hmac(keys: (u64, u64), nonces: (u32, u32)) -> [u8; 32] {
     let key = [keys.0.to_be_bytes(), keys.1.to_be_bytes()].concat();
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
@@ -120,7 +120,7 @@ pub fn join_hmac(keys: (u64, u64), nonces: (u32, u32)) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Packets of one MTU, checksums computed, windows shifted by 7 as the peer does.
+/// The settings: packets of one MTU, computed checksums, windows shifted by 7 as the peer does.
 pub fn config() -> Config {
     Config {
         checksum_offload: false,
@@ -192,7 +192,7 @@ impl Script {
         self.poll();
     }
 
-    /// As [`connect`](Self::connect), with `bytes` written before anything is sent.
+    /// Connects like [`connect`](Self::connect), with `bytes` written before anything is sent.
     pub fn connect_with(&mut self, protocol: Protocol, bytes: &[u8]) {
         let options = ConnectOptions {
             protocol,
@@ -204,8 +204,7 @@ impl Script {
         self.poll();
     }
 
-    /// A connection that was accepted: MP_CAPABLE handshake with a round trip of 10 ms, done at
-    /// 10 ms.
+    /// An accepted connection: MP_CAPABLE handshake with a round trip of 10 ms, done at 10 ms.
     pub fn accepted(config: Config) -> Script {
         let mut s = Script::server(config);
         s.peer(1);
@@ -216,8 +215,8 @@ impl Script {
         s
     }
 
-    /// A connection that was opened and confirmed by a DATA_ACK, round trip 10 ms, done at 20 ms.
-    /// Joins on further paths go out then and are still to be taken.
+    /// An opened connection, confirmed by a DATA_ACK, round trip 10 ms, done at 20 ms. Joins on further
+    /// paths leave then and are still to be taken.
     pub fn opened(config: Config, paths: u8) -> Script {
         let mut s = Script::client(config, paths, Protocol::Mptcp);
         recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
@@ -244,7 +243,7 @@ impl Script {
         s
     }
 
-    /// A subflow the peer is going to open from its `n`th address; returns its index.
+    /// Adds a subflow that the peer will open from its `n`th address; returns its index.
     pub fn peer(&mut self, n: u8) -> usize {
         let peer = SocketAddr::from((v4(n, 2), 5000 + self.flows.len() as u16));
         self.flow((v4(9, 1), PORT).into(), peer)
@@ -255,7 +254,7 @@ impl Script {
             stack,
             peer,
             iss: None,
-            // Close to the wrap, so that every script crosses it.
+            // The initial number is close to the wrap, so that every script crosses it.
             irs: Seq32(0u32.wrapping_sub(700).wrapping_sub(self.flows.len() as u32)),
             ts: None,
         });
@@ -264,25 +263,25 @@ impl Script {
 
     // --- options that need the keys
 
-    /// The stack's SYN/ACK carries its key.
+    /// Adds the stack's key, as on its SYN/ACK.
     pub fn capable(&self, seg: Seg) -> Seg {
         let key = self.key.expect("no key seen yet").to_be_bytes();
         seg.raw(&[&[30, 12, 1, 1], &key[..]].concat())
     }
 
-    /// The peer's SYN/ACK carries the peer's key.
+    /// Adds the peer's key, as on its SYN/ACK.
     pub fn peer_capable(&self, seg: Seg) -> Seg {
         seg.raw(&[&[30, 12, 1, 1], &PEER_KEY.to_be_bytes()[..]].concat())
     }
 
-    /// The stack's third ACK: its key, the peer's.
+    /// Adds the stack's key and the peer's, as on its third ACK.
     pub fn stack_keys(&self, seg: Seg) -> Seg {
         let ours = self.key.expect("no key seen yet").to_be_bytes();
         let theirs = PEER_KEY.to_be_bytes();
         seg.raw(&[&[30, 20, 1, 1], &ours[..], &theirs[..]].concat())
     }
 
-    /// The stack's keys with the length of the first mapping.
+    /// Adds the stack's keys with the length of the first mapping.
     pub fn stack_keys_data(&self, seg: Seg, len: u16) -> Seg {
         let Some(mut raw) = self.stack_keys(seg.clone()).raw else {
             unreachable!();
@@ -292,12 +291,12 @@ impl Script {
         seg.raw(&raw)
     }
 
-    /// The peer's third ACK.
+    /// Returns the peer's third ACK.
     pub fn third_ack(&self) -> Seg {
         self.peer_keys(ack(1, 1), None).win(512)
     }
 
-    /// The peer's keys, with the length of the first mapping where there is one.
+    /// Adds the peer's keys, with the length of the first mapping if there is one.
     pub fn peer_keys(&self, seg: Seg, len: Option<u16>) -> Seg {
         let theirs = PEER_KEY.to_be_bytes();
         let ours = self.key.expect("no key seen yet").to_be_bytes();
@@ -371,19 +370,19 @@ impl Script {
         self.poll();
     }
 
-    /// Whether this event was reported.
+    /// Returns whether this event was reported.
     pub fn saw(&self, want: impl Fn(&Event) -> bool) -> bool {
         self.events.iter().any(want)
     }
 
-    /// How often it was.
+    /// Returns the number of times that this event was reported.
     pub fn count(&self, want: impl Fn(&Event) -> bool) -> usize {
         self.events.iter().filter(|event| want(event)).count()
     }
 
     // --- time
 
-    /// The peer sends `seg`.
+    /// Makes the peer send `seg`.
     pub fn send(&mut self, at: impl At, seg: Seg) {
         self.quiet(at);
         self.arrive(&seg);
@@ -394,13 +393,13 @@ impl Script {
         self.read_in(&packet);
     }
 
-    /// A packet the harness did not make.
+    /// Injects a packet that the harness did not make.
     pub fn inject(&mut self, at: impl At, packet: &[u8]) {
         self.quiet(at);
         self.read_in(packet);
     }
 
-    /// As a device does.
+    /// Hands a packet to the stack as a device does.
     fn read_in(&mut self, packet: &[u8]) {
         self.device.fill(packet);
         let meta = RxMeta::default();
@@ -408,8 +407,8 @@ impl Script {
         self.poll();
     }
 
-    /// The stack sends `want` next, at this time. `want` is built once it was sent, so that it may
-    /// name keys it shows.
+    /// Expects `want` as the stack's next segment, at this time. `want` is built after the segment was
+    /// sent, so that it may use keys that the segment shows.
     pub fn recv(&mut self, at: impl At, want: impl FnOnce(&Script) -> Seg) {
         let at = at.at();
         self.advance(at);
@@ -424,17 +423,17 @@ impl Script {
         );
     }
 
-    /// The next segment whatever it is, sent by now.
+    /// Takes the next segment sent by now, whatever it is.
     pub fn take(&mut self) -> Option<(Instant, Seg)> {
         self.out.pop_front()
     }
 
-    /// Whether nothing more was sent by now.
+    /// Returns whether nothing more was sent by now.
     pub fn idle(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// Whatever is sent until this time is of no interest.
+    /// Ignores everything sent until this time.
     pub fn skip(&mut self, until: impl At) {
         self.advance(until.at());
         self.out.clear();
@@ -487,7 +486,7 @@ impl Script {
 
     // --- bytes
 
-    /// The peer's packet for `seg`.
+    /// Returns the peer's packet for `seg`.
     pub fn packet(&self, seg: &Seg) -> Vec<u8> {
         let flow = &self.flows[seg.flow];
         let mut options = Options {
@@ -557,12 +556,12 @@ impl Script {
         })
     }
 
-    /// An ICMP error about the stack's segment that starts at `seq`.
+    /// Returns an ICMP error about the stack's segment that starts at `seq`.
     pub fn icmp(&self, flow: usize, kind: (u8, u8, u32), seq: u64) -> Vec<u8> {
         self.icmp_from(flow, kind, seq, self.flows[flow].stack.ip())
     }
 
-    /// The same, of a network that has seen the segment come from `source`.
+    /// Returns the same error from a network that saw the segment come from `source`.
     pub fn icmp_from(
         &self,
         flow: usize,
@@ -613,7 +612,7 @@ impl Script {
         [ip, icmp].concat()
     }
 
-    /// What the stack sent, in relative numbers.
+    /// Parses a packet of the stack into relative numbers.
     fn parse(&mut self, packet: &[u8], gso: u16) -> Seg {
         let (ip, segment) = ip::Repr::parse(packet).unwrap();
         assert!(tcp::verify_checksum(ip.src, ip.dst, segment));
@@ -709,7 +708,7 @@ impl Script {
         })
     }
 
-    /// The MP_JOIN of the stack's SYN on a flow it opened: token and nonce.
+    /// Returns token and nonce of the stack's SYN with MP_JOIN.
     pub fn join_syn(option: &Mp) -> (u32, u32) {
         match option {
             Mp::Other(MptcpOption::Join(Join::Syn { token, nonce, .. })) => (*token, *nonce),
@@ -718,8 +717,8 @@ impl Script {
     }
 }
 
-/// Data of the peer under a mapping of its own: byte `at` of the stream is at `at + 1` of the
-/// only subflow.
+/// Returns data of the peer under a mapping of its own: byte `at` of the stream is at `at + 1` of the only
+/// subflow.
 pub fn mapped(at: u64, acked: u64, payload: impl AsRef<[u8]>) -> Seg {
     let len = payload.as_ref().len() as u16;
     data(at + 1, 1 + acked, payload).dss(dack(acked).map(at, at as u32 + 1, len))

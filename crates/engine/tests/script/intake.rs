@@ -11,7 +11,7 @@ use crate::strategy::strategy;
 const FAR: ([u8; 4], u16) = ([203, 0, 113, 7], 80);
 const USER: ([u8; 4], u16) = ([192, 168, 1, 10], 50_000);
 
-/// A stack that also takes what is meant for others.
+/// A stack that also accepts connections to addresses of others.
 fn transparent() -> Script {
     let mut s = Script::server(config());
     s.stack.listen_any(PathId(0)).unwrap();
@@ -38,7 +38,7 @@ fn a_connection_to_anybody_is_taken_in_their_name() {
     recv!(s, 20, data(1, 4, "200"));
 }
 
-/// A listener on an address comes first, and tells which it is.
+/// A listener on an address takes precedence, and the event names it.
 #[test]
 fn an_exact_listener_comes_first() {
     let mut s = Script::new(config(), &[]);
@@ -60,7 +60,7 @@ fn an_exact_listener_comes_first() {
     }
 }
 
-/// What belongs to no connection is answered in the name of whoever it was meant for.
+/// A segment of no connection is answered under the address that it was sent to.
 #[test]
 fn strays_are_answered_in_any_name() {
     let mut s = transparent();

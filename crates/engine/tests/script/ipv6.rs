@@ -1,4 +1,4 @@
-//! The same over IPv6, and mixed families (RFC 8684 section 1.3).
+//! The protocol over IPv6, and mixed families (RFC 8684 section 1.3).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -63,7 +63,7 @@ fn a_connection() {
     assert_eq!(s.read(), b"six");
 }
 
-/// RFC 9293 section 3.7.1: who says nothing of its segment size takes what every host does.
+/// RFC 9293 section 3.7.1: for a peer without MSS option the default applies, which every host accepts.
 // Conforms: 9293-3.7.1-1
 #[test]
 fn a_peer_without_a_segment_size() {
@@ -85,7 +85,7 @@ fn a_peer_without_a_segment_size() {
     }
 }
 
-/// RFC 8201 section 4: a path never has less than 1280 bytes.
+/// RFC 8201 section 4: a path never has an MTU below 1280 bytes.
 #[test]
 fn packet_too_big() {
     for (mtu, first) in [(1400, 1320), (100, 1200)] {
@@ -148,7 +148,7 @@ fn a_join_of_the_other_family() {
     );
 }
 
-/// What is sent at once after a change.
+/// Returns everything sent at once after a change.
 fn sent(s: &mut Script) -> Vec<Seg> {
     s.write("");
     core::iter::from_fn(|| s.take())
@@ -156,7 +156,7 @@ fn sent(s: &mut Script) -> Vec<Seg> {
         .collect()
 }
 
-/// The SYN among segments, with both ends of its flow.
+/// Returns the addresses of the SYN among segments.
 fn syn_of(s: &Script, sent: &[Seg]) -> (SocketAddr, SocketAddr) {
     let syn = sent.iter().find(|seg| seg.flags.contains(Flags::SYN));
     let flow = &s.flows[syn.expect("no SYN").flow];
@@ -183,7 +183,7 @@ fn a_path_that_loses_a_family_joins_by_the_other() {
     assert_eq!(s.stack.connections(), 1);
 }
 
-/// The family comes back, and connections that begin then have it.
+/// A family that comes back is used by new connections.
 #[test]
 fn a_family_that_comes_back_is_used() {
     let (both, remote, alt) = dual();

@@ -20,14 +20,14 @@ fn join_syn(s: &Script, token: u32, backup: bool) -> crate::segment::Seg {
     syn().on(flow).raw(&[&head[..], &token, &nonce].concat())
 }
 
-/// An accepted connection and the stack's answer to a join: the nonce of the stack.
+/// An accepted connection that has answered a join; returns the nonce of the stack.
 pub fn joining(config: Config, backup: bool) -> (Script, u32) {
     let mut s = Script::accepted(config);
     let nonce = begin(&mut s, 20, backup);
     (s, nonce)
 }
 
-/// The peer joins; the nonce of the stack's answer.
+/// Makes the peer join; returns the nonce of the stack's answer.
 fn begin(s: &mut Script, at: i32, backup: bool) -> u32 {
     s.peer(2);
     let (token, _) = token_idsn(s.key.unwrap());
@@ -40,19 +40,19 @@ fn begin(s: &mut Script, at: i32, backup: bool) -> u32 {
     };
     let expected = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
     assert_eq!(hmac.to_be_bytes(), expected[..8]);
-    // Our own id: it is the address of the initial subflow.
+    // Our own id is 0: the address of the initial subflow.
     assert_eq!(got.raw.unwrap()[..4], [30, 16, 0x10, 0]);
     nonce
 }
 
-/// The peer opens a second subflow with a round trip of 1 ms.
+/// Makes the peer open a second subflow with a round trip of 1 ms.
 pub fn complete(s: &mut Script, at: i32) {
     let nonce = begin(s, at, false);
     send!(s, at + 1, join_ack(s, nonce));
     recv!(s, at + 1, ack(1, 1).on(1).dss(dack(0)));
 }
 
-/// The peer's third ACK of a join.
+/// Returns the peer's third ACK of a join.
 fn join_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
     let hmac = join_hmac((PEER_KEY, s.key.unwrap()), (NONCE, nonce));
     ack(1, 1)
@@ -74,7 +74,7 @@ fn server_takes_a_join() {
     let (mut s, nonce) = joining(config(), false);
     assert_eq!(established(&s), 1);
     send!(s, 30, join_ack(&s, nonce));
-    // The fourth ACK.
+    // The fourth ACK acknowledges the join.
     recv!(s, 30, ack(1, 1).on(1).dss(dack(0)));
     assert_eq!(established(&s), 2);
     send!(s, 40, data(1, 1, "two").on(1).dss(dack(0).map(0, 1, 3)));
@@ -82,7 +82,7 @@ fn server_takes_a_join() {
     assert_eq!(s.read(), b"two");
 }
 
-/// The fourth ACK was lost: the third comes again, and is answered again.
+/// The fourth ACK was lost: the third is repeated, and answered again.
 // Conforms: 8684-3.2-11
 #[test]
 fn server_repeats_the_fourth_ack() {
@@ -115,7 +115,7 @@ fn a_wrong_hmac_is_reset() {
     recv!(s, 30, data(1, 1, "x").dss(dack(0).map(0, 1, 1)));
 }
 
-/// Something on the way takes the options of a join away once its SYNs have passed.
+/// A middlebox strips the options of a join after its SYNs.
 // Conforms: 8684-3.2-9
 #[test]
 fn a_third_ack_without_join_is_reset() {
@@ -136,7 +136,7 @@ fn an_unknown_token_is_reset() {
     assert_eq!(s.stack.stats().joins_refused, 1);
 }
 
-/// Before the third ACK the connection is not established, and has no token to join by.
+/// Before the third ACK the connection is not established, so its token is not registered.
 #[test]
 fn a_join_before_establishment_is_refused() {
     let mut s = Script::server(config());
@@ -149,7 +149,7 @@ fn a_join_before_establishment_is_refused() {
     recv!(s, 5, rst_ack(0, 1).on(1).raw(&hex("1e 04 80 01")));
 }
 
-/// The last event of a connection is that it ended, whatever was under way.
+/// The last event of a connection is its end, whatever was under way.
 #[test]
 fn a_join_after_the_end_is_not_told() {
     let (mut s, nonce) = joining(config(), false);
@@ -218,7 +218,7 @@ fn the_backup_bit_is_kept_and_changed() {
 
 // --- the joiner's side
 
-/// An opened connection whose join's SYN is out: its nonce.
+/// An opened connection whose join's SYN has left; returns its nonce.
 pub fn opened(s: &mut Script) -> u32 {
     s.advance(s.now);
     let (at, got) = s.take().expect("no join");
@@ -259,7 +259,7 @@ fn joined_with(config: Config) -> Script {
     s
 }
 
-/// What the SYN said of the path holds no more when the join is through: the peer hears what does.
+/// The SYN's backup bit is outdated when the join completes: the peer is told the current one.
 #[test]
 fn a_priority_that_changes_during_a_join_is_told() {
     let mut s = Script::opened(config(), 2);
@@ -277,7 +277,7 @@ fn a_priority_that_changes_during_a_join_is_told() {
 fn client_joins_and_waits_for_the_fourth_ack() {
     let mut s = Script::opened(config(), 2);
     let nonce = opened(&mut s);
-    // The first subflow is slow; data would rather take the second.
+    // The first subflow is slow, so data would prefer the second.
     send!(s, 22, join_syn_ack(&s, nonce, false));
     recv!(s => 22, third_ack(s, nonce));
     s.write("slow");
@@ -297,7 +297,7 @@ fn client_repeats_its_third_ack() {
     let nonce = opened(&mut s);
     send!(s, 30, join_syn_ack(&s, nonce, false));
     recv!(s => 30, third_ack(s, nonce));
-    // The round trip is known: twice its 10 ms, then those and the least variance.
+    // The round trip is known: twice its 10 ms, then 10 ms and the least variance.
     recv!(s => 50, third_ack(s, nonce));
     recv!(s => 260, third_ack(s, nonce));
     // A repeated SYN/ACK asks for it at once.
@@ -358,7 +358,7 @@ fn deny_join_is_obeyed() {
     assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
 }
 
-/// MP_CAPABLE has no backup bit: of the first subflow the peer is told once it answers.
+/// MP_CAPABLE has no backup bit: the peer is told about the first subflow once it answers.
 #[test]
 fn a_connection_that_opens_on_a_backup_path_says_so() {
     let mut s = Script::new(config(), &[path(0, true)]);
@@ -378,7 +378,7 @@ fn path(n: u8, backup: bool) -> PathConfig {
     }
 }
 
-/// A backup path's SYN says so, and its subflow stays unused while another works.
+/// A backup path's SYN sets the backup bit, and its subflow stays unused while another works.
 #[test]
 fn a_backup_path_joins_as_backup() {
     let mut s = Script::new(config(), &[path(0, false), path(1, true)]);
@@ -397,7 +397,7 @@ fn a_backup_path_joins_as_backup() {
     assert!(s.stack.subflows(s.id())[1].backup);
 }
 
-/// What a subflow held when it died travels on another (RFC 8684 section 3.3.6).
+/// Data of a dead subflow travels on another (RFC 8684 section 3.3.6).
 #[test]
 fn a_dead_subflow_s_data_is_reinjected() {
     let mut s = joined();
@@ -417,8 +417,8 @@ fn a_dead_subflow_s_data_is_reinjected() {
     )));
 }
 
-/// A timeout does not wait for the path: the data is sent elsewhere, and repeated there too, for
-/// its sequence numbers cannot be skipped.
+/// After a timeout the data is sent elsewhere without waiting for the path, and retransmitted there too,
+/// because its sequence numbers cannot be skipped.
 // Conforms: 8684-3.3.6-1
 #[test]
 fn a_timeout_reinjects_and_fills() {
@@ -431,8 +431,8 @@ fn a_timeout_reinjects_and_fills() {
     recv!(s, 290, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
     recv!(s, 290, data(1, 1, "fast").dss(dack(0).map(0, 1, 4)));
     send!(s, 300, ack(1, 5).dss(dack(4)));
-    // Acknowledged at the data level; the subflow still repeats the bytes under the old mapping
-    // (RFC 8684 section 3.3.6), which the peer throws away. Without backoff, for another path
+    // The data is acknowledged at the data level; the subflow still retransmits the bytes under the old
+    // mapping (RFC 8684 section 3.3.6), which the peer discards. There is no backoff, since another path
     // carries the data.
     recv!(s, 492, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
     send!(s, 494, ack(1, 5).on(1).dss(dack(4)));
@@ -440,8 +440,8 @@ fn a_timeout_reinjects_and_fills() {
     recv!(s, 494, data(5, 1, "next").on(1).dss(dack(0).map(4, 5, 4)));
 }
 
-/// What timed out on the only subflow and was repeated there is there: that DATA_ACK lags behind the
-/// subflow's acknowledgement is no reason to map it once more.
+/// Data that timed out on the only subflow and was retransmitted there has arrived: a DATA_ACK that lags
+/// behind the subflow's acknowledgement is no reason to map the data again.
 #[test]
 fn a_late_data_ack_brings_nothing_back() {
     let mut s = Script::accepted(config());
@@ -463,28 +463,29 @@ fn further_timeouts_put_nothing_on_further_subflows() {
     let stats = s.stack.subflows(s.id());
     assert!(stats[1].traffic.rtos > 1, "{:?}", stats[1].traffic);
     assert_eq!(stats[0].traffic.bytes_copied, 4);
-    // Nor back on the dead one, when the other times out as well: both repeat it by themselves.
+    // The data does not return to the dead subflow when the other times out as well: both retransmit it by
+    // themselves.
     assert!(stats[0].traffic.rtos > 1, "{:?}", stats[0].traffic);
     assert_eq!(stats[1].traffic.bytes_copied, 0);
 }
 
-/// Byte `n` of what the tests below write.
+/// Returns the bytes that the tests below write.
 fn pattern(range: core::ops::Range<usize>) -> Vec<u8> {
     range.map(|n| (n / 100) as u8).collect()
 }
 
-/// Two subflows. The second is dark; what comes on the first is acknowledged there.
+/// Two subflows: the second is dark, and data on the first is acknowledged there.
 struct Dark {
     s: Script,
-    /// What came on the first subflow and with it: bytes of the subflow, and of the stream.
+    /// The offsets received on the first subflow: of the subflow, and of the stream.
     subflow: u64,
     stream: RangeSet,
-    /// What was sent on the second.
+    /// The segments sent on the second subflow.
     lost: Vec<Seg>,
 }
 
 impl Dark {
-    /// The second subflow takes `len` bytes and goes dark: they were sent again on the first.
+    /// Puts `len` bytes on the second subflow, which goes dark, so that they are sent again on the first.
     fn with(config: Config, len: usize) -> Dark {
         let mut s = joined_with(config);
         send!(s, 25, ack(1, 1).on(1).win(8192).dss(dack(0)));
@@ -503,12 +504,12 @@ impl Dark {
         dark
     }
 
-    /// Everything of the stream below came.
+    /// Returns the offset below which the whole stream has arrived.
     fn acked(&self) -> u64 {
         self.stream.first().map_or(0, |first| first.end)
     }
 
-    /// Lets so many milliseconds pass.
+    /// Lets `ms` milliseconds pass.
     fn carry(&mut self, ms: u64) {
         for _ in 0..ms {
             self.s.advance(self.s.now + Duration::from_millis(1));
@@ -529,7 +530,7 @@ impl Dark {
         }
     }
 
-    /// The MP_TCPRST of the second subflow.
+    /// Returns the MP_TCPRST of the second subflow.
     fn reset(&self) -> Option<Mp> {
         let reset = self.lost.iter().find(|seg| seg.flags.contains(Flags::RST));
         reset.map(|seg| seg.mptcp[0])
@@ -542,8 +543,8 @@ const TOO_MUCH: Mp = Mp::Other(MptcpOption::Reset {
     reason: ResetReason::TooMuchOutstanding,
 });
 
-/// A path that was dark repeats what it had in flight, byte by byte, however much the other one has
-/// carried since (RFC 8684 section 3.3.6). Meanwhile no more than that is held for it.
+/// A path that was dark retransmits its data in flight, byte by byte, however much the other one has
+/// carried since (RFC 8684 section 3.3.6). Meanwhile only that data is held for it.
 // Conforms: 8684-3.3.2-1, 8684-3.3.6-1
 #[test]
 fn a_dark_path_repeats_its_data_and_holds_no_other() {
@@ -585,13 +586,12 @@ fn a_dark_path_repeats_its_data_and_holds_no_other() {
     assert_eq!(dark.reset(), None);
 }
 
-/// Where memory is used up and others wait for some, a path that is dark gives up what is kept for it,
-/// and is opened again (RFC 8684 section 3.6). That its own connection has used up its share is no
-/// reason.
+/// If memory is used up and others wait for some, a dark path gives up the data that is kept for it, and is
+/// opened again (RFC 8684 section 3.6). An exhausted share of its own connection is no reason.
 #[test]
 fn a_dark_path_holds_no_memory_that_others_need() {
     let config = Config {
-        // Seven beside the reserve, of which each connection may hold four.
+        // Seven blocks beside the reserve, of which each connection may hold four.
         memory: 8 * BLOCK,
         ..config()
     };
@@ -626,7 +626,7 @@ fn a_dark_path_holds_no_memory_that_others_need() {
     assert!(again(&dark), "not opened again");
 }
 
-/// What is kept has the bound of a send buffer.
+/// The data kept for a dark path is bounded by the send buffer's size.
 // Conforms: 8684-3.3.2-2
 #[test]
 fn what_is_kept_for_a_dark_path_is_bounded() {
@@ -640,8 +640,8 @@ fn what_is_kept_for_a_dark_path_is_bounded() {
     assert_eq!(dark.s.stack.buffered(), 0);
 }
 
-/// After the end there is nothing to repeat: the subflow that lacks data answers, and is reset once
-/// the peer has closed it.
+/// After the end nothing is retransmitted: the subflow that lacks data answers, and is reset once the peer
+/// has closed it.
 // Conforms: 8684-3.3.3-7
 #[test]
 fn nothing_is_repeated_after_the_end() {
@@ -662,8 +662,8 @@ fn nothing_is_repeated_after_the_end() {
     assert_eq!(dark.reset(), Some(TOO_MUCH));
 }
 
-/// RFC 8684 section 3.7: data of a further subflow acknowledged without DATA_ACK. The fourth ACK
-/// acknowledges none and may be bare.
+/// RFC 8684 section 3.7: data of a further subflow is acknowledged without DATA_ACK. The fourth ACK
+/// acknowledges no data and may be bare.
 // Conforms: 8684-3.7-3, 8684-3.7-4
 #[test]
 fn a_further_subflow_whose_options_are_lost_is_reset() {
@@ -677,14 +677,14 @@ fn a_further_subflow_whose_options_are_lost_is_reset() {
     recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
     send!(s, 26, ack(1, 5).on(1));
     recv!(s, 26, rst_ack(5, 1).on(1).raw(&hex("1e 04 80 06")));
-    // A new attempt, and data goes on where it can.
+    // The join is tried again, and data goes on elsewhere.
     let (_, again) = s.take().expect("no new join");
     assert_eq!(again.flow, 2);
     s.write("slow");
     recv!(s, 26, data(1, 1, "slow").dss(dack(0).map(4, 1, 4)));
 }
 
-/// A path that loses options, and with them DATA_FIN, does not keep the connection from its end.
+/// A path that strips options, and with them DATA_FIN, does not keep the connection from ending.
 // Conforms: 8684-3.3.3-4
 #[test]
 fn data_fin_is_repeated_on_other_subflows_too() {

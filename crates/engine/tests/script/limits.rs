@@ -14,7 +14,7 @@ fn capable_syn(flow: usize) -> Seg {
     syn().on(flow).raw(&hex("1e 04 01 01"))
 }
 
-/// Past the bound a SYN is answered, and nothing of it is kept.
+/// Past the bound a SYN is answered without keeping state.
 #[test]
 fn half_open_connections() {
     let mut s = Script::server(Config {
@@ -59,7 +59,7 @@ fn connections() {
     assert_eq!(refused, Err(ApiError::LimitReached));
 }
 
-/// A flood of strays is answered within a bound.
+/// A flood of segments of no connection is answered within a bound.
 #[test]
 fn answers_to_strays() {
     let mut s = Script::server(config());
@@ -77,7 +77,7 @@ fn answers_to_strays() {
     assert_eq!(s.stack.stats().strays, 200);
 }
 
-/// Segments for somebody else are not answered in their name.
+/// Segments for other hosts are not answered in their name.
 #[test]
 fn strays_for_other_addresses() {
     let mut s = Script::server(config());
@@ -89,7 +89,7 @@ fn strays_for_other_addresses() {
     assert_eq!(s.stack.stats().strays, 2);
 }
 
-/// A link too narrow for what every host takes is treated as if it took that.
+/// A link with an MTU below the minimum is treated as if it had the minimum.
 #[test]
 fn a_tiny_mtu() {
     for mtu in [0, 40, 575] {
@@ -125,7 +125,7 @@ pub fn crowd(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
     (s, conns)
 }
 
-/// Sends as much as the window allows on `flow`, from `sent` on; returns where it got to.
+/// Sends as much as the window allows on `flow`, from `sent` on; returns the offset reached.
 fn push(s: &mut Script, flow: usize, at: i32, sent: u64, bytes: usize) -> u64 {
     let mut acked = sent;
     for chunk in 0..bytes.div_ceil(1024) {
@@ -146,8 +146,8 @@ fn push(s: &mut Script, flow: usize, at: i32, sent: u64, bytes: usize) -> u64 {
     acked
 }
 
-/// Readers that stall keep what they have and use the memory up to its reserve; whoever reads
-/// still gets all of its data.
+/// Stalled readers keep their data and use the memory up to its reserve; a reader that reads still gets all
+/// of its data.
 #[test]
 fn stalled_readers_do_not_stop_the_others() {
     let memory = 64 * BLOCK;
@@ -169,7 +169,7 @@ fn stalled_readers_do_not_stop_the_others() {
     }
 }
 
-/// Holes: bookkeeping is bounded, and the stream is whole in the end.
+/// With many holes the bookkeeping is bounded, and the stream is whole in the end.
 #[test]
 fn many_holes() {
     let mut s = Script::tcp(config(), syn(), ack(1, 1).win(512));
@@ -208,8 +208,8 @@ fn a_starved_writer_is_woken() {
     assert_eq!(s.stack.write(s.now, *last, b"x"), Ok(1));
 }
 
-/// Peers that read nothing give nothing of what is written to them back. Whoever comes later still
-/// has a share to write with, again and again, and in the end all memory comes back.
+/// Peers that read nothing free no memory of the data written to them. Later connections still have a share
+/// to write with, again and again, and in the end all memory is freed.
 #[test]
 fn peers_that_read_nothing_leave_the_others_their_share() {
     let (mut s, conns) = crowd(31, 256 * BLOCK);
@@ -239,8 +239,8 @@ fn peers_that_read_nothing_leave_the_others_their_share() {
     assert_eq!(s.stack.buffered(), 0);
 }
 
-/// Peers that read nothing, as many as would hold all memory by their shares. Where they are of one group
-/// the others still get theirs, and who waits within the group is told when it has less.
+/// Peers that read nothing are as many as could hold all memory by their shares. If they belong to one
+/// group, the others still get their shares, and waiters within the group are woken when it holds less.
 #[test]
 fn a_group_leaves_the_others_their_part() {
     let (mut s, conns) = crowd(66, 256 * BLOCK);
@@ -249,7 +249,7 @@ fn a_group_leaves_the_others_their_part() {
         s.stack.set_group(s.now, *conn, 7).unwrap();
         s.stack.write(s.now, *conn, &[0; 4 * BLOCK]).unwrap();
     }
-    // 7/8 beside the reserve, of it three quarters, and what one call took beyond.
+    // 7/8 beside the reserve, three quarters of that, and the excess of one call.
     let stuck = s.stack.buffered() / BLOCK;
     assert!((168..=172).contains(&stuck), "{stuck} blocks");
     for conn in others {
@@ -273,7 +273,7 @@ fn a_group_leaves_the_others_their_part() {
     assert_eq!(s.stack.buffered(), 0);
 }
 
-/// The same of readers: what comes to them, in order or behind a hole.
+/// The same holds for readers and their received data, in order or behind a hole.
 #[test]
 fn a_group_that_reads_nothing_leaves_the_others_their_part() {
     for first in [0, 1] {
@@ -298,7 +298,7 @@ fn a_group_that_reads_nothing_leaves_the_others_their_part() {
     }
 }
 
-/// Memory full of data behind holes: what fills a hole is taken all the same.
+/// Memory is full of data behind holes: data that fills a hole is accepted nevertheless.
 #[test]
 fn holes_are_filled_from_the_reserve() {
     let (mut s, conns) = crowd(8, 8 * BLOCK);
@@ -313,7 +313,7 @@ fn holes_are_filled_from_the_reserve() {
     assert!(s.stack.readable(conns[0]) > BLOCK);
 }
 
-/// What waits to be sent is bounded by the windows, and those count up to 1 MiB.
+/// Unsent data is bounded by the windows, which count up to 1 MiB.
 #[test]
 fn what_waits_is_bounded_however_large_the_windows() {
     let room = |segments| {
@@ -330,8 +330,8 @@ fn what_waits_is_bounded_however_large_the_windows() {
     assert_eq!(space, (1 << 20) + (256 << 10));
 }
 
-/// Where a window is larger than what may wait, there is room again once some of it has been sent, not
-/// only once it is acknowledged.
+/// If a window is larger than the bound on unsent data, there is room again once some of it has been sent,
+/// not only once it is acknowledged.
 #[test]
 fn a_large_window_is_filled_before_its_first_acknowledgement() {
     let mut s = Script::accepted(Config {
@@ -343,7 +343,7 @@ fn a_large_window_is_filled_before_its_first_acknowledgement() {
         let (now, id, bytes) = (s.now, s.id(), [0; 64 << 10]);
         let write = || s.stack.write(now, id, &bytes).unwrap();
         let written = std::iter::repeat_with(write).take_while(|n| *n > 0).sum();
-        // What can leave does.
+        // The data that can leave does.
         s.read();
         written
     };

@@ -1,4 +1,4 @@
-//! Signs of life: subflows that fall silent, paths that carry packets again, peers that are gone.
+//! Keepalive: subflows that fall silent, paths that carry packets again, peers that are gone.
 
 use braid_engine::{
     ApiError, CloseReason, Config, ConnectOptions, Event, PathConfig, PathId, Protocol,
@@ -18,14 +18,15 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// What the stack has sent by `until`, with the times in milliseconds.
+/// Returns the segments that the stack has sent by `until`, with the times in milliseconds.
 fn sent(s: &mut Script, until: u64) -> Vec<(u64, Seg)> {
     s.advance(at(until));
     let next = || s.take().map(|(at, seg)| (at.as_millis(), seg));
     core::iter::from_fn(next).collect()
 }
 
-/// A question on a subflow on which the stack sent no byte: below the window, without payload.
+/// Returns whether `seg` is a probe on a subflow on which the stack sent no byte: below the window, without
+/// payload.
 fn is_question(seg: &Seg, flow: usize) -> bool {
     seg.flow == flow && seg.flags == Flags::ACK && seg.seq == 0 && seg.payload.is_empty()
 }
@@ -47,7 +48,7 @@ fn timed_out(s: &Script) -> bool {
     })
 }
 
-/// A user timeout as by default.
+/// The settings with the default user timeout.
 fn patient() -> Config {
     Config {
         user_timeout: Config::default().user_timeout,
@@ -55,8 +56,8 @@ fn patient() -> Config {
     }
 }
 
-/// A connection that only receives, on the first of its two subflows: the second one, of which nothing
-/// is heard, is asked after 10 s, and opened anew where nobody answers or the peer does not know it.
+/// A connection only receives, on the first of its two subflows: the silent second one is probed after 10
+/// s, and opened anew if nobody answers or the peer does not know it.
 #[test]
 fn a_receiver_asks_on_a_silent_subflow() {
     for refused in [true, false] {
@@ -85,8 +86,8 @@ fn a_receiver_asks_on_a_silent_subflow() {
     }
 }
 
-/// NATs forget a connection after a minute: the end that opened a subflow asks before, with time for a
-/// second question, and not all subflows ask at the same time. The other end waits longer.
+/// NATs forget a connection after a minute: the end that opened a subflow probes before, with time for a
+/// second probe, and not all subflows probe at the same time. The other end waits longer.
 #[test]
 fn an_idle_subflow_is_asked_within_a_minute() {
     let mut s = joined();
@@ -113,8 +114,8 @@ fn an_idle_subflow_is_asked_within_a_minute() {
     );
 }
 
-/// A connection that is idle on two subflows: one is asked, the other rests. What is written then leaves over
-/// the one, and the other is asked and used again.
+/// A connection is idle on two subflows: one is probed, the other rests. Data written then leaves over the
+/// first; the other is probed and used again.
 #[test]
 fn one_subflow_keeps_an_idle_connection() {
     let mut s = joined();
@@ -125,7 +126,7 @@ fn one_subflow_keeps_an_idle_connection() {
             if !questions(&now, flow).is_empty() {
                 asked[flow] += 1;
                 send!(s, at(time + 100), ack(1, 1).on(flow).win(512).dss(dack(0)));
-                // Nothing that the question was to be followed by wakes anybody now.
+                // No timer remains of the action that the probe was to be followed by.
                 let next = s.stack.next_timeout().expect("the next question");
                 let wait = next.saturating_since(at(time + 100)).as_secs();
                 assert!(time < 120 * SECOND || wait >= 46, "{wait} s at {time} ms");
@@ -145,7 +146,7 @@ fn one_subflow_keeps_an_idle_connection() {
     assert_eq!(questions(&now, other).len(), 1);
 }
 
-/// The peer's own question shows that it is there.
+/// The peer's own probe shows that it is alive.
 #[test]
 fn a_question_of_the_peer_is_a_sign_of_life() {
     let mut s = Script::accepted(config());
@@ -155,7 +156,7 @@ fn a_question_of_the_peer_is_a_sign_of_life() {
     }
 }
 
-/// Questions that nobody answers become rare.
+/// Unanswered probes become rare.
 #[test]
 fn unanswered_questions_become_rare() {
     let mut s = Script::accepted(patient());
@@ -183,8 +184,8 @@ fn deaf() -> (Script, u64) {
     (s, joined_at)
 }
 
-/// Where the peer answers on no subflow, a NAT may have forgotten them: a fresh one is opened from
-/// another port. It takes the place of the one it came for.
+/// If the peer answers on no subflow, a NAT may have forgotten them: a fresh one is opened from another
+/// port, and replaces the deaf one.
 #[test]
 fn a_deaf_connection_opens_a_fresh_subflow() {
     let (mut s, joined_at) = deaf();
@@ -220,7 +221,7 @@ fn a_subflow_that_is_heard_again_is_not_replaced() {
     assert!(sent(&mut s, 12_000).is_empty());
 }
 
-/// A path that carries packets again: the SYN of a join that was in vain leaves at once.
+/// A path carries packets again: the SYN of a join that was in vain leaves at once.
 #[test]
 fn a_path_that_is_back_is_joined_at_once() {
     let mut s = Script::opened(config(), 2);
@@ -235,7 +236,7 @@ fn a_path_that_is_back_is_joined_at_once() {
     assert_eq!(syns(sent(&mut s, 9_000)), [9_000]);
 }
 
-/// What was sent in vain and waits for its timer leaves at once.
+/// Data that was sent in vain and waits for its timer leaves at once.
 #[test]
 fn a_path_that_is_back_is_sent_to_at_once() {
     let mut s = Script::accepted(patient());
@@ -250,7 +251,7 @@ fn a_path_that_is_back_is_sent_to_at_once() {
     );
 }
 
-/// A peer that answers nothing is waited for as long as regular TCP would.
+/// A silent peer is waited for as long as in regular TCP.
 // Conforms: 9293-3.8.3-1
 #[test]
 fn an_outage_of_minutes_is_outlived() {
@@ -274,7 +275,7 @@ fn an_outage_of_minutes_is_outlived() {
     assert!(timed_out(&s));
 }
 
-/// A peer that resets the last subflow is there: it opens another one soon, or has lost the connection.
+/// A peer that resets the last subflow is alive: it opens another one soon, or has lost the connection.
 #[test]
 fn a_connection_that_its_opener_has_left_ends_soon() {
     let mut s = Script::accepted(patient());
@@ -283,7 +284,7 @@ fn a_connection_that_its_opener_has_left_ends_soon() {
     assert!(!timed_out(&s));
     sent(&mut s, 31 * SECOND);
     assert!(timed_out(&s));
-    // It came back.
+    // The peer comes back.
     let mut s = Script::accepted(patient());
     complete(&mut s, 20);
     send!(s, 30, rst_ack(1, 1));
@@ -291,8 +292,8 @@ fn a_connection_that_its_opener_has_left_ends_soon() {
     assert!(!timed_out(&s));
 }
 
-/// Where there is no room for another connection, the one whose peer has been silent longest makes some,
-/// but none that is heard, or was a moment ago.
+/// If there is no room for another connection, the one whose peer has been silent longest ends, but none
+/// that is heard, or was a moment ago.
 #[test]
 fn silent_connections_make_room_for_others() {
     let mut s = Script::accepted(patient());
@@ -323,7 +324,7 @@ fn silent_connections_make_room_for_others() {
     assert_eq!(s.stack.reclaim(s.now, None), None, "it is heard");
 }
 
-/// Those that hold memory make room where others find little.
+/// Connections that hold memory end if others find little.
 #[test]
 fn silent_connections_give_memory_back() {
     let mut s = Script::server(Config {
@@ -335,7 +336,7 @@ fn silent_connections_give_memory_back() {
     recv!(s => 0, s.capable(syn_ack()));
     send!(s, 10, s.third_ack());
     recv!(s, 10, ack(1, 1).dss(dack(0)));
-    // A write that nobody takes, and as many connections of our own as use up what is left.
+    // A write that nobody reads, and as many connections of our own as use up the rest.
     s.write([0; 100_000]);
     let hungry = |s: &mut Script| {
         let to = ([10, 0, 3, 2], PORT).into();

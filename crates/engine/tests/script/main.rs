@@ -1,8 +1,8 @@
 //! One stack against hand-made segments, with exact times.
 //!
-//! A script says what the peer sends and what the stack must answer, and when, in milliseconds of
-//! virtual time. Sequence numbers are relative (the SYN is 0, the first byte 1), data sequence
-//! numbers count from the first byte of the stream (0).
+//! A script states the segments that the peer sends, the stack's answers, and their times in milliseconds
+//! of virtual time. Sequence numbers are relative (the SYN is 0, the first byte 1), data sequence numbers
+//! count from the first byte of the stream (0).
 
 #[macro_use]
 mod harness;

@@ -1,4 +1,4 @@
-//! What happens to a path, a peer's address or the connection in the midst of a handshake.
+//! Changes of a path, a peer's address or the connection during a handshake.
 
 use core::net::Ipv4Addr;
 
@@ -15,7 +15,7 @@ use crate::join::{self, join_syn_ack, joining, third_ack};
 use crate::segment::{Seg, ack, dack, data, rst, rst_ack, syn, syn_ack};
 use crate::strategy::single;
 
-/// Goes up or down, and what comes of it leaves.
+/// Sets a path up or down, and lets the resulting segments leave.
 fn set_up(s: &mut Script, path: u8, up: bool) {
     s.stack.set_path_up(s.now, PathId(path), up);
     s.write("");
@@ -26,7 +26,7 @@ fn opening(n: usize) -> Seg {
     syn().on(n).ws(None).raw(&[30, 4, 1, 1])
 }
 
-/// Nothing leaves on flow `n` up to a time.
+/// Checks that nothing leaves on flow `n` up to a time.
 fn silent(s: &mut Script, n: usize, until: i32) {
     s.advance(until.at());
     while let Some((_, seg)) = s.take() {
@@ -34,8 +34,8 @@ fn silent(s: &mut Script, n: usize, until: i32) {
     }
 }
 
-/// An opened connection that joins from its second path, on flow 1: the SYN alone has left, or the
-/// third ACK too.
+/// An opened connection that joins from its second path, on flow 1: only the SYN has left, or the third ACK
+/// too.
 fn joins(answered: bool) -> (Script, u32) {
     let mut s = Script::opened(config(), 2);
     let nonce = join::opened(&mut s);
@@ -46,7 +46,7 @@ fn joins(answered: bool) -> (Script, u32) {
     (s, nonce)
 }
 
-/// Whether a FIN has left on the initial subflow.
+/// Returns whether a FIN has left on the initial subflow.
 fn has_ended(s: &mut Script) -> bool {
     let mut ended = false;
     while let Some((_, seg)) = s.take() {
@@ -57,8 +57,8 @@ fn has_ended(s: &mut Script) -> bool {
 
 // --- the opening SYN
 
-/// It is repeated as soon as the path is back, with MP_CAPABLE: that nobody answered meanwhile says
-/// nothing of what the network drops.
+/// The SYN is repeated as soon as the path is back, with MP_CAPABLE: silence meanwhile does not show that
+/// the network drops it.
 // Conforms: 8684-3.1-12
 #[test]
 fn the_opening_goes_on_when_its_path_is_back() {
@@ -73,8 +73,8 @@ fn the_opening_goes_on_when_its_path_is_back() {
     recv!(s, 6_500, syn().ws(None));
 }
 
-/// Without waiting for its timer it leaves over a link that is up. Neither is that an answer that failed
-/// to come.
+/// The SYN moves to a link that is up without waiting for its timer. This does not count as an unanswered
+/// SYN either.
 #[test]
 fn the_opening_moves_when_its_path_goes_down() {
     let mut s = Script::client(config(), 2, Protocol::Mptcp);
@@ -93,8 +93,8 @@ fn the_opening_moves_when_its_path_goes_down() {
     recv!(s, 200, opening(3));
 }
 
-/// The third ACK may have been lost on the way down: it leaves again, and a probe behind it, for nobody
-/// has to answer a third ACK. What does tells that the path works.
+/// The third ACK may have been lost on the way down: it is repeated, with a probe behind it, since a third
+/// ACK need not be answered. The answer to the probe shows that the path works.
 #[test]
 fn the_third_ack_goes_again_when_the_path_is_back() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -113,8 +113,8 @@ fn the_third_ack_goes_again_when_the_path_is_back() {
 
 // --- joins
 
-/// By the third ACK the peer has joined: it hears that the address is gone. Of a SYN it has no subflow
-/// yet.
+/// By the third ACK the peer has joined, so the address is withdrawn. After only a SYN the peer has no
+/// subflow yet.
 // Conforms: 8684-3.4.2-9
 #[test]
 fn the_address_of_a_join_that_is_not_answered_yet_is_withdrawn() {
@@ -128,7 +128,7 @@ fn the_address_of_a_join_that_is_not_answered_yet_is_withdrawn() {
     }
 }
 
-/// A join that was under way begins anew as soon as the path is back, and nothing comes of the old one.
+/// A join that was under way begins anew as soon as the path is back, and the old one is abandoned.
 #[test]
 fn a_join_begins_anew_when_its_path_is_back() {
     for (answered, back) in [(false, 1_500), (true, 1_500), (false, 23), (true, 23)] {
@@ -139,7 +139,7 @@ fn a_join_begins_anew_when_its_path_is_back() {
         let (at, seg) = s.take().expect("no join");
         assert_eq!((at, seg.flow, seg.flags), (back.at(), 2, Flags::SYN));
         Script::join_syn(&seg.mptcp[0]);
-        // Who still has the old one learns that it is gone.
+        // A peer that still has the old one learns that it is gone.
         let late = match answered {
             true => ack(1, 1).on(1).dss(dack(0)),
             false => join_syn_ack(&s, nonce, false),
@@ -151,7 +151,7 @@ fn a_join_begins_anew_when_its_path_is_back() {
     }
 }
 
-/// So does one that is as early as can be: that its path went down is no refusal.
+/// The same holds for an early join: a path that went down is no refusal.
 #[test]
 fn an_early_join_begins_anew_when_its_path_is_back() {
     let mut s = early::opened(None);
@@ -164,7 +164,7 @@ fn an_early_join_begins_anew_when_its_path_is_back() {
     assert_eq!(at, 13.0);
 }
 
-/// The connection goes on, and the join is tried again when it is known that the peer can take it.
+/// The connection goes on, and the join is tried again when the peer is known to be ready for it.
 #[test]
 fn an_early_join_that_is_reset_ends_nothing_else() {
     let mut s = early::opened(None);
@@ -178,7 +178,7 @@ fn an_early_join_that_is_reset_ends_nothing_else() {
     assert_eq!(early::join(&mut s).0, 20.0);
 }
 
-/// What the peer had announced and withdraws while it is joined is given up at once.
+/// An announced address that the peer withdraws during a join is given up at once.
 // Conforms: 8684-3.4.2-3
 #[test]
 fn a_join_of_a_withdrawn_address_is_given_up() {
@@ -198,7 +198,7 @@ fn a_join_of_a_withdrawn_address_is_given_up() {
     quiet!(s, 9_000);
 }
 
-/// MP_FASTCLOSE ends the connection also on a subflow whose third ACK never came.
+/// MP_FASTCLOSE ends the connection even on a subflow whose third ACK never came.
 // Conforms: 8684-3.5-3
 #[test]
 fn fastclose_on_a_join_that_is_not_through() {
@@ -213,7 +213,7 @@ fn fastclose_on_a_join_that_is_not_through() {
 
 // --- paths that are left
 
-/// A join that is not through when its path is left begins no more.
+/// A join that is not complete when its path is left is not continued.
 #[test]
 fn an_early_join_ends_with_its_path() {
     for answered in [false, true] {
@@ -229,7 +229,7 @@ fn an_early_join_ends_with_its_path() {
     }
 }
 
-/// The initial subflow is kept as long as the connection hangs on it, and not longer, unless its path is
+/// The initial subflow is kept as long as the connection depends on it, and not longer, unless its path is
 /// in use again by then.
 // Conforms: 8684-3.4.2-8
 #[test]
@@ -245,7 +245,7 @@ fn the_initial_subflow_ends_with_its_path_when_it_is_confirmed() {
     }
 }
 
-/// The same where it was accepted.
+/// The same holds for an accepted connection.
 // Conforms: 8684-3.4.2-8
 #[test]
 fn an_accepted_subflow_ends_with_its_path_when_it_is_through() {
@@ -267,7 +267,7 @@ fn bereft() -> Script {
     s
 }
 
-/// Answers the SYN of a join that a peer does not know.
+/// Returns the answer of a peer that does not know the connection to the SYN of a join.
 pub fn unknown() -> Seg {
     rst_ack(0, 1).opt(MptcpOption::Reset {
         transient: false,
@@ -275,7 +275,7 @@ pub fn unknown() -> Seg {
     })
 }
 
-/// Takes the SYN of a join that leaves at `at` ms on flow `flow`, which is answered so.
+/// Takes the SYN of a join that leaves at `at` ms on flow `flow`, and answers it by `answer`.
 fn refused(s: &mut Script, at: i32, flow: usize, answer: Seg) {
     s.advance(Instant::from_millis(at as u64));
     let (left, got) = s.take().expect("no join");
@@ -297,7 +297,7 @@ fn a_connection_without_a_subflow_gets_one_whatever_the_strategy_says() {
     recv!(s, 120, data(1, 1, "hello").on(1).dss(dack(0).map(0, 1, 5)));
 }
 
-/// A server that was restarted knows nothing of the connection: the user need not wait.
+/// A restarted server knows nothing of the connection: the user need not wait for a timeout.
 #[test]
 fn a_connection_ends_when_every_path_is_refused() {
     let mut s = bereft();
@@ -323,7 +323,7 @@ fn resets_that_know_nothing_of_the_connection_are_outlived() {
             due.extend(core::iter::from_fn(|| s.take()));
         }
     }
-    // Four or so on each of two paths.
+    // About four on each of two paths.
     assert!((8..=10).contains(&joins), "{joins}");
     let now = s.now.as_millis();
     assert!((2_300..3_000).contains(&now), "{now} ms");

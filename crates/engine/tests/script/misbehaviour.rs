@@ -13,8 +13,8 @@ fn closed(s: &Script) -> Option<CloseReason> {
     })
 }
 
-/// Data beyond the end of the stream, or an end that moves, is a broken peer: the connection ends
-/// instead of waiting for what can never be delivered.
+/// Data beyond the end of the stream, or an end that moves, is a protocol error: the connection ends
+/// instead of waiting for data that can never be delivered.
 #[test]
 fn a_mapping_past_data_fin() {
     let end = || ack(1, 1).dss(dack(0).map(4, 0, 1).fin());
@@ -34,7 +34,7 @@ fn a_mapping_past_data_fin() {
     }
 }
 
-/// The same with the data first: the end lies before what is here already.
+/// The same error with the data first: the end lies before data that is here already.
 #[test]
 fn data_fin_before_data_that_came() {
     let mut s = Script::accepted(config());
@@ -44,7 +44,7 @@ fn data_fin_before_data_that_came() {
     assert_eq!(closed(&s), Some(CloseReason::PeerMisbehaved));
 }
 
-/// And in the middle of a mapping whose data has not all come.
+/// The end lies in the middle of a mapping whose data has not all come.
 #[test]
 fn data_fin_before_data_that_was_told() {
     let mut s = Script::accepted(config());
@@ -56,7 +56,7 @@ fn data_fin_before_data_that_was_told() {
     assert_eq!(closed(&s), Some(CloseReason::PeerMisbehaved));
 }
 
-/// And before data that was read.
+/// The end lies before data that was read.
 #[test]
 fn data_fin_before_data_that_was_read() {
     let mut s = Script::accepted(config());

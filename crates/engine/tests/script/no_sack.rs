@@ -9,7 +9,7 @@ fn unsacked() -> Script {
     flight(opened_by(syn().no_sack()))
 }
 
-/// The peer has everything below segment `n`, and something else came.
+/// An acknowledgement of everything below segment `n`, caused by another segment.
 fn stuck(n: usize) -> Seg {
     ack(1, edge(n)).win(4096)
 }
@@ -18,7 +18,7 @@ fn stats(s: &Script) -> braid_engine::stats::SubflowStats {
     s.stack.subflows(s.id())[0]
 }
 
-/// RFC 5681 section 3.2: the third duplicate sends the first segment again, and the window is reduced.
+/// RFC 5681 section 3.2: the third duplicate retransmits the first segment, and the window is reduced.
 #[test]
 fn three_duplicates_are_a_loss() {
     let mut s = unsacked();
@@ -45,7 +45,7 @@ fn three_duplicates_are_a_loss() {
     );
 }
 
-/// However many duplicates come, the segment that is missing has not arrived.
+/// However many duplicates come, the missing segment has not arrived.
 #[test]
 fn duplicates_never_tell_of_all_that_is_in_flight() {
     let mut s = unsacked();
@@ -71,7 +71,8 @@ fn duplicates_do_not_stand_for_the_next_hole() {
     assert_eq!(stats(&s).in_flight, MSS as u64);
 }
 
-/// RFC 6582 section 3.2, step 3: each partial acknowledgement shows the next hole. One reduction.
+/// RFC 6582 section 3.2, step 3: each partial acknowledgement shows the next hole, with one reduction in
+/// all.
 // Conforms: 6582-3.2-2
 #[test]
 fn partial_acknowledgements_fill_hole_after_hole() {
@@ -100,7 +101,7 @@ fn partial_acknowledgements_fill_hole_after_hole() {
     );
 }
 
-/// RFC 5681 section 2: what opens the window, or brings data, is no duplicate.
+/// RFC 5681 section 2: a segment that opens the window, or carries data, is no duplicate.
 #[test]
 fn window_updates_and_data_are_no_duplicates() {
     let mut s = unsacked();
@@ -138,7 +139,7 @@ fn duplicates_of_a_timeout_are_no_loss() {
     assert_eq!(stats(&s).traffic.bytes_retransmitted, retransmitted);
 }
 
-/// RFC 8985 section 7.2: a tail loss probe needs SACK to tell what it found.
+/// RFC 8985 section 7.2: a tail loss probe needs SACK to learn what was lost.
 // Conforms: 8985-4-1
 #[test]
 fn the_tail_is_not_probed() {

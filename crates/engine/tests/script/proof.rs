@@ -1,4 +1,4 @@
-//! Joins that a secret of the application authenticates, and somebody who has the keys of Multipath TCP alone.
+//! Joins that a secret of the application authenticates, and an attacker who has only the keys of MPTCP.
 
 use core::net::Ipv4Addr;
 
@@ -13,17 +13,17 @@ use crate::join;
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 const SECRET: [u8; 32] = [0x5e; 32];
-/// The peer's, where it shows nothing.
+/// A nonce of the peer that proves nothing.
 const NONCE: u32 = 0x0102_0304;
 
-/// What the holder of a key makes: an HMAC with the secret, or without.
+/// The HMACs that a host with the keys can make: with the secret, or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Keys,
     Secret,
 }
 
-/// HMAC-SHA256 with both keys, the sender's first, and the secret behind them.
+/// Returns HMAC-SHA256 with both keys, the sender's first, and the secret behind them.
 fn with_secret(keys: (u64, u64), message: &[u8]) -> [u8; 32] {
     let key = [&keys.0.to_be_bytes()[..], &keys.1.to_be_bytes(), &SECRET].concat();
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
@@ -41,14 +41,14 @@ fn hmac(by: By, keys: (u64, u64), nonces: (u32, u32)) -> [u8; 32] {
     }
 }
 
-/// The nonce of the sender's join of this number.
+/// Returns the nonce of the sender's join of this number.
 fn numbered(keys: (u64, u64), number: u64) -> u32 {
     let message = [&b"join SYN"[..], &number.to_be_bytes()].concat();
     let hmac = with_secret(keys, &message);
     u32::from_be_bytes([number as u8, hmac[0], hmac[1], hmac[2]])
 }
 
-/// The keys of what the peer sends, and of what the stack sends.
+/// Returns the keys in the order of the peer's segments.
 fn theirs(s: &Script) -> (u64, u64) {
     (PEER_KEY, s.key.unwrap())
 }
@@ -70,7 +70,7 @@ fn closed(s: &Script) -> bool {
     s.saw(|e| matches!(e, Event::Closed { .. }))
 }
 
-/// An accepted connection whose joins are judged by the secret.
+/// An accepted connection whose joins are authenticated by the secret.
 fn accepted(config: Config) -> Script {
     let mut s = Script::accepted(config);
     s.set_join_auth(JoinAuth::Secret(SECRET));
@@ -85,7 +85,7 @@ fn join_syn(s: &Script, nonce: u32) -> Seg {
     syn().on(flow).raw(&join)
 }
 
-/// The next segment of the stack, now.
+/// Returns the next segment of the stack, which must leave now.
 fn next(s: &mut Script) -> Seg {
     s.advance(s.now);
     let (at, got) = s.take().expect("nothing was sent");
@@ -93,7 +93,7 @@ fn next(s: &mut Script) -> Seg {
     got
 }
 
-/// The peer joins from a further address; the nonce of the answer, whose HMAC is `by` what is said.
+/// Makes the peer join from a further address; returns the nonce of the answer, whose HMAC must match `by`.
 fn begin(s: &mut Script, at: i32, nonce: u32, by: By) -> u32 {
     s.peer(2);
     send!(s, at, join_syn(s, nonce));
@@ -113,7 +113,7 @@ fn begin(s: &mut Script, at: i32, nonce: u32, by: By) -> u32 {
     own
 }
 
-/// The peer's third ACK of a join on `flow`.
+/// Returns the peer's third ACK of a join on `flow`.
 fn join_ack(s: &Script, by: By, nonces: (u32, u32), flow: usize) -> Seg {
     let hmac = hmac(by, theirs(s), nonces);
     let join = [&[30, 24, 0x10, 0], &hmac[..20]].concat();
@@ -131,7 +131,7 @@ fn the_keys_alone_let_nobody_in() {
     send!(s, 30, join_ack(&s, By::Keys, (NONCE, nonce), 1));
     recv!(s, 30, rst_ack(1, 1).on(1).raw(&hex(REFUSED)));
     assert_eq!(refused(&s), (1, 1));
-    // What it says behind that is the word of nobody.
+    // Data behind it does not come from the peer.
     send!(s, 31, data(1, 1, "evil").on(1).dss(dack(0).map(0, 1, 4)));
     s.skip(32);
     assert_eq!((established(&s), s.read()), (1, vec![]));
@@ -151,7 +151,7 @@ fn the_secret_lets_the_peer_in() {
     assert_eq!((established(&s), refused(&s)), (2, (0, 0)));
 }
 
-/// Before it has proved itself, a join acknowledges nothing, brings nothing and ends nothing.
+/// Before it has proved its origin, a join acknowledges nothing, delivers nothing and ends nothing.
 #[test]
 fn a_join_that_has_not_proved_itself_says_nothing() {
     let mut s = accepted(config());
@@ -169,20 +169,20 @@ fn a_join_that_has_not_proved_itself_says_nothing() {
     send!(s, 16, ack(1, 1).on(1).opt(fastclose));
     assert!(!closed(&s));
     s.skip(16);
-    // On a RST, it ends the join alone.
+    // On a RST, MP_FASTCLOSE ends only the join.
     begin(&mut s, 17, NONCE, By::Secret);
     send!(s, 18, rst_ack(1, 1).on(2).opt(fastclose));
     quiet!(s, 18);
     assert!(!closed(&s));
-    // By the keys alone it ends the connection (RFC 8684 section 3.5).
+    // With the keys alone it ends the connection (RFC 8684 section 3.5).
     s.set_join_auth(JoinAuth::Keys);
     begin(&mut s, 19, NONCE, By::Keys);
     send!(s, 20, rst_ack(1, 1).on(3).opt(fastclose));
     assert!(closed(&s));
 }
 
-/// On a subflow that is there, it has to hit the sequence number: who saw the keys can only guess. A peer
-/// whose last data was lost learns where that is (RFC 5961 section 3).
+/// On an established subflow, MP_FASTCLOSE has to hit the sequence number, which an attacker with the keys
+/// can only guess. A peer whose last data was lost learns the number (RFC 5961 section 3).
 #[test]
 fn fastclose_beside_the_sequence_number_ends_nothing() {
     let mut s = accepted(config());
@@ -195,7 +195,7 @@ fn fastclose_beside_the_sequence_number_ends_nothing() {
     assert!(closed(&s));
 }
 
-/// The application has not heard yet who its peer is: a third ACK is judged when it comes again.
+/// The application does not know its peer yet: a third ACK is verified when it comes again.
 #[test]
 fn a_third_ack_waits_for_the_application() {
     for by in [By::Keys, By::Secret] {
@@ -213,7 +213,7 @@ fn a_third_ack_waits_for_the_application() {
     }
 }
 
-/// An application that says so too late: what the keys have let in ends.
+/// An application sets the secret too late: subflows that the keys have let in end.
 #[test]
 fn a_subflow_of_before_ends() {
     let mut s = Script::accepted(config());
@@ -226,8 +226,8 @@ fn a_subflow_of_before_ends() {
     recv!(s, 30, data(1, 1, "x").dss(dack(0).map(0, 1, 1)));
 }
 
-/// Somebody who knows the token takes all places by SYNs. The peer's join, whose nonce shows the secret, gets
-/// one of them; the same SYN from elsewhere does not.
+/// An attacker who knows the token takes all places by SYNs. The peer's join, whose nonce proves the
+/// secret, gets one of them; the same SYN from elsewhere does not.
 #[test]
 fn syns_alone_keep_no_join_out() {
     let three = Config {
@@ -247,7 +247,7 @@ fn syns_alone_keep_no_join_out() {
     recv!(s, 24, rst_ack(0, 1).on(5).raw(&hex(REFUSED)));
     send!(s, 25, join_ack(&s, By::Secret, (shows, nonce), 4));
     recv!(s, 25, ack(1, 1).on(4).dss(dack(0)));
-    // One that is there, or that shows the secret, gives way to nobody.
+    // An established subflow, or one that proves the secret, is never replaced.
     let second = numbered(theirs(&s), 1);
     begin(&mut s, 26, second, By::Secret);
     s.peer(5);
@@ -259,7 +259,7 @@ fn syns_alone_keep_no_join_out() {
 
 // --- the opening side
 
-/// An opened connection of two paths; its join's SYN is out, and is made before or after the secret is known.
+/// An opened connection of two paths whose join's SYN has left, before or after the secret was `known`.
 fn opened(known: bool) -> (Script, u32) {
     let mut s = Script::client(config(), 2, Protocol::Mptcp);
     s.set_join_auth(JoinAuth::Pending);
@@ -277,7 +277,7 @@ fn opened(known: bool) -> (Script, u32) {
     (s, nonce)
 }
 
-/// The peer's answer to it.
+/// Returns the peer's answer to the join.
 fn join_syn_ack(s: &Script, by: By, nonce: u32) -> Seg {
     let hmac = hmac(by, theirs(s), (NONCE, nonce));
     let join = [&[30, 16, 0x10, 3], &hmac[..8], &NONCE.to_be_bytes()].concat();
@@ -300,7 +300,7 @@ fn an_opener_proves_itself() {
     assert_eq!(established(&s), 2);
 }
 
-/// A peer that was asked after the secret was known has it.
+/// A peer that was asked after the secret was known must have it.
 #[test]
 fn an_answer_by_the_keys_alone_is_refused() {
     let (mut s, nonce) = opened(true);
@@ -309,7 +309,7 @@ fn an_answer_by_the_keys_alone_is_refused() {
     assert_eq!((established(&s), refused(&s)), (1, (1, 1)));
 }
 
-/// The answer to a SYN that left earlier is judged when the secret is known, and not believed before.
+/// The answer to an earlier SYN is verified when the secret is known, and not believed before.
 #[test]
 fn an_early_answer_waits_for_the_secret() {
     for by in [By::Keys, By::Secret] {
@@ -332,7 +332,7 @@ fn an_early_answer_waits_for_the_secret() {
     assert_eq!(refused(&s), (1, 1));
 }
 
-/// A peer that cannot prove itself is judged by the keys, as before.
+/// A peer without the secret is authenticated by the keys, as before.
 #[test]
 fn a_peer_without_a_secret_is_judged_by_the_keys() {
     let (mut s, nonce) = opened(false);
@@ -342,7 +342,7 @@ fn a_peer_without_a_secret_is_judged_by_the_keys() {
     recv!(s => 30, join::third_ack(s, nonce));
 }
 
-/// An address at which the stack is to join, announced by the keys or by the secret.
+/// Returns an address at which the stack is to join, announced by the keys or by the secret.
 fn elsewhere(s: &Script, by: By) -> (Ipv4Addr, MptcpOption) {
     let addr = Ipv4Addr::new(203, 0, 113, 66);
     let add = add(9, addr, None);
@@ -358,7 +358,7 @@ fn elsewhere(s: &Script, by: By) -> (Ipv4Addr, MptcpOption) {
     (addr, option)
 }
 
-/// Whether the stack joins at an address.
+/// Returns whether the stack joins at an address.
 fn joins_at(s: &mut Script, addr: Ipv4Addr) -> bool {
     s.skip(s.now);
     s.flows.iter().any(|flow| flow.peer.ip() == addr)
@@ -386,7 +386,7 @@ fn an_early_address_waits_for_the_secret() {
     }
 }
 
-/// Nobody joins an opener that has a secret, by a SYN that does not show it.
+/// An opener with a secret accepts no join whose SYN does not prove it.
 #[test]
 fn an_opener_gives_no_place_to_strangers() {
     let (mut s, _) = opened(true);

@@ -12,12 +12,12 @@ use crate::segment::{Seg, ack, data, syn, syn_ack};
 
 pub const MSS: usize = 1448;
 
-/// Regular TCP with a round trip of 10 ms; bytes of a segment are all its number.
+/// Regular TCP with a round trip of 10 ms; all bytes of a segment are its number.
 fn plain() -> Script {
     opened_by(syn())
 }
 
-/// The same with this SYN of the peer.
+/// The same connection, opened by `syn` of the peer.
 pub fn opened_by(syn: Seg) -> Script {
     let config = Config {
         congestion: NEWRENO,
@@ -26,7 +26,7 @@ pub fn opened_by(syn: Seg) -> Script {
     Script::tcp(config, syn.mss(1448), ack(1, 1).win(4096))
 }
 
-/// The same with timestamps.
+/// The same connection with timestamps.
 fn stamped() -> Script {
     let config = Config {
         congestion: NEWRENO,
@@ -60,7 +60,7 @@ pub fn flight(mut s: Script) -> Script {
     s
 }
 
-/// What the pacer holds back leaves when its time has come, with no other event to help.
+/// Segments held back by the pacer leave at their time, with no other event to help.
 #[test]
 fn a_paced_flight_leaves_by_itself() {
     flight(plain());
@@ -83,7 +83,7 @@ fn the_timer_backs_off_up_to_its_bound() {
             }
         }
     }
-    // Probe, then 210 ms doubled each time, then the bound of 10 s.
+    // A probe, then 210 ms doubled each time, then the bound of 10 s.
     let expected = [90, 300, 720, 1560, 3240, 6600, 13_320, 23_320];
     assert_eq!(times, expected);
     assert_eq!(s.stack.connections(), 0, "given up after 30 s of silence");
@@ -107,11 +107,10 @@ fn a_retransmission_gives_no_round_trip() {
     recv!(s, 940, data(2, 1, "y"));
 }
 
-/// Whatever comes in after a silence shows that the path may be back, also what repeats what is known.
+/// Any segment after a silence shows that the path may be back, even one without news.
 #[test]
 fn a_sign_of_life_ends_the_wait_for_a_timer() {
-    // A keepalive is answered. What was sent a moment ago is not sent again before its answer can be
-    // there.
+    // A keepalive is answered. Data sent a moment ago is not sent again before its answer can be here.
     for (seq, heard, again) in [
         (1, 1000.0, 1000.01),
         (0, 1000.0, 1000.01),
@@ -127,7 +126,7 @@ fn a_sign_of_life_ends_the_wait_for_a_timer() {
             recv!(s, heard, ack(2, 1));
         }
         recv!(s, again, data(1, 1, "x"));
-        // It is lost as well: the timer is where it was without it.
+        // It is lost as well: the timer is unchanged.
         send!(s, 1200, ack(1, 1).win(4096));
         recv!(s, 1560, data(1, 1, "x"));
         recv!(s, 3240, data(1, 1, "x"));
@@ -135,7 +134,7 @@ fn a_sign_of_life_ends_the_wait_for_a_timer() {
     }
 }
 
-/// RFC 6298 section 5.5: a peer that speaks between timeouts takes nothing of the backoff.
+/// RFC 6298 section 5.5: a peer heard between timeouts does not reduce the backoff.
 #[test]
 fn a_peer_that_speaks_leaves_the_backoff_alone() {
     let mut s = plain();
@@ -177,7 +176,7 @@ fn probed() -> Script {
     s
 }
 
-/// The window after one more segment was acknowledged, as of before.
+/// Returns the window after one more segment was acknowledged, and the one before.
 fn after_one_more(s: &mut Script, at: f64) -> (u64, u64) {
     let before = s.stack.subflows(s.id())[0].cwnd;
     s.advance(at.at());
@@ -187,7 +186,7 @@ fn after_one_more(s: &mut Script, at: f64) -> (u64, u64) {
     (before, s.stack.subflows(s.id())[0].cwnd)
 }
 
-/// RFC 8985 section 7.4.2: the probe hid a loss from everybody but congestion control.
+/// RFC 8985 section 7.4.2: the probe hid a loss from everything but congestion control.
 // Conforms: 8985-7.4.2-1
 #[test]
 fn a_loss_that_a_probe_repaired_counts() {
@@ -200,8 +199,8 @@ fn a_loss_that_a_probe_repaired_counts() {
     assert_eq!(lost, MSS as u64);
 }
 
-/// RFC 8985 section 7.4.2: the acknowledgement was late, and the peer tells that the probe was needless,
-/// or tells nothing new.
+/// RFC 8985 section 7.4.2: the acknowledgement was late, and the peer reports the probe as a duplicate, or
+/// reports nothing new.
 // Conforms: 8985-7.4.2-2
 #[test]
 fn a_needless_probe_costs_nothing() {
@@ -219,8 +218,8 @@ fn a_needless_probe_costs_nothing() {
     }
 }
 
-/// RFC 8985 section 7.4.2: a probe that came twice is no sign that the path reorders, so the next hole
-/// does not wait.
+/// RFC 8985 section 7.4.2: a probe that arrived twice is no sign of reordering, so the next hole does not
+/// wait.
 #[test]
 fn a_needless_probe_is_no_reordering() {
     let mut s = probed();
@@ -250,7 +249,7 @@ fn a_hole_is_filled_on_sack() {
     recv!(s, 20.6, nth(1));
     let after = s.stack.subflows(s.id())[0].cwnd;
     assert!(after < before, "no reduction: {before} to {after}");
-    // Once, not for each further SACK.
+    // The hole is filled once, not for each further SACK.
     send!(
         s,
         20.7,
@@ -265,8 +264,8 @@ fn a_hole_is_filled_on_sack() {
     );
 }
 
-/// RFC 2018 section 8: after a timeout the first segment is sent again even if a SACK covered it. The
-/// peer did not keep it, or a middlebox shifts sequence numbers and forgets those of SACK.
+/// RFC 2018 section 8: after a timeout the first segment is sent again even if a SACK covered it. The peer
+/// did not keep it, or a middlebox shifts sequence numbers but not those in SACK.
 #[test]
 fn a_false_sack_does_not_stop_the_sender() {
     let mut s = flight(plain());
@@ -293,7 +292,7 @@ fn a_false_sack_does_not_stop_the_sender() {
     quiet!(s, 5000);
 }
 
-/// A block that ends beyond what was sent tells nothing.
+/// A block that ends beyond the sent data is ignored.
 #[test]
 fn a_sack_of_what_was_never_sent_is_ignored() {
     let mut s = flight(plain());
@@ -308,7 +307,7 @@ fn a_sack_of_what_was_never_sent_is_ignored() {
     assert_eq!(s.stack.subflows(s.id())[0].traffic.bytes_retransmitted, 0);
 }
 
-/// One segment overtaken is not one lost: RACK waits a quarter of the round trip.
+/// An overtaken segment is not yet lost: RACK waits a quarter of the round trip.
 // Conforms: 8985-3.3.2-1
 #[test]
 fn reordering_is_waited_for() {
@@ -346,7 +345,7 @@ fn a_lost_retransmission_is_sent_again() {
     s.advance(Instant::from_millis(25));
     let (_, fresh) = s.take().expect("the window has room");
     assert_eq!(fresh.seq, edge(10));
-    // What was sent after the retransmission is delivered, the retransmission is not.
+    // Data sent after the retransmission is delivered, the retransmission is not.
     send!(
         s,
         36,
@@ -357,7 +356,7 @@ fn a_lost_retransmission_is_sent_again() {
     assert!(nth(1).matches(&again), "{again:?}");
 }
 
-/// RFC 2883 and 3708: the peer got everything twice, the reduction is taken back.
+/// RFC 2883 and 3708: the peer got everything twice, so the reduction is undone.
 #[test]
 fn dsack_undoes_a_needless_reduction() {
     let mut s = flight(plain());
@@ -395,7 +394,7 @@ fn eifel_undoes_a_spurious_timeout() {
     assert!(stats.cwnd >= before, "{} of {before}", stats.cwnd);
 }
 
-/// Without the old echo the timeout was right, and slow start begins again.
+/// Without the old echo the timeout was genuine, and slow start begins again.
 #[test]
 fn a_true_timeout_starts_slowly() {
     let mut s = flight(stamped());
@@ -422,8 +421,8 @@ fn a_true_timeout_starts_slowly() {
     assert_eq!(next, [edge(1), edge(2)]);
 }
 
-/// RFC 5681 section 4.1: after an idle period the sender starts from the initial window; or, as
-/// Careful Resume has it, from half of what the path took in a round trip.
+/// RFC 5681 section 4.1: after an idle period the sender starts from the initial window, or, with Careful
+/// Resume, from half of the path's capacity in a round trip.
 #[test]
 fn an_idle_sender_restarts_from_less() {
     let mut s = plain();
@@ -459,8 +458,8 @@ fn an_idle_sender_restarts_from_less() {
     );
 }
 
-/// BBR after a pause: the window is kept, and what leaves is paced at the rate that the path was found to
-/// have, less one percent; not at the 125 % of the probe that the pause ended, nor at Startup's 277 %.
+/// BBR after a pause keeps the window, and paces at the known rate of the path less one percent, not at the
+/// 125 % of the probe that the pause ended, nor at Startup's 277 %.
 #[test]
 fn bbr_restarts_at_the_rate_of_the_path() {
     let config = Config {
@@ -469,7 +468,8 @@ fn bbr_restarts_at_the_rate_of_the_path() {
     };
     let mut s = Script::tcp(config, syn().mss(1448), ack(1, 1).win(4096));
     let subflow = |s: &Script| s.stack.subflows(s.id())[0];
-    // A link of a segment a millisecond and 4 ms each way: acknowledgements under way, when it is free.
+    // A link of a segment a millisecond and 4 ms each way: acknowledgements under way, and the time when it
+    // is free.
     let (mut link, mut free) = (VecDeque::new(), 0);
     let (mut drained, mut probed, mut written) = (false, false, 0);
     for ms in 10..1000 {
@@ -485,7 +485,7 @@ fn bbr_restarts_at_the_rate_of_the_path() {
         // Half of 1,448,000 bytes/s, less one percent, empties the queue; 125 % probes.
         drained |= subflow(&s).pacing_rate == 716_760;
         probed |= drained && subflow(&s).pacing_rate == 1_791_900;
-        // A little always waits to be sent, so that soon nothing does.
+        // A little data always waits to be sent, until soon none does.
         if !probed && written < subflow(&s).traffic.bytes_sent + 10_000 {
             s.write([0; 10_000]);
             written += 10_000;
@@ -508,7 +508,7 @@ pub fn too_big(s: &Script, mtu: u32, seq: u64) -> Vec<u8> {
     s.icmp(0, (kind, code, mtu), seq)
 }
 
-/// RFC 1191: what was too big is sent again at once, cut to the new size, with no reduction.
+/// RFC 1191: a packet that was too big is sent again at once, cut to the new size, with no reduction.
 #[test]
 fn a_smaller_path_mtu_resends_in_smaller_packets() {
     let mut s = plain();
@@ -524,7 +524,7 @@ fn a_smaller_path_mtu_resends_in_smaller_packets() {
     quiet!(s, 2000);
 }
 
-/// What translates addresses without keeping anything of the packets leaves those within an error alone.
+/// A stateless address translator does not change the packet quoted in an error.
 #[test]
 fn a_report_about_a_packet_from_a_translated_address() {
     let mut s = plain();
@@ -538,8 +538,8 @@ fn a_report_about_a_packet_from_a_translated_address() {
     recv!(s, 12, data(1361, 1, [0; 88]));
 }
 
-/// A report of a tiny MTU would make every packet mostly header: it is bounded (RFC 1191 section
-/// 3 says 576 is what every host takes).
+/// A report of a tiny MTU would make every packet mostly header, so it is bounded (RFC 1191 section 3:
+/// every host accepts 576 bytes).
 #[test]
 fn a_tiny_path_mtu_is_not_believed() {
     for mtu in [0, 68, 500] {
@@ -548,7 +548,7 @@ fn a_tiny_path_mtu_is_not_believed() {
         recv!(s, 10, nth(0));
         let icmp = too_big(&s, mtu, 1);
         s.inject(12, &icmp);
-        // One by one: this device cuts nothing.
+        // One by one: this device does not segment.
         recv!(s, 12, data(1, 1, [0; 536]).gso(0));
         recv!(s, 12, data(537, 1, [0; 536]).gso(0));
         recv!(s, 12, data(1073, 1, [0; 376]));
@@ -584,7 +584,7 @@ fn a_larger_path_mtu_changes_nothing() {
     quiet!(s, 20);
 }
 
-/// RFC 7323 section 4: the answer to a repeated SYN says by its timestamp which one it answers.
+/// RFC 7323 section 4: the answer to a repeated SYN shows by its timestamp which one it answers.
 #[test]
 fn the_round_trip_of_a_repeated_syn() {
     let rtt = |answer: Seg| {
@@ -604,7 +604,7 @@ fn the_round_trip_of_a_repeated_syn() {
     assert_eq!(rtt(syn_ack().ts(0, 5_000)), Some(0), "never sent");
 }
 
-/// Bytes of payload of what is sent within this time, in packets of the device's size.
+/// Returns the payload sizes sent until `until`, in packets of the device's size.
 pub fn lengths(s: &mut Script, until: Instant) -> Vec<usize> {
     s.advance(until);
     core::iter::from_fn(|| s.take())

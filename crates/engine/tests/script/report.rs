@@ -1,4 +1,4 @@
-//! What the stack tells about itself: packets, counters, snapshots, the final report.
+//! The stack's reports: packets, counters, snapshots, the final report.
 
 use braid_engine::stats::{LossRecovery, Traffic};
 use braid_engine::strategy::FlowSize;
@@ -10,7 +10,7 @@ use crate::join::joined;
 use crate::segment::{ack, dack, data, rst_ack};
 use crate::strategy::strategy;
 
-/// Subflow, kind and place of every packet sent so far.
+/// Returns subflow, kind and range of every packet sent so far.
 fn told(s: &Script) -> Vec<(u32, SegmentKind, core::ops::Range<u64>)> {
     let told = s.infos.iter().flatten();
     told.map(|i| (i.subflow.0, i.kind, i.data.clone()))
@@ -23,7 +23,7 @@ fn every_packet_says_what_it_is() {
     let mut s = joined();
     s.write("fast");
     recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
-    // Probe, timeout, and the same elsewhere.
+    // The probe, the timeout, and the same data elsewhere.
     recv!(s, 88, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
     recv!(s, 290, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
     recv!(s, 290, data(1, 1, "fast").dss(dack(0).map(0, 1, 4)));
@@ -56,8 +56,8 @@ fn the_answer_to_a_stray_says_nothing() {
     assert_eq!(s.infos, [None]);
 }
 
-/// The second subflow carries new data, which is copied to the first after a timeout: counted by
-/// path, and still there after the end of the subflow and of the connection.
+/// The second subflow carries new data, which is copied to the first after a timeout: it is counted by
+/// path, even after the end of the subflow and of the connection.
 #[test]
 fn what_was_sent_is_counted_to_the_end() {
     let mut s = joined();
@@ -108,7 +108,7 @@ fn what_was_sent_is_counted_to_the_end() {
     assert_eq!((report.snd_una, report.snd_nxt, report.snd_end), (0, 4, 4));
     assert_eq!(report.join_syns(), 2);
     assert_eq!(s.stack.stats().join_syns, 2);
-    // The next event takes the report away; what lingers tells only of itself.
+    // The next event removes the report; a lingering connection reports only itself.
     assert_eq!(s.stack.poll_event(), None);
     let now = s.stack.conn_stats(s.id());
     assert_ne!(now, Some(report));
@@ -154,7 +154,7 @@ fn both_levels_are_shown() {
     assert_eq!(theirs, token_idsn(crate::harness::PEER_KEY).1);
 }
 
-/// What a subflow brought in vain is counted there, and by its path when it is gone.
+/// Data that a subflow brought in vain is counted there, and by its path when it is gone.
 #[test]
 fn duplicates_count_where_they_come() {
     let mut s = joined();
@@ -162,7 +162,7 @@ fn duplicates_count_where_they_come() {
     s.skip(30);
     send!(s, 31, data(1, 1, "cdef").on(1).dss(dack(0).map(2, 1, 4)));
     s.skip(31);
-    // The subflow's own repetition says nothing of the stream.
+    // The subflow's own retransmission does not count for the stream.
     send!(s, 32, data(1, 1, "cdef").on(1).dss(dack(0).map(2, 1, 4)));
     s.skip(32);
     let subflows = s.stack.subflows(s.id());
@@ -178,7 +178,7 @@ fn duplicates_count_where_they_come() {
     assert_eq!(s.read(), b"abcdef");
 }
 
-/// A super-segment counts as the packets the device makes of it.
+/// A super-segment counts as the packets that the device makes of it.
 #[test]
 fn packets_are_counted_as_on_the_wire() {
     let mut s = Script::accepted(braid_engine::Config {

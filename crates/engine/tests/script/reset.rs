@@ -6,8 +6,8 @@ use crate::harness::{Script, config};
 use crate::join;
 use crate::segment::{Seg, ack, dack, data, fin, hex, rst, rst_ack, syn, syn_ack};
 
-/// RFC 9293 section 3.10.7.3: an ACK of something never sent, as a forgotten connection of the
-/// same ports gives, is reset, and the next SYN gets through.
+/// RFC 9293 section 3.10.7.3: an ACK of something never sent, as from a forgotten connection of the same
+/// ports, is reset, and the next SYN gets through.
 // Conforms: 9293-3.10.7.3-1
 #[test]
 fn an_unacceptable_ack_in_syn_sent_is_reset() {
@@ -29,7 +29,7 @@ fn an_unacceptable_ack_in_syn_sent_is_reset() {
     recv!(s, 1000, syn().ws(None).raw(&hex("1e 04 01 01")));
 }
 
-/// RFC 9293 section 3.10.7.4: the same in SYN-RECEIVED.
+/// RFC 9293 section 3.10.7.4: such an ACK is reset in SYN-RECEIVED as well.
 // Conforms: 9293-3.10.7.4-3
 #[test]
 fn an_unacceptable_ack_in_syn_received_is_reset() {
@@ -60,7 +60,7 @@ fn a_refused_syn() {
     quiet!(s, 2000);
 }
 
-/// Nobody listens (RFC 9293 section 3.10.7.1).
+/// Without a listener segments are reset (RFC 9293 section 3.10.7.1).
 // Conforms: 9293-3.10.7.1-1, 9293-3.10.7.1-2
 #[test]
 fn segments_of_no_connection_are_reset() {
@@ -88,8 +88,8 @@ fn plain() -> Script {
     Script::tcp(config(), syn(), ack(1, 1).win(512))
 }
 
-/// RFC 5961 section 3.2: only an exact hit resets; inside the window the peer is asked, outside
-/// it is ignored.
+/// RFC 5961 section 3.2: only an exact hit resets; a RST inside the window is challenged, and one outside
+/// is ignored.
 // Conforms: 5961-3.2-2, 5961-3.2-3
 #[test]
 fn rst_in_and_out_of_the_window() {
@@ -105,8 +105,8 @@ fn rst_in_and_out_of_the_window() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// There is one window for all subflows: a RST behind a hole is answered where it lies in what its own
-/// subflow was told, though another one has used that up.
+/// All subflows share one window: a RST behind a hole is challenged if it lies in the window told on its
+/// own subflow, though another one has used that up.
 // Conforms: 5961-3.2-3
 #[test]
 fn a_rst_in_a_window_that_another_subflow_used_up() {
@@ -127,7 +127,7 @@ fn a_rst_in_a_window_that_another_subflow_used_up() {
     recv!(s, 1000, ack(1, 1).win(0).dss(dack(window)));
 }
 
-/// What was received and never read is lost with the connection, and so is the end behind it.
+/// Data that was received and never read is lost with the connection, and so is the end behind it.
 #[test]
 fn a_stream_cut_off_before_it_was_read_is_not_finished() {
     let mut s = plain();
@@ -158,8 +158,7 @@ fn syn_in_established() {
     assert_eq!(closed(&s), Some(CloseReason::Reset));
 }
 
-/// RFC 5961 section 7: two hosts that disagree on numbers do not answer each other's answers for
-/// ever.
+/// RFC 5961 section 7: two hosts that disagree on numbers do not answer each other's answers for ever.
 // Conforms: 5961-7-1
 #[test]
 fn challenges_are_rare() {
@@ -178,8 +177,8 @@ fn challenges_are_rare() {
     }
 }
 
-/// RFC 5961 section 5.2: an acknowledgement of what was never sent, or of what is long past, comes
-/// from somebody who guesses; its data is not taken.
+/// RFC 5961 section 5.2: an acknowledgement of unsent or long past data is a guess of an attacker; its data
+/// is not accepted.
 // Conforms: 5961-5.2-1
 #[test]
 fn data_with_an_unacceptable_ack() {
@@ -193,15 +192,15 @@ fn data_with_an_unacceptable_ack() {
     send!(s, 540, data(1, past, "guess"));
     recv!(s, 540, ack(101, 1));
     assert_eq!(s.read(), b"");
-    // An old one within the window that was offered is late, not forged.
+    // An old one within the offered window is late, not forged.
     send!(s, 550, data(1, 1, "late"));
     recv!(s, 550, ack(101, 5));
     assert_eq!(s.read(), b"late");
 }
 
-/// RFC 9293 section 3.10.7.4: what lies below the window is answered, each time where it carries
-/// something, and moves nothing. An acknowledgement that was overtaken by data is none of that as
-/// long as that data is not acknowledged.
+/// RFC 9293 section 3.10.7.4: a segment below the window is answered, each time if it carries something,
+/// and changes nothing. This excludes an acknowledgement that was overtaken by data, as long as that data
+/// is not acknowledged.
 // Conforms: 9293-3.10.7.4-1
 #[test]
 fn a_segment_below_the_window() {
@@ -218,7 +217,7 @@ fn a_segment_below_the_window() {
     recv!(s, 23, ack(101, 5));
     send!(s, 24, ack(4, 101).win(512));
     recv!(s, 24, ack(101, 5));
-    // The retransmission and not the acknowledgement in the segments above.
+    // Expect the retransmission, not the acknowledgement of the segments above.
     let (at, again) = loop {
         let next = s.stack.next_timeout().unwrap();
         s.advance(next);
@@ -231,7 +230,7 @@ fn a_segment_below_the_window() {
     quiet!(s, 5000);
 }
 
-/// Without ACK nothing of a segment is looked at (RFC 9293 section 3.10.7.4).
+/// A segment without ACK is ignored (RFC 9293 section 3.10.7.4).
 // Conforms: 9293-3.10.7.4-2
 #[test]
 fn a_segment_without_ack() {
@@ -249,8 +248,8 @@ fn a_segment_without_ack() {
     assert_eq!(s.read(), b"");
 }
 
-/// A RST ends its subflow; with no other the connection waits for a new one, which the peer that
-/// opened it has to bring.
+/// A RST ends its subflow; without another the connection waits for a new one, which the peer that opened
+/// it has to bring.
 #[test]
 fn rst_of_the_only_subflow() {
     let mut s = Script::accepted(config());
@@ -284,7 +283,7 @@ fn an_unreachable_peer() {
     for (kind, code) in [(3, 0), (3, 1), (3, 3), (3, 13)] {
         let mut s = Script::client(config(), 1, Protocol::Mptcp);
         recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
-        // About another segment: not believed.
+        // A report about another segment is not believed.
         let other = s.icmp(0, (kind, code, 0), 5);
         s.inject(5, &other);
         assert_eq!(closed(&s), None);
@@ -307,7 +306,7 @@ fn an_unreachable_peer_is_tried_on_the_next_path() {
     assert_eq!(closed(&s), None);
 }
 
-/// Established, it is only a hint (RFC 5927 section 5.2).
+/// On an established connection it is only a hint (RFC 5927 section 5.2).
 // Conforms: 9293-3.9.2.2-1
 #[test]
 fn unreachable_ends_no_connection() {
@@ -341,8 +340,7 @@ fn corrupted_packets() {
     assert_eq!(s.read(), b"");
 }
 
-/// RFC 5961 section 3.2: what lies beyond the window that was told is dropped, however large the buffer
-/// may be one day.
+/// RFC 5961 section 3.2: a RST beyond the announced window is dropped, however large the buffer may become.
 // Conforms: 5961-3.2-1
 #[test]
 fn rst_beyond_the_window() {

@@ -5,11 +5,11 @@ use core::fmt;
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
-/// A segment, sent by the peer or expected from the stack. In an expected one `None` stands for
-/// "whatever it is"; MPTCP options, SACK blocks and payload are always compared.
+/// A segment, sent by the peer or expected from the stack. In an expected one `None` matches anything;
+/// MPTCP options, SACK blocks and payload are always compared.
 #[derive(Clone, PartialEq)]
 pub struct Seg {
-    /// Which subflow, in order of their SYNs.
+    /// The subflow, in order of the SYNs.
     pub flow: usize,
     pub flags: Flags,
     pub seq: u64,
@@ -19,21 +19,21 @@ pub struct Seg {
     pub mss: Option<u16>,
     pub ws: Option<u8>,
     pub sack_ok: Option<bool>,
-    /// The fast-open cookie, empty where one is asked for; always compared.
+    /// The fast-open cookie, empty to ask for one; always compared.
     pub cookie: Option<Vec<u8>>,
     pub ts: Option<(u32, u32)>,
     pub sack: Vec<(u64, u64)>,
     pub mptcp: Vec<Mp>,
-    /// The MPTCP options byte by byte; wins over `mptcp` where it is given.
+    /// The MPTCP options byte by byte; used in place of `mptcp` if given.
     pub raw: Option<Vec<u8>>,
-    /// Payload bytes per packet of a super-segment.
+    /// The payload bytes per packet of a super-segment.
     pub gso: Option<u16>,
-    /// The ECN bits of the packet; 0 where the peer sends it and none are given.
+    /// The ECN bits of the packet; 0 if the peer sends it and none are given.
     pub ecn: Option<u8>,
 }
 
 impl fmt::Debug for Seg {
-    /// What is there and nothing else, on one line.
+    /// Prints the fields that are set, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{}] {} seq {}", self.flow, self.flags, self.seq)?;
         fn some<T: fmt::Debug>(
@@ -80,7 +80,7 @@ pub enum Mp {
 pub struct Rel {
     pub ack: Option<u64>,
     pub wide_ack: bool,
-    /// Data, subflow, length (DATA_FIN included).
+    /// The mapping: data, subflow, length (DATA_FIN included).
     pub map: Option<(u64, u32, u16)>,
     pub wide_map: bool,
     pub fin: bool,
@@ -88,7 +88,7 @@ pub struct Rel {
     pub checksum: Option<u16>,
 }
 
-/// A DSS that acknowledges everything below `n`.
+/// Returns a DSS that acknowledges everything below `n`.
 pub fn dack(n: u64) -> Rel {
     Rel {
         ack: Some(n),
@@ -97,7 +97,7 @@ pub fn dack(n: u64) -> Rel {
 }
 
 impl Rel {
-    /// `len` bytes from `data` on travel at `sub`.
+    /// Adds a mapping of `len` bytes from `data` on at `sub`.
     pub fn map(self, data: u64, sub: u32, len: u16) -> Rel {
         Rel {
             map: Some((data, sub, len)),
@@ -105,12 +105,12 @@ impl Rel {
         }
     }
 
-    /// The mapping's last byte is DATA_FIN.
+    /// Adds DATA_FIN as the mapping's last byte.
     pub fn fin(self) -> Rel {
         Rel { fin: true, ..self }
     }
 
-    /// The mapping carries this checksum.
+    /// Adds a checksum to the mapping.
     pub fn sum(self, checksum: u16) -> Rel {
         Rel {
             checksum: Some(checksum),
@@ -118,7 +118,7 @@ impl Rel {
         }
     }
 
-    /// 8-byte DATA_ACK.
+    /// Uses an 8-byte DATA_ACK.
     pub fn wide_ack(self) -> Rel {
         Rel {
             wide_ack: true,
@@ -126,7 +126,7 @@ impl Rel {
         }
     }
 
-    /// 8-byte DSN.
+    /// Uses an 8-byte DSN.
     pub fn wide_map(self) -> Rel {
         Rel {
             wide_map: true,
@@ -156,7 +156,7 @@ fn seg(flags: Flags, seq: u64, ack: Option<u64>) -> Seg {
     }
 }
 
-/// A SYN as Linux sends it, without timestamps: those have tests of their own.
+/// Returns a SYN like Linux's, without timestamps, which have tests of their own.
 pub fn syn() -> Seg {
     Seg {
         mss: Some(1460),
@@ -179,7 +179,7 @@ pub fn ack(seq: u64, ack: u64) -> Seg {
     seg(Flags::ACK, seq, Some(ack))
 }
 
-/// Data; PSH is not compared.
+/// Returns data; PSH is not compared.
 pub fn data(seq: u64, ack: u64, payload: impl AsRef<[u8]>) -> Seg {
     Seg {
         payload: payload.as_ref().to_vec(),
@@ -191,12 +191,12 @@ pub fn fin(seq: u64, ack: u64) -> Seg {
     seg(Flags::FIN | Flags::ACK, seq, Some(ack))
 }
 
-/// RST without ACK.
+/// Returns a RST without ACK.
 pub fn rst(seq: u64) -> Seg {
     seg(Flags::RST, seq, None)
 }
 
-/// RST with ACK.
+/// Returns a RST with ACK.
 pub fn rst_ack(seq: u64, ack: u64) -> Seg {
     seg(Flags::RST | Flags::ACK, seq, Some(ack))
 }
@@ -235,7 +235,7 @@ impl Seg {
         }
     }
 
-    /// With a fast-open cookie, or an empty one to ask for it.
+    /// Adds a fast-open cookie, or an empty one to ask for it.
     pub fn cookie(self, cookie: &[u8]) -> Seg {
         Seg {
             cookie: Some(cookie.to_vec()),
@@ -250,7 +250,7 @@ impl Seg {
         }
     }
 
-    /// Which acknowledges this.
+    /// Sets the acknowledgement number.
     pub fn acks(self, ack: u64) -> Seg {
         Seg {
             ack: Some(ack),
@@ -258,7 +258,7 @@ impl Seg {
         }
     }
 
-    /// Timestamp value and echo, each relative to its side's first one.
+    /// Sets timestamp value and echo, each relative to its side's first one.
     pub fn ts(self, value: u32, echo: u32) -> Seg {
         Seg {
             ts: Some((value, echo)),
@@ -286,7 +286,7 @@ impl Seg {
         self
     }
 
-    /// The MPTCP options as they stand on the wire.
+    /// Sets the MPTCP options as on the wire.
     pub fn raw(self, bytes: &[u8]) -> Seg {
         Seg {
             raw: Some(bytes.to_vec()),
@@ -308,7 +308,7 @@ impl Seg {
         }
     }
 
-    /// With these flags besides.
+    /// Adds flags.
     pub fn flag(self, flags: Flags) -> Seg {
         Seg {
             flags: self.flags | flags,
@@ -316,7 +316,7 @@ impl Seg {
         }
     }
 
-    /// Whether a segment from the stack is what this one says.
+    /// Returns whether a segment from the stack matches this one.
     pub fn matches(&self, got: &Seg) -> bool {
         fn some<T: PartialEq>(want: &Option<T>, got: &Option<T>) -> bool {
             want.is_none() || want == got
@@ -343,7 +343,7 @@ impl Seg {
     }
 }
 
-/// Bytes from hexadecimal digits with spaces between them.
+/// Returns bytes from hexadecimal digits with spaces between them.
 pub fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(|b| *b != b' ').collect();
     digits

@@ -1,24 +1,24 @@
-//! The search for the size of packets (RFC 4821, RFC 8899): what is lost and what the network reports
-//! while one of another size is tried.
+//! The search for the packet size (RFC 4821, RFC 8899): losses and reports of the network while a size is
+//! probed.
 
 use crate::harness::{At, Script};
 use crate::recovery::{MSS, edge, lengths, opened_by, too_big, write};
 use crate::segment::{Seg, ack, syn};
 
-/// Payload of the sizes that hold where large packets vanish.
+/// The payload of the sizes in force when large packets vanish.
 const SMALL: usize = 1240;
 
-/// A packet of a size that is tried is in flight, behind it three small ones.
+/// A probe in flight, with three small packets behind it.
 struct Trial {
     s: Script,
-    /// Now, ms.
+    /// The current time in ms.
     at: i32,
-    /// Where the one that is tried starts.
+    /// The start of the probe.
     start: u64,
 }
 
 impl Trial {
-    /// With a peer that opened by `syn`.
+    /// Creates the trial with a peer that opened by `syn`.
     fn new(syn: Seg) -> Trial {
         let mut s = opened_by(syn);
         write(&mut s, 2);
@@ -33,7 +33,7 @@ impl Trial {
         let mut end = edge(2);
         s.skip(at + 20);
         send!(s, at + 20, ack(1, end).win(4096));
-        // The window grows until there is room for all of the trial.
+        // The window grows until there is room for the whole trial.
         at += 20;
         s.write(vec![1; 100 * SMALL]);
         while end < edge(2) + (100 * SMALL) as u64 {
@@ -58,7 +58,7 @@ impl Trial {
         self.s.stack.subflows(self.s.id())[0].cwnd
     }
 
-    /// Lengths of what is sent within the next `ms`.
+    /// Returns the payload sizes sent within the next `ms`.
     fn sent(&mut self, ms: i32) -> Vec<usize> {
         self.at += ms;
         lengths(&mut self.s, self.at.at())
@@ -68,15 +68,15 @@ impl Trial {
         send!(self.s, self.at, seg.win(4096));
     }
 
-    /// The network says that packets over `mtu` bytes do not pass, of what starts at `seq`.
+    /// Reports that packets over `mtu` bytes do not pass, about the packet that starts at `seq`.
     fn report(&mut self, mtu: u32, seq: u64) {
         let icmp = too_big(&self.s, mtu, seq);
         self.s.inject(self.at, &icmp);
     }
 }
 
-/// RFC 8899 section 3: the loss of a packet of a size that is tried is no sign of congestion, and says
-/// that it did not arrive, whatever tells of it.
+/// RFC 8899 section 3: the loss of a probe is no sign of congestion, and shows that the size does not pass,
+/// however the loss is detected.
 #[test]
 fn a_lost_try_without_sack() {
     let mut t = Trial::new(syn().no_sack());
@@ -91,7 +91,7 @@ fn a_lost_try_without_sack() {
     assert_eq!(t.sent(5), [SMALL, MSS - SMALL], "it arrived in pieces");
 }
 
-/// Without SACK, what else was lost in the flight is found by duplicates of its own.
+/// Without SACK, other losses in the flight are found by duplicates of their own.
 #[test]
 fn a_loss_behind_a_lost_try_without_sack() {
     let mut t = Trial::new(syn().no_sack());
@@ -114,8 +114,8 @@ fn a_loss_behind_a_lost_try_without_sack() {
     assert!(t.cwnd() < before, "{} of {before}", t.cwnd());
 }
 
-/// RFC 8899 section 4.6.2: what was reported of a packet that is tried is the size to try next, and
-/// the packet goes again at once in smaller ones.
+/// RFC 8899 section 4.6.2: the size reported about a probe is the next one to probe, and the data is sent
+/// again at once in smaller packets.
 #[test]
 fn a_report_on_a_try() {
     for first in [syn(), syn().no_sack()] {
@@ -123,7 +123,7 @@ fn a_report_on_a_try() {
         let before = t.cwnd();
         t.report(1400, t.start);
         assert_eq!(t.sent(1), [SMALL, MSS - SMALL]);
-        // The report came first; these tell of the same packet.
+        // The report came first; these duplicates concern the same packet.
         for _ in 0..3 {
             t.answer(ack(1, t.start));
         }
@@ -138,8 +138,8 @@ fn a_report_on_a_try() {
     }
 }
 
-/// A report of less than what passed holds though the packet that was tried is sent again, and arrives
-/// in pieces.
+/// A report of less than the current size prevails, even if the probe's data is sent again and arrives in
+/// pieces.
 #[test]
 fn a_report_of_less_ends_a_search() {
     for first in [syn(), syn().no_sack()] {
@@ -154,7 +154,7 @@ fn a_report_of_less_ends_a_search() {
     }
 }
 
-/// A report of what is not less than what is tried is of another packet, or forged.
+/// A report of at least the probed size concerns another packet, or is forged.
 #[test]
 fn a_report_of_more_than_a_try() {
     let mut t = Trial::new(syn());
@@ -165,7 +165,7 @@ fn a_report_of_more_than_a_try() {
     assert_eq!(t.sent(5), [MSS; 2]);
 }
 
-/// What duplicates stood for is in flight again once it is sent again.
+/// Data that duplicates stood for is in flight again once it is sent again.
 #[test]
 fn a_report_after_duplicates_without_sack() {
     let mut s = crate::recovery::flight(opened_by(syn().no_sack()));

@@ -1,12 +1,12 @@
-//! The strategy the tests use.
+//! The strategies of the tests.
 
 use braid_engine::strategy::{Decision, OpenView, PathView, SendView, Strategy};
 use braid_wire::{Instant, Rng};
 
-/// The fastest subflow that is ready, and no copies but of what is lost.
+/// Chooses the fastest ready subflow, and copies only lost data.
 #[derive(Debug)]
 struct Fastest {
-    /// It joins no sooner.
+    /// The time before which it does not join.
     join_from: Instant,
 }
 
@@ -32,13 +32,13 @@ impl Strategy for Fastest {
     }
 }
 
-/// It, boxed; it joins from 20 ms on, when most scripts have seen a DATA_ACK.
+/// Returns this strategy, boxed; it joins from 20 ms on, when most scripts have seen a DATA_ACK.
 pub fn strategy() -> Box<dyn Strategy> {
     let join_from = Instant::from_millis(20);
     Box::new(Fastest { join_from })
 }
 
-/// The fastest subflow, and no further one of its own accord.
+/// Returns a strategy of the fastest subflow that opens no further one.
 pub fn single() -> Box<dyn Strategy> {
     #[derive(Debug)]
     struct Single(Box<dyn Strategy>);
@@ -60,7 +60,7 @@ pub fn single() -> Box<dyn Strategy> {
     Box::new(Single(eager()))
 }
 
-/// It joins as soon as it may.
+/// Returns a strategy that joins as soon as it may.
 pub fn eager() -> Box<dyn Strategy> {
     let join_from = Instant::ZERO;
     Box::new(Fastest { join_from })

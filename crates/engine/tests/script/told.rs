@@ -1,4 +1,4 @@
-//! What a strategy is told.
+//! The events and records that a strategy sees.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,19 +16,19 @@ use crate::segment::{ack, data, syn, syn_ack};
 const MSS: usize = 1460;
 const SUBFLOW: SubflowId = SubflowId(0);
 
-/// A path, and what is remembered of it.
+/// A path and its record.
 type Known = (PathId, Option<PathRecord>);
 
-/// Sends new data wherever it may, and writes down what it is told.
+/// Sends new data wherever possible, and records its events.
 #[derive(Debug, Clone, Default)]
 struct Listener {
     told: Arc<Mutex<Vec<StrategyEvent>>>,
-    /// The paths it saw when it was asked where to open.
+    /// The paths that it saw when it was asked where to open.
     paths: Arc<Mutex<Vec<Known>>>,
 }
 
 impl Listener {
-    /// What it was told since the last call.
+    /// Returns the events since the last call.
     fn heard(&self) -> Vec<StrategyEvent> {
         core::mem::take(&mut self.told.lock().unwrap())
     }
@@ -82,7 +82,7 @@ fn opened(window: u16) -> (Script, Listener) {
     (s, listener)
 }
 
-/// A loss that only time tells of is told as well as one that an acknowledgement tells of.
+/// A loss that only time reveals is reported like one that an acknowledgement reveals.
 #[test]
 fn what_is_lost_is_told_whatever_told_of_it() {
     let (mut s, listener) = opened(65_535);
@@ -106,8 +106,8 @@ fn what_is_lost_is_told_whatever_told_of_it() {
     assert_eq!(listener.heard(), [lost]);
 }
 
-/// A rest of the peer's window that takes no segment is no window: who has other things to send is
-/// not kept from them (RFC 9293 section 3.8.6.2.1).
+/// A remainder of the peer's window below a segment is no window: a strategy with other data is not kept
+/// from sending it (RFC 9293 section 3.8.6.2.1).
 // Conforms: 9293-3.8.6.2.1-1
 #[test]
 fn a_sliver_of_window_is_none() {
@@ -119,7 +119,7 @@ fn a_sliver_of_window_is_none() {
     assert_eq!(listener.heard(), []);
 }
 
-/// One that comes later is told of what there is.
+/// A strategy set later is told of the existing subflows.
 #[test]
 fn another_strategy_takes_over() {
     let (mut s, first) = opened(65_000);
@@ -143,8 +143,7 @@ fn another_strategy_takes_over() {
     assert_eq!(second.heard(), [acknowledged]);
 }
 
-/// What a connection found on its path is there for the next one: for its strategy, and for the
-/// timer of its SYN.
+/// The record of a connection's path serves the next connection: its strategy, and the timer of its SYN.
 #[test]
 fn a_path_is_remembered() {
     let (mut s, _) = opened(65_535);

@@ -7,8 +7,8 @@ use braid_wire::tcp::Flags;
 use crate::harness::{Script, config, mapped};
 use crate::segment::{Rel, ack, dack, data, syn, syn_ack};
 
-/// What is written last goes first, as far as nothing was sent of the rest; the place in the stream
-/// is that of sending.
+/// Urgent data written last goes first, ahead of all unsent data; its place in the stream is given when it
+/// is sent.
 #[test]
 fn urgent_data_overtakes_what_was_not_sent() {
     let mut s = Script::accepted(config());
@@ -33,7 +33,7 @@ fn urgent_data_overtakes_what_was_not_sent() {
     );
 }
 
-/// What names no class is as urgent as the connection is said to be.
+/// Writes without a class have the urgency of the connection.
 #[test]
 fn a_connection_has_an_urgency_of_its_own() {
     let mut s = Script::accepted(config());
@@ -45,7 +45,7 @@ fn a_connection_has_an_urgency_of_its_own() {
     recv!(s, 10, data(5, 1, "later").dss(dack(0).map(4, 5, 5)));
 }
 
-/// What waits for a window until it is late is not sent, and the stream ends without it.
+/// Data whose deadline passes while it waits for a window is not sent, and the stream ends without it.
 #[test]
 fn a_late_write_is_left_out() {
     let mut s = Script::accepted(config());
@@ -64,7 +64,7 @@ fn a_late_write_is_left_out() {
     assert_eq!(s.stack.conn_stats(id).map(|c| c.dropped), Some(4));
 }
 
-/// What was sent keeps its place and is repeated there, whatever was written since.
+/// Sent data keeps its place and is retransmitted there, whatever was written since.
 #[test]
 fn a_retransmission_is_not_overtaken() {
     let mut s = Script::accepted(config());
@@ -86,7 +86,7 @@ fn a_retransmission_is_not_overtaken() {
     );
 }
 
-/// The stream ends after all that waits, however little urgent it is.
+/// The stream ends after all waiting data, however little urgent it is.
 #[test]
 fn data_fin_goes_with_the_last_of_all_classes() {
     let mut s = Script::accepted(config());
@@ -106,7 +106,7 @@ fn data_fin_goes_with_the_last_of_all_classes() {
     assert_eq!(s.stack.buffered(), 0);
 }
 
-/// With the window shut, what waits in several classes goes when the connection does.
+/// With the window shut, waiting data of several classes is freed with the connection.
 #[test]
 fn unsent_data_of_all_classes_is_freed() {
     let mut s = Script::accepted(config());
@@ -144,7 +144,7 @@ fn regular_tcp_sends_by_urgency_too() {
     recv!(s, 10, crate::segment::fin(8, 1));
 }
 
-/// The first mapping repeats the keys and stays alone; what is written meanwhile is sorted.
+/// The first mapping repeats the keys and stays alone; data written meanwhile is sorted.
 #[test]
 fn a_fallback_keeps_what_waits_in_order() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -171,7 +171,7 @@ fn a_fallback_keeps_what_waits_in_order() {
     recv!(s, 20, data(9, 1, "bulk").dss(infinite(8)));
 }
 
-/// A little of each urgency takes a block of its own, and nothing of the room there is to write.
+/// A few bytes of each urgency occupy a block each, without reducing the room to write.
 #[test]
 fn blocks_in_part_filled_do_not_count_as_room() {
     let mut s = Script::accepted(Config {
@@ -215,7 +215,7 @@ fn connections_are_served_by_urgency() {
     assert_eq!(sent, [1, 1, 1, 0, 0, 0]);
 }
 
-/// An acknowledgement does not wait for the data of another connection.
+/// An acknowledgement does not wait for data of another connection.
 #[test]
 fn an_acknowledgement_goes_before_data() {
     let (mut s, conns) = two(config());
@@ -229,7 +229,7 @@ fn an_acknowledgement_goes_before_data() {
     assert_eq!(sent, [1, 0, 0, 0]);
 }
 
-/// What arrives is acknowledged with the data that waits, if there is any.
+/// Received data is acknowledged with waiting data, if there is any.
 #[test]
 fn data_in_both_directions() {
     let mut s = Script::accepted(config());
@@ -239,7 +239,7 @@ fn data_in_both_directions() {
     quiet!(s, 25);
 }
 
-/// What may be passed does not keep urgent data out; a writer is told of the room of its own class.
+/// Data that may be overtaken does not block urgent data; a writer is told of the room of its own class.
 #[test]
 fn urgent_data_finds_room_beside_bulk() {
     let mut s = Script::accepted(Config {
@@ -281,7 +281,7 @@ fn urgent_data_finds_room_beside_bulk() {
     );
 }
 
-/// A connection may have a congestion control that others have not, whatever its urgency.
+/// A connection may have its own congestion control, whatever its urgency.
 #[test]
 fn a_connection_has_a_congestion_control_of_its_own() {
     let mut s = Script::accepted(config());
@@ -307,7 +307,7 @@ fn a_connection_has_a_congestion_control_of_its_own() {
     assert_eq!(s.stack.subflows(id)[0].cwnd, initial);
     let cwnd = grown(&mut s, at(60));
     assert!(cwnd > initial);
-    // Another one would begin anew.
+    // Another controller would begin anew.
     assert_eq!(s.stack.set_urgency(s.now, id, Urgency::LEAST), Ok(()));
     assert_eq!(s.stack.subflows(id)[0].cwnd, cwnd);
 }

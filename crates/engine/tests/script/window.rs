@@ -29,8 +29,8 @@ fn filled() -> Script {
     s
 }
 
-/// What is said of a connection tells how long it had something to deliver, and how long of that for
-/// want of a window.
+/// The statistics of a connection show the time with data to deliver, and the part of it that waited for
+/// window.
 #[test]
 fn time_that_waits_for_the_window_is_counted() {
     let mut s = filled();
@@ -47,7 +47,7 @@ fn time_that_waits_for_the_window_is_counted() {
     assert_eq!(counted, (ms(22), ms(5)));
 }
 
-/// Before the handshake is through there is no window to wait for.
+/// Before the handshake is complete there is no window to wait for.
 #[test]
 fn the_handshake_is_no_wait_for_the_window() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -90,7 +90,8 @@ fn quick_acks_then_delayed_acks() {
     quiet!(s, 500);
 }
 
-/// Out of order, filling a hole, and twice: all at once (RFC 5681 section 4.2, RFC 2883).
+/// Data out of order, data that fills a hole, and duplicates are acknowledged at once (RFC 5681 section
+/// 4.2, RFC 2883).
 #[test]
 fn disorder_is_acknowledged_at_once() {
     let mut s = plain();
@@ -117,7 +118,7 @@ fn disorder_is_acknowledged_at_once() {
     recv!(s, 34, ack(1, at(20)));
 }
 
-/// A peer without SACK gets none.
+/// A peer that did not agree to SACK gets none.
 #[test]
 fn no_sack_unless_agreed() {
     let mut s = Script::server(config());
@@ -136,7 +137,7 @@ fn no_sack_unless_agreed() {
     recv!(s, 20, ack(1, 1));
 }
 
-/// A peer that does not scale is not scaled to (RFC 7323 section 2.2).
+/// Windows are not scaled for a peer that does not scale (RFC 7323 section 2.2).
 // Conforms: 7323-2.2-1
 #[test]
 fn no_scaling_unless_agreed() {
@@ -153,7 +154,7 @@ fn no_scaling_unless_agreed() {
     quiet!(s, 15);
 }
 
-/// The field of a SYN/ACK is not scaled, that of an ACK is.
+/// The window field of a SYN/ACK is not scaled, an ACK's is.
 // Conforms: 7323-2.2-2
 #[test]
 fn windows_are_scaled_except_on_syns() {
@@ -168,7 +169,7 @@ fn windows_are_scaled_except_on_syns() {
     recv!(s, 20, data(1001, 1, [0; 1000]));
 }
 
-/// The window shrinks with what is not read and opens with a read of a good part of it.
+/// The window shrinks with unread data and opens with a read of a good part of it.
 // Conforms: 9293-3.8.6.2.2-1
 #[test]
 fn the_window_follows_the_reader() {
@@ -185,7 +186,7 @@ fn the_window_follows_the_reader() {
     s.advance(braid_wire::Instant::from_millis(150));
     let (_, last) = s.take().or(last).unwrap();
     assert_eq!((last.ack, last.win), (Some(65_537), Some(0)));
-    // The peer's probe of a zero window gets an answer and no room.
+    // The peer's probe of a zero window is answered, without room.
     send!(s, 200, data(65_537, 1, "x"));
     recv!(s, 200, ack(1, 65_537).win(0));
     send!(s, 210, ack(65_536, 1));
@@ -230,8 +231,8 @@ fn a_zero_window_is_probed() {
     recv!(s, at, data(1, 1, "wait"));
 }
 
-/// The same with MPTCP, where the peer's subflow has taken what its connection has not: the probes go
-/// on with backoff until a window update gets through.
+/// With MPTCP, the peer's subflow has accepted data that its connection has not: the probes go on with
+/// backoff until a window update gets through.
 // Conforms: 9293-3.8.6.1-1, 9293-3.8.6.1-3
 #[test]
 fn a_zero_window_is_probed_while_the_data_ack_is_behind() {
@@ -261,9 +262,9 @@ fn a_zero_window_is_probed_while_the_data_ack_is_behind() {
     );
 }
 
-/// Linux goes silent with a subflow acknowledged and DATA_ACK behind: an old segment wakes it. No
-/// byte is in it: where the peer dropped the data but kept its mapping, that byte would take the
-/// place of the last one written.
+/// Linux goes silent with a subflow acknowledged and DATA_ACK behind: an old segment wakes it. The probe
+/// carries no byte: if the peer dropped the data but kept its mapping, that byte would replace the last one
+/// written.
 #[test]
 fn a_stalled_data_ack_is_probed() {
     let mut s = Script::accepted(config());
@@ -277,8 +278,8 @@ fn a_stalled_data_ack_is_probed() {
     quiet!(s, 5000);
 }
 
-/// A peer that shut its window when nothing was outstanding, and then drops at the data level what its
-/// subflow acknowledged, gets that again.
+/// A peer shuts its window when nothing is outstanding, and then drops data at the data level that its
+/// subflow acknowledged: it is sent again.
 #[test]
 fn data_dropped_after_a_shut_window_is_sent_again() {
     let mut s = filled();
@@ -297,14 +298,14 @@ fn data_dropped_after_a_shut_window_is_sent_again() {
     );
 }
 
-/// The window is that of the connection: told on one subflow, it opens all (section 3.3.4).
+/// The window belongs to the connection: opened on one subflow, it opens all (section 3.3.4).
 #[test]
 fn a_data_level_window_update() {
     let mut s = Script::accepted(config());
     send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
     s.write([1; 100]);
     recv!(s, 20, data(1, 1, [1; 100]).dss(dack(0).map(0, 1, 100)));
-    // 512 << 7 from the DATA_ACK on, whatever the subflow has.
+    // 512 << 7 from the DATA_ACK on, whatever the subflow's window.
     let window = 512 << 7;
     s.write(vec![2; window + 1000]);
     let mut at = 21;
@@ -325,7 +326,7 @@ fn a_data_level_window_update() {
         }) {}
         at += 5;
     }
-    // All of it but a silly rest (RFC 9293 section 3.8.6.2.1).
+    // All of it except a silly remainder (RFC 9293 section 3.8.6.2.1).
     let full = (window - MSS) as u64..=window as u64;
     assert!(full.contains(&last), "{last} of {window}");
     // The stall is probed meanwhile.
@@ -336,7 +337,7 @@ fn a_data_level_window_update() {
     assert!(s.take().is_some_and(|(_, seg)| seg.payload.len() > 1));
 }
 
-/// A silent connection is asked for a sign of life, and ends when none comes.
+/// A silent connection is probed for a sign of life, and ends when none comes.
 #[test]
 fn keepalive() {
     let mut s = Script::accepted(config());
@@ -346,7 +347,7 @@ fn keepalive() {
     recv!(s, 10_020, ack(0, 2).dss(dack(1)));
     send!(s, 10_030, ack(2, 1).dss(dack(0)));
     recv!(s, 131_000, ack(0, 2).dss(dack(1)));
-    // Its repetition.
+    // The probe is repeated.
     recv!(s, 131_250, ack(0, 2).dss(dack(1)));
     while s.stack.connections() > 0 {
         let next = s.stack.next_timeout().unwrap();
@@ -394,7 +395,7 @@ fn paws() {
     assert_eq!(s.read(), b"now");
 }
 
-/// Section 5.3, R1: what it acknowledges and the window it offers are as old.
+/// Section 5.3, R1: its acknowledgement and window are as old, and are ignored.
 // Conforms: 7323-5.3-2
 #[test]
 fn paws_of_an_acknowledgement() {
@@ -412,8 +413,7 @@ fn paws_of_an_acknowledgement() {
     assert_eq!((in_flight(&s), window(&s)), (0, 256 << 7));
 }
 
-/// Section 4.3: the echo is that of the segment that advanced the window, not of one that came
-/// before its time.
+/// Section 4.3: the echo belongs to the segment that advanced the window, not to one that came early.
 // Conforms: 7323-4.3-2, 7323-4.3-3
 #[test]
 fn the_echo_is_of_the_oldest_segment_not_acknowledged() {
@@ -444,8 +444,8 @@ fn the_echo_is_of_the_first_segment_of_a_delayed_ack() {
     recv!(s, 55, ack(1, 1801).ts(55, 50));
 }
 
-/// A retransmission of what was acknowledged moves nothing, but its answer echoes its timestamp: its
-/// sender measures by it, after an outage that took the acknowledgement.
+/// A retransmission of acknowledged data changes nothing, but its answer echoes its timestamp: its sender
+/// measures by it, after an outage that lost the acknowledgement.
 #[test]
 fn the_echo_of_a_retransmission_below_the_window() {
     let mut s = stamped();
@@ -459,7 +459,7 @@ fn the_echo_of_a_retransmission_below_the_window() {
     recv!(s, 9000, data(1, 8, "x").ts(9000, 30));
 }
 
-/// A RST is taken whatever its timestamp, and one without timestamps too.
+/// A RST is accepted whatever its timestamp, and without timestamps too.
 // Conforms: 7323-5.2-1
 #[test]
 fn paws_does_not_hold_for_rst() {
@@ -511,7 +511,7 @@ fn delayed_acks_are_a_setting() {
     recv!(s, 132, ack(1, at(3)));
 }
 
-/// A peer that delays for long is not probed before it may have answered (RFC 8985 section 7.2).
+/// A peer with a long delay is not probed before it may have answered (RFC 8985 section 7.2).
 // Conforms: 8985-7.2-1
 #[test]
 fn the_probe_waits_for_a_delayed_ack() {
@@ -530,7 +530,7 @@ fn the_probe_waits_for_a_delayed_ack() {
     recv!(s, 180, data(1, 1, "x"));
 }
 
-/// Without a bound of its own congestion control would have doubled the window.
+/// Without the configured bound congestion control would have doubled the window.
 #[test]
 fn a_window_bound_holds() {
     let config = Config {
@@ -552,7 +552,7 @@ fn a_window_bound_holds() {
     assert_eq!(flight(30, 1 + 5 * 1448), 3);
 }
 
-/// A receive buffer smaller than what is usually offered at first is not exceeded.
+/// A receive buffer smaller than the usual initial window is not exceeded.
 #[test]
 fn a_small_receive_buffer_is_obeyed() {
     let config = Config {

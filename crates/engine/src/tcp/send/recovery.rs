@@ -1,4 +1,4 @@
-//! What is lost and when that is known: RACK-TLP (RFC 8985) and the retransmission timer (RFC 6298).
+//! Loss detection: RACK-TLP (RFC 8985) and the retransmission timer (RFC 6298).
 
 use core::time::Duration;
 
@@ -13,19 +13,20 @@ use crate::tcp::prr::Prr;
 use crate::tcp::rate::RateEstimator;
 use crate::tcp::scoreboard::{Delivered, Sent};
 
-/// Duplicate-acknowledgement threshold, in transmissions.
+/// The duplicate-acknowledgement threshold, in transmissions (RFC 8985 section 6.2, step 4).
 const DUP_THRESH: usize = 3;
 
-/// Recoveries without a needless repetition after which the reordering window is as at first (RFC 8985
-/// section 6.2, step 4).
+/// The number of recoveries without a needless retransmission after which the reordering window is reset
+/// (RFC 8985 section 6.2, step 4).
 const WIDE_RECOVERIES: u32 = 16;
 
-/// Most quarters of the least round trip that are added to the reordering window. It is no longer than
-/// the smoothed one in any case.
+/// The most quarters of the least round trip added to the reordering window, which never exceeds the
+/// smoothed round trip in any case.
 const MAX_QUARTERS: u32 = 255;
 
-/// While a queue drains, acknowledgements keep coming however long it is. After so long a silence the
-/// rest of the flight is probed, though the round trip through that queue was longer.
+/// The longest time before a tail loss probe. Acknowledgements keep coming while a queue drains, however
+/// long it is, so after a second of silence the rest of the flight is probed even if the round trip through
+/// that queue was longer.
 const MAX_SILENCE: Duration = Duration::from_secs(1);
 
 impl Sender {
@@ -35,7 +36,7 @@ impl Sender {
         self.timers.cut_short = None;
     }
 
-    /// RFC 8985 section 7.2.
+    /// Arms the tail loss probe (RFC 8985 section 7.2).
     // Conforms: 8985-4-1, 8985-7.2-1
     pub(super) fn arm_probe(&mut self, now: Instant) {
         let eligible = self.is_whole()
@@ -55,16 +56,16 @@ impl Sender {
         });
     }
 
-    /// Caps the backed-off timer at `max` from now: a path that may be dead is probed often as
-    /// long as other paths carry the data.
+    /// Caps the backed-off timer at `max` from now, so that a path that may be dead is probed often while
+    /// other paths carry the data.
     pub fn cap_rto(&mut self, now: Instant, max: Duration) {
         if let Some(at) = self.timers.rto_at {
             self.timers.rto_at = Some(at.min(now + max));
         }
     }
 
-    /// The path may be back: what timed out is sent once more before its backed-off timer expires, though
-    /// not sooner than an answer to the last time can be there.
+    /// Sends the data that timed out once more before its backed-off timer expires, because the path may be
+    /// back; but not before an answer to the last try can be here.
     pub fn retry_early(&mut self, now: Instant) {
         let Some(at) = self.timers.rto_at.filter(|_| self.timers.backoff > 0) else {
             return;
@@ -76,8 +77,9 @@ impl Sender {
         }
     }
 
-    /// RFC 8985 section 7.4.2: what was sent after a tail loss probe is acknowledged, and nothing told
-    /// that the peer got the probe twice: it repaired a loss, which counts as any other.
+    /// Detects a loss that a tail loss probe repaired (RFC 8985 section 7.4.2): data sent after the probe
+    /// is acknowledged, and the peer did not report the probe as a duplicate. It counts like any other
+    /// loss.
     // Conforms: 8985-7.4.2-1
     pub(super) fn judge_probe(&mut self, now: Instant) {
         let una = self.una;
@@ -104,9 +106,9 @@ impl Sender {
         });
     }
 
-    /// An acknowledgement that tells nothing at all. Of a tail loss probe it says that the original
-    /// had arrived too; without SACK it says that some later segment did, and the third in a row that
-    /// the first one is lost (RFC 5681 section 3.2). Returns whether anything was marked lost.
+    /// Processes an acknowledgement without any news. For a tail loss probe it shows that the original had
+    /// arrived as well. Without SACK it shows that a later segment arrived, and the third in a row that the
+    /// first segment is lost (RFC 5681 section 3.2). Returns whether anything was marked lost.
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
         self.rack.probed.take_if(|probe| probe.high == Some(una));
@@ -120,7 +122,7 @@ impl Sender {
         let told = dup.is_loss(una);
         let lost = told && self.is_whole() && self.lose_first(now);
         if lost && let Some(dup) = &mut self.dup_acks {
-            // Behind a packet of a size that is tried something else may be missing too.
+            // More may be missing behind a lost probe of the path MTU, so duplicates still count.
             dup.on_recovery(match self.recovery {
                 Recovery::Open | Recovery::Marked { .. } => una,
                 _ => self.nxt,
@@ -134,9 +136,9 @@ impl Sender {
         lost
     }
 
-    /// A duplicate acknowledgement with no room for SACK: where the peer sends that, the third in a row
-    /// tells what it would tell without (RFC 5681 section 3.2). What else is lost shows when the
-    /// retransmission is acknowledged, by its time (RFC 8985 section 6.2).
+    /// Processes a duplicate acknowledgement without room for SACK. From a peer that sends SACK, the third
+    /// in a row means the same as without (RFC 5681 section 3.2). Further losses show by time when the
+    /// retransmission is acknowledged (RFC 8985 section 6.2).
     pub fn on_mute_dup_ack(&mut self, now: Instant) {
         if self.dup_acks.is_some() {
             self.on_dup_ack(now);
@@ -149,16 +151,16 @@ impl Sender {
         }
     }
 
-    /// Bytes in flight behind the segment that is missing: that has not arrived, however many duplicates
-    /// come.
+    /// Returns the bytes in flight behind the missing segment, which has not arrived, however many
+    /// duplicates come.
     fn behind_hole(&self) -> u64 {
         let first = self.board.iter().next().filter(|first| !first.lost);
         let missing = first.map_or(0, |first| first.len().min(self.mss.into()));
         self.board.in_flight().saturating_sub(missing)
     }
 
-    /// How much of `delivered` bytes that were acknowledged in order is news: duplicate
-    /// acknowledgements told of the rest before.
+    /// Returns how many of `delivered` bytes acknowledged in order are news; duplicate acknowledgements
+    /// reported the rest before.
     pub(super) fn news(&mut self, delivered: u64) -> u64 {
         let flight = self.behind_hole();
         let Some(dup) = &mut self.dup_acks else {
@@ -171,8 +173,8 @@ impl Sender {
         delivered - told
     }
 
-    /// Without SACK, an acknowledgement that does not end fast recovery shows the next segment lost
-    /// (RFC 6582 section 3.2). Returns whether it did.
+    /// Marks the next segment lost, without SACK, when an acknowledgement does not end fast recovery (RFC
+    /// 6582 section 3.2). Returns whether it did.
     // Conforms: 6582-3.2-2
     pub(super) fn on_partial_ack(&mut self, now: Instant) -> bool {
         if !matches!(self.recovery, Recovery::Fast { .. }) {
@@ -184,7 +186,7 @@ impl Sender {
         self.lose_first(now)
     }
 
-    /// The first segment in flight is lost.
+    /// Marks the first segment in flight as lost. Returns whether there was one.
     fn lose_first(&mut self, now: Instant) -> bool {
         let flight = self.in_flight();
         let len = self.sizes.packet_at(self.una, u64::from(self.mss));
@@ -213,8 +215,8 @@ impl Sender {
         }
     }
 
-    /// RFC 8985 section 6.2, steps 2 and 3. `spurious` says that this acknowledgement showed a timeout
-    /// to be needless.
+    /// Advances RACK (RFC 8985 section 6.2, steps 2 and 3). `spurious` is set if this acknowledgement
+    /// showed a timeout to be spurious.
     // Conforms: 8985-6.2-2
     pub(super) fn advance_rack(&mut self, now: Instant, delivered: &Delivered, spurious: bool) {
         let Some(newest) = delivered.newest else {
@@ -222,12 +224,13 @@ impl Sender {
         };
         self.rack.reordering_seen |= delivered.reordered;
         let mut sent_at = newest.sent_at;
-        // An answer faster than the path to a retransmission is an answer to the original, as is one
-        // that undoes a timeout, unless it says that both are there.
+        // An answer to a retransmission that is faster than the path belongs to the original, as does one
+        // that undoes a timeout, unless the peer reported both copies.
         let fast = now.saturating_since(sent_at) < self.rtt.base();
         if newest.retransmitted && (fast || spurious) && self.rack.twice != newest.end {
-            // Of a probe it is known when the original was sent. The path may have become shorter, and the
-            // answer be one to the probe all the same: what was sent before the original is lost then, too.
+            // The send time of a probe's original is known. The path may have become shorter, so that the
+            // answer belongs to the probe after all; data sent before the original is lost in that case
+            // too.
             let probe = self.rack.probed.filter(|probe| probe.end == newest.end);
             let Some(probe) = probe else {
                 return;
@@ -241,10 +244,11 @@ impl Sender {
         }
     }
 
-    /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
+    /// Returns the reordering window (RFC 8985 section 6.2, step 4): the time by which a segment may be
+    /// overtaken before it counts as lost.
     // Conforms: 8985-3.3.2-1, 8985-3.3.2-3, 8985-6.2-4
     pub(super) fn reordering_window(&self) -> Duration {
-        // Super-segments count once: one that was overtaken is no sign of loss.
+        // A super-segment counts once: a single overtaken one is no sign of loss.
         let many = || {
             self.board
                 .iter()
@@ -259,8 +263,8 @@ impl Sender {
         (quarter * (1 + self.rack.quarters)).min(self.rtt.srtt())
     }
 
-    /// Something was sent again that was only late (RFC 8985 section 6.2, step 4): the window grows once
-    /// in a round trip, and is as before after some recoveries in which that did not happen.
+    /// Widens the reordering window after a needless retransmission (RFC 8985 section 6.2, step 4): at most
+    /// once a round trip. Some recoveries without a needless retransmission reset it.
     // Conforms: 8985-3.3.2-2
     pub(super) fn widen_reordering_window(&mut self) {
         let rack = &mut self.rack;
@@ -272,17 +276,17 @@ impl Sender {
         }
     }
 
-    /// RFC 8985 section 6.2, step 5, after an acknowledgement of `delivered` bytes. Returns whether
-    /// anything was marked lost.
+    /// Detects losses (RFC 8985 section 6.2, step 5) after an acknowledgement of `delivered` bytes. Returns
+    /// whether anything was marked lost.
     // Conforms: 8985-4-1, 8985-6.2-3
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.timers.reorder_at = None;
-        // In order and with nothing sent twice, nothing can have been overtaken.
+        // With everything in order and nothing sent twice, nothing can have been overtaken.
         let newest = (self.rack.sent_at, self.rack.end);
         let first = self.board.iter().next();
         let overtaken = first.is_some_and(|first| (first.sent_at, first.end) < newest);
         let orderly = self.is_whole() && self.board.sacked() == 0 && !overtaken;
-        // Without SACK only what is in order is known to have been delivered.
+        // Without SACK only data in order is known to have been delivered.
         if self.board.is_empty() || orderly || self.dup_acks.is_some() {
             return false;
         }
@@ -302,8 +306,8 @@ impl Sender {
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
-    /// `lost` bytes were marked lost, of those that were in flight after others had been delivered.
-    /// Returns whether there are any.
+    /// Handles `lost` bytes that were marked lost; `in_flight` bytes were in flight before that, and
+    /// `delivered` bytes had just been delivered. Returns whether there are any.
     fn on_lost(&mut self, now: Instant, lost: u64, (in_flight, delivered): (u64, u64)) -> bool {
         if lost == 0 {
             return false;
@@ -313,7 +317,7 @@ impl Sender {
         }
         self.traffic.bytes_lost += lost;
         let flight = self.rate.on_lost(lost);
-        // One reduction in a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
+        // The window is reduced once a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
         let first = self.recovery == Recovery::Open;
         let began = match self.recovery {
             Recovery::Open => Some((Prr::new(in_flight + delivered, self.mss), false)),
@@ -340,18 +344,18 @@ impl Sender {
         true
     }
 
-    /// The acknowledgement up to `ack` that is taken in next tells of a congestion mark. One that was
-    /// overtaken does not count.
+    /// Notes that the acknowledgement up to `ack`, which is processed next, reports an ECN mark. An
+    /// overtaken acknowledgement does not count.
     pub fn on_mark(&mut self, ack: u64) {
         if ack >= self.una && self.cc.bears_marks() {
             self.reductions.marked_at = ack;
         }
     }
 
-    /// Reduces the window for the marks that the peer has told of, if it told of them knowing of the
-    /// last reduction, and nothing is being recovered from. What they told of meanwhile is answered
-    /// where that recovery is undone. The acknowledgement told of `delivered` bytes, which were in
-    /// flight until now. Returns whether it did.
+    /// Reduces the window for reported ECN marks, unless they predate the peer's knowledge of the last
+    /// reduction, or a recovery is under way. Marks reported meanwhile are answered if that recovery is
+    /// undone. The acknowledgement reported `delivered` bytes, which were in flight until now. Returns
+    /// whether the window was reduced.
     // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
     pub(super) fn answer_mark(&mut self, now: Instant, delivered: u64) -> bool {
         if self.reductions.marked_at <= self.reductions.last.at || self.recovery != Recovery::Open {
@@ -369,7 +373,7 @@ impl Sender {
         true
     }
 
-    /// The first loss or mark after a while: the window is reduced.
+    /// Begins an episode of losses or marks, for which the window is reduced.
     fn begin_episode(&mut self) {
         self.reductions.before = self.reductions.last;
         self.reductions.last = Reduction {
@@ -382,12 +386,12 @@ impl Sender {
         self.losses.begin_episode(self.rtt.is_queue_short());
     }
 
-    /// When [`Self::on_timeout`] is due.
+    /// Returns the time at which [`Self::on_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry, if any.
+    /// Serves an expired timer. `ts` is the timestamp that a segment sent now would carry, if any.
     pub fn on_timeout(&mut self, now: Instant, ts: Option<u32>) -> Option<Expired> {
         self.note_full(now);
         if self.timers.reorder_at.is_some_and(|at| at <= now) {
@@ -408,7 +412,7 @@ impl Sender {
         Some(match self.timers.cut_short.take() {
             Some(at) => {
                 self.resend_all(now);
-                // As if it had not been sent early: that tells nothing of the path.
+                // Restore the timer: an early try says nothing about the path.
                 self.timers.rto_at = Some(at.max(now + self.rtt.rto()));
                 Expired::Early
             }
@@ -419,7 +423,7 @@ impl Sender {
         })
     }
 
-    /// Takes all in flight for lost. Returns how much that is.
+    /// Marks everything in flight as lost, and returns the bytes.
     fn resend_all(&mut self, now: Instant) -> u64 {
         self.board.forget_false_sacks();
         let lost = self.board.mark_all_lost();
@@ -432,7 +436,7 @@ impl Sender {
         lost
     }
 
-    /// RFC 6298 section 5.4 to 5.6.
+    /// Handles a retransmission timeout (RFC 6298 sections 5.4 to 5.6).
     fn expire(&mut self, now: Instant, ts: Option<u32>) {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
@@ -441,7 +445,7 @@ impl Sender {
         let lost = self.resend_all(now);
         if self.timers.backoff == 0 {
             self.begin_episode();
-            // One that was lost is enough for a timeout; the others may have arrived.
+            // A single lost segment is enough for a timeout; the others may have arrived.
             self.losses.count_strayed(lost.min(u64::from(self.mss)));
             self.timers.stuck_since = now;
             self.cc.on_rto(now, in_flight);
@@ -463,14 +467,14 @@ impl Sender {
         self.arm_rto(now);
     }
 
-    /// Treats the path as dead at once, as after a timeout (its link went down).
+    /// Treats the path as dead at once, as after a timeout, because its link went down.
     pub fn declare_dead(&mut self, now: Instant, ts: Option<u32>) {
         if !self.board.is_empty() && !self.in_timeout() {
             self.expire(now, ts);
         }
     }
 
-    /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
+    /// Retransmits at once instead of waiting for the backed-off timer, because the link came back.
     pub fn revive(&mut self, now: Instant) {
         self.timers.backoff = 0;
         self.stop_waiting_for_proof();
@@ -483,7 +487,7 @@ impl Sender {
     }
 }
 
-/// What a record that is lost tells of sizes and, unless it tried one, of rates.
+/// Updates the knowledge of sizes and, unless the record probed a size, of rates by a lost record.
 fn learn(sizes: &mut Sizes, rate: &mut RateEstimator, lost: &Sent) {
     if !sizes.on_lost(lost) {
         rate.note_lost(lost.sent_at, &lost.packet);

@@ -1,5 +1,5 @@
-//! What losses and arrivals say of the size of packets that the path takes (RFC 4821, 8899). The sizes
-//! themselves are those of [`PathMtu`](crate::tcp::path_mtu::PathMtu).
+//! The evidence of losses and arrivals about the packet size that the path passes (RFC 4821, RFC 8899).
+//! [`PathMtu`](crate::tcp::path_mtu::PathMtu) has the sizes themselves.
 
 use core::mem;
 use core::ops::Range;
@@ -9,24 +9,24 @@ use braid_wire::Instant;
 use super::{Recovery, Sender};
 use crate::tcp::scoreboard::Sent;
 
-/// Doubt from which on a small packet is sent in place of a large one, to see whether that arrives.
+/// The doubt from which on a small packet is sent in place of a large one, to see whether it arrives.
 const BLACK_HOLE: u32 = 4;
 
-/// What is known of packets by their size.
+/// The evidence about packets by their size.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sizes {
-    /// Most payload of a packet that counts as small; `None` where all do.
+    /// The most payload of a small packet; `None` if all packets are small.
     small: Option<u64>,
-    /// Doubt that large packets arrive: 2 for a timeout, 1 for a retransmission that was overtaken by
-    /// what did arrive. An arrival of a large one ends it.
+    /// The doubt that large packets arrive: 2 for a timeout, 1 for a retransmission that later data
+    /// overtook. The arrival of a large packet clears it.
     doubt: u32,
-    /// Small ones arrived in spite of it: the path is not dead, nor just slow.
+    /// Set if small packets arrived while the doubt was high: the path is neither dead nor just slow.
     vanish: bool,
-    /// A packet that is larger than others, to see whether it arrives.
+    /// The probe of a larger packet size, while it is in flight.
     probe: Option<Range<u64>>,
-    /// Whether it did.
+    /// The result of the probe: set if it arrived.
     verdict: Option<bool>,
-    /// Bytes of one that was lost just now.
+    /// The bytes of a probe that was lost just now.
     excused: u64,
 }
 
@@ -35,7 +35,7 @@ impl Sizes {
         self.small.is_some_and(|small| bytes > small)
     }
 
-    /// Bytes next to each other arrived, `largest` at most.
+    /// Notes the arrival of contiguous bytes, `largest` at most.
     pub fn on_arrival(&mut self, largest: u64) {
         if self.is_large(largest) {
             self.doubt = 0;
@@ -44,24 +44,25 @@ impl Sizes {
         }
     }
 
-    /// Most bytes of a packet that is sent again.
+    /// Returns the most bytes of a retransmission.
     pub fn bound(&self) -> u64 {
         let small = self.small.filter(|_| self.doubt >= BLACK_HOLE);
         small.unwrap_or(u64::MAX)
     }
 
-    /// The first `bytes` in flight were lost, as were all after them (RFC 4821 section 7.7).
+    /// Notes a timeout: the first `bytes` in flight were lost, as was everything after them (RFC 4821
+    /// section 7.7).
     pub fn on_timeout(&mut self, bytes: u64) {
         self.doubt += 2 * u32::from(self.is_large(bytes));
         self.on_all_lost();
     }
 
-    /// Everything in flight was lost, or counts as lost.
+    /// Notes that everything in flight was lost, or counts as lost.
     pub fn on_all_lost(&mut self) {
         self.verdict = self.probe.take().map(|_| false).or(self.verdict);
     }
 
-    /// `lost` was lost. Returns whether that was the probe.
+    /// Notes that `lost` was lost. Returns whether it was the probe.
     pub fn on_lost(&mut self, lost: &Sent) -> bool {
         self.doubt += u32::from(lost.retransmitted && self.is_large(lost.len()));
         let probe = self.probe.take_if(|probe| probe.start == lost.start);
@@ -72,19 +73,19 @@ impl Sizes {
         probe.is_some()
     }
 
-    /// Whether the `lost` bytes that were lost just now are the probe's: too large, most likely, and
+    /// Returns whether the `lost` bytes just lost are the probe's: it was most likely too large, which is
     /// no sign of congestion (RFC 4821 section 7.6.2, RFC 8899 section 3).
     pub fn excuse(&mut self, lost: u64) -> bool {
         lost <= mem::take(&mut self.excused)
     }
 
-    /// Bytes at `start` that were one packet, where segments are of `mss` bytes.
+    /// Returns the number of bytes at `start` that were one packet, if segments have `mss` bytes.
     pub fn packet_at(&self, start: u64, mss: u64) -> u64 {
         let probe = self.probe.as_ref().filter(|probe| probe.start == start);
         probe.map_or(mss, |probe| probe.end - probe.start)
     }
 
-    /// What `range` says has arrived.
+    /// Notes that `range` has arrived.
     pub fn on_range(&mut self, range: &Range<u64>) {
         let within = |probe: &mut Range<u64>| range.start <= probe.start && probe.end <= range.end;
         if self.probe.take_if(within).is_some() {
@@ -94,12 +95,12 @@ impl Sizes {
 }
 
 impl Sender {
-    /// Packets with no more payload than `small` are small; `None` where the path takes no smaller ones.
+    /// Sets the most payload of a small packet; `None` if the path has no smaller size.
     pub fn set_small(&mut self, small: Option<u64>) {
         self.sizes.small = small;
     }
 
-    /// Whether large packets vanish (RFC 8899 section 4.3). Said once.
+    /// Returns, once, whether large packets vanish (RFC 8899 section 4.3).
     pub fn sees_black_hole(&mut self) -> bool {
         if self.sizes.vanish {
             self.sizes.doubt = 0;
@@ -107,22 +108,22 @@ impl Sender {
         mem::take(&mut self.sizes.vanish)
     }
 
-    /// Whether a packet of a new size may be tried: nothing else is the matter (RFC 4821 section 7.4).
+    /// Returns whether a new size may be probed: no loss is being recovered from (RFC 4821 section 7.4).
     pub fn may_try_size(&self) -> bool {
         self.recovery == Recovery::Open && self.board.lost() == 0 && self.sizes.probe.is_none()
     }
 
-    /// The next `len` bytes go out as one packet of a size that is tried.
+    /// Makes the next `len` bytes the probe: they leave as one packet.
     pub fn try_size(&mut self, len: u64) {
         self.sizes.probe = Some(self.nxt..self.nxt + len);
     }
 
-    /// The network says that this packet did not pass.
+    /// Handles a report of the network that the probe did not pass.
     pub fn lose_try(&mut self) {
         let sizes = &mut self.sizes;
         if let Some(probe) = sizes.probe.take() {
             sizes.verdict = Some(false);
-            // Duplicates of what was sent behind it tell of it again, and of nothing else.
+            // Duplicates caused by data behind the probe report this loss again, and no other.
             if probe.contains(&self.una)
                 && let Some(dup) = &mut self.dup_acks
             {
@@ -134,12 +135,12 @@ impl Sender {
         }
     }
 
-    /// Whether the `len` bytes at `seq` are that packet.
+    /// Returns whether the `len` bytes at `seq` are the probe.
     pub fn tries_size(&self, seq: u64, len: u64) -> bool {
         self.sizes.probe == Some(seq..seq + len)
     }
 
-    /// Whether that packet arrived, once that is known. Said once.
+    /// Returns, once, whether the probe arrived, when that is known.
     pub fn size_verdict(&mut self) -> Option<bool> {
         self.sizes.verdict.take()
     }

@@ -32,7 +32,7 @@ fn flight() -> Sender {
     sender
 }
 
-/// Half of 1 MB/s times the shorter of both round trips, where these are alike.
+/// Half of 1 MB/s times the shorter of both round trips, if these are alike.
 #[test]
 fn a_known_path_is_started_on_with_half_of_what_it_took() {
     let cases = [
@@ -62,19 +62,19 @@ fn room(sender: &Sender) -> u64 {
     sender.cwnd() - sender.in_flight()
 }
 
-/// RFC 9937 section 6.1: what the first acknowledgement of a recovery delivered counts as
-/// having been in flight.
+/// RFC 9937 section 6.1: the data that the first acknowledgement of a recovery delivered counts as having
+/// been in flight.
 #[test]
 fn recovery_starts_from_the_flight_before_it() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
     assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 10_000));
-    // 3000 of 20,000, of 10,000.
+    // 3000 of 20,000 delivered, times 10,000.
     assert_eq!(room(&sender), 1_500);
 }
 
-/// RFC 9937 section 6.2: an acknowledgement that tells of further loss lets out what it says
-/// was delivered and no more, though it advances.
+/// RFC 9937 section 6.2: an acknowledgement that reports a further loss lets out only what it reports as
+/// delivered, though it advances.
 #[test]
 fn further_loss_is_no_time_to_catch_up() {
     for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
@@ -104,8 +104,8 @@ fn a_sender_that_is_given_too_little_keeps_its_rate() {
     assert_eq!(sender.delivery_rate(), 200_000);
 }
 
-/// More is on the way than the path is known to hold: how fast that leaves is the path's rate, whether
-/// the sender has paused or not.
+/// With more in flight than the path is known to hold, the delivery rate is the path's, whether the sender
+/// has paused or not.
 #[test]
 fn a_path_that_has_become_slow_is_measured_in_a_pause() {
     let ms = Duration::from_millis(1);
@@ -126,7 +126,7 @@ fn a_path_that_has_become_slow_is_measured_in_a_pause() {
     assert_eq!(sender.delivery_rate(), 60_000 * 1000 / 350);
 }
 
-/// The round trip is longer than it was, but it is a few packets at a time that are sent.
+/// The round trip is longer than before, but the application sends only a few packets at a time.
 #[test]
 fn a_sender_that_is_given_little_is_not_measured_on_a_slow_path() {
     let ms = Duration::from_millis(1);
@@ -150,7 +150,7 @@ fn a_sender_that_fills_its_window_is_measured() {
     assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
 }
 
-/// A controller that notes what it is told of losses, and changes no window.
+/// A controller that records the losses it is told of, and changes no window.
 #[derive(Debug, Clone, Default)]
 struct Listener(Arc<Mutex<Vec<Loss>>>);
 
@@ -172,8 +172,8 @@ impl CongestionControl for Listener {
     fn set_mss(&mut self, _: u32) {}
 }
 
-/// Whatever tells of a loss, the controller learns among what was sent what is lost (BBR bounds by it
-/// what is in flight).
+/// However a loss is detected, the controller learns the flight that the lost data was sent in (BBR bounds
+/// the data in flight by it).
 #[test]
 fn every_loss_is_told_with_its_flight() {
     type Lose = fn(&mut Sender);
@@ -217,8 +217,8 @@ fn every_loss_is_told_with_its_flight() {
     }
 }
 
-/// RFC 8985 section 6.2, step 4: a needless repetition in a round lengthens the reordering window by a
-/// quarter of the least round trip, up to a round trip; 16 recoveries without one end that.
+/// RFC 8985 section 6.2, step 4: a needless retransmission in a round lengthens the reordering window by a
+/// quarter of the least round trip, up to a round trip; 16 recoveries without one reset it.
 // Conforms: 8985-3.3.2-2, 8985-3.3.2-3
 #[test]
 fn needless_repetitions_widen_the_reordering_window() {
@@ -269,14 +269,15 @@ fn the_reordering_window_follows_a_change_of_route() {
     assert_eq!(sender.reordering_window(), RTT);
 }
 
-/// RFC 8985 section 6.2, step 2: who answers a repetition faster than the path is answers the original.
+/// RFC 8985 section 6.2, step 2: an answer to a retransmission that is faster than the path belongs to the
+/// original.
 // Conforms: 8985-6.2-2
 #[test]
 fn an_answer_that_is_too_fast_is_of_the_original() {
     for (after, twice, newer) in [
         (RTT / 2, false, false),
         (RTT, false, true),
-        // The peer has both.
+        // The peer reports both copies.
         (RTT / 2, true, true),
     ] {
         let mut sender = flight();
@@ -292,10 +293,10 @@ fn an_answer_that_is_too_fast_is_of_the_original() {
     }
 }
 
-/// Half of the flight arrived and half did not, and no acknowledgement came back for ten seconds; then
-/// a repetition gets through, and its answer echoes what had arrived first, as that of Linux does. The
-/// rest is sent again at once if the answer says that the repetition arrived, too, and in any case the
-/// outage is not taken for the round trip.
+/// Half of the flight arrived, half did not, and no acknowledgement came back for ten seconds. Then a
+/// retransmission gets through, and its answer echoes the timestamp of the data that arrived first, as
+/// Linux does. The rest is sent again at once if the answer reports the retransmission as a duplicate. In
+/// either case the outage is not taken for the round trip.
 // Conforms: 7323-4.1-1
 #[test]
 fn an_outage_is_not_the_round_trip() {
@@ -333,8 +334,8 @@ fn an_outage_is_not_the_round_trip() {
     }
 }
 
-/// The path has become slow, and what is lost is acknowledged with the timestamp of its repetition: that
-/// is the round trip, longer than the timeout or not.
+/// The path has become slow, and the lost data is acknowledged with the timestamp of its retransmission:
+/// that is the round trip, even if longer than the timeout.
 // Conforms: 7323-4.1-1
 #[test]
 fn a_round_trip_above_the_timeout() {
@@ -353,8 +354,8 @@ fn a_round_trip_above_the_timeout() {
     assert_eq!(sender.rtt.latest(), age);
 }
 
-/// A queue of six seconds drains, and the rest of the flight did not find room in it: its silence is
-/// not waited for as long as it took the others. Where the path itself is long it is.
+/// A queue of six seconds drains, and the rest of the flight was dropped for lack of room in it: the probe
+/// does not wait for as long as the queue lasted. On a path that itself is long it waits.
 // Conforms: 8985-7.2-1
 #[test]
 fn a_silence_behind_a_queue_is_probed_after_a_second() {
@@ -374,8 +375,8 @@ fn a_silence_behind_a_queue_is_probed_after_a_second() {
     }
 }
 
-/// The queue is gone, so a probe is answered sooner than anything of late, and the answer tells of the
-/// probe only. What was sent before it is lost whichever of its two copies arrived.
+/// The queue is gone, so a probe is answered sooner than recent data, and the answer concerns only the
+/// probe. Data sent before it is lost whichever of its two copies arrived.
 // Conforms: 8985-6.2-2
 #[test]
 fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
@@ -398,8 +399,8 @@ fn a_probe_that_is_answered_fast_shows_what_was_lost_before_it() {
     assert_eq!((sender.board.lost(), sender.traffic.rtos), (4_000, 0));
 }
 
-/// The probe leaves while its original is on its way; what both show lost is lost, though the peer then says that
-/// it got the probe twice.
+/// The probe leaves while its original is in flight. A loss that both reveal stays a loss, though the peer
+/// then reports the probe as a duplicate.
 // Conforms: 8985-7.4.2-2
 #[test]
 fn a_needless_probe_undoes_no_loss() {
@@ -425,7 +426,7 @@ fn a_needless_probe_undoes_no_loss() {
     assert!(!sender.rack.reordering_seen);
 }
 
-/// RFC 6582 section 3.2, step 3.
+/// RFC 6582 section 3.2, step 3: later partial acknowledgements leave the timer alone.
 // Conforms: 6582-3.2-3
 #[test]
 fn only_the_first_partial_acknowledgement_restarts_the_timer() {
@@ -446,7 +447,7 @@ fn only_the_first_partial_acknowledgement_restarts_the_timer() {
     assert_eq!(timers[1..], [timers[0]; 2]);
 }
 
-/// RFC 7323 section 4.1: an echo that acknowledges nothing in order may be that of any segment before.
+/// RFC 7323 section 4.1: an echo that acknowledges nothing in order may belong to any earlier segment.
 // Conforms: 7323-4.1-1
 #[test]
 fn an_echo_counts_where_something_new_is_acknowledged() {
@@ -466,8 +467,8 @@ fn an_echo_counts_where_something_new_is_acknowledged() {
     }
 }
 
-/// RFC 9293 section 3.8.6: what lies beyond a window that shrinks is sent again all the same, and nothing
-/// new is sent before there is room.
+/// RFC 9293 section 3.8.6: data beyond a window that shrinks is retransmitted all the same, and nothing new
+/// is sent before there is room.
 // Conforms: 9293-3.8.6-2
 #[test]
 fn a_window_that_shrinks_is_borne() {

@@ -1,6 +1,6 @@
-//! What turned out needless is undone: loss marks and the reduction of the window. A timeout is shown
-//! to be spurious by the timestamps echoed (Eifel, RFC 3522) or, where there are none, by what is
-//! acknowledged first (F-RTO, RFC 5682); any recovery also by D-SACK (RFC 3708).
+//! Undoing of needless reactions: of loss marks and of window reductions. A timeout is shown to be spurious
+//! by echoed timestamps (Eifel, RFC 3522) or, without timestamps, by the data acknowledged first (F-RTO,
+//! RFC 5682); any recovery also by D-SACK (RFC 3708).
 
 use core::ops::Range;
 
@@ -9,27 +9,28 @@ use braid_wire::{Instant, Seq32};
 use super::{Echo, Recovery, Sender};
 use crate::tcp::scoreboard::Delivered;
 
-/// New segments that leave to see what is acknowledged then (RFC 5682 section 2.1, step 2).
+/// The new segments sent to see which acknowledgements follow (RFC 5682 section 2.1, step 2).
 const NEW_SEGMENTS: u64 = 2;
 
-/// How it shows that a timeout was not needed.
+/// The kind of evidence that may show a timeout to be spurious.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The original arrived where the echo is older than this, the timestamp of the first
-    /// retransmission.
+    /// An echo older than this timestamp, the one of the first retransmission, shows that the original
+    /// arrived.
     Echo(u32),
-    /// Nothing but the first segment is sent again, until something new is acknowledged in order.
+    /// Only the first segment is retransmitted, until new data is acknowledged in order.
     First,
-    /// It was that segment, but not all there was. Up to this offset new data is sent, and nothing
-    /// again: who acknowledges more of the old has received it before the timeout or late.
+    /// The first segment was acknowledged, but not everything. New data is sent up to this offset, and
+    /// nothing is retransmitted: a peer that acknowledges more of the old data received it before the
+    /// timeout, or late.
     New(u64),
-    /// By D-SACK only.
+    /// Only D-SACK counts.
     Late,
 }
 
 impl Proof {
-    /// After a timeout, with the timestamp of what is sent now if there are any. `first` says that
-    /// nothing else was being recovered from.
+    /// Returns the evidence to wait for after a timeout; `ts` is the timestamp of segments sent now, if
+    /// any. `first` is set if no other recovery was under way.
     // Conforms: 5682-2.1-1
     pub fn of_timeout(ts: Option<u32>, first: bool) -> Proof {
         match ts {
@@ -39,7 +40,7 @@ impl Proof {
         }
     }
 
-    /// Whether `echo` can only be that of a retransmission.
+    /// Returns whether `echo` can only belong to a retransmission.
     pub fn is_of_retransmission(self, echo: Option<Echo>) -> bool {
         match (self, echo) {
             (Proof::Echo(ts), Some(echo)) => !Seq32(echo.value).before(Seq32(ts)),
@@ -49,8 +50,8 @@ impl Proof {
 }
 
 impl Sender {
-    /// What an acknowledgement shows of the timeout that is recovered from. It told of `delivered`, in
-    /// order if it `advanced`. Returns whether it was not needed.
+    /// Judges the timeout under recovery by an acknowledgement of `delivered`, in order if it `advanced`.
+    /// Returns whether the timeout was spurious.
     // Conforms: 5682-2.1-2, 5682-2.1-3, 5682-3.1-1
     pub(super) fn judge_timeout(
         &mut self,
@@ -73,11 +74,11 @@ impl Sender {
                 return spurious;
             }
             Proof::First if !advanced => return false,
-            // Not all of what was sent again.
+            // Part of the retransmitted data is still unacknowledged.
             Proof::First if first.is_some_and(|first| first.retransmitted) => Proof::Late,
             Proof::First => Proof::New(self.nxt + NEW_SEGMENTS * u64::from(self.mss)),
             Proof::New(_) => {
-                // Blocks behind what was sent before the timeout stand behind a hole.
+                // SACK blocks behind the data sent before the timeout show a hole.
                 let beyond = sacks.iter().any(|block| block.end > end);
                 if delivered.rtt_from.is_some() && !beyond {
                     self.undo(now);
@@ -91,8 +92,8 @@ impl Sender {
         false
     }
 
-    /// Whether nothing is sent again for now, so that what is acknowledged shows whether the timeout was
-    /// needed.
+    /// Returns whether retransmissions pause for now, so that acknowledgements show whether the timeout was
+    /// spurious.
     pub(super) fn holds_back(&self) -> bool {
         match self.recovery {
             Recovery::Timeout {
@@ -107,7 +108,7 @@ impl Sender {
         }
     }
 
-    /// Bytes of new data that recovery lets out: none before what was lost.
+    /// Returns the bytes of new data that recovery permits: none while lost data waits.
     pub fn new_room(&self) -> u64 {
         match self.recovery {
             Recovery::Timeout {
@@ -119,8 +120,8 @@ impl Sender {
         }
     }
 
-    /// There was no new data to send, or no room for it: what was lost is sent again at once. Returns
-    /// whether that is so.
+    /// Resumes retransmissions if there was no new data to send, or no room for it. Returns whether this
+    /// was the case.
     // Conforms: 5682-2.1-4
     pub fn has_nothing_new(&mut self, now: Instant) -> bool {
         let Recovery::Timeout { end, proof } = self.recovery else {
@@ -134,8 +135,8 @@ impl Sender {
         over
     }
 
-    /// An acknowledgement that tells nothing: something is missing behind what was sent again (RFC 5682
-    /// section 2.1). With SACK it may also be a late one.
+    /// Handles an acknowledgement without news: data is missing behind the retransmission (RFC 5682 section
+    /// 2.1). With SACK it may also be a late acknowledgement.
     pub(super) fn on_nothing_told(&mut self) {
         let Recovery::Timeout { proof, .. } = self.recovery else {
             return;
@@ -145,8 +146,8 @@ impl Sender {
         }
     }
 
-    /// What is acknowledged first will not tell: what was lost is sent again. An echo still tells,
-    /// however often that happens.
+    /// Gives up on evidence from the first acknowledgements: lost data is retransmitted. An echoed
+    /// timestamp still counts.
     pub(super) fn stop_waiting_for_proof(&mut self) {
         if let Recovery::Timeout { proof, .. } = &mut self.recovery
             && !matches!(proof, Proof::Echo(_))
@@ -155,9 +156,9 @@ impl Sender {
         }
     }
 
-    /// The peer got `range` twice (RFC 2883): the path reorders, unless that was the tail loss probe
-    /// and its original (RFC 8985 section 7.4.2). Once every retransmission of this recovery proved
-    /// needless, the reduction is undone (RFC 3708).
+    /// Handles a report that the peer got `range` twice (RFC 2883): the path reorders, unless that was the
+    /// tail loss probe and its original (RFC 8985 section 7.4.2). Once every retransmission of this
+    /// recovery proved needless, the reduction is undone (RFC 3708).
     // Conforms: 8985-7.4.2-2
     pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
         if self
@@ -179,8 +180,8 @@ impl Sender {
         }
     }
 
-    /// What is being recovered from was no loss. What the window was reduced for before, a mark or
-    /// another loss, was one all the same.
+    /// Undoes the recovery under way, which no loss caused. An earlier reduction, for a mark or another
+    /// loss, stays.
     fn undo(&mut self, now: Instant) {
         match self.recovery {
             Recovery::Open | Recovery::Marked { .. } => return,
@@ -197,7 +198,7 @@ impl Sender {
         }
         self.board.unmark_lost();
         self.recovery = Recovery::Open;
-        // A reduction that the peer has not been told of need not be told any more.
+        // A reduction that the peer does not know of need not be reported any more.
         self.reductions.before.untold &= self.reductions.last.untold;
         self.reductions.last = self.reductions.before;
         self.cc.on_spurious(now);
