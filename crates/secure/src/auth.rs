@@ -43,6 +43,7 @@ const TEXT_LEN: usize = PASSWORD_LEN / 3 * 4;
 const HEAD_LEN: usize = 1 + 8 + 16;
 const VERSION_SIGN_IN: u8 = 3;
 const VERSION_PASSWORD: u8 = 4;
+// The labels separate the purposes: a signature for one is valid for no other.
 const LABEL_USER: &[u8] = b"braid socks user 2";
 const LABEL_DESTINATION: &[u8] = b"braid socks destination 2";
 const LABEL_REQUEST: &[u8] = b"braid socks request 2";

@@ -59,6 +59,7 @@ impl PrivateKey {
     /// Creates a key from a random `seed`, skipping those that [look public](Self::looks_public), so that a key in
     /// the wrong place is recognized. This costs 0.1 bit of entropy.
     pub fn generate(mut seed: [u8; KEY_LEN]) -> Self {
+        // One seed in sixteen looks public, so a few tries suffice.
         for _ in 0..=u8::MAX {
             if !point::is_public(&seed) {
                 break;

@@ -40,6 +40,7 @@ pub struct KeptRecord {
 impl KeptRecord {
     /// Returns whether the values are possible; kept data comes from outside.
     pub(crate) fn is_plausible(&self) -> bool {
+        // Limits beyond any real path, so that a damaged file cannot mislead the engine.
         let times = [self.record.srtt, self.record.rttvar, self.record.base_rtt];
         let minute = Duration::from_secs(60);
         let terabyte = 1_000_000_000_000;

@@ -220,6 +220,8 @@ impl BoxTimeouts {
 impl Default for BoxTimeouts {
     fn default() -> Self {
         BoxTimeouts {
+            // Longer than the default of the server's `connect` (30 s), whose answer is included in this
+            // time.
             connect: Duration::from_secs(45),
             attempt: Duration::from_secs(2),
             user_timeout: types::USER_TIMEOUT,
@@ -588,6 +590,7 @@ fn check_link(src: &Source<'_>, raw: RawLink, lan: &[String]) -> Result<LinkConf
     if let (false, false, Some(at)) = (v4, v6, raw.v6.as_ref()) {
         return Err(src.error(at, "the link is left with no address family", "v6 = true"));
     }
+    // IPv6 requires an MTU of at least 1280 bytes (RFC 8200 section 5).
     if let Some(mtu) = raw.mtu.as_ref().filter(|m| *m.get_ref() < 1280) {
         let message = format!("an MTU of {} is too small for IPv6", mtu.get_ref());
         return Err(src.error(mtu, message, "1280 or more"));

@@ -234,6 +234,7 @@ impl RawTun {
             IpNet::V6(net) => Some(net),
         };
         Ok(TunConfig {
+            // A /27 is the smallest range with room for the host's own address and `MAX_PATHS` paths.
             v4: src.range(raw.v4, v4, 16..=27, is_v4)?,
             v6: src.range(raw.v6, v6, 48..=120, is_v6)?,
             name: match raw.name {

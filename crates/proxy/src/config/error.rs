@@ -22,6 +22,7 @@ fn explain(message: &str) -> (String, Option<String>) {
             .iter()
             .map(|k| (distance(unknown, k), *k))
             .min()
+            // A typo changes few letters; beyond a third of the name another word is meant.
             .filter(|(d, k)| *d <= 1 + k.len() / 3);
         let hint = match close {
             Some((_, key)) => format!("`{key}`, if that is what you mean"),

@@ -135,6 +135,8 @@ impl Default for ServerTimeouts {
     fn default() -> Self {
         ServerTimeouts {
             handshake: Duration::from_secs(10),
+            // Longer than the default of a box's `warm.age` (60 s), so that boxes replace idle connections
+            // first.
             waiting: Duration::from_secs(120),
             connect: Duration::from_secs(30),
             user_timeout: types::USER_TIMEOUT,

@@ -89,6 +89,7 @@ impl Session {
 
     /// Returns the time limit of an attempt. It doubles each time, because the links may just be slow.
     pub(super) fn patience(&self, attempt: Duration) -> Duration {
+        // The bound only keeps the shift valid; `MAX_ATTEMPTS` ends a session before.
         attempt * (1 << self.tried.len().min(8))
     }
 

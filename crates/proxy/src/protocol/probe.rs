@@ -328,6 +328,8 @@ impl Arrivals {
         if early.len() >= LEAST_GAPS {
             let (early, late) = (rate_of(median(early)), rate_of(median(late)));
             let (sent, _) = self.rates(self.unpaced)?;
+            // A bucket lets the first half pass at nearly the rate sent, then at half of it or less.
+            // Cross-traffic slows both halves.
             if early >= sent * 0.8 && late <= sent / 2.0 {
                 return None;
             }

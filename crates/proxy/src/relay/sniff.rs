@@ -58,6 +58,7 @@ pub fn response(first: &[u8]) -> Length {
             Err(_) => return Length::Untold,
         }
         let body = match response.code {
+            // After a switch of protocols (RFC 9110 section 15.2.2) any number of bytes may follow.
             Some(101) => None,
             // An interim response; another one follows (RFC 9110 section 15.2).
             Some(100..200) => continue,
@@ -75,11 +76,13 @@ pub fn response(first: &[u8]) -> Length {
 fn client_hello(first: &[u8]) -> Option<Bytes<'_>> {
     let mut record = Bytes(first);
     let &[content_type, major, _minor] = record.array()?;
+    // A handshake record, of any legacy version 3.x (RFC 8446 section 5.1).
     if (content_type, major) != (22, 3) {
         return None;
     }
     let len = record.u16()?;
     let mut message = record.up_to(len);
+    // Handshake type 1 is client_hello (RFC 8446 section 4).
     (message.u8()? == 1).then_some(())?;
     let _length = message.array::<3>()?;
     Some(message)

@@ -67,6 +67,7 @@ fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
 }
 
 fn prefix(addr: IpAddr) -> IpNet {
+    // The longest prefixes that networks usually announce by BGP, so addresses within one share a path.
     let length = if addr.is_ipv4() { 24 } else { 48 };
     IpNet::new(addr, length).map_or(addr.into(), |net| net.trunc())
 }

@@ -498,6 +498,7 @@ impl ServerCore {
         let mut others: Vec<SocketAddr> = permitted.collect();
         others.sort_by_key(|a| !self.tls.reached.has(a.ip()));
         others.truncate(MAX_ADDRESSES);
+        // `connect_next` takes addresses from the end.
         others.reverse();
         if others.is_empty() {
             let refusal = match addresses.first() {

@@ -111,6 +111,7 @@ impl Upstream {
                 }
                 let doubt = (cell.reach == Reach::Down, cell.failures > 0);
                 let cost = match cell.is_plain() {
+                    // An integer, because ranks need a total order: the load in nanoseconds.
                     true => (link.carried * 1e9) as u64,
                     false => cell.rank_rtt(),
                 };

@@ -22,6 +22,7 @@ impl Links {
             // Only an examination can tell whether the problem persists.
             cell.want_examination(now);
         } else if cell.failures == 0 {
+            // Ranks the link lower for further users until a probe has an answer.
             cell.failures = 1;
             cell.next = Some(now);
             // A cause of the failure may still let probes pass.

@@ -104,6 +104,7 @@ impl Reached {
             self.refused_at = Some(now);
         }
         let earliest = self.refused_at.map(|at| at + MIN_REFUSAL);
+        // A withdrawal takes effect at once; only an addition waits.
         self.offer_at = earliest.filter(|at| now < *at && self.refused_at != Some(now));
         if self.offer_at.is_none() {
             self.offered = families;

@@ -343,6 +343,8 @@ impl Links {
         // A small gain is no reason for a change, which breaks every UDP flow's address.
         let stays = holder.filter(|h| {
             let gain = rtt(challenger).zip(rtt(h));
+            // A gain is large where the holder's round-trip time exceeds 5/4 of the challenger's by more
+            // than 5 ms.
             let small = gain.is_none_or(|(c, h)| c.saturating_mul(5) / 4 + 5_000_000 >= h);
             rank(h) == rank(challenger) && small || rank(h).0 && rank(challenger).0 && !h.metered
         });

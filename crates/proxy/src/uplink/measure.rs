@@ -79,6 +79,7 @@ impl Upstream {
         let strategy = (self.strategy)();
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
+        // Regular TCP, so that the train comes over this link alone.
         let protocol = Protocol::Tcp;
         let options = ConnectOptions {
             protocol,

@@ -160,6 +160,7 @@ impl Ongoing {
     pub(super) fn users_rate(&self, now: Instant, links: &Links, stack: &Stack) -> f64 {
         let came = links.all[self.link].received(stack) - self.received;
         let time = now.saturating_since(self.began).as_secs_f64();
+        // Half of the cost, which is for two trains, is this train's own.
         came.saturating_sub(COST / 2) as f64 * 8.0 / time.max(1e-3)
     }
 }

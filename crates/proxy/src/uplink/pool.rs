@@ -202,6 +202,7 @@ impl Pool {
         let fits = |w: &Warm| w.lease.server == server || usable(w.lease.server);
         let ready = ready.filter(|(_, w)| w.is_ready() && fits(w) && w.is_fresh(now, stack));
         let rank = |w: &Warm| (w.lease.server == server, w.lease.past.subflows());
+        // Reversed, so that the last of equals, which `max_by_key` returns, is the oldest.
         let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
         let warm = self.waiting.remove(best);
         let answers = Some(warm.answers);

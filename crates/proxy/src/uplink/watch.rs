@@ -48,7 +48,7 @@ impl Watch {
         current: bool,
     ) -> Duration {
         if cell.reach == Reach::Down {
-            // Probes over a metered link cost money, so they slow down with each failure.
+            // Probes over a metered link cost money, so they slow down with each failure, 32-fold at most.
             let shift = if link.metered {
                 cell.failures.min(5)
             } else {

@@ -14,6 +14,7 @@ use super::Broken;
 use super::versions::Versions;
 use crate::Families;
 
+// The numbers begin at "brid" in ASCII, as much of it as the 30 bits of a four-byte integer hold.
 /// The number of the parameter with the secret.
 const SECRET: u32 = 0x2272_6964;
 /// The number of the parameter with the families.

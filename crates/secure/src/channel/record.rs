@@ -309,6 +309,7 @@ impl Way {
         let opened = key.key.decrypt_in_place(key.number, &header.bytes, body);
         let bytes = opened.map_err(|_| Broken::Damaged)?;
         key.number += 1;
+        // The content type is the last byte that is not padding (RFC 8446 section 5.4).
         let len = bytes.iter().rposition(|byte| *byte != 0);
         let len = len.ok_or(Broken::Damaged)?;
         let content = Content::read(bytes[len]).ok_or(Broken::Damaged)?;

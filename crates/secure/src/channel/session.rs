@@ -588,6 +588,7 @@ impl Tls {
                 }
             }
             match self.ending {
+                // The peer has replaced several keys: follow each of them.
                 _ if self.follows() => {}
                 Ending::Wanted if !self.session.is_handshaking() => {
                     self.say(Content::Alert, &CLOSE_NOTIFY);
@@ -617,6 +618,7 @@ impl Tls {
         let passed = slices::copy(&self.pending, bufs);
         self.pending.drain(..passed);
         if self.pending.is_empty() {
+            // Release the memory, so that an idle connection keeps none.
             self.pending = Vec::new();
         }
         passed
@@ -628,6 +630,7 @@ impl Tls {
             let mut messages = Vec::new();
             let change = self.session.write_hs(&mut messages);
             if !messages.is_empty() {
+                // EndOfEarlyData precedes the client's Finished (RFC 8446 section 4.5).
                 self.end_early();
                 self.say(Content::Handshake, &messages);
             }

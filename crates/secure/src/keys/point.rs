@@ -177,11 +177,13 @@ impl Point {
             y.squared().minus(Number::ONE),
             d.times(y.squared()).plus(Number::ONE),
         );
+        // The candidate x = u v^3 (u v^7)^((p - 5) / 8) of RFC 8032 section 5.1.3.
         let v3 = v.squared().times(v);
         let root = u.times(v3.squared()).times(v).power(&ROOT);
         let mut x = u.times(v3).times(root);
         let found = v.times(x.squared());
         if found.equals(Number::ZERO.minus(u)) {
+            // 2^((p - 1) / 4) is a square root of -1.
             x = x.times(Number::small(2).power(&QUARTER));
         } else if !found.equals(u) {
             return None;

@@ -9,6 +9,7 @@ use braid_secure::keys::SIGNATURE_LEN;
 
 use crate::app::ConnectFailure;
 
+// The values of RFC 1928 sections 3 to 5; AUTH_VERSION is of RFC 1929 section 2.
 pub(super) const VERSION: u8 = 5;
 pub(super) const AUTH_VERSION: u8 = 1;
 pub(super) const METHOD_NONE: u8 = 0;
@@ -158,6 +159,7 @@ impl Destination {
 /// Returns whether `name` is valid in a [`Destination::Name`].
 pub(crate) fn is_host_name(name: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    // The 255 octets of a DNS name on the wire (RFC 1035 section 2.3.4) are at most 253 characters of text.
     (1..=253).contains(&name.len()) && name.bytes().all(known)
 }
 
@@ -325,6 +327,7 @@ impl Gather {
 /// address type.
 pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
     match atyp {
+        // The two bytes of the port are included, and the length byte of a name (RFC 1928 section 5).
         ATYP_V4 => Some(6),
         ATYP_V6 => Some(18),
         ATYP_NAME => Some(body.first().map_or(1, |n| usize::from(*n) + 3)),

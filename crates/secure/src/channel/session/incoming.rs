@@ -257,6 +257,8 @@ impl Tls {
     fn take_control(&mut self, level: Level, content: Content, bytes: &[u8]) -> Result<(), Broken> {
         match (content, level) {
             (Content::Alert, Level::Clear | Level::Handshake | Level::Traffic) => match *bytes {
+                // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
+                // close_notify.
                 [_, 0] if level == Level::Traffic => self.peer_ended = true,
                 [_, alert] => return Err(heard(level, alert.into())),
                 _ => return Err(Broken::Damaged),
