@@ -184,7 +184,7 @@ counters! {
         over_failures,
         /// Sources whose failed handshakes were forgotten early, because others had more.
         sources_forgotten,
-        /// Ended because their user, or the user's key, was taken out of the configuration.
+        /// Ended because their user, or the user's key, was removed from the configuration.
         user_removed,
         /// Ended because nothing moved for too long.
         idle_timeout,

@@ -481,7 +481,7 @@ pub struct SubflowStatus {
     pub spurious_rtos: u64,
     /// Reductions of the window because of congestion marks.
     pub mark_reductions: u64,
-    /// Received behind a hole of the subflow.
+    /// Bytes received behind a hole of the subflow.
     pub out_of_order: u64,
     /// Redundant bytes of the stream received on this subflow.
     #[serde(default)]

@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(arrivals(0, 0).capacity(), Some(Capacity::TooFast));
         assert_eq!(arrivals(0, 100).capacity(), Some(Capacity::TooFast));
         assert_eq!(arrived(&[0, 0, 0, 0]).capacity(), Some(Capacity::TooFast));
-        // 77 Mbit/s can be told.
+        // 77 Mbit/s can be measured.
         assert!((rate(&arrivals(0, 150)) / MBIT - 77.4).abs() < 0.1);
         assert_eq!(Train::paced(1.0).gap, MAX_GAP);
         assert_eq!(Train::paced(0.0).gap, MAX_GAP);

@@ -43,9 +43,9 @@ pub(crate) struct Relay {
     patience: Patience,
     /// The time of the last movement.
     moved_at: Instant,
-    /// From the local stream to the connection.
+    /// From the downstream socket to the connection.
     to_conn: Direction,
-    /// From the connection to the local stream.
+    /// From the connection to the downstream socket.
     to_local: Direction,
     /// Bytes written to the peer that it is known to have acknowledged.
     acked: u64,

@@ -45,7 +45,7 @@ pub(crate) struct Gauge {
     capacity: Recent,
     /// The free part of that capacity, bit/s.
     available: Recent,
-    /// The reliability of [`available`](Self::available).
+    /// The reliability of the free rate.
     found: Found,
     tempo: Tempo,
     /// The time of the next measurement; `None` before the server was reached.

@@ -36,11 +36,12 @@ pub(super) struct Cell {
     pub(super) heard: Option<Instant>,
     /// Time at which failures led to [`Reach::Down`].
     pub(super) down_since: Option<Instant>,
-    /// A probe has timed out since the last success.
+    /// A probe has failed since the last success.
     pub(super) was_silent: bool,
-    /// Start of the newest failed probe.
+    /// Start of the newest failed probe, or the time of a newer fatal finding.
     pub(super) asked_in_vain: Option<Instant>,
-    /// Number of failed probes since the last success that another link [witnessed](Self::witnesses).
+    /// Number of failures since the last success that count as proof: probes that another link
+    /// [witnessed](Self::witnesses), and fatal findings. At most [`PROOFS`].
     pub(super) proofs: u32,
     /// Time of the next probe.
     pub(super) next: Option<Instant>,
@@ -79,7 +80,7 @@ pub(super) struct Probe {
 /// The time, and the number of round trips, after which an answer is late; the longer of the two applies.
 const LATE: Duration = Duration::from_secs(1);
 const LATE_ROUND_TRIPS: u32 = 4;
-/// Failed probes that prove a failure; a single packet may get lost.
+/// Number of failures that prove a link to be at fault; a single one may be a lost packet.
 const PROOFS: u32 = 2;
 /// Shortest time between examinations of a server over a link. Users' connections give frequent reason for them,
 /// and each costs the server a handshake.
@@ -147,8 +148,7 @@ impl Cell {
         late || self.reach == Reach::Down || self.failures > 0
     }
 
-    /// Returns whether a probe has timed out since the last success, so that a success shows the return of the
-    /// path.
+    /// Returns whether a probe has failed since the last success, so that a success shows the return of the path.
     pub(super) fn is_returning(&self) -> bool {
         self.was_silent
     }
