@@ -4,7 +4,7 @@
 //!
 //! | kind | value |
 //! | --- | --- |
-//! | 1 | bytes of the direction that carries more: 1 byte how it is known (1 predicted, 2 read, 3 declared), 8 bytes, big endian |
+//! | 1 | 1 byte: 1 predicted, 2 read, 3 declared; 8 bytes, big endian: size of the larger direction, bytes |
 //! | 2 | urgency, 1 byte, 0 to 7 |
 //! | 3 | deadline, 4 bytes, milliseconds, big endian |
 //! | 4 | name of a strategy, 1 to 64 bytes of ASCII |
