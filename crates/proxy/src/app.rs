@@ -1,6 +1,6 @@
-//! The traits between an application on a [`Stack`] and the driver that has the clock, the packets and the sockets.
+//! The traits between an application on a [`Stack`] and the driver, which owns clock, packets and sockets.
 //!
-//! What an application does, and how a driver does its part, is never here.
+//! The module knows neither an application's work nor a driver's.
 
 use core::net::SocketAddr;
 use std::io::{IoSlice, IoSliceMut};
@@ -9,37 +9,37 @@ use braid_wire::Instant;
 
 use braid_engine::{Event, Stack};
 
-/// What a call into a [`Core`] works with.
+/// The environment of a call into a [`Core`].
 pub struct Ctx<'a> {
-    /// The time.
+    /// The current time.
     pub now: Instant,
     /// The engine.
     pub stack: &'a mut Stack,
-    /// The local side.
+    /// The downstream sockets.
     pub local: &'a mut dyn LocalStreams,
 }
 
-/// An application as its driver sees it: a proxy between the engine and local streams, or a
-/// program that uses the engine alone and leaves out the local side. After any call the driver
-/// drains the stack (`poll_event` into [`Core::on_engine_event`], then `poll_transmit`).
+/// An application as its driver sees it: a proxy between the engine and downstream sockets, or a program that uses
+/// the engine alone and ignores local events. After any call the driver drains the stack (`poll_event` into
+/// [`Core::on_engine_event`], then `poll_transmit`).
 pub trait Core {
-    /// An event of the engine.
+    /// Handles an event of the engine.
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event);
-    /// An event of the local side.
+    /// Handles an event of the downstream sockets.
     fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
         let _ = (ctx, event);
     }
-    /// When [`Core::handle_timeout`] is due, if ever.
+    /// Returns the time at which [`Core::handle_timeout`] is due, if ever.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
-    /// Serves expired timers.
+    /// Handles expired timers.
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         let _ = ctx;
     }
 }
 
-/// Serves what is due of the timers of the engine and of `core`.
+/// Handles expired timers of the engine and of `core`.
 pub fn serve_timers<C: Core + ?Sized>(core: &mut C, ctx: &mut Ctx<'_>) {
     let due = |at: Option<Instant>| at.is_some_and(|at| at <= ctx.now);
     if due(ctx.stack.next_timeout()) {
@@ -50,50 +50,49 @@ pub fn serve_timers<C: Core + ?Sized>(core: &mut C, ctx: &mut Ctx<'_>) {
     }
 }
 
-/// Byte streams of the local side. Nothing blocks.
+/// Downstream sockets: non-blocking byte streams.
 pub trait LocalStreams {
-    /// Starts a connection; `Connected` or `ConnectFailed` follows (within the driver's bound).
+    /// Starts a connection; `Connected` or `ConnectFailed` follows within the driver's time limit.
     fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure>;
-    /// Starts a name look-up; `Resolved` follows. `None` where too many are pending.
+    /// Starts a name look-up; `Resolved` follows. Returns `None` where too many are pending.
     fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId>;
-    /// Reads into `bufs`; 0 is the end of the stream.
+    /// Reads into `bufs`; returns 0 at the end of the stream.
     fn read(&mut self, id: LocalId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, LocalError>;
-    /// Copies what a read would give, as far as it is there and goes into `buf`, and takes none of
-    /// it; 0 is the end of the stream.
+    /// Copies readable bytes into `buf` without consuming them; returns 0 at the end of the stream.
     fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError>;
     /// Writes from `bufs`.
     fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError>;
-    /// Ends the sending direction after what was written.
+    /// Ends the sending direction after the bytes written.
     fn shutdown(&mut self, id: LocalId);
-    /// Closes the stream in order and forgets the id.
+    /// Closes the stream in order and releases the identifier.
     fn close(&mut self, id: LocalId);
-    /// Resets the stream (RST) and forgets the id.
+    /// Resets the stream (RST) and releases the identifier.
     fn reset(&mut self, id: LocalId);
 }
 
-/// A local stream or a pending name look-up. Never reused while events for it may be pending.
+/// The identifier of a downstream stream or a pending name look-up. Not reused while events for it may be pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalId(pub u64);
 
-/// How a connection of the local network came here.
+/// The way in which a connection from the local network arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It was on its way to its destination, and intercepted.
+    /// The connection was on its way to its destination, and was intercepted.
     Intercepted,
-    /// Its user asked for this very listener.
+    /// The user addressed this listener.
     Addressed,
 }
 
-/// Why a read or write did nothing.
+/// The reason why a read or write did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalError {
-    /// Nothing to read or no room; an event follows when that changes.
+    /// No data or no room; an event follows when that changes.
     WouldBlock,
-    /// The stream is broken (reset, timed out); only `close` is left to do.
+    /// The stream failed (reset, timed out); only `close` remains.
     Broken,
 }
 
-/// Why a connection attempt failed.
+/// The reason why a connection attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectFailure {
     /// RST.
@@ -102,32 +101,31 @@ pub enum ConnectFailure {
     HostUnreachable,
     /// Network unreachable.
     NetworkUnreachable,
-    /// This host has no way to any destination of that address family: the attempt failed before a packet left.
+    /// This host has no route to any destination of the address family: the attempt failed before a packet left.
     FamilyUnreachable,
     /// No answer.
     TimedOut,
-    /// The name does not exist or its servers do not answer.
+    /// The name does not exist, or its servers do not answer.
     NameNotResolved,
-    /// A limit of this machine (descriptors, ports, memory).
+    /// A limit of this machine was reached (descriptors, ports, memory).
     NoResources,
 }
 
-/// Something happened on the local side. Readiness is edge-like: after `Readable` read until
-/// `WouldBlock`, after `Writable` write until `WouldBlock`.
+/// An event of a downstream stream. Readiness is edge-triggered: after `Readable` read until `WouldBlock`, after
+/// `Writable` write until `WouldBlock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalEvent {
-    /// A connection of the local network; it is established on its side.
+    /// A connection from the local network, whose downstream handshake is complete.
     Accepted {
         /// The stream.
         id: LocalId,
         /// The user's address.
         peer: SocketAddr,
-        /// Where the user connected to.
+        /// The address that the user connected to.
         destination: SocketAddr,
-        /// Whether that is this host.
+        /// The way in which it arrived.
         arrival: Arrival,
-        /// The differentiated services code point of the user's SYN (RFC 2474), 0 to 63; 0 where
-        /// it is not known.
+        /// The differentiated services code point of the user's SYN (RFC 2474), 0 to 63; 0 where it is unknown.
         dscp: u8,
     },
     /// A connection opened by [`LocalStreams::connect`] is established.
@@ -135,14 +133,14 @@ pub enum LocalEvent {
         /// The stream.
         id: LocalId,
     },
-    /// A connection attempt failed; the id is invalid from here on.
+    /// A connection attempt failed; the identifier is invalid from here on.
     ConnectFailed {
         /// The stream.
         id: LocalId,
-        /// Why.
+        /// The reason.
         failure: ConnectFailure,
     },
-    /// Data or end of stream may be read.
+    /// Data or the end of the stream can be read.
     Readable {
         /// The stream.
         id: LocalId,
@@ -152,12 +150,12 @@ pub enum LocalEvent {
         /// The stream.
         id: LocalId,
     },
-    /// The stream broke while neither side was reading (reset by peer, keepalive timeout).
+    /// The stream failed while neither side was reading (reset by the peer, keepalive timeout).
     Broken {
         /// The stream.
         id: LocalId,
     },
-    /// A look-up ended; the id is invalid from here on.
+    /// A look-up ended; the identifier is invalid from here on.
     Resolved {
         /// The look-up.
         id: LocalId,
@@ -167,7 +165,7 @@ pub enum LocalEvent {
 }
 
 impl LocalEvent {
-    /// The stream or look-up that it happened to.
+    /// Returns the stream or look-up of the event.
     pub fn id(&self) -> LocalId {
         match *self {
             LocalEvent::Accepted { id, .. }
@@ -180,7 +178,7 @@ impl LocalEvent {
         }
     }
 
-    /// Whether the id is invalid from here on.
+    /// Returns whether the identifier is invalid from here on.
     pub fn ends_id(&self) -> bool {
         matches!(
             self,

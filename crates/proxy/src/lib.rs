@@ -1,8 +1,7 @@
-//! Aggregation box and aggregation server as sans-IO cores.
+//! Aggregation box and aggregation server as sans-I/O cores.
 //!
-//! One side of a core is the engine's [`Stack`](braid_engine::Stack), the other
-//! [`LocalStreams`](app::LocalStreams): kernel sockets on Linux, the engine's plain
-//! TCP in the simulator.
+//! A core sits between the engine's [`Stack`](braid_engine::Stack) and [`LocalStreams`](app::LocalStreams): kernel
+//! sockets on Linux, the engine's plain TCP in the simulator.
 
 mod admin;
 pub mod app;

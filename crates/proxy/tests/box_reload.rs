@@ -19,7 +19,7 @@ fn bytes() -> Vec<u8> {
     (0..SIZE).map(|i| (i / 7 + i / 1_000) as u8).collect()
 }
 
-/// A world in the middle of a download.
+/// Returns a world in the middle of a download.
 fn downloading(links: usize, setup: Setup<'_>) -> (World, LocalId) {
     let mut w = World::met(links, setup);
     let user = under_way(&mut w);
@@ -43,7 +43,7 @@ fn finish(w: &mut World, user: LocalId) {
     assert!(!w.user(user).reset);
 }
 
-/// A user who connects now is served.
+/// Asserts that a new user is served.
 fn serves(w: &mut World) {
     w.content("198.51.100.2:80", Content::Echoes);
     let user = w.open("198.51.100.2:80", b"hello", false);
@@ -66,7 +66,7 @@ fn received(w: &World, link: &str) -> u64 {
         .bytes_received
 }
 
-/// Packets that left the box by its address on link `n`.
+/// Returns the number of packets that left the box from its address on link `n`.
 fn sent_over(w: &mut World, n: u8) -> usize {
     let wire = w.wire.take().unwrap_or_default();
     let from = link_address(n).octets();
@@ -89,7 +89,7 @@ fn a_link_that_is_added_takes_part_in_a_download() {
     serves(&mut w);
 }
 
-/// The first and faster one, on which the connection was opened.
+/// Also where the link is the faster one, on which the connection was opened.
 #[test]
 fn a_download_goes_on_when_its_link_is_removed() {
     for keep in [1, 0] {
@@ -110,7 +110,7 @@ fn a_download_goes_on_when_its_link_is_removed() {
     }
 }
 
-/// A link that is another now is a new one, and takes over from itself.
+/// A changed link is a new one, and takes over from its former self.
 #[test]
 fn a_download_goes_on_when_its_only_link_is_another() {
     let (mut w, user) = downloading(1, Setup::default());
@@ -139,7 +139,7 @@ fn another_gateway_is_the_same_link() {
     assert_eq!(w.core.counters().warm_failed, 0);
 }
 
-/// A place is used again, and what was counted and learnt there was of another link.
+/// A path number is reused, but the counters and records there belonged to another link.
 #[test]
 fn a_new_link_in_the_place_of_an_old_one_starts_anew() {
     let (mut w, user) = downloading(2, Setup::default());
@@ -161,7 +161,7 @@ fn a_new_link_in_the_place_of_an_old_one_starts_anew() {
     assert!((1..=SIZE as u64 + 1_000_000).contains(&received(&w, "lte")));
 }
 
-/// That a link is a backup, or metered, holds for what is there.
+/// Changes of `backup` and `metered` apply to existing connections.
 #[test]
 fn what_a_link_is_for_changes_at_once() {
     let (mut w, user) = downloading(2, Setup::default());
@@ -181,7 +181,7 @@ fn dead_server(of: &BoxConfig, name: &str) -> ServerEntry {
     }
 }
 
-/// Servers are known by where and who they are, not by their places.
+/// A server is identified by its address and key, not by its index.
 #[test]
 fn servers_come_and_go_beside_the_one_in_use() {
     let setup = Setup {
@@ -208,7 +208,7 @@ fn servers_come_and_go_beside_the_one_in_use() {
     assert_eq!((counters.warm_lost, counters.warm_failed), (lost, failed));
 }
 
-/// What goes to a server that was taken out ends there; what comes next goes to another.
+/// Connections to a removed server end there; new ones go to another server.
 #[test]
 fn a_download_goes_on_when_its_server_is_removed() {
     let (mut w, user) = downloading(2, Setup::default());
@@ -225,7 +225,7 @@ fn a_download_goes_on_when_its_server_is_removed() {
     serves(&mut w);
 }
 
-/// A user whose connection is just being opened to it gets another one.
+/// A connection being opened to the removed server is opened to another one.
 #[test]
 fn a_connection_under_way_to_a_server_that_is_removed_goes_to_another() {
     let setup = Setup {
@@ -234,7 +234,7 @@ fn a_connection_under_way_to_a_server_that_is_removed_goes_to_another() {
     };
     let mut w = World::ready(2, setup);
     w.content(CONTENT, Content::Echoes);
-    // Both were asked just now.
+    // Probes of both servers were answered just now.
     let user = w.open(CONTENT, b"hello", false);
     w.run_for(Duration::from_millis(1));
     w.reload_box(|c| drop(c.servers.remove(0)));
@@ -280,7 +280,7 @@ fn limits_and_rules_hold_for_what_begins() {
     assert!(w.user(refused).reset);
     assert_eq!(w.core.counters().over_limit, 1);
     finish(&mut w, user);
-    // He is gone, so that there is room for the next.
+    // The user is gone, so that there is room for the next.
     w.boxed.local.break_stream(user);
     w.run_for(Duration::from_secs(1));
     let rated = w.open(CONTENT, b"GET /", false);
@@ -293,7 +293,7 @@ fn limits_and_rules_hold_for_what_begins() {
     );
 }
 
-/// Nothing that is switched by hand is switched back by a file that says the same as before.
+/// A switch set by hand stays, unless the file's value has changed.
 #[test]
 fn switches_stay_where_they_are() {
     use braid_proxy::control::{Controlled as _, Request};
@@ -325,7 +325,7 @@ fn switches_stay_where_they_are() {
     assert_eq!(changes.to_string(), "nothing has changed");
 }
 
-/// A file of one link and one server with these lines in place of a setting, or beside them.
+/// Reads a configuration with one link and one server, and the lines `more`.
 fn config(more: &str) -> Result<BoxConfig, ConfigError> {
     let key = server_key().public();
     let text = format!(
@@ -337,7 +337,7 @@ fn config(more: &str) -> Result<BoxConfig, ConfigError> {
     BoxConfig::with_key("box.toml", &text, box_key())
 }
 
-/// Every setting is on one side or the other.
+/// Every setting either changes at once or needs a restart.
 #[test]
 fn what_changes_at_once_and_what_waits_is_named() {
     for (line, changed, restart) in [
@@ -370,7 +370,7 @@ fn what_changes_at_once_and_what_waits_is_named() {
         let list = |name: &str| Vec::from_iter((!name.is_empty()).then(|| name.to_owned()));
         assert_eq!(changes.changed, list(changed), "{line}");
         assert_eq!(changes.restart, list(restart), "{line}");
-        // What waits is named again as long as it does; what does not is not.
+        // A setting that waits for the restart is named again; one that has changed is not.
         let again = runs.reload(new);
         assert_eq!(
             (again.changed, again.restart),

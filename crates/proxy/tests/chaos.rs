@@ -1,4 +1,4 @@
-//! Many connections at once over links that come, go, lose and fall silent. The seed is printed.
+//! Many connections at once over links that come, go, lose packets and fall silent. The seed is printed.
 
 mod world;
 
@@ -15,12 +15,12 @@ fn pattern(seed: u64, n: usize) -> Vec<u8> {
     data
 }
 
-/// What a user asked for.
+/// The behaviour of a user.
 enum Wish {
     Download(Vec<u8>),
     Echo(Vec<u8>),
     Upload(usize),
-    /// The user leaves in the middle.
+    /// A user who leaves in the middle.
     Abort,
 }
 
@@ -52,7 +52,7 @@ impl Run {
         self.users.push((user, wish));
     }
 
-    /// One link, never both, has some trouble for a while.
+    /// Disturbs one link, never both, for a while.
     fn trouble(&mut self) {
         let link = self.rng.below(2) as usize;
         match self.rng.below(4) {
@@ -120,7 +120,7 @@ impl Run {
 
 fn run(seed: u64, users: u64) {
     println!("seed {seed}");
-    // Every other box has warm connections.
+    // Every other box has idle connections.
     let warm = (seed % 2) as usize * 4;
     let setup = Setup {
         warm,
@@ -144,13 +144,13 @@ fn run(seed: u64, users: u64) {
     run.w.run_until(|w| all(w, &users));
     run.users = users;
     run.w.run_for(Duration::from_secs(30));
-    // Probes come and go; none is under way at a moment when their connections are forgotten.
+    // Take the links down, so that no probe is under way when the connections are counted.
     for link in 0..2 {
         run.w.set_link(link, false);
     }
     run.w.run_for(Duration::from_secs(15));
     if warm > 0 {
-        // The server does not hear that nobody needs them any more.
+        // With the links down, the server does not learn that the idle connections are closed.
         assert!(run.w.core.counters().warm_used > 0, "seed {seed}");
         run.w.run_for(Duration::from_secs(120));
     }

@@ -1,4 +1,4 @@
-//! Configuration files: defaults, and what a user reads when something is wrong.
+//! Configuration files: defaults, and the messages about mistakes.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -138,7 +138,7 @@ fn a_minimal_server_gets_defaults() {
     assert!(open.unwrap().unprotected);
 }
 
-/// What is written as IPv6 and means IPv4 is IPv4.
+/// An IPv4-mapped IPv6 address is read as IPv4.
 #[test]
 fn mapped_addresses_are_those_of_ipv4() {
     let mapped = |text: String| text.replace("203.0.113.7", "::ffff:203.0.113.7");
@@ -154,7 +154,7 @@ fn the_examples_are_valid_and_show_the_defaults() {
     for (example, server) in [("box.toml", false), ("server.toml", true)] {
         let path = format!("{}/../../examples/{example}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap();
-        // Every setting that is commented out must be one that exists, with its default value.
+        // Every setting in a comment must exist, and have its default value.
         let full: String = text
             .lines()
             .map(|l| match l.strip_prefix("# ") {
@@ -171,7 +171,7 @@ fn the_examples_are_valid_and_show_the_defaults() {
             true => format!("{:?}", read_server(text).unwrap()),
             false => format!("{:?}", read_box(text).unwrap()),
         };
-        // Their defaults cannot be written.
+        // Settings whose default cannot be written.
         let unset =
             |line: &&str| ["mtu", "control", "state"].contains(&line.split(' ').next().unwrap());
         let full: Vec<&str> = full.lines().filter(|l| !unset(l)).collect();
@@ -195,7 +195,7 @@ fn an_error_names_file_line_what_was_read_and_what_to_write() {
     );
 }
 
-/// A box with two servers and settings of how to choose.
+/// Returns the text of a box with two servers and settings of the choice among them.
 fn choosing(settings: &str) -> String {
     let second = format!("[[server]]\naddress = \"203.0.113.8\"\nkey = \"{KEY}\"\n");
     let first = minimal_box().replace("[server]", "[[server]]\nname = \"paris\"");
@@ -302,7 +302,7 @@ fn places_are_seen_from_the_file() {
     assert_eq!(c.control.unwrap().to_str(), Some("s.sock"));
 }
 
-/// A server that nobody may join where it was found has to say where else.
+/// A server that denies joins at its initial address has to announce another one.
 #[test]
 fn joins_are_denied_where_others_are_announced() {
     let deny = "deny_join_initial = true\n";
@@ -355,7 +355,7 @@ fn mistakes_in_a_server_file() {
     );
 }
 
-/// Who upgrades reads what takes the place of what there was.
+/// After an upgrade, the error about a removed setting names its replacement.
 #[test]
 fn settings_that_are_no_more_say_what_took_their_place() {
     let key = format!("key = \"{KEY}\"");
@@ -380,7 +380,7 @@ fn settings_that_are_no_more_say_what_took_their_place() {
         "box.toml:8:1: `user` is no more\n  8 | user = \"u\"\n    | ^\n  write instead: \
          key_file = \"box.key\" at the top: its public key says which user the box is"
     );
-    // Elsewhere there were none.
+    // In other tables the settings never existed.
     for elsewhere in ["secret = \"hunter2\"", "user = \"u\""] {
         let error = box_error(&format!("{elsewhere}\n{}", minimal_box()));
         assert!(
@@ -391,7 +391,7 @@ fn settings_that_are_no_more_say_what_took_their_place() {
     }
 }
 
-/// Errors end up in logs, and secrets in files of earlier versions may be in use elsewhere still.
+/// Errors end up in logs, and secrets in files of earlier versions may still be in use elsewhere.
 #[test]
 fn no_error_shows_a_secret() {
     let given = format!("key = \"{KEY}\"");
@@ -488,8 +488,8 @@ fn key_files_are_beside_the_configuration() {
     }
 }
 
-/// An edit of a valid file (what is replaced, by what), the place that must be reported, and words
-/// of the report.
+/// An edit of a valid file (the text replaced, its replacement), the position that must be reported, and words of
+/// the report.
 type Mistake = (
     &'static str,
     &'static str,

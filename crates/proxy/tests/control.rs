@@ -1,4 +1,4 @@
-//! What box and server answer when they are asked, and the box's switches.
+//! Requests to box and server, with their answers, and the box's switches.
 
 mod world;
 
@@ -38,7 +38,7 @@ fn box_status(w: &mut World) -> Status {
     }
 }
 
-/// A download of which half a megabyte has come.
+/// Starts a download and runs until half a megabyte has come.
 fn under_way(w: &mut World) -> LocalId {
     w.content(CONTENT, Content::Sends(vec![7; 30_000_000], true));
     let user = w.open(CONTENT, b"GET /", false);
@@ -75,7 +75,7 @@ fn a_box_shows_its_links_and_connections() {
         .map(|p| p.rtt_ms.unwrap().round())
         .collect();
     assert_eq!(rtts, [20.0, 50.0], "known from probes");
-    // Half the share of the longest round trip; nothing was lost.
+    // The weight of the round-trip time is half, as a share of the longest; nothing was lost.
     let scores: Vec<_> = idle.paths.iter().map(|p| p.score.unwrap()).collect();
     assert_eq!(scores, [0.2, 0.5]);
     let [server] = &idle.servers[..] else {
@@ -103,7 +103,7 @@ fn a_box_shows_its_links_and_connections() {
         conn.bytes_down > 500_000 && conn.bytes_up < 1_500,
         "{conn:?}"
     );
-    // By what has come so far.
+    // The class by the bytes that have come so far.
     assert_eq!(conn.class, Class::Mouse);
     assert!(conn.alpha > 0.0 && conn.alpha < 0.6, "{conn:?}");
     let names: Vec<_> = conn.paths.iter().map(|p| p.path.as_str()).collect();
@@ -111,7 +111,7 @@ fn a_box_shows_its_links_and_connections() {
     for (of_conn, path) in conn.paths.iter().zip(&status.paths) {
         assert_eq!((path.state, path.subflows), (PathState::Up, 1));
         assert_eq!(of_conn.state, SubflowState::Up);
-        // Examinations move a little too.
+        // Examinations move some bytes too.
         let others = path.bytes_received - of_conn.bytes_received;
         assert!(others < 2_000, "{others}");
         assert!(path.bytes_received > 10_000);
@@ -163,7 +163,7 @@ fn a_server_shows_whose_connection_it_is_and_what_it_sends_where() {
     assert!(matches!(answer, Answer::Wrong(_)), "{answer:?}");
 }
 
-/// The busiest are shown, the others counted.
+/// The connections with the most bytes are shown, the others only counted.
 #[test]
 fn what_is_shown_is_bounded() {
     let mut w = World::ready(1, Setup::default());
@@ -206,7 +206,7 @@ fn a_link_that_is_switched_off_carries_nothing_more() {
     let user = under_way(&mut w);
     w.notices.clear();
     switch_link(&mut w, "wan0", false);
-    // What was under way there still comes.
+    // Packets under way there still arrive.
     w.run_for(Duration::from_millis(300));
     let before = box_status(&mut w);
     let states: Vec<_> = before.paths.iter().map(|p| (p.state, p.subflows)).collect();
@@ -249,7 +249,7 @@ fn with_all_links_off_nothing_is_taken_in() {
     w.run_for(Duration::from_millis(1));
     assert!(!w.core.intake_wanted());
     assert_eq!(w.core.best_path(), None);
-    // A link that is unplugged and comes back stays off.
+    // A link that is unplugged and comes back stays switched off.
     w.set_link(0, false);
     w.set_link(0, true);
     w.run_for(Duration::from_secs(1));
@@ -260,12 +260,12 @@ fn with_all_links_off_nothing_is_taken_in() {
     assert_eq!(w.core.best_path(), Some(w.paths[1]));
 }
 
-/// Both ends know it, of the connection that is there and of one that comes later.
+/// Both ends know the state, for the existing connection and a later one.
 #[test]
 fn a_link_is_a_backup_until_it_is_regular_again() {
     let mut w = World::ready(2, Setup::default());
     under_way(&mut w);
-    // The better one, which users' connections open on and other traffic takes.
+    // The better link, on which users' connections open and which other traffic uses.
     set_backup(&mut w, "wan0", true);
     let second = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(second).got.len() > 500_000);
@@ -325,7 +325,7 @@ fn a_server_is_asked_for_by_name() {
         let current = status.servers.into_iter().find(|s| s.current).unwrap().name;
         (current, status.select.unwrap().wanted)
     };
-    // The first one is not there.
+    // The first server does not exist.
     w.run_for(Duration::from_secs(10));
     assert_eq!(current(&mut w), ("server2".to_owned(), None));
     let name = "server1".to_owned();
@@ -372,7 +372,7 @@ fn servers_are_measured_when_somebody_asks() {
     w.run_for(Duration::from_secs(5));
     let (after, measuring) = measured(&mut w);
     assert!(!measuring);
-    // These links are faster than trains can tell: three bursts each, and no train at their rate.
+    // These links are too fast for trains to measure: three bursts each, and no paced train.
     assert_eq!(after.bandwidth(), Some(f64::INFINITY));
     assert_eq!(after.delay_ms(false).map(f64::round), Some(20.0));
     assert_eq!(w.server().counters().trains, 6);
@@ -398,7 +398,7 @@ fn a_link_that_goes_while_it_is_measured_is_as_fast_as_it_was() {
     assert!(kept.iter().all(|k| k.quality.bandwidth != Some(0.0)));
 }
 
-/// A server of an older version, or one that thinks that it is too much.
+/// The server is of an older version, or limits trains.
 #[test]
 fn a_server_that_sends_no_trains_is_used_all_the_same() {
     let mut w = World::ready(

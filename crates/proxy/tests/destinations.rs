@@ -1,4 +1,4 @@
-//! Which destinations the server goes to.
+//! Destinations that the server connects to or refuses.
 
 use core::net::IpAddr;
 
@@ -153,7 +153,7 @@ fn deny_is_stronger_than_allow_and_allow_than_the_rest() {
     }
 }
 
-/// A range of a tunnel is opened, and what the tunnel leads to is judged all the same.
+/// A tunnel's range is allowed, but the IPv4 address that it leads to is judged too.
 #[test]
 fn an_opened_tunnel_leads_to_no_refused_address() {
     let policy = DestinationPolicy::new(rules(&["2001::/32", "2002::/16"], &["9.9.9.0/24"]));
@@ -172,7 +172,7 @@ fn an_opened_tunnel_leads_to_no_refused_address() {
     }
 }
 
-/// An IPv4-mapped address is no address of IPv6: rules for IPv6 do not concern it.
+/// An IPv4-mapped address is judged as IPv4: rules for IPv6 do not apply.
 #[test]
 fn a_mapped_address_is_judged_as_the_one_it_stands_for() {
     let policy = DestinationPolicy::new(rules(&["10.1.0.0/16"], &["::/0", "9.9.9.9"]));
@@ -198,7 +198,7 @@ fn refused_ports_are_refused_at_every_address() {
     }
 }
 
-/// What is allowed with much else was not meant.
+/// A wide prefix opens no refused range within it.
 #[test]
 fn a_prefix_opens_no_range_that_lies_within_it() {
     let allowed = [
@@ -247,7 +247,7 @@ fn a_prefix_opens_no_range_that_lies_within_it() {
     }
 }
 
-/// All of a range, or a part: also where another one has it within.
+/// A whole range or a part of it, also where another refused range lies within.
 #[test]
 fn a_prefix_opens_what_it_names() {
     let allowed = ["10.0.0.0/8", "127.0.0.53", "64:ff9b::/96", "fd00:1::/32"];
@@ -260,10 +260,10 @@ fn a_prefix_opens_what_it_names() {
         ("127.0.0.1", false),
         ("fd00:1::1", true),
         ("fd00:2::1", false),
-        // The server itself is another thing than its network.
+        // Opening the network does not open the server's own address.
         ("10.0.0.5", false),
         ("fd00:1::5", false),
-        // A translator is open, and what it leads to is looked at.
+        // The translator is allowed, and the IPv4 address that it leads to is judged.
         ("64:ff9b::808:808", true),
         ("64:ff9b::a00:1", true),
         ("64:ff9b::a00:5", false),

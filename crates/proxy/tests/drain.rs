@@ -1,4 +1,4 @@
-//! Box and server that are stopped while users are served.
+//! Graceful stop of box and server while users are served.
 
 mod world;
 
@@ -27,7 +27,7 @@ fn warm(links: usize) -> World {
     World::met(links, setup)
 }
 
-/// Stops the server as its driver does; how long that took.
+/// Stops the server as its driver does; returns the time taken.
 fn stop_server(w: &mut World) -> Duration {
     let start = w.now;
     w.drain_server();
@@ -40,8 +40,8 @@ fn stop_server(w: &mut World) -> Duration {
     w.now.saturating_since(start)
 }
 
-/// Users of a server that is stopped hear of it at once, also where most of what tells them is lost: in 20
-/// tries each user has an end within 3 s.
+/// Users learn of a stop at once, even if many packets that tell them are lost: in 20 tries each connection ends
+/// within 2 s after the drain time.
 #[test]
 fn users_hear_of_a_stop_though_packets_are_lost() {
     for (links, loss, try_) in (0..20).flat_map(|n| [(1, 0.3, n), (2, 0.3, n)]) {
@@ -67,7 +67,7 @@ fn users_hear_of_a_stop_though_packets_are_lost() {
     }
 }
 
-/// Without loss it takes a round trip, and the process waits no longer than it must.
+/// Without loss a stop takes a round trip after the drain time.
 #[test]
 fn a_stop_takes_as_long_as_the_drain() {
     let mut w = warm(2);
@@ -79,13 +79,13 @@ fn a_stop_takes_as_long_as_the_drain() {
         (drain..drain + Duration::from_millis(500)).contains(&took),
         "{took:?}"
     );
-    // Where nobody is served there is nothing to wait for.
+    // Without users there is nothing to wait for.
     let mut idle = warm(2);
     let took = stop_server(&mut idle);
     assert!(took < Duration::from_millis(500), "{took:?}");
 }
 
-/// What ends within the time for that is whole.
+/// A transfer that ends within the drain time is complete.
 #[test]
 fn a_short_transfer_ends_before_the_server_does() {
     let mut w = warm(2);
@@ -97,8 +97,8 @@ fn a_short_transfer_ends_before_the_server_does() {
     assert!(took < Duration::from_millis(950), "{took:?}");
 }
 
-/// A box is refused by a server that is stopping, and uses no connection that waited there: the next user's
-/// is not begun there, and where there is no other server, connections are forwarded.
+/// A stopping server refuses the box, and closes its idle connections: the next user's connection is not opened
+/// there. Without another server, connections are forwarded.
 #[test]
 fn new_connections_do_not_go_to_a_server_that_stops() {
     let mut w = warm(2);
@@ -119,8 +119,8 @@ fn new_connections_do_not_go_to_a_server_that_stops() {
     assert!(!w.user(users[0]).closed, "it has time to end");
 }
 
-/// Users of a box that is stopped: what is short ends, the rest is cut, and the server hears of it though
-/// packets are lost, so that destinations are not kept waiting.
+/// Short transfers of a stopping box complete, and others are reset. The server learns of it despite packet loss,
+/// so that destinations are not kept waiting.
 #[test]
 fn a_box_that_is_stopped_ends_what_it_has() {
     for try_ in 0..20 {

@@ -1,4 +1,4 @@
-//! How protected connections end: in order, refused, cut off, changed on the way, or never.
+//! Ends of protected connections: in order, refused, cut off, tampered with, or missing.
 
 mod world;
 
@@ -15,19 +15,19 @@ use tls::{GREETING, Program};
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, payload};
 
-/// A program with a connection to [`CONTENT`].
+/// Connects a program to [`CONTENT`].
 fn connected(w: &mut World) -> Program {
     let program = Program::asking(w, &[]);
     assert_eq!(program.got[..4], [5, 0, 5, 0], "it is let in and connected");
     program
 }
 
-/// The destination's stream of the last connection.
+/// Returns the destination's stream of the last connection.
 fn content(w: &mut World) -> LocalId {
     *w.server_local().streams.last_key_value().unwrap().0
 }
 
-/// A user who is sent `size` bytes and, `times`, takes what the socket has and then nothing for `pause`.
+/// Starts a user who is sent `size` bytes, and `times` times reads what the socket has, then pauses.
 fn who_takes_slowly(w: &mut World, size: usize, times: usize, pause: Duration) -> LocalId {
     w.content(CONTENT, Content::Sends(vec![7; size], true));
     let user = w.open(CONTENT, b"GET /", true);
@@ -40,7 +40,7 @@ fn who_takes_slowly(w: &mut World, size: usize, times: usize, pause: Duration) -
     user
 }
 
-/// It takes the rest, and that was all.
+/// Lets the user read the rest, and asserts that it is complete.
 fn takes_the_rest(w: &mut World, user: LocalId, size: usize) {
     w.boxed.local.resume(user);
     w.run_until(|w| w.user(user).closed);
@@ -57,7 +57,7 @@ fn who_never_ends_the_connection_counts_until_it_is_ended() {
     let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Sends(b"x".to_vec(), true));
     let mut program = connected(&mut w);
-    // The end of what is said, and not that of the connection below.
+    // Ends the user's bytes and the channel, but not the connection below.
     program.end();
     program.close();
     program.go_on(&mut w);
@@ -81,7 +81,7 @@ fn who_never_ends_the_connection_counts_until_it_is_ended() {
     assert!(ended, "the connection is no more");
 }
 
-/// Nor may one that takes the rest slowly be cut off.
+/// A user who takes the rest slowly is not cut off.
 #[test]
 fn what_still_arrives_is_waited_for() {
     const SIZE: usize = 8 * SOCKET_ROOM;
@@ -95,7 +95,7 @@ fn what_still_arrives_is_waited_for() {
     takes_the_rest(&mut w, user, SIZE);
 }
 
-/// Also where the box has all of it, and so the server waits for a further request in vain.
+/// The box has received everything, so the server waits for a further request in vain.
 #[test]
 fn what_the_box_has_still_to_pass_on_is_not_cut_off() {
     const SIZE: usize = 8 * SOCKET_ROOM;
@@ -108,7 +108,7 @@ fn what_the_box_has_still_to_pass_on_is_not_cut_off() {
     let user = who_takes_slowly(&mut w, SIZE, 4, Duration::from_secs(15));
     assert!(w.user(user).got.len() < SIZE, "not all of it was taken");
     takes_the_rest(&mut w, user, SIZE);
-    // Both ends are done with the connection.
+    // Both ends have finished with the connection.
     w.run_for(Duration::from_secs(1));
     let counters = *w.server().counters();
     let examined = w.core.counters().examinations;
@@ -118,11 +118,11 @@ fn what_the_box_has_still_to_pass_on_is_not_cut_off() {
     assert_eq!(w.user(user).got.len(), SIZE);
 }
 
-/// Where there is no room for the record that says so, the end is said later.
+/// Without room for its record, the end is sent later.
 #[test]
 fn an_end_that_finds_no_room_is_said_all_the_same() {
     const ROOM: usize = 4 << 10;
-    // What else is not acknowledged yet takes a part of it.
+    // Other unacknowledged bytes take a part of the room.
     for size in (ROOM - 1_000..ROOM).step_by(8) {
         let setup = Setup {
             tweak: Some(|config| config.send_buffer = ROOM),
@@ -140,7 +140,7 @@ fn an_end_that_finds_no_room_is_said_all_the_same() {
     }
 }
 
-/// An end of the connection alone is none, also where the destination takes nothing meanwhile.
+/// An end of the TCP connection alone is a truncation, also where the destination takes nothing meanwhile.
 #[test]
 fn what_was_cut_off_is_a_reset_once_the_destination_has_what_came() {
     let mut w = World::ready(1, Setup::default());
@@ -191,7 +191,7 @@ fn a_record_that_was_changed_is_a_reset_that_is_counted_as_what_it_is() {
     }
 }
 
-/// Each cause has a counter of its own.
+/// Each cause has its own counter.
 #[test]
 fn who_finds_the_server_wrong_is_not_called_damaged() {
     let mut w = World::ready(1, Setup::default());
@@ -228,14 +228,14 @@ fn who_says_a_record_bit_by_bit_waits_no_longer() {
     assert_eq!(w.server().counters().waited_in_vain, before + 1);
 }
 
-/// It costs more than other records, so it is not taken as often as somebody likes.
+/// A rekey costs more than reading a record, so it is refused if it comes too often.
 #[test]
 fn a_key_has_to_be_used_before_it_is_replaced() {
     for (records, damaged) in [(1023, 1), (1024, 0)] {
         let mut w = World::ready(1, Setup::default());
         w.content(CONTENT, Content::Echoes);
         let mut program = Program::asking(&mut w, &[]);
-        // Greeting and request were one record, and the update is one.
+        // Greeting and request were one record, and the KeyUpdate is one.
         (1..records).for_each(|_| program.data(b"x"));
         program.renew();
         program.say(&mut w, b"y");

@@ -1,5 +1,4 @@
-//! Servers that reach destinations of one address family only: what a box learns of that, and what becomes
-//! of users.
+//! Servers that reach a single address family: what a box learns, and the effect on users.
 
 mod world;
 
@@ -25,7 +24,7 @@ fn with_contents(mut w: World) -> World {
     w
 }
 
-/// A user sends something and wants it back; whether it came.
+/// Sends bytes to an echo; returns whether they came back.
 fn is_served(w: &mut World, destination: &str) -> bool {
     let user: LocalId = w.open(destination, b"hello", true);
     w.run_until(|w| w.user(user).got_end || w.user(user).closed);
@@ -33,7 +32,7 @@ fn is_served(w: &mut World, destination: &str) -> bool {
     w.user(user).got == b"hello"
 }
 
-/// The families that the driver was told to take in, one after the other.
+/// Returns the families in the notices to the driver, in order.
 fn told(w: &World) -> Vec<Families> {
     let notices = w.notices.iter().filter_map(|(_, notice)| match notice {
         Notice::Families(families) => Some(*families),
@@ -47,8 +46,7 @@ fn codes(w: &World) -> Vec<String> {
     reasons.into_iter().map(|reason| reason.code).collect()
 }
 
-/// The server loses its way to IPv6 destinations, or has it back; its driver says what routes there are, if it
-/// has noticed.
+/// Removes or restores the server's route to IPv6 destinations; its driver reports the routes if it has noticed.
 fn set_v6(w: &mut World, there: bool, noticed: Option<Routes>) {
     let (node, core) = w.server.as_mut().unwrap();
     node.local.no_v6 = !there;
@@ -71,7 +69,7 @@ fn a_box_is_told_in_the_handshake() {
     assert!(is_served(&mut w, CONTENT));
     let status = w.box_status();
     assert_eq!(status.servers[0].families, V4_ONLY);
-    // Programs use IPv4.
+    // Programs can use IPv4, so the health does not suffer.
     assert_eq!(status.verdict.health, Health::Working);
     assert_eq!(codes(&w), ["no-ipv6"]);
     assert_eq!(w.core.counters().destination_unreachable, 0);
@@ -93,11 +91,11 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
         w.core.counters().warm_used > opened,
         "over a warm connection"
     );
-    // Before the handshake of another connection.
+    // The notice came before another connection's handshake.
     assert_eq!(told(&w), [V4_ONLY]);
     assert_eq!(attempts(w.server_local(), CONTENT_V6), 2);
     assert!(is_served(&mut w, CONTENT));
-    // The way is back, and nobody asks for IPv6, as that is refused.
+    // The route is back, but nobody asks for IPv6, because it is refused.
     set_v6(&mut w, true, Some(Routes::Internet));
     w.run_for(Duration::from_secs(62));
     assert_eq!(told(&w), [V4_ONLY, Families::BOTH]);
@@ -105,7 +103,7 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
     assert_eq!(codes(&w), [""; 0]);
 }
 
-/// One destination without a route says nothing of others that are reached.
+/// A destination without a route proves nothing about others that are reached.
 #[test]
 fn a_family_of_which_some_are_reached_is_not_given_up() {
     let mut w = with_contents(World::met(1, Setup::default()));
@@ -136,7 +134,7 @@ fn a_server_that_is_not_protected_is_tried_again() {
     assert!(is_served(&mut w, CONTENT_V6));
 }
 
-/// Two servers, of which the preferred one has no IPv6.
+/// Creates a world with two servers, of which the preferred one has no IPv6.
 fn with_two(warm: usize) -> World {
     let preferred = PREFERRED.to_string();
     let setup = Setup {
@@ -173,7 +171,7 @@ fn connections_go_to_a_server_that_reaches_their_family() {
     assert_eq!(attempts_of_both(&w, CONTENT), [5, 0]);
     assert_eq!(told(&w), [], "nothing is refused");
     assert_eq!(codes(&w), [""; 0]);
-    // The other one goes: IPv6 is reached by none.
+    // The other server goes, so that none reaches IPv6.
     w.kill_server();
     w.run_for(Duration::from_secs(60));
     assert_eq!(told(&w), [V4_ONLY]);
@@ -185,7 +183,7 @@ fn connections_go_to_a_server_that_reaches_their_family() {
     assert!(is_served(&mut w, CONTENT_V6));
 }
 
-/// The first user whom the preferred server cannot serve is served by the other one.
+/// A user whom the preferred server cannot serve is served by the other one.
 #[test]
 fn a_user_whom_one_server_cannot_serve_is_served_by_another() {
     let mut w = with_two(2);
@@ -202,7 +200,7 @@ fn a_user_whom_one_server_cannot_serve_is_served_by_another() {
     assert_eq!(told(&w), []);
 }
 
-/// Each change loads rules anew.
+/// Each change reloads the packet filter rules, so changes are limited.
 #[test]
 fn a_server_that_changes_its_mind_is_followed_slowly() {
     let mut w = with_contents(World::up(1, Setup::default()));

@@ -1,4 +1,4 @@
-//! Mistakes that a file can be read with, and what is said of each.
+//! Mistakes in files that can be read, and the findings about them.
 
 use braid_proxy::config::{BoxConfig, Finding, ServerConfig, Verdict};
 use braid_secure::keys::{PrivateKey, PublicKey};
@@ -13,17 +13,17 @@ fn server_key() -> PrivateKey {
     PrivateKey::generate([2; 32])
 }
 
-/// The key of a third one.
+/// Returns the key of a third party.
 fn other_key() -> PrivateKey {
     PrivateKey::generate([3; 32])
 }
 
-/// The text of a private key, in the place of a public one.
+/// Returns the text of a private key, to be put in place of a public one.
 fn private_text(key: &PrivateKey) -> String {
     key.to_text().to_string()
 }
 
-/// A box: `top` stands above its links, `servers` after them.
+/// Reads a box's file: `top` stands above its links, `servers` after them.
 fn boxed(top: &str, link: &str, servers: &str) -> (BoxConfig, String) {
     let text = format!(
         "lan = \"eth0\"\n{top}\n[[link]]\ninterface = \"wlan0\"\n[[link]]\ninterface = \"wwan0\"\n{link}\n\
@@ -46,12 +46,12 @@ fn of_box(top: &str, link: &str, servers: &str) -> Vec<Finding> {
     config.findings(&text)
 }
 
-/// Findings of a box with `top` above its links.
+/// Returns the findings of a box with `top` above its links.
 fn of_top(top: &str) -> Vec<Finding> {
     of_box(top, "", &usual_server())
 }
 
-/// The same with a table below everything.
+/// Returns the findings of a box with `table` at the end.
 fn of_table(table: &str) -> Vec<Finding> {
     of_box("", "", &format!("{}{table}\n", usual_server()))
 }
@@ -70,8 +70,8 @@ fn usual_user() -> String {
     user(&box_key().public().to_string())
 }
 
-/// Fails unless there is exactly one finding: this verdict, id and subject, and all of `words` in what it
-/// says. Each says what to do.
+/// Asserts that there is exactly one finding, with this verdict, id and subject, all of `words` in its message,
+/// and a remedy.
 #[track_caller]
 fn expect(findings: &[Finding], verdict: Verdict, (id, subject): (&str, &str), words: &[&str]) {
     let [finding] = findings else {
@@ -122,7 +122,7 @@ fn the_examples_are_sound() {
     }
 }
 
-/// Mistake 1, and its kind.
+/// Sizes without a unit, or too small.
 #[test]
 fn sizes_without_a_unit_are_named() {
     for value in ["\"256\"", "256", "\"256 \""] {
@@ -167,7 +167,7 @@ fn sizes_without_a_unit_are_named() {
     expect(&found, Failure, ("limits", "limits.memory"), &["1 bytes"]);
 }
 
-/// Mistake 2, and its kind.
+/// Times without a unit.
 #[test]
 fn times_without_a_unit_are_named() {
     for (table, key) in [
@@ -203,7 +203,7 @@ fn times_without_a_unit_are_named() {
     );
 }
 
-/// Mistake 7, of servers' addresses, and 20, of those that are none.
+/// Addresses of servers inside `[tun]`, and addresses that no server can have.
 #[test]
 fn addresses_that_no_server_has_are_named() {
     for (address, reason) in [
@@ -223,7 +223,7 @@ fn addresses_that_no_server_has_are_named() {
             ("server.address", "server server1"),
             &words,
         );
-        // Another one serves.
+        // Another server remains.
         let both = format!("{}{}", server(address, &key), usual_server());
         let found = of_box("", "", &both);
         expect(
@@ -244,7 +244,7 @@ fn addresses_that_no_server_has_are_named() {
     }
 }
 
-/// Mistake 9, and its kind.
+/// Two servers with the same address.
 #[test]
 fn servers_in_one_place_are_named() {
     let (key, other) = (
@@ -274,7 +274,7 @@ fn servers_in_one_place_are_named() {
         &["protected there"],
     );
 
-    // One of two addresses.
+    // Servers that share one of two addresses.
     let list = "[[server]]\naddress = [\"203.0.113.7\", \"2001:db8::7\"]\n";
     let two = format!("{list}key = \"{key}\"\n{}", server("2001:db8::7", &other));
     let found = of_box("", "", &two);
@@ -293,7 +293,7 @@ fn servers_in_one_place_are_named() {
     assert_eq!(of_box("", "", &ports), []);
 }
 
-/// Mistakes 10 and 11.
+/// The box's own keys, and private keys, in place of a server's public key.
 #[test]
 fn keys_in_the_place_of_the_servers_are_named() {
     let cases = [
@@ -317,7 +317,7 @@ fn keys_in_the_place_of_the_servers_are_named() {
     }
 }
 
-/// The same of a server's users.
+/// The server's own keys, and private keys, in place of a user's public key.
 #[test]
 fn keys_in_the_place_of_users_are_named() {
     let cases = [
@@ -339,7 +339,7 @@ fn keys_in_the_place_of_users_are_named() {
     }
 }
 
-/// Mistake 12.
+/// A public key in place of the private one.
 #[test]
 fn a_public_key_in_the_key_file_is_named() {
     let with = |key: &PublicKey| {
@@ -377,7 +377,7 @@ fn a_public_key_in_the_key_file_is_named() {
     );
 }
 
-/// Mistake 5, as far as the file tells, and 14.
+/// Gateways that cannot be right, and two links with the same one.
 #[test]
 fn gateways_that_lead_nowhere_are_named() {
     for (gateway, reason) in [
@@ -407,7 +407,7 @@ fn gateways_that_lead_nowhere_are_named() {
     );
 }
 
-/// Mistake 20: bypasses.
+/// Entries of `bypass` that never match.
 #[test]
 fn bypasses_that_never_match_are_named() {
     let found = of_top("bypass = [\"10.0.0.0/8\", \"10.1.0.0/16\"]");
@@ -454,7 +454,7 @@ fn bypasses_that_never_match_are_named() {
     }
 }
 
-/// Findings of a box with these rules.
+/// Returns the findings of a box with these rules.
 fn rules(rules: &[&str]) -> Vec<Finding> {
     let tables = rules
         .iter()
@@ -462,7 +462,7 @@ fn rules(rules: &[&str]) -> Vec<Finding> {
     of_table(&tables.collect::<String>())
 }
 
-/// Mistake 20: rules.
+/// Rules that earlier rules shadow.
 #[test]
 fn rules_that_never_match_are_named() {
     for (all, number) in [
@@ -516,7 +516,7 @@ fn rules_that_never_match_are_named() {
     }
 }
 
-/// Mistake 20: rules for what is only forwarded.
+/// Rules for destinations that are only forwarded.
 #[test]
 fn rules_for_what_is_forwarded_are_named() {
     for address in ["127.0.0.1", SERVER, "0.0.0.0"] {
@@ -540,12 +540,12 @@ fn rules_for_what_is_forwarded_are_named() {
         ("never.rule", "rule 1"),
         &["192.0.2.0/24 is in `bypass`"],
     );
-    // Programs get there by SOCKS.
+    // SOCKS clients reach these destinations.
     let socks = format!("{bypassed}\nsocks = \"192.168.1.1:1080\"");
     assert_eq!(of_box(&socks, "", &rule), []);
 }
 
-/// Mistake 20: lists of a server.
+/// Entries of a server's lists that never match.
 #[test]
 fn destinations_that_never_match_are_named() {
     let of = |lists: &str| of_server(lists, &usual_user());
@@ -590,7 +590,7 @@ fn destinations_that_never_match_are_named() {
     }
 }
 
-/// Mistake 7 of a server, and addresses at which nobody gets in.
+/// Listening addresses inside `[tun]`, or that no box reaches.
 #[test]
 fn listening_addresses_that_lead_nowhere_are_named() {
     for (listen, reason) in [

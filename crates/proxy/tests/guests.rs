@@ -1,4 +1,4 @@
-//! Programs of the LAN that ask the box by SOCKS5, and the hints in their user names.
+//! SOCKS clients of the box, and the hints in their user names.
 
 mod world;
 
@@ -10,7 +10,7 @@ use braid_proxy::socks::{Destination, Reply, request};
 use world::local::Content;
 use world::{CONTENT, Setup, World};
 
-/// Greeting, user name and password.
+/// Encodes greeting, user name and password.
 fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
     let field = |text: &[u8]| [&[u8::try_from(text.len()).unwrap()], text].concat();
     [&[5, 2, 0, 2, 1], &field(user)[..], &field(password)].concat()
@@ -20,12 +20,12 @@ fn to(destination: &str) -> Destination {
     Destination::Address(destination.parse().unwrap())
 }
 
-/// All that a program says up to its request.
+/// Encodes all of a client's messages up to its request.
 fn ask(user: &str, destination: &Destination) -> Vec<u8> {
     [sign_in(user.as_bytes(), b"x"), request(None, destination)].concat()
 }
 
-/// What a program hears that signs in and is connected.
+/// Returns the server's messages to a client that signs in and is connected.
 fn welcome() -> Vec<u8> {
     [&[5, 2, 1, 0][..], &Reply::Succeeded.encode()].concat()
 }
@@ -40,7 +40,7 @@ fn echoing() -> World {
     w
 }
 
-/// Sends `text` after the handshake and expects it back.
+/// Sends `text` after the handshake, and expects it back.
 fn talk(w: &mut World, program: LocalId, heard: &[u8], text: &[u8]) {
     w.run_until(|w| w.user(program).got.len() >= heard.len());
     assert_eq!(w.user(program).got, heard);
@@ -60,7 +60,7 @@ fn a_program_is_connected_to_an_address_or_a_name() {
             Destination::Name("www.example".to_owned(), 80),
             "198.51.100.7:80",
         ),
-        // As some programs write an address.
+        // Some programs write an address as a name.
         (
             Destination::Name("198.51.100.7".to_owned(), 80),
             "198.51.100.7:80",
@@ -101,7 +101,7 @@ fn it_may_send_byte_by_byte_and_gets_each_answer_in_its_time() {
         w.run_for(Duration::from_millis(1));
         heard.push(w.user(program).got.len());
     }
-    // After the greeting of 4 bytes, and user and password with their lengths.
+    // The greeting has 4 bytes; user and password follow with their lengths.
     let expected = (1..words.len()).map(|n| match n {
         ..4 => 0,
         4..17 => 2,
@@ -122,7 +122,7 @@ fn what_it_sends_with_its_request_is_not_held_back() {
     let program = w.knock(&[&ask("", &to(CONTENT))[..], b"early"].concat());
     let heard = [&welcome()[..], b"early"].concat();
     w.run_until(|w| w.user(program).got == heard);
-    // As of a user that was intercepted: two round trips of 20 ms.
+    // As for an intercepted user: two round trips of 20 ms.
     assert_eq!(w.now.saturating_since(before), Duration::from_millis(40));
 }
 
@@ -143,7 +143,7 @@ fn its_hints_reach_the_server() {
 
 #[test]
 fn with_bad_hints_all_of_a_transfer_arrives() {
-    // What is said, and how much of it is no hint.
+    // User names, and the number of their items that are not valid hints.
     let said = [
         ("size=0", 1),
         ("size=-1", 1),
@@ -247,7 +247,7 @@ fn what_is_no_request_is_sent_away() {
         (b"GET / HTTP/1.1\r\n\r\n", Vec::new(), true),
         (&[4, 1, 0, 80], Vec::new(), true),
         (&[5, 1, 1], vec![5, 0xff], false),
-        // BIND, an address type nobody knows, a name that is none.
+        // BIND, an unknown address type, an invalid name.
         (
             &[5, 1, 0, 5, 2, 0, 1, 1, 2, 3, 4, 0, 80],
             sorry(Reply::CommandNotSupported),
@@ -330,7 +330,7 @@ fn they_are_bounded_with_all_others() {
     assert_eq!(w.core.counters().over_limit, 3);
     w.boxed.local.send(waiting[0], &[], true);
     w.run_until(|w| w.user(waiting[0]).closed);
-    // Its connection to the server ends a moment later.
+    // The connection to the server ends a moment later.
     w.run_for(Duration::from_millis(100));
     let next = w.knock(&words);
     w.run_until(|w| w.user(next).got == welcome());

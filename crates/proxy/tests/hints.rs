@@ -1,4 +1,4 @@
-//! Hints as programs write them, right and wrong.
+//! Hints as text: valid and invalid ones.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use braid_engine::strategy::FlowSize;
 use braid_proxy::FlowHints;
 use proptest::prelude::*;
 
-/// What is read, where all of it is right.
+/// Parses hints that are all valid.
 fn right(text: &str) -> FlowHints {
     let (hints, mistakes) = FlowHints::from_text(text);
     assert_eq!(mistakes, [], "{text}");

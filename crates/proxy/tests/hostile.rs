@@ -1,4 +1,4 @@
-//! What a server does with those who are no box.
+//! A server's treatment of peers that are no boxes.
 
 mod world;
 
@@ -54,7 +54,7 @@ fn a_client_that_goes_one_by_one_and_byte_by_byte_is_served() {
     assert_eq!(w.raw_read(conn), expected);
 }
 
-/// Until they have closed, or the server has lost patience.
+/// A refused connection counts until its peer has closed it, or until the server's timeout.
 #[test]
 fn those_that_were_refused_count_as_handshakes() {
     let setup = Setup {
@@ -139,7 +139,7 @@ fn a_silent_address_of_a_name_gives_way_to_the_next() {
     assert!(w.raw_read(conn).ends_with(b"nine"));
 }
 
-/// A name server of somebody's own gives another answer each time, and rules change meanwhile.
+/// The name server is the attacker's and answers differently each time, and rules change meanwhile.
 #[test]
 fn an_address_is_judged_when_it_is_tried() {
     let mut w = World::ready(1, Setup::default());
@@ -160,7 +160,7 @@ fn an_address_is_judged_when_it_is_tried() {
         let bytes = handshake(&w, &Destination::Name("rebound.example".into(), 80), nonce);
         w.raw.write(w.now, conn, &bytes).unwrap();
         w.run_for(Duration::from_secs(1));
-        // Of the last one the first address is silent, and the second one forbidden now.
+        // The last name's first address is silent, and the second one is forbidden by now.
         w.server_config.deny = vec!["198.51.100.9/32".parse().unwrap()];
         w.set_users(&[("box", box_key().public())]);
         w.run_for(Duration::from_secs(3));
@@ -187,7 +187,7 @@ fn a_replayed_handshake_is_refused() {
     }
     assert_eq!(w.server().counters().auth_replayed, 1);
     assert_eq!(w.server_local().attempts.len(), 1);
-    // A server that was restarted has forgotten it, and refuses it by its time.
+    // A restarted server has forgotten the password, and refuses it by its time.
     w.run_for(Duration::from_millis(10));
     w.kill_server();
     w.start_server();
@@ -249,7 +249,7 @@ fn a_slow_handshake_is_ended_in_time() {
     assert_eq!(w.server().connections(), 0);
 }
 
-/// Those of one source leave room for others.
+/// The handshakes of one source leave room for others.
 #[test]
 fn handshakes_under_way_are_bounded() {
     let mut w = World::ready(
@@ -273,7 +273,7 @@ fn handshakes_under_way_are_bounded() {
     assert_eq!(closed(&w, conn), None);
 }
 
-/// A server may have fewer of them than its sources want together.
+/// The limit may be lower than what its sources want together.
 #[test]
 fn handshakes_of_all_sources_are_bounded() {
     let setup = Setup {
@@ -289,7 +289,7 @@ fn handshakes_of_all_sources_are_bounded() {
     assert_eq!(w.server().counters().over_limit, 1);
 }
 
-/// Whoever they say to be, and whether they speak or keep silent.
+/// Failures count whatever the user name, and whether the peer sends or stays silent.
 #[test]
 fn who_fails_too_often_is_not_heard_and_others_are() {
     let setup = Setup {
@@ -309,7 +309,7 @@ fn who_fails_too_often_is_not_heard_and_others_are() {
     let user = w.open(CONTENT, b"hello", false);
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.user(user).got, b"hello");
-    // It has become quieter, and is heard again.
+    // The source has become quieter, and is admitted again.
     w.run_for(Duration::from_secs(5));
     let conn = w.raw_connect();
     let bytes = handshake(&w, &content(), 1);
@@ -318,7 +318,7 @@ fn who_fails_too_often_is_not_heard_and_others_are() {
     assert_eq!(w.raw_read(conn)[..4], [5, 2, 1, 0]);
 }
 
-/// Of the hosts behind an address some look whether the server is there, and some give up early.
+/// Hosts behind one address may probe the server, or give up early.
 #[test]
 fn neither_probes_nor_users_count_as_failures_of_their_source() {
     let setup = Setup {
@@ -341,8 +341,8 @@ fn neither_probes_nor_users_count_as_failures_of_their_source() {
     assert_eq!((c.connected, c.over_failures, c.over_source), (50, 0, 0));
 }
 
-/// The users of a box, or of all boxes behind an address, come back together after an outage. The server
-/// has been restarted, so none of them has a ticket that is good.
+/// The users of a box, or of all boxes behind an address, come back together after an outage. The server was
+/// restarted, so none of them has a valid ticket.
 #[test]
 fn a_burst_of_thousands_from_one_address_is_served() {
     const BURST: usize = 1_500;

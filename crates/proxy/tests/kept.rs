@@ -1,4 +1,4 @@
-//! Users' connections that follow each other over one connection to the server.
+//! Users who follow each other on one connection to the server.
 
 mod world;
 
@@ -20,7 +20,7 @@ fn warm(setup: Setup<'_>) -> World {
     w
 }
 
-/// A user asks for its bytes back and gets them, all and in order.
+/// Sends `bytes` to an echo, and asserts that all come back in order.
 fn echo(w: &mut World, bytes: &[u8], ends: bool) -> LocalId {
     let user = w.open(CONTENT, bytes, ends);
     w.run_until(|w| w.user(user).got.len() == bytes.len() && w.user(user).got_end == ends);
@@ -32,7 +32,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed + i / 3 + i / 1_000) as u8).collect()
 }
 
-/// Of any size, around those of records and frames, in any order, and each gets its own.
+/// Users with sizes around the limits of records and frames, in any order; each gets their own bytes.
 #[test]
 fn one_user_after_the_other_is_served_by_few_connections() {
     let mut w = warm(Setup::default());
@@ -52,7 +52,7 @@ fn one_user_after_the_other_is_served_by_few_connections() {
     assert_eq!(left.count(), 0);
 }
 
-/// However busy it is, a connection has keys of its own for minutes only.
+/// However busy it is, a connection uses the same keys for minutes only.
 #[test]
 fn none_is_kept_for_longer_than_ten_minutes() {
     let mut w = warm(Setup::default());
@@ -73,7 +73,7 @@ fn none_is_kept_for_longer_than_ten_minutes() {
     assert_eq!((c.warm_lost, c.warm_failed, c.reset_by_server), (0, 0, 0));
 }
 
-/// Who has no more to say, who hears more, and who ends first is all the same.
+/// Either side may have no more to send, still receive, or end first.
 #[test]
 fn a_direction_may_end_long_before_the_other() {
     let mut w = warm(Setup::default());
@@ -83,7 +83,7 @@ fn a_direction_may_end_long_before_the_other() {
         let user = w.open(other, b"", false);
         w.run_until(|w| w.user(user).got_end);
         assert_eq!(w.user(user).got, pattern(3, 100_000));
-        // The destination takes what the user goes on to say.
+        // The destination takes what the user sends later.
         w.boxed.local.send(user, &pattern(n, 50_000), false);
         w.run_for(Duration::from_secs(1));
         w.boxed.local.send(user, b"", true);
@@ -96,7 +96,7 @@ fn a_direction_may_end_long_before_the_other() {
     assert_eq!((c.warm_kept, c.reset_by_server), (5, 0));
 }
 
-/// What was said of one user's connection does not hold for the next one's.
+/// The hints about one user's connection do not apply to the next one.
 #[test]
 fn hints_are_of_one_user() {
     let boxed = "[[rule]]\nport = 22\nurgency = 7\nsize = \"5kB\"\nstrategy = \"redundant\"\n";
@@ -125,7 +125,7 @@ fn hints_are_of_one_user() {
     assert!(w.core.counters().warm_kept > 2);
 }
 
-/// A reset is one of both ends, and the connection goes with it.
+/// A reset ends both directions, and the connection with them.
 #[test]
 fn who_is_reset_leaves_nothing_to_others() {
     let mut w = warm(Setup::default());
@@ -139,13 +139,13 @@ fn who_is_reset_leaves_nothing_to_others() {
     echo(&mut w, &pattern(2, 200_000), true);
 }
 
-/// A user who goes has said all to the box; what of it is on its way is not lost with the pool, nor does
-/// the next user wait behind it.
+/// A user who leaves has sent everything to the box. The bytes under way are not lost with the pool, and do not
+/// delay the next user.
 #[test]
 fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
     for lost in [false, true] {
         let mut w = warm(Setup::default());
-        // It has no more to say, and reads on.
+        // The destination sends no more, but keeps reading.
         w.content(CONTENT, Content::Sends(b"bye".to_vec(), true));
         let said = pattern(1, 60_000);
         let user = w.open(CONTENT, b"", false);
@@ -156,7 +156,7 @@ fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
         }
         w.boxed.local.send(user, &said, true);
         w.run_until(|w| w.user(user).closed);
-        // Nobody wants them any more at once.
+        // Taking the link down closes idle connections at once.
         w.set_link(0, false);
         w.set_link(0, true);
         w.links.iter_mut().for_each(|link| link.loss = 0.0);
@@ -167,7 +167,7 @@ fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
     }
 }
 
-/// The server has it, and cannot get rid of it: what follows would stand behind it.
+/// The server has bytes that it cannot deliver, so the next user's would wait behind them.
 #[test]
 fn nobody_waits_behind_what_a_destination_does_not_take() {
     let mut w = warm(Setup::default());
@@ -197,7 +197,7 @@ fn nobody_waits_behind_what_a_destination_does_not_take() {
     assert_eq!(w.core.connections(), 0);
 }
 
-/// A program may ask again before it has taken the last answer, and has to say no more than a request.
+/// A program may send its next request before it has read the last answer, and needs only the request.
 #[test]
 fn the_next_request_may_come_at_once() {
     let mut w = World::ready(1, Setup::default());
@@ -205,11 +205,11 @@ fn the_next_request_may_come_at_once() {
     let mut program = Program::asking(&mut w, b"one");
     program.end();
     program.go_on(&mut w);
-    // And at the end, that it is ready for more.
+    // The answer ends with the message that the server is ready for more.
     let answer = |word: &[u8]| [&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0], word, &[5, 0]].concat();
     assert_eq!(program.got[2..], answer(b"one"));
     assert_eq!(program.ends, [2 + 10 + 3]);
-    // All of it in one flight, and twice.
+    // Everything in one flight, and twice.
     for word in [&b"two"[..], b"three"] {
         program.data(&[&REQUEST, word].concat());
         program.end();
@@ -221,14 +221,14 @@ fn the_next_request_may_come_at_once() {
     let c = *w.server().counters();
     assert_eq!((c.connected, c.finished), (3, 3));
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
-    // What is no request ends it.
+    // Anything but a request ends the connection.
     program.say(&mut w, b"nonsense");
     assert_eq!(w.server().counters().garbage, 1);
     w.run_for(Duration::from_secs(10));
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
 }
 
-/// Each end replaces its key when it likes; what was said before and after is understood.
+/// Each end may rekey at any time; bytes from before and after are understood.
 #[test]
 fn a_key_may_be_replaced_at_any_time() {
     let mut w = World::ready(1, Setup::default());
@@ -242,9 +242,9 @@ fn a_key_may_be_replaced_at_any_time() {
     program.say(&mut w, b"yes");
     let said = [&[b'x'; 2048][..], b"yes"].concat();
     assert_eq!(program.got[12..], said);
-    // The server has followed, so that no secret of before is left for its direction either.
+    // The server has followed, so that no earlier secret is left in its direction either.
     assert_eq!(program.followed, 2);
-    // Under the last one but one, nothing is understood.
+    // A record under the key before the last is refused.
     many(&mut program);
     program.data(b"no");
     let stale = program.out.split_off(program.out.len() - 24);
@@ -254,19 +254,19 @@ fn a_key_may_be_replaced_at_any_time() {
     assert_eq!(w.server().counters().damaged, 1);
 }
 
-/// A client that is known has no message of TLS to make any more.
+/// An authenticated client sends no further handshake messages of TLS.
 #[test]
 fn a_handshake_that_is_over_is_over() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
     let mut program = Program::asking(&mut w, b"one");
-    // One of 64 kB begins, which would be waited for.
+    // The beginning of a message of 64 kB, which would have to be waited for.
     program.record(HANDSHAKE, &[11, 0, 0xff, 0xff]);
     program.go_on(&mut w);
     assert_eq!(w.server().counters().damaged, 1);
 }
 
-/// However little a record has.
+/// Records may be as small as a byte.
 #[test]
 fn records_of_a_byte_are_taken_too() {
     let mut w = World::ready(1, Setup::default());
@@ -279,7 +279,7 @@ fn records_of_a_byte_are_taken_too() {
     assert_eq!(program.ends, [16]);
 }
 
-/// Where it ends in order, nothing is cut off.
+/// An orderly end after a user cuts nothing off.
 #[test]
 fn who_asks_for_no_more_may_end_it() {
     let mut w = World::ready(1, Setup::default());
@@ -300,7 +300,7 @@ fn who_asks_for_no_more_may_end_it() {
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
 }
 
-/// An end without that of the user's bytes is a reset for the destination, as is one within a record.
+/// A close without the end of the user's bytes is a reset for the destination, as is an end within a record.
 #[test]
 fn what_is_cut_off_is_a_reset() {
     for (len, closes) in [(0, true), (1, true), (300, true), (300, false)] {
@@ -327,7 +327,7 @@ fn what_is_cut_off_is_a_reset() {
     }
 }
 
-/// Nor has a user's end a meaning where there is no user.
+/// The end of a user's bytes is an error where no user's bytes have begun.
 #[test]
 fn an_end_of_what_was_not_begun_is_damage() {
     let mut w = World::ready(1, Setup::default());
@@ -339,7 +339,7 @@ fn an_end_of_what_was_not_begun_is_damage() {
     assert_eq!(w.server().waiting(), 0);
 }
 
-/// The user's connections are bounded as before, and do not count once they are over.
+/// The limit on a user's connections applies as before, and idle ones do not count.
 #[test]
 fn who_waits_again_is_not_counted_among_the_users_connections() {
     let setup = Setup {
@@ -359,7 +359,7 @@ fn who_waits_again_is_not_counted_among_the_users_connections() {
     assert_eq!(w.server().counters().over_limit, 1);
 }
 
-/// One whose box does not take the end of what it was sent still has a user's connection.
+/// A user's connection counts until the box has taken all of it.
 #[test]
 fn what_has_not_arrived_still_counts() {
     const SIZE: usize = 4 * SOCKET_ROOM;
@@ -375,7 +375,7 @@ fn what_has_not_arrived_still_counts() {
     program.end();
     let out = core::mem::take(&mut program.out);
     w.raw.write(w.now, program.conn, &out).unwrap();
-    // Nothing of the answer is read.
+    // The program reads nothing of the answer.
     w.run_for(Duration::from_secs(50));
     assert_eq!((w.server().connections(), w.server().waiting()), (1, 0));
     program.go_on(&mut w);
@@ -386,7 +386,7 @@ fn what_has_not_arrived_still_counts() {
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
 }
 
-/// A key that is taken out of the configuration is good for no further request.
+/// A key that is removed from the configuration is good for no further request.
 #[test]
 fn a_user_who_is_removed_is_not_served_again() {
     let mut w = warm(Setup::default());

@@ -1,4 +1,4 @@
-//! Names that a server looks up: what one user's take from others.
+//! Name look-ups of a server: one user's do not block others.
 
 mod world;
 
@@ -22,8 +22,8 @@ fn users() -> [(&'static str, PublicKey); 2] {
     ]
 }
 
-/// A server of both, that looks up two names at a time for each, and where `known.example` is the
-/// content.
+/// Creates a server for both users that allows two look-ups at a time for each, and resolves `known.example` to
+/// the content.
 fn of_both() -> World {
     let key = laptop_key().public();
     let setup = Setup {
@@ -41,7 +41,7 @@ fn of_both() -> World {
     w
 }
 
-/// Who has `key` asks for a name.
+/// Asks for a name as the user with `key`.
 fn ask(w: &mut World, key: &PrivateKey, name: &str) -> ConnId {
     let conn = w.raw_connect();
     let destination = Destination::Name(name.into(), 80);
@@ -63,7 +63,7 @@ fn ask(w: &mut World, key: &PrivateKey, name: &str) -> ConnId {
     conn
 }
 
-/// What SOCKS answered, if it has.
+/// Returns the SOCKS reply, if there is one.
 fn answer(w: &mut World, conn: ConnId) -> Option<u8> {
     w.raw_read(conn).get(5).copied()
 }
@@ -84,7 +84,7 @@ fn names_of_one_user_wait_for_each_other_and_nobody_elses() {
     assert_eq!(answer(&mut w, waits), None);
     let other = ask(&mut w, &laptop_key(), "known.example");
     assert_eq!(answer(&mut w, other), Some(0));
-    // The next ones come when those before have ended, in order.
+    // The next look-ups start in order when earlier ones have ended.
     for left in [2, 2, 1] {
         w.server_local().give_up_lookup();
         w.run_for(Duration::from_millis(100));
@@ -93,7 +93,7 @@ fn names_of_one_user_wait_for_each_other_and_nobody_elses() {
     assert_eq!(answer(&mut w, waits), Some(0));
 }
 
-/// A thread is held by a name that nobody wants to know any more, and who waits does so in vain.
+/// A look-up that nobody waits for still occupies a thread, so another session may wait in vain.
 #[test]
 fn what_was_given_up_counts_until_it_has_ended() {
     let mut w = of_both();
@@ -108,14 +108,14 @@ fn what_was_given_up_counts_until_it_has_ended() {
     for _ in 0..2 {
         w.server_local().give_up_lookup();
     }
-    // Who has left is not looked up for.
+    // The names of sessions that have left are not looked up.
     w.run_for(Duration::from_millis(100));
     assert_eq!(under_way(&mut w), 0);
     let next = ask(&mut w, &box_key(), "known.example");
     assert_eq!(answer(&mut w, next), Some(0));
 }
 
-/// Its user has another place among the others, or none.
+/// The user has another index after the reload, or was removed.
 #[test]
 fn look_ups_are_their_users_whatever_is_read_again() {
     let mut w = of_both();
@@ -129,7 +129,7 @@ fn look_ups_are_their_users_whatever_is_read_again() {
     w.set_users(&[laptop, boxed]);
     let waits = ask(&mut w, &laptop_key(), "known.example");
     let back = ask(&mut w, &box_key(), "known.example");
-    // What was begun for the box before is nobody's.
+    // Look-ups begun for the box before its removal belong to nobody.
     assert_eq!(
         (answer(&mut w, waits), answer(&mut w, back)),
         (None, Some(0))
@@ -140,7 +140,7 @@ fn look_ups_are_their_users_whatever_is_read_again() {
         w.run_for(Duration::from_millis(50));
     }
     assert_eq!(answer(&mut w, waits), Some(0));
-    // The others have had time to close.
+    // The other sessions have had time to close.
     for conn in [waits, back] {
         w.raw.abort(w.now, conn);
     }

@@ -1,4 +1,4 @@
-//! What one user may have a server buffer, and what that leaves to others.
+//! Memory that one user can occupy at a server, and the shares of others.
 
 mod world;
 
@@ -19,7 +19,7 @@ fn greedy_key() -> PrivateKey {
     PrivateKey::from_seed([3; 32])
 }
 
-/// How long a user of the box waits for a file.
+/// Returns the time of a download by a user of the box.
 fn download(w: &mut World) -> Duration {
     let began: Instant = w.now;
     let user = w.open(CONTENT, b"GET /", false);
@@ -28,8 +28,8 @@ fn download(w: &mut World) -> Duration {
     w.now.saturating_since(began)
 }
 
-/// Thousands of connections that nothing is read from. What another user has then are shares of 128 KiB, which
-/// a round trip of 20 ms takes 50 Mb/s of.
+/// Thousands of connections from which nothing is read. Another user then has shares of 128 KiB, which allow 50
+/// Mbit/s at a round-trip time of 20 ms.
 #[test]
 fn who_reads_nothing_leaves_others_their_share() {
     let key = greedy_key();
@@ -56,7 +56,7 @@ fn who_reads_nothing_leaves_others_their_share() {
         w.raw.write(w.now, conn, &said.concat()).unwrap();
     }
     w.run_for(Duration::from_secs(5));
-    // 64 MiB, of which an eighth is a reserve.
+    // 64 MiB, an eighth of which is a reserve.
     let (node, _) = w.server.as_ref().unwrap();
     let stuck = node.stack.buffered();
     let all = 64 << 20;

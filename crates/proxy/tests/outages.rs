@@ -1,4 +1,4 @@
-//! A box that stood still, and what silent boxes hold of a server.
+//! A box that stood still, and resources that silent boxes occupy at a server.
 
 mod world;
 
@@ -34,8 +34,8 @@ fn echoing(setup: Setup<'_>) -> World {
     w
 }
 
-/// Has every NAT on the way forget what it knows once the switch is on: only what begins with a SYN
-/// passes from then on, and what joins a connection only where `joins` says so.
+/// Makes every NAT forget its mappings once the switch is on. From then on, only connections whose SYN it has seen
+/// pass, and MP_JOINs only where `joins`.
 fn forget_at_switch(w: &mut World, joins: bool) -> Rc<Cell<bool>> {
     let switch = Rc::new(Cell::new(false));
     let forgets = Rc::clone(&switch);
@@ -56,8 +56,8 @@ fn forget_at_switch(w: &mut World, joins: bool) -> Rc<Cell<bool>> {
     switch
 }
 
-/// After a suspend of minutes, in which its own clock stood still, the box finds out at once what peers
-/// and NATs have forgotten: the open connection goes on, and no user gets one from before.
+/// After a suspend of minutes, in which its clock stood still, the box finds out at once what peers and NATs have
+/// forgotten: the open connection continues, and no user gets an idle connection from before.
 #[test]
 fn a_box_that_was_suspended_goes_on_at_once() {
     let mut w = echoing(WARM);
@@ -85,7 +85,7 @@ fn a_box_that_was_suspended_goes_on_at_once() {
     assert!(!w.user(user).closed);
 }
 
-/// A server whose connections are all taken, some by boxes that are gone, serves those that are there.
+/// A server at its limit, partly because of boxes that are gone, serves those that are present.
 #[test]
 fn silent_boxes_make_room_at_the_server() {
     for server in ["limits = { connections = 3 }", "limits = { per_user = 3 }"] {
@@ -99,7 +99,7 @@ fn silent_boxes_make_room_at_the_server() {
         w.run_until(|w| gone.iter().all(|user| w.user(*user).got == b"x"));
         let full = w.open(CONTENT, b"x", false);
         w.run_until(|w| w.user(full).closed);
-        // As if the box were another one: the destination speaks, and nobody answers.
+        // As if the box were another one: the destination sends, and nobody acknowledges.
         switch.set(true);
         let contents: Vec<_> = w.server_local().streams.keys().copied().collect();
         for content in contents {

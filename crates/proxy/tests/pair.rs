@@ -10,7 +10,7 @@ use braid_wire::Instant;
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, Side, World};
 
-/// Bytes that tell where they belong.
+/// Returns bytes that reveal their position.
 fn pattern(n: usize) -> Vec<u8> {
     (0..n as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
@@ -266,7 +266,7 @@ fn a_user_who_does_not_read_stops_the_content_server() {
     w.boxed.local.resume(user);
     w.run_until(|w| w.user(user).got_end);
     assert!(w.user(user).got == data);
-    // What waited comes several records at a time.
+    // Bytes that had to wait come several records at a time.
     assert!(w.user(user).most > 16 << 10);
 }
 
@@ -302,7 +302,7 @@ fn a_content_server_that_does_not_read_stops_the_user() {
     assert!(w.server_local().stream(content).got == data);
 }
 
-/// A user whose first bytes come when the box has no memory left waits for some.
+/// A user whose first bytes come while the box has no memory left waits for some.
 #[test]
 fn first_bytes_wait_for_memory() {
     fn small(config: &mut braid_engine::Config) {
@@ -319,7 +319,7 @@ fn first_bytes_wait_for_memory() {
     w.content(stalls, Content::Sends(Vec::new(), false));
     w.content(CONTENT, Content::Echoes);
     let user = w.open(CONTENT, &[], false);
-    // More than there are shares for.
+    // More connections than there are shares of memory for.
     let greedy: Vec<_> = (0..10).map(|_| w.open(stalls, &[], false)).collect();
     w.run_until(|w| w.core.counters().connected == 11);
     for content in w.server_local().streams.values_mut() {
@@ -401,7 +401,7 @@ fn limits_of_the_box_hold_and_are_given_back() {
         w.boxed.local.send(*user, &[], true);
     }
     w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
-    // Their connections to the server end a moment later.
+    // The connections to the server end a moment later.
     w.run_for(Duration::from_millis(100));
     let user = w.open(CONTENT, b"xy", true);
     w.run_until(|w| w.user(user).closed);
@@ -516,7 +516,7 @@ fn the_best_link_follows_what_works() {
             Notice::Reached(there, true),
         ]
     );
-    // The other link is asked whose doing it is.
+    // The other link is probed to find out whether the link or the server failed.
     let waited = w.notices[1].0.saturating_since(w.notices[0].0);
     assert!(waited < Duration::from_secs(6), "{waited:?}");
 }
@@ -563,7 +563,7 @@ fn a_second_server_serves_where_the_first_is_dead() {
     w.run_until(|w| w.user(user).got == b"hello");
     assert!(w.now.saturating_since(before) < Duration::from_millis(2_500));
     assert_eq!(w.core.counters().retries, 1);
-    // Once the probes have found out, nobody waits.
+    // Once the probes have found out, no user has to wait.
     w.run_for(Duration::from_secs(5));
     let before = w.now;
     let user = w.open(CONTENT, b"hello", false);
@@ -613,8 +613,8 @@ fn a_killed_and_restarted_server_ends_connections_and_serves_again() {
     w.run_until(|w| w.user(user).got == b"again");
 }
 
-/// Asserts that a process that stands still loses nothing: open connections go on or end as an error, and
-/// connections opened two seconds after it went on are served at once.
+/// Asserts that nothing is lost when a process stands still: open connections continue or end with an error, and
+/// connections opened two seconds after the end of the standstill are served at once.
 fn stands_still(side: Side, seconds: u64) {
     let setup = Setup {
         warm: 4,

@@ -1,4 +1,4 @@
-//! What is protected between box and server, and what an attacker on the way gets.
+//! Protection between box and server, and what an attacker on the path can do.
 
 #[path = "world/tls.rs"]
 mod tls;
@@ -13,7 +13,7 @@ use tls::Program;
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, payload};
 
-/// A word that is nowhere but in what a user says or gets.
+/// A word that occurs only in the user's bytes.
 const WORD: &[u8] = b"xylophone-in-the-attic";
 const NAME: &str = "198.51.100.1";
 
@@ -21,12 +21,12 @@ fn holds(packet: &[u8], what: &[u8]) -> bool {
     packet.windows(what.len()).any(|window| window == what)
 }
 
-/// A user's connection while the wire is watched: what was on it, in the order of sending.
+/// Returns the packets on the wire during a user's connection, in the order of sending.
 fn watched(w: &mut World, says: &[u8]) -> Vec<(bool, Vec<u8>)> {
     w.wire = Some(Vec::new());
     let user = w.open(CONTENT, says, false);
     w.run_until(|w| w.user(user).got == says);
-    // The server's tickets come once the handshake has ended.
+    // The server sends its tickets once the handshake has ended.
     w.run_for(Duration::from_millis(100));
     w.boxed.local.break_stream(user);
     w.run_for(Duration::from_millis(200));
@@ -46,10 +46,10 @@ fn nothing_that_a_user_says_or_asks_for_is_on_the_wire() {
             },
         );
         w.content(CONTENT, Content::Echoes);
-        // The second has a ticket, the third one is warm.
+        // The second connection has a ticket, the third one is an idle connection.
         let packets = [0; 3].map(|_| watched(&mut w, WORD)).concat();
         assert!(packets.len() > 10);
-        // The test sees what there is to see: without protection it is there.
+        // A check of the test itself: without protection it finds the words.
         for what in [WORD, NAME.as_bytes(), &destination] {
             let seen = packets.iter().any(|(_, packet)| holds(packet, what));
             let expected = clear && what != NAME.as_bytes();
@@ -72,14 +72,14 @@ fn a_first_flight_is_taken_once() {
     let flight = w.hold_first_flight(WORD);
     assert!(!holds(&flight, WORD));
     let before = *w.server().counters();
-    // Whoever says it first is served; but nobody else can say more, or read the answer.
+    // A copy that comes first is served, but its sender can neither send more nor read the answer.
     say(&mut w, &flight);
     assert_eq!(
         w.server_local().attempts.len(),
         2,
         "the greeter's and the user's"
     );
-    // On another connection, and again.
+    // Replays on other connections.
     for n in 1..3 {
         let conn = say(&mut w, &flight);
         assert!(!w.raw_read(conn).is_empty(), "a handshake is offered");
@@ -88,20 +88,20 @@ fn a_first_flight_is_taken_once() {
             before.unknown_tickets + n
         );
     }
-    // After a restart, which forgets all tickets.
+    // A replay after a restart, which forgets all tickets.
     w.kill_server();
     w.start_server();
     say(&mut w, &flight);
     assert_eq!(w.server().counters().unknown_tickets, 1);
     assert_eq!(w.server_local().attempts, [], "nobody was connected to");
     assert_eq!(w.server().counters().connected, 0);
-    // Whoever does not get further is thrown out.
+    // A peer whose handshake does not proceed is disconnected.
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.server().connections(), 0);
     assert_eq!(w.server().counters().handshake_timeout, 1);
 }
 
-/// Each end hears of its wall clock when the system says so, and not at the same time.
+/// The ends learn the wall clock from their systems, at different times.
 #[test]
 fn a_ticket_is_good_between_two_looks_at_the_clock() {
     let mut w = World::met(1, Setup::default());
@@ -120,7 +120,7 @@ fn a_ticket_is_good_between_two_looks_at_the_clock() {
     );
 }
 
-/// Where records end.
+/// Returns the end offsets of the records.
 fn ends_of_records(mut flight: &[u8]) -> Vec<usize> {
     let (len, mut ends) = (flight.len(), Vec::new());
     while let [_, _, _, a, b, rest @ ..] = flight {
@@ -130,10 +130,10 @@ fn ends_of_records(mut flight: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// What a destination gets of a first flight with a good ticket that was changed on the way; none where
-/// nobody was connected to.
+/// Sends a first flight with a valid ticket after `change` has modified it. Returns the bytes that the destination
+/// got, or `None` where no destination was connected.
 fn got_of(w: &mut World, says: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Option<Vec<u8>> {
-    // Who is served gets two tickets for the one that was used.
+    // A served connection gets two tickets for the one it used.
     watched(w, WORD);
     let before = w.server_local().attempts.len();
     let mut flight = w.hold_first_flight(says);
@@ -154,7 +154,7 @@ fn what_was_changed_on_the_way_is_no_users_byte() {
     w.content(CONTENT, Content::Echoes);
     let says = [7; 2_000];
     let flight = w.hold_first_flight(&says);
-    // A ClientHello, greeting, request, foreword, and the user's bytes.
+    // ClientHello, greeting, request, early hints, and the user's bytes.
     let ends = ends_of_records(&flight);
     let [.., _, request, _, last] = ends[..] else {
         panic!("{ends:?}");
@@ -165,7 +165,7 @@ fn what_was_changed_on_the_way_is_no_users_byte() {
     let places: Vec<usize> = (0..last).step_by(97).chain(others).collect();
     for at in places.into_iter().filter(|at| *at < last) {
         let got = got_of(&mut w, &says, |flight| flight[at] ^= 0x20);
-        // What comes before the record that was changed is as the user said it.
+        // Records before the modified one are the user's.
         assert!(
             got.is_none_or(|got| at >= request && got.is_empty()),
             "{at}"
@@ -175,10 +175,10 @@ fn what_was_changed_on_the_way_is_no_users_byte() {
         let got = got_of(&mut w, &says, |flight| flight.truncate(len));
         assert_eq!(got, (len >= request).then(Vec::new), "{len}");
     }
-    // It was not for their tickets that they were not served.
+    // The refusals were not due to unknown tickets.
     let unknown = w.server().counters().unknown_tickets;
     assert!(unknown < ends[0] as u64 / 97, "{unknown}");
-    // And the box is served as before.
+    // The box is served as before.
     assert_eq!(got_of(&mut w, &says, |_| {}).unwrap(), says);
 }
 
@@ -188,14 +188,14 @@ fn garbage_that_looks_like_a_hello_is_counted() {
     let junk = [&[22, 3, 3, 0, 200][..], &[9; 200]].concat();
     say(&mut w, &junk);
     assert_eq!(w.server().counters().damaged, 1);
-    // A record that announces more than a record may have.
+    // A record that announces more bytes than a record may have.
     say(&mut w, &[22, 3, 3, 0xff, 0xff, 1, 2, 3]);
     assert_eq!(w.server().counters().damaged, 2);
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.server().connections(), 0);
 }
 
-/// A box of before hears in the form of its own records why it is not served.
+/// A box of an earlier release gets the refusal in the form of its own records.
 #[test]
 fn an_older_box_is_told_so() {
     let mut w = World::met(1, Setup::default());
@@ -203,19 +203,19 @@ fn an_older_box_is_told_so() {
     // An alert in plaintext: no_application_protocol.
     assert_eq!(w.raw_read(conn), [6, 0, 1, 120]);
     assert_eq!(w.server().counters().incompatible, 1);
-    // Before that, boxes had the records of TLS, as now.
+    // Before `braid/3`, boxes had the records of TLS, as they have now.
     let program = Program::connect_as(&mut w, b"braid/2", None);
     assert_eq!(program.alerts, [120]);
     assert_eq!(w.server().counters().incompatible, 2);
     assert_eq!(w.server().counters().damaged, 0);
 }
 
-/// So does a box whose server is of before: the answer is an alert of TLS, and nobody waits for another.
+/// A server of an earlier release answers by an alert of TLS, so that the user waits for nothing more.
 #[test]
 fn an_older_server_is_found_out_at_once() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    // What a server of `braid/3` says to records of TLS, in place of the ServerHello.
+    // The answer of a `braid/3` server to records of TLS, in place of the ServerHello.
     let alert = [21, 3, 3, 0, 2, 2, 120];
     w.tamper = Some(Box::new(move |up, packet| {
         let len = payload(packet).len();
@@ -232,19 +232,19 @@ fn an_older_server_is_found_out_at_once() {
     assert!(w.now.saturating_since(asked) < Duration::from_secs(1));
 }
 
-/// Somebody copies a ClientHello from the wire, and does not know the secret of the ticket in it.
+/// An attacker copies a ClientHello from the wire, but does not know the secret of its ticket.
 #[test]
 fn a_ticket_is_not_used_up_by_who_cannot_use_it() {
     let mut w = World::met(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
     let flight = w.hold_first_flight(WORD);
-    // The last bytes of the ClientHello are the proof.
+    // The last bytes of the ClientHello are the proof (its binder).
     let hello = ends_of_records(&flight)[0];
     for _ in 0..3 {
         let mut spoofed = flight.clone();
         spoofed[hello - 1] ^= 1;
         say(&mut w, &spoofed);
-        // Nor does one that only has another random number.
+        // A changed random number invalidates the proof too.
         let mut spoofed = flight.clone();
         spoofed[20] ^= 1;
         say(&mut w, &spoofed);
@@ -254,27 +254,27 @@ fn a_ticket_is_not_used_up_by_who_cannot_use_it() {
     assert_eq!(w.server_local().attempts.len(), 1, "the greeter's");
     say(&mut w, &flight);
     assert_eq!(w.server_local().attempts.len(), 2, "the owner is served");
-    // And that was once.
+    // The owner's flight is good only once.
     say(&mut w, &flight);
     assert_eq!(w.server_local().attempts.len(), 2);
     assert_eq!(w.server().counters().unknown_tickets, 1);
 }
 
-/// Somebody shows a public key, and cannot sign by it.
+/// An attacker presents a public key, but cannot sign by it.
 #[test]
 fn nobody_learns_whether_a_guessed_key_is_a_users() {
     let mut w = World::met(1, Setup::default());
     let [stranger, other] = [7, 8].map(|n| PrivateKey::from_seed([n; 32]));
     let shown = [box_key().public(), stranger.public()];
     let heard = shown.map(|shown| Program::pretending(&mut w, shown, &other).alerts);
-    // access_denied, as who has a key that is no user's hears.
+    // access_denied (49), as for a peer that has a key of no user.
     assert_eq!(heard, [[49], [49]]);
     let own = Program::pretending(&mut w, stranger.public(), &stranger);
     assert_eq!(own.alerts, [49]);
     assert!(Program::connect(&mut w).alerts.is_empty());
 }
 
-/// The size of a record tells neither what it says nor how long a destination's name is.
+/// The size of a record reveals neither its content nor the length of a destination's name.
 #[test]
 fn messages_and_ends_have_the_size_of_each_other() {
     let mut w = World::met(1, Setup::default());
@@ -282,7 +282,7 @@ fn messages_and_ends_have_the_size_of_each_other() {
     let flight = w.hold_first_flight(b"GET /");
     let ends = ends_of_records(&flight);
     let sizes: Vec<usize> = ends.windows(2).map(|ends| ends[1] - ends[0]).collect();
-    // Greeting, request, hints and the user's bytes.
+    // Greeting, request, early hints and the user's bytes.
     assert_eq!(sizes, [5 + 128 + 16; 4]);
     assert!(
         ends.iter()
@@ -290,7 +290,7 @@ fn messages_and_ends_have_the_size_of_each_other() {
             .skip(1)
             .all(|end| flight[*end..].starts_with(&[23, 3, 3]))
     );
-    // The other records of a short connection too, from the answer to the ends.
+    // The other records of a short connection have the same sizes, from the answer to the ends.
     w.wire = Some(Vec::new());
     let user = w.open(CONTENT, b"hello", true);
     w.run_until(|w| w.user(user).got_end);
@@ -310,7 +310,7 @@ fn messages_and_ends_have_the_size_of_each_other() {
             }
             rest = &after[len..];
         }
-        // But for the handshake, of which TLS says how long it is.
+        // Except the handshake, whose sizes are those of TLS.
         let few = short
             .iter()
             .filter(|len| ![128, 256, 512, 1024].contains(*len));
@@ -318,11 +318,11 @@ fn messages_and_ends_have_the_size_of_each_other() {
     }
 }
 
-/// Before somebody has proved who he is, little of what he says is kept.
+/// A server keeps few bytes of a peer that is not authenticated.
 #[test]
 fn a_hello_without_end_is_not_waited_for() {
     let mut w = World::met(1, Setup::default());
-    // A ClientHello of 64 kB, and the first half of it.
+    // The first half of a ClientHello of 64 kB.
     let mut hello = vec![1, 0, 0xff, 0xff];
     hello.resize(32 << 10, 0);
     let records = hello.chunks(4 << 10);

@@ -1,4 +1,4 @@
-//! What a box tells its server with a request: hints, and the code that vouches for them.
+//! The metadata of a box's request: hints, and the code that protects them.
 
 mod world;
 
@@ -18,7 +18,7 @@ fn content() -> Destination {
     Destination::Address(CONTENT.parse().unwrap())
 }
 
-/// What a box says first, and what it needs to go on.
+/// Returns the first messages of a box, and its sign-in for the request.
 fn signs_in(w: &World, nonce: u8) -> (Vec<u8>, SignIn) {
     let sign = SignIn::new(w.unix_ms(), [nonce; 16]);
     (says(&sign), sign)
@@ -29,7 +29,7 @@ fn says(sign: &SignIn) -> Vec<u8> {
     sign_in(box_key().public().to_string().as_bytes(), &password)
 }
 
-/// The request for the content, with whatever stands in place of hints.
+/// Encodes the request for the content, with any bytes in place of hints.
 fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
     let code = sign.request(
         &box_key(),
@@ -42,7 +42,7 @@ fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
     request(Some(&Note { code, hints }), &content())
 }
 
-/// A server with a box that is signed in and waits, as the host without a core.
+/// Creates a server with a signed-in connection that waits; the host without a core acts as the box.
 fn waiting(setup: Setup<'_>) -> (World, ConnId, SignIn) {
     let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Echoes);
@@ -107,7 +107,7 @@ fn a_request_without_its_code_or_with_that_of_another_opens_nothing() {
         },
         &|sign| {
             let mut bytes = asks(sign, &[2, 1, 3]);
-            // The urgency.
+            // Changes the urgency.
             bytes[3 + 64 + 2] = 0;
             bytes
         },
@@ -132,7 +132,7 @@ fn a_sign_in_serves_one_connection() {
     assert_eq!(w.server().counters().auth_replayed, 1);
 }
 
-/// What the server's engine knows of the only connection: size, how it is known, urgency, strategy.
+/// Returns the server's view of the only connection: size, source of the size, urgency, strategy.
 fn told(w: &World) -> (Option<u64>, SizeFrom, u8, String) {
     let (node, core) = w.server.as_ref().unwrap();
     let status = core.status(w.now, &node.stack);
@@ -175,7 +175,7 @@ fn the_server_schedules_by_the_hints() {
     assert_eq!(w.server().counters().bad_hints, 0);
 }
 
-/// In any pieces; the user's bytes follow it.
+/// Early hints may come in any pieces; the user's bytes follow.
 #[test]
 fn hints_may_come_between_the_request_and_the_first_byte() {
     let hints = full().encode();
@@ -215,9 +215,9 @@ fn whatever_the_hints_the_bytes_arrive() {
         .map(|size| (FlowHints { size, ..full() }.encode(), 0))
         .into();
     cases.extend([
-        // Of no such kind, which a newer box may have.
+        // An unknown kind, which a newer box may send.
         (vec![99, 3, 1, 2, 3], 0),
-        // Too long, too short, out of range, unknown, cut.
+        // Too long, too short, out of range, unknown, cut off.
         (vec![1, 10, 3, 0, 0, 0, 0, 0, 0, 0, 0, 9], 1),
         (vec![1, 0, 2, 0, 3, 0, 4, 0], 4),
         (vec![1, 9, 4, 0, 0, 0, 0, 0, 0, 0, 9], 1),

@@ -1,4 +1,4 @@
-//! What a box has learnt of paths outlives it.
+//! Records of paths that outlive a box's process.
 
 mod world;
 
@@ -24,14 +24,14 @@ fn load(w: &mut World, kept: &[KeptRecord]) {
     w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
 }
 
-/// What the engine of a box remembers, by number of the link.
+/// Returns the path records of a box's engine, by link number.
 fn remembered(w: &World) -> Vec<(usize, PathRecord)> {
     let records = w.boxed.stack.records();
     let link = |path| w.paths.iter().position(|p| *p == path).unwrap();
     records.map(|(_, path, r)| (link(path), r)).collect()
 }
 
-/// What a box learnt of two links by an upload.
+/// Returns the records of two links after an upload.
 fn learnt() -> Vec<KeptRecord> {
     let mut w = World::ready(2, Setup::default());
     w.content(CONTENT, Content::Counts);
@@ -56,7 +56,7 @@ fn a_box_that_starts_again_knows_its_paths() {
     assert_eq!(second.record.srtt.as_millis(), 50);
     assert!(first.record.delivery_rate > 100_000, "{first:?}");
 
-    // Nothing has run yet: no probe, no connection.
+    // No probe and no connection has run yet.
     let mut w = World::new(2, Setup::default());
     load(&mut w, &learnt);
     let remembered = remembered(&w);
@@ -87,7 +87,7 @@ fn links_are_known_by_name() {
 fn records_age_by_the_wall_clock() {
     let learnt = learnt();
     let mut w = World::new(2, Setup::default());
-    // As the driver's clock does, so that there is a time for what was before.
+    // As the driver's clock does, so that there is room for times before the start.
     w.now = Instant::ZERO + LONGEST;
     let later = |ago: Duration| world::EPOCH + ago;
     let set = |w: &mut World, ago| w.core.set_wall_clock(w.now, later(ago));
@@ -102,14 +102,14 @@ fn records_age_by_the_wall_clock() {
         .map(|(_, r)| w.now.saturating_since(r.at).as_secs().div_ceil(3600))
         .collect();
     assert_eq!(ages, [1, 1]);
-    // Kept again, it has the age it had.
+    // Kept again, a record has the same age.
     let again = kept(&w);
     assert_eq!(again, learnt);
     w.now += LONGEST;
     assert_eq!(kept(&w), []);
 }
 
-/// Else the file would be written again and again while nothing happens.
+/// Otherwise the file would be written again and again while nothing happens.
 #[test]
 fn what_is_kept_is_the_same_while_nothing_is_learnt() {
     let mut w = World::ready(2, Setup::default());
@@ -120,11 +120,11 @@ fn what_is_kept_is_the_same_while_nothing_is_learnt() {
     assert_eq!(measure, Answer::Done);
     w.run_for(Duration::from_secs(5));
     let first = w.core.kept(w.now, &w.boxed.stack);
-    // Of links that are faster than trains can tell there is no rate to keep.
+    // Links too fast for trains to measure have no rate to keep.
     assert_eq!((first.records.len(), first.measurements.len()), (2, 1));
     for _ in 0..1_000 {
         w.now += Duration::from_micros(30_000_123);
-        // Read a little later than it is said.
+        // The system clock is read a little later than the instant that it is paired with.
         let late = Duration::from_nanos(w.now.as_nanos() % 2_000_000);
         let since = Duration::from_millis(w.unix_ms()) + late;
         w.core.set_wall_clock(w.now, since);
@@ -132,7 +132,7 @@ fn what_is_kept_is_the_same_while_nothing_is_learnt() {
     }
 }
 
-/// The clock was wrong then, or is now: how old it is, nobody knows.
+/// The clock was wrong then, or is now, so the age is unknown.
 #[test]
 fn what_is_from_the_future_is_left_out() {
     let minute = 60_000;
@@ -194,8 +194,7 @@ fn what_no_path_can_be_like_is_left_out() {
     }
 }
 
-/// What was measured an hour before the start of the clock: of a link to a server, or of the way
-/// beyond it.
+/// Returns a measurement from an hour before the start of the clock: of a link to a server, or its egress metrics.
 fn measurement(link: Option<&str>, quality: (Option<f64>, Option<f64>)) -> KeptMeasurement {
     let at = world::EPOCH - Duration::from_secs(3600);
     KeptMeasurement {
@@ -209,7 +208,7 @@ fn measurement(link: Option<&str>, quality: (Option<f64>, Option<f64>)) -> KeptM
     }
 }
 
-/// What a box that was handed `measurements` says of its server, and would keep of it.
+/// Loads `measurements` into a box; returns its measurements of the server, and those that it would keep.
 fn measured(measurements: &[KeptMeasurement]) -> (Measured, Vec<KeptMeasurement>) {
     let mut w = World::new(2, Setup::default());
     w.now = Instant::ZERO + LONGEST;
@@ -268,7 +267,7 @@ fn measurements_that_mean_nothing_are_left_out() {
     assert_eq!(measured(&many).1, [good]);
 }
 
-/// The first server of the file is not the one in use before any was chosen.
+/// Before any choice, the first server of the file does not count as the one in use.
 #[test]
 fn the_best_is_chosen_after_a_restart_however_little_better_it_is() {
     let setup = Setup {
@@ -297,7 +296,7 @@ fn the_best_is_chosen_after_a_restart_however_little_better_it_is() {
         servers.iter().position(|s| s.by_bandwidth)
     };
     assert_eq!(chosen(&mut w), Some(1));
-    // From then on the one in use is left for a gain only.
+    // From now on, only a gain replaces the server in use.
     let closer = [known("203.0.113.9:1080", 24e6)];
     let kept = Kept {
         measurements: closer.to_vec(),

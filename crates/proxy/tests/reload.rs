@@ -17,7 +17,7 @@ use tls::{GREETING, Program};
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
-/// Who uses the server without a box.
+/// Returns the key of a user without a box.
 fn laptop_key() -> PrivateKey {
     PrivateKey::from_seed([3; 32])
 }
@@ -34,7 +34,7 @@ fn laptop() -> (&'static str, PublicKey) {
     ("laptop", laptop_key().public())
 }
 
-/// A server of both.
+/// Creates a server with both users.
 fn of_both(warm: usize) -> World {
     let key = laptop_key().public();
     let setup = Setup {
@@ -49,10 +49,10 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 + i / 1_000) as u8).collect()
 }
 
-/// What the server says to those it lets in.
+/// The server's messages to a client that signs in.
 const LET_IN: [u8; 4] = [5, 2, 1, 0];
 
-/// The laptop signs in, and asks for the content; its connection, and what came first.
+/// Signs the laptop in and requests the content; returns its connection, and the first bytes received.
 fn laptop_asks(w: &mut World, nonce: u8) -> (ConnId, Vec<u8>) {
     let destination = Destination::Address(CONTENT.parse().unwrap());
     let key = laptop_key();
@@ -85,13 +85,13 @@ fn ended(w: &World, conn: ConnId) -> Option<CloseReason> {
     })
 }
 
-/// Whose connections the server has.
+/// Returns the users of the server's connections.
 fn users_of(w: &World) -> Vec<String> {
     let connections = w.server_status().connections.into_iter();
     connections.filter_map(|c| c.user).collect()
 }
 
-/// A user of the box and the laptop in the middle of a download each.
+/// Starts a download by a user of the box and one by the laptop, and runs into the middle of both.
 fn both_under_way(w: &mut World) -> (LocalId, ConnId, Vec<u8>) {
     w.content(CONTENT, Content::Sends(bytes(3_000_000), true));
     let user = w.open(CONTENT, b"GET /", false);
@@ -116,7 +116,7 @@ fn who_is_taken_out_is_cut_off_and_others_go_on_byte_for_byte() {
     assert_eq!(w.user(user).got, bytes(3_000_000));
     let counters = *w.server().counters();
     assert_eq!((counters.user_removed, counters.auth_wrong), (1, 1));
-    // The box's next one gets what was warm before.
+    // The box's next user gets an idle connection from before.
     let lost = w.core.counters().warm_lost;
     w.content(CONTENT, Content::Echoes);
     let next = w.open(CONTENT, b"hello", false);
@@ -134,14 +134,14 @@ fn a_box_that_is_taken_out_is_cut_off_and_its_tickets_open_nothing() {
     w.run_for(Duration::from_millis(200));
     assert!(w.user(user).closed && w.user(user).reset);
     assert!(w.user(user).got.len() < 3_000_000);
-    // The laptop goes on, in another place among the users.
+    // The laptop's download continues, at another index among the users.
     w.run_until(|w| {
         got.extend(w.raw_read(conn));
         w.raw.read_finished(conn)
     });
     let answers = LET_IN.len() + 10;
     assert!(got[answers..] == bytes(3_000_000));
-    // The box has tickets, and is shown by the first of them that it is known no more.
+    // The box has tickets, and learns with the first of them that it is no longer known.
     let attempts = w.server_local().attempts.len();
     for _ in 0..4 {
         let next = w.open(CONTENT, b"hello", false);
@@ -151,7 +151,7 @@ fn a_box_that_is_taken_out_is_cut_off_and_its_tickets_open_nothing() {
     assert_eq!(w.server_local().attempts.len(), attempts);
     assert!(w.server().counters().auth_wrong > 0);
     assert_eq!(users_of(&w), ["laptop"]);
-    // Who comes back is served.
+    // A user who is added again is served.
     w.set_users(&[laptop(), boxed()]);
     w.run_for(Duration::from_secs(30));
     w.content(CONTENT, Content::Echoes);
@@ -187,12 +187,12 @@ fn who_is_new_is_served_at_once() {
     w.run_until(|w| w.user(user).got == b"hello");
 }
 
-/// A train of packets is nobody's connection in the counts, but somebody's.
+/// A train is none of the user's connections in the counters, but belongs to the user.
 #[test]
 fn a_probe_of_who_is_taken_out_ends_too() {
     let mut w = World::ready(1, Setup::default());
     let mut program = Program::connect(&mut w);
-    // Ten records, 40 ms apart.
+    // A probe that requests ten records, 40 ms apart.
     let probe = [0xb7, 0, 7, 1, 5, 10, 0, 0, 0x9c, 0x40];
     program.say(&mut w, &[&GREETING[..], &probe].concat());
     let probed = w.server_status().connections;
@@ -202,7 +202,7 @@ fn a_probe_of_who_is_taken_out_ends_too() {
     assert_eq!(w.server().counters().user_removed, 1);
 }
 
-/// Whoever is about to prove who it is, by a key that goes meanwhile.
+/// The key is removed while its owner is authenticating.
 #[test]
 fn who_is_taken_out_during_the_handshake_comes_no_further() {
     for after in 1..60 {
@@ -265,13 +265,13 @@ fn what_changes_at_once_and_what_does_not_is_said_in_a_line() {
     assert_eq!(running.limits.per_user, 5);
     assert_eq!(running.timeouts.idle, Duration::from_secs(3_600));
     assert_eq!((running.port, running.limits.connections), (1080, 32_768));
-    // They wait for the restart as long as it takes.
+    // Changes wait for the restart, however long it takes.
     let again = running.reload(with(&users, settings));
     let waiting = "not before a restart: listen, port, limits.connections";
     assert_eq!(again.to_string(), waiting);
 }
 
-/// Each setting of the file alone.
+/// Tests each setting of the file alone.
 #[test]
 fn every_setting_is_on_one_side() {
     let live = [
@@ -345,7 +345,7 @@ fn limits_that_were_read_again_hold_for_what_comes() {
     assert_eq!(w.server().counters().over_limit, 1);
 }
 
-/// The process can open fewer descriptors than the limits promise, and a user asks for all of them.
+/// The process can open fewer descriptors than the limits allow, and one user asks for all of them.
 #[test]
 fn one_user_leaves_connections_to_the_others() {
     let mut w = of_both(0);

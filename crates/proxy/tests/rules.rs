@@ -1,4 +1,4 @@
-//! `[[rule]]` and `socks` of `box.toml`: how they are read, and which connections a rule is for.
+//! `[[rule]]` and `socks` of `box.toml`: their syntax, and the connections that a rule matches.
 
 use braid_engine::Urgency;
 use braid_proxy::BoxConfig;
@@ -6,7 +6,7 @@ use braid_proxy::config::Rule;
 use braid_proxy::socks::Destination;
 use braid_secure::keys::PrivateKey;
 
-/// A file whose first lines are `top` and whose last are `bottom`.
+/// Reads a file whose first lines are `top` and whose last are `bottom`.
 fn read(top: &str, bottom: &str) -> Result<BoxConfig, String> {
     let text = format!(
         "{top}\nlan = \"eth0\"\nlink = {{ interface = \"wlan0\" }}\n[server]\n\

@@ -1,4 +1,4 @@
-//! What first bytes say: captured, made, cut anywhere, and any bytes at all.
+//! Examination of first bytes: captured, generated, truncated anywhere, and random.
 
 use braid_proxy::sniff::{Length, Seen, look, response};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const HELLO: &str = "\
     0a080b080408050806040105010601030303010302040205020602002b00050403040303002d00020101003300\
     260024001d0020aa2daa75cfd68a65d94f203c361322382006c9156b35010cdea1421125bb9e08001500cc\
 ";
-/// Where the name ends in it.
+/// End offset of the name in [`HELLO`].
 const NAME_END: usize = 142;
 
 fn hello() -> Vec<u8> {
@@ -22,7 +22,7 @@ fn hello() -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// A ClientHello with an extension in front of the name, which makes it `before` bytes longer.
+/// Creates a ClientHello with `before` bytes in an extension in front of the name.
 fn hello_to(name: &[u8], before: usize) -> Vec<u8> {
     let extension = |kind: u16, body: &[u8]| {
         let len = u16::try_from(body.len()).unwrap();
@@ -78,8 +78,8 @@ fn a_name_may_stand_behind_a_key_share_of_any_size() {
 #[test]
 fn a_client_hello_that_contradicts_itself_says_nothing() {
     let good = hello_to(b"example.org", 4);
-    // Content type, version, kind of message, length of session, of ciphers, of compressions, of
-    // both extensions, kind of name, length of the name.
+    // Content type, version, type of message, lengths of session ID, cipher suites, compression methods and both
+    // extensions, type of name, length of the name.
     for at in [0, 1, 5, 43, 44, 48, 54, 62, 66, 67] {
         let mut bad = good.clone();
         bad[at] = 0xee;
@@ -164,7 +164,7 @@ fn the_length_of_a_response_is_that_of_head_and_body() {
         (&["HTTP/1.1 200 OK\r\nContent-Length: 1000"], Some(1_000)),
         (&["HTTP/1.0 200 OK\r\ncontent-length:7"], Some(7)),
         (&[range, " 100-299/5000"], Some(200)),
-        // What is sent counts, not what there is.
+        // The length of the body counts, not the total in the range.
         (&[range, " 0-9/50\r\nContent-Length: 10"], Some(10)),
         (&["HTTP/1.1 304 Same\r\nContent-Length: 99"], Some(0)),
         (&["HTTP/1.1 204 None"], Some(0)),

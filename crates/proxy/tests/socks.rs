@@ -7,12 +7,12 @@ use braid_proxy::socks::{
 };
 use proptest::prelude::*;
 
-/// All that a client without a note says.
+/// Encodes all messages of a client without metadata.
 fn flight(user: &[u8], password: &[u8], destination: &Destination) -> Vec<u8> {
     [sign_in(user, password), request(None, destination)].concat()
 }
 
-/// The step of a request without a note.
+/// Returns the step for a request without metadata.
 fn asks(destination: Destination) -> ServerStep {
     let note = None;
     ServerStep::Request(Request { destination, note })
@@ -22,7 +22,7 @@ fn v4() -> Destination {
     Destination::Address("192.0.2.1:80".parse().unwrap())
 }
 
-/// Feeds `input` in pieces of the given sizes and returns the steps, and what was left over.
+/// Feeds `input` in pieces of the given sizes; returns the steps, and the bytes left over.
 fn serve(input: &[u8], pieces: &[usize]) -> (Vec<ServerStep>, Vec<u8>) {
     let mut handshake = ServerHandshake::default();
     let mut steps = Vec::new();
@@ -100,7 +100,7 @@ fn a_note_goes_before_its_request() {
     let destination = v4();
     let asked = ServerStep::Request(Request { destination, note });
     assert_eq!(steps[2..], [asked]);
-    // Notes that say too little or too much, and a second one, are none.
+    // Metadata that is too short or too long, or comes twice, is refused.
     let garbage = ServerStep::Failed(ServerError::Garbage);
     let twice = [&bytes[..head.len() - 4], &bytes[..]].concat();
     for bad in [&[0xb5, 0, 63][..], &[0xb5, 4, 65], &[0xb4, 0, 64], &twice] {
@@ -141,7 +141,7 @@ fn a_clients_mistakes_get_the_replies_of_the_rfc() {
         (&[5, 1, 2, 1, 0, 1, b'p'], ServerError::Garbage, &[]),
         (&[5, 1, 2, 1, 1, b'u', 0], ServerError::Garbage, &[]),
         (&[auth, &[4]].concat(), ServerError::Garbage, &[]),
-        // BIND and UDP ASSOCIATE.
+        // The commands BIND and UDP ASSOCIATE.
         (
             &[auth, &[5, 2, 0, 1]].concat(),
             ServerError::Command,
@@ -276,7 +276,7 @@ proptest! {
     ) {
         let (steps, rest) = serve(&input, &pieces);
         let over = matches!(steps.last(), Some(ServerStep::Failed(_) | ServerStep::Request(_)));
-        // What is not over waits for at most one message.
+        // An incomplete handshake buffers at most one message.
         prop_assert!(over || rest.is_empty() && input.len() <= 257 + 513 + 262);
         let mut client = ClientHandshake::default();
         let (taken, step) = client.input(&input);

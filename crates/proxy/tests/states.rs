@@ -1,4 +1,4 @@
-//! States of links and servers: what is learned of them, and what becomes of users meanwhile.
+//! States of links and servers: how the box learns them, and the effect on users.
 
 mod world;
 
@@ -27,7 +27,7 @@ fn codes(w: &World) -> Vec<String> {
     reasons.into_iter().map(|reason| reason.code).collect()
 }
 
-/// A user sends something and wants it back; whether it came within 3 s.
+/// Sends bytes to an echo; returns whether they came back within 3 s.
 fn is_served(w: &mut World, text: &[u8]) -> bool {
     let user: LocalId = w.open(CONTENT, text, true);
     let end = w.now + Duration::from_secs(3);
@@ -62,7 +62,7 @@ fn a_sound_box_is_working() {
     assert_eq!((c.examinations, c.examinations_failed), (2, 0));
 }
 
-/// A box that starts behind a portal, on its faster link; the portal answers, or only listens.
+/// A box that starts behind a captive portal, on its faster link; the portal answers, or only accepts.
 #[test]
 fn a_portal_keeps_nobody_from_the_other_link() {
     for says in [Some(HTTP), None] {
@@ -73,14 +73,14 @@ fn a_portal_keeps_nobody_from_the_other_link() {
         w.set_link(1, true);
         w.run_for(Duration::from_secs(3));
         assert_eq!(served(&mut w, 20), 20, "{says:?}");
-        // Where it says nothing, an examination takes its time.
+        // A silent portal is found only when an examination times out.
         w.run_for(Duration::from_secs(7));
         let expected = [Some(Condition::CaptivePortal), Some(Condition::Working)];
         assert_eq!(links(&w), expected, "{says:?}");
         assert_eq!(status(&w).verdict.health, Health::Degraded);
         assert_eq!(codes(&w), ["captive-portal"]);
         assert!(w.portal.as_ref().is_some_and(|p| p.heard > 0));
-        // Somebody logs in.
+        // The user logs in at the portal.
         w.portal = None;
         w.run_for(Duration::from_secs(31));
         assert_eq!(links(&w), [Some(Condition::Working); 2], "{says:?}");
@@ -88,13 +88,13 @@ fn a_portal_keeps_nobody_from_the_other_link() {
     }
 }
 
-/// The portal comes while the box runs: a user may meet it, those after do not.
+/// The portal comes while the box runs: an early user may meet it, later ones do not.
 #[test]
 fn a_portal_that_comes_later_is_found() {
     let mut w = ready();
     assert_eq!(served(&mut w, 2), 2);
     w.put_portal(0, Some(HTTP));
-    // The first three seconds.
+    // Users of the first three seconds.
     let end = w.now + Duration::from_secs(3);
     while w.now < end {
         is_served(&mut w, b"early");
@@ -106,7 +106,7 @@ fn a_portal_that_comes_later_is_found() {
 
 #[test]
 fn connections_open_where_multipath_tcp_passes() {
-    // The faster link strips.
+    // The network of the faster link strips options.
     let mut w = World::new(2, Setup::default());
     w.content(CONTENT, Content::Echoes);
     w.strips = vec![0];
@@ -123,7 +123,7 @@ fn connections_open_where_multipath_tcp_passes() {
     assert_eq!(conns.len(), 1);
     assert!(conns[0].mptcp, "it opened on the link that does not strip");
     w.boxed.local.break_stream(user);
-    // The other link is dark: what strips is better than nothing.
+    // The other link is dark: a link that strips is better than none.
     w.links[1].dark = true;
     w.run_for(Duration::from_secs(3));
     assert_eq!(served(&mut w, 5), 5);
@@ -160,7 +160,7 @@ fn where_every_link_strips_connections_take_turns() {
     assert!(conns.iter().all(|c| !c.mptcp));
 }
 
-/// The server that is preferred refuses the box, or is another one.
+/// The preferred server refuses the box.
 #[test]
 fn a_server_that_cannot_be_used_is_left_for_the_next() {
     let mut w = ready();
@@ -183,11 +183,11 @@ fn a_server_that_cannot_be_used_is_left_for_the_next() {
         codes(&w)
     );
     assert!(!w.core.intake_wanted(), "users are forwarded");
-    // The links are not to blame.
+    // The refusal is no fault of the links.
     assert_eq!(links(&w), [Some(Condition::Working); 2]);
     w.set_users(&[("box", box_key().public())]);
     w.run_until(|w| w.core.intake_wanted());
-    // What one link has found the other looks into soon: examinations are 3 s apart.
+    // A finding on one link makes the other be examined soon: examinations are 3 s apart.
     w.run_for(Duration::from_secs(4));
     let reached = |w: &World| status(w).servers[0].measured.paths.clone();
     assert!(reached(&w).iter().all(|path| path.delay_ms.is_some()));
@@ -198,12 +198,12 @@ fn a_server_that_cannot_be_used_is_left_for_the_next() {
     assert_eq!(left, None, "what is forwarded stays on its link");
 }
 
-/// The key of somebody whom the box does not know.
+/// Returns a key that the box does not know.
 fn stranger() -> PublicKey {
     PrivateKey::from_seed([9; 32]).public()
 }
 
-/// A box whose only server does not know it any more, and that knows so.
+/// Returns a box that knows that its only server refuses it.
 fn refused() -> World {
     let mut w = ready();
     w.set_users(&[("box", stranger())]);
@@ -214,7 +214,7 @@ fn refused() -> World {
     w
 }
 
-/// Connections that are forwarded stay where they are, whatever a server says of the box on either link.
+/// Forwarded connections stay on their link, whatever a server tells the box over either link.
 #[test]
 fn a_server_that_refuses_the_box_moves_nothing_that_is_forwarded() {
     let mut w = refused();
@@ -229,7 +229,7 @@ fn a_server_that_refuses_the_box_moves_nothing_that_is_forwarded() {
     assert_eq!(chosen, 1, "{:?}", w.notices);
 }
 
-/// A server that refuses the box and is started again refuses it again: no user finds that out.
+/// A server that refuses the box does so again after its restart: no user has to find out.
 #[test]
 fn a_server_that_refuses_the_box_after_a_restart_is_not_tried_by_users() {
     let mut w = refused();
@@ -242,7 +242,7 @@ fn a_server_that_refuses_the_box_after_a_restart_is_not_tried_by_users() {
     assert_eq!(status(&w).servers[0].condition, Condition::KeyRefused);
     let taken_in = |(_, n): &(_, Notice)| *n == Notice::Intake(true);
     assert!(!w.notices.iter().any(taken_in), "{:?}", w.notices);
-    // And is used as soon as it does not.
+    // The server is used as soon as it accepts the box.
     w.kill_server();
     w.run_for(Duration::from_secs(60));
     w.server_config.users[0].key = box_key().public();
@@ -252,11 +252,11 @@ fn a_server_that_refuses_the_box_after_a_restart_is_not_tried_by_users() {
     assert!(w.core.intake_wanted());
 }
 
-/// What is forwarded takes a link that carries packets, soon after the driver hears nothing on the other one.
+/// Forwarded traffic moves to a working link soon after the driver reports that the other one is silent.
 #[test]
 fn where_the_server_refuses_the_box_a_dark_link_is_left() {
     let mut w = refused();
-    // Until examinations are as seldom as they get.
+    // Wait until examinations have reached their longest interval.
     w.run_for(Duration::from_secs(100));
     assert_eq!(w.core.best_path(), Some(w.paths[0]));
     w.links[0].dark = true;
@@ -269,8 +269,8 @@ fn where_the_server_refuses_the_box_a_dark_link_is_left() {
     assert_eq!(links(&w), expected);
 }
 
-/// The server refuses a box that it knows from a ticket, after the user's first bytes have left: they are
-/// said again, since the server has not acted on them.
+/// The server refuses a box that it knows from a ticket, after the user's first bytes have left. They are sent
+/// again, since the server has not acted on them.
 #[test]
 fn a_user_whom_a_ticket_did_not_help_is_asked_for_again() {
     let mut w = World::met(2, Setup::default());
@@ -286,7 +286,7 @@ fn a_user_whom_a_ticket_did_not_help_is_asked_for_again() {
     assert_eq!((c.retries, c.auth_refused), (1, 0));
 }
 
-/// The server closes a connection that it has not served; the user has said nothing so far.
+/// The server closes a connection that it has not served, before the user has sent anything.
 #[test]
 fn a_user_who_has_said_nothing_is_asked_for_again() {
     let mut w = World::met(2, Setup::default());

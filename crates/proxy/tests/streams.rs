@@ -17,13 +17,13 @@ struct Pair {
     now: Instant,
     stacks: [Stack; 2],
     conns: [Option<ConnId>; 2],
-    /// By time of arrival.
+    /// Packets under way, by time of arrival.
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>, RxMeta)>,
     packets: u64,
 }
 
 impl Pair {
-    /// Two stacks with a connection, and the streams of its ends: the writer's and the reader's.
+    /// Connects two stacks; returns the streams of both ends, the writer's and the reader's.
     fn new() -> (Pair, Streams, Streams) {
         let stack = |n: u8| {
             let strategy = || braid_strategy::by_name("minrtt").unwrap();
@@ -99,13 +99,13 @@ impl Pair {
     }
 }
 
-/// Bytes that tell of which stream they are and where in it.
+/// Returns bytes that reveal their stream and position.
 fn pattern(stream: u32, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at as u32).wrapping_mul(167).wrapping_add(stream * 13) as u8;
     (0..len).map(byte).collect()
 }
 
-/// Reads all that is there of a stream; whether its end came.
+/// Reads all available bytes of a stream; returns whether its end came.
 fn drain(streams: &mut Streams, stream: u32, into: &mut Vec<u8>) -> bool {
     let mut buf = [0; 5_000];
     loop {
@@ -122,7 +122,7 @@ fn urgency(level: u8) -> Urgency {
     Urgency::new(level).unwrap()
 }
 
-/// What was written last is here first, as it is more urgent, and each stream is whole.
+/// The stream written last arrives first, because it is more urgent, and each stream is complete.
 #[test]
 fn the_most_urgent_come_first_and_each_in_order() {
     let (mut pair, mut w, mut r) = Pair::new();
@@ -160,7 +160,7 @@ fn what_is_late_is_dropped_and_missed() {
     let (mut pair, mut w, mut r) = Pair::new();
     let bulk = w.open(urgency(0)).unwrap();
     let live = w.open(urgency(5)).unwrap();
-    // More than leaves in 5 ms.
+    // More bytes than can leave in 5 ms.
     w.write(pair.at(0), bulk, &[1; 200_000], None).unwrap();
     let late = pair.now + Duration::from_millis(5);
     let frames = [
@@ -285,7 +285,7 @@ fn what_is_no_frame_is_said() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever is written in whatever pieces arrives, of each stream in order.
+    /// Any writes arrive, in order within each stream.
     #[test]
     fn any_writes_arrive(
         writes in prop::collection::vec((0u32..5, 0usize..5_000, 0u8..8), 1..40),
@@ -318,7 +318,7 @@ proptest! {
         prop_assert!(got == sent);
     }
 
-    /// Any bytes are frames or no frames, and are not kept without bound.
+    /// Any bytes are decoded as frames or refused, within bounded memory.
     #[test]
     fn any_bytes_are_read(
         bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..4_000),

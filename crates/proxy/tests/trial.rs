@@ -1,4 +1,4 @@
-//! Trials of a server over a link: what becomes of them.
+//! Trials of a server over a link, and their results.
 
 mod world;
 
@@ -30,7 +30,7 @@ fn begin(now: Instant, key: &PrivateKey, server: &ServerEntry, versions: Version
     Trial::begin(now, &setup).unwrap()
 }
 
-/// Runs a trial by `key` in a world where `tamper` stands on the way.
+/// Runs a trial with `key` in a world where `tamper` modifies packets.
 fn tried(
     setup: Setup<'_>,
     key: &PrivateKey,
@@ -47,7 +47,7 @@ fn tried(
     (world, report)
 }
 
-/// Returns the place of a segment's options, and whether it is a SYN.
+/// Returns the range of a segment's options, and whether the segment is a SYN.
 fn options(packet: &[u8]) -> Option<(core::ops::Range<usize>, bool)> {
     let (ip, segment) = ip::Repr::parse(packet).ok()?;
     let (repr, _) = tcp::Repr::parse(segment).ok()?;
@@ -64,7 +64,7 @@ fn has_mptcp(packet: &[u8]) -> bool {
     options.any(|o| o.is_ok_and(|o| o.kind() == MPTCP))
 }
 
-/// Puts NOPs in the place of the options of Multipath TCP, as some firewalls do.
+/// Overwrites the options of Multipath TCP with NOPs, as some firewalls do.
 fn strip(packet: &mut [u8]) {
     let Some((range, _)) = options(packet) else {
         return;
@@ -154,8 +154,7 @@ fn keys_that_do_not_fit_are_told_apart() {
     assert_eq!(report.end, TrialEnd::PasswordRefused);
 }
 
-/// Runs a trial of something else that has the server's address; `says` is called once it has said
-/// something.
+/// Runs a trial of another host at the server's address; `says` is called once the host has received something.
 fn of_stranger(listens: bool, says: impl Fn(Instant, &mut Stack, ConnId)) -> TrialReport {
     let entry = World::new(1, Setup::default()).config.servers[0].clone();
     let mut now = Instant::from_millis(1_000);

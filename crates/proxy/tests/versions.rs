@@ -8,14 +8,14 @@ use braid_secure::channel::Versions;
 use world::local::Content;
 use world::{CONTENT, Setup, World};
 
-/// What is asked for.
+/// The content that users request.
 const BYTES: &[u8] = b"seven bytes and more";
 
 fn speaks(oldest: u16, newest: u16, features: u32) -> Versions {
     Versions::new(oldest, newest, features).unwrap()
 }
 
-/// A box and a server that speak this, and a user who wants something.
+/// Creates a box and a server with these versions; returns whether a user is served.
 fn asked(versions: [Versions; 2]) -> (World, bool) {
     let setup = Setup {
         versions: Some(versions),
@@ -50,7 +50,7 @@ fn neighbours_speak_the_newest_version_of_both() {
         let (mut w, served) = asked(versions);
         assert!(served, "{versions:?}");
         assert_eq!(w.box_status().servers[0].protocol, expected, "{versions:?}");
-        // A connection says what it speaks, at both ends.
+        // The status of a connection shows the version, at both ends.
         w.content(CONTENT, Content::Echoes);
         let user = w.open(CONTENT, BYTES, false);
         w.run_until(|w| w.user(user).got == BYTES);

@@ -1,4 +1,4 @@
-//! Warm connections: signed in before a user wants one.
+//! Idle connections: signed in before a user needs one.
 
 mod world;
 
@@ -26,8 +26,8 @@ fn echoing(setup: Setup<'_>) -> World {
     w
 }
 
-/// A box that has served a user, and so has two warm connections: that of the user, and one that was
-/// opened meanwhile.
+/// Returns a world whose box has served a user, and so has two idle connections: the user's, and one opened
+/// meanwhile.
 fn warmed(setup: Setup<'_>) -> World {
     let mut w = echoing(setup);
     ask(&mut w, b"first");
@@ -35,7 +35,7 @@ fn warmed(setup: Setup<'_>) -> World {
     w
 }
 
-/// A user sends something and gets it back; how long that took, and the user's stream.
+/// Sends bytes to an echo; returns the time until they are back, and the user's stream.
 fn ask(w: &mut World, text: &[u8]) -> (Duration, LocalId) {
     let before = w.now;
     let user = w.open(CONTENT, text, true);
@@ -44,7 +44,7 @@ fn ask(w: &mut World, text: &[u8]) -> (Duration, LocalId) {
     (w.now.saturating_since(before), user)
 }
 
-/// The two links have round trips of 20 and 50 ms.
+/// The links have round-trip times of 20 and 50 ms.
 #[test]
 fn the_first_bytes_leave_at_once() {
     let mut w = warmed(WARM);
@@ -52,7 +52,7 @@ fn the_first_bytes_leave_at_once() {
     assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
     let c = *w.core.counters();
     assert_eq!((c.warm_used, c.warm_failed, c.connected), (1, 0, 2));
-    // The next one is there already.
+    // The next idle connection is ready already.
     w.run_for(Duration::from_millis(100));
     assert_eq!(ask(&mut w, b"again").0, Duration::from_millis(20));
 }
@@ -75,7 +75,7 @@ fn they_are_joined_on_every_link() {
     w.run_for(Duration::from_secs(1));
     let joined = |w: &World| w.boxed.stack.stats().join_syns;
     assert_eq!((joined(&w), w.server().waiting()), (2, 2));
-    // The user's flow joins nothing.
+    // The user's flow needs no further MP_JOIN.
     ask(&mut w, &[7; 100_000]);
     w.run_for(Duration::from_secs(1));
     assert_eq!(joined(&w), 2);
@@ -100,7 +100,7 @@ fn there_are_as_many_as_users_lately_asked_for_at_once() {
     let c = *w.core.counters();
     assert_eq!(c.warm_opened, 4 + 4, "the setting bounds them");
     assert_eq!(w.server().waiting(), 4 * 4, "and what is kept");
-    // Half of it is forgotten in 30 s, and all when nobody came for as long as the setting says.
+    // The remembered demand halves in 30 s, and is forgotten when no user came for the configured time.
     w.run_for(Duration::from_secs(190));
     assert_eq!(w.server().waiting(), 1);
     w.run_for(Duration::from_secs(120));
@@ -117,7 +117,7 @@ fn they_are_replaced_before_the_server_gives_them_up() {
     });
     for n in 0..10 {
         w.run_for(Duration::from_secs(20));
-        // The user's own is not replaced: one that waits suffices.
+        // The user's own connection is not replaced: one idle connection suffices.
         assert_eq!(w.server().waiting(), if n < 2 { 2 } else { 1 });
     }
     let c = w.core.counters();
@@ -139,13 +139,13 @@ fn one_that_the_server_gives_up_is_replaced() {
     assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
 }
 
-/// The box does not hear of its death before a user's bytes have gone into it.
+/// The box does not learn of the server's death before a user's bytes have gone into the connection.
 #[test]
 fn one_that_dies_at_its_first_use_is_not_noticed() {
     let mut w = warmed(WARM);
     w.kill_server();
     w.start_server();
-    // More than is kept for a second attempt.
+    // More bytes than are kept for a second attempt.
     let (_, user) = ask(&mut w, &[5; 70_000]);
     assert!(!w.user(user).reset);
     let c = *w.core.counters();
@@ -155,11 +155,11 @@ fn one_that_dies_at_its_first_use_is_not_noticed() {
     let mut w = warmed(WARM);
     w.kill_server();
     w.start_server();
-    // A round trip to find out, and three for a new one: the ticket was the other server's.
+    // One round trip to find out, and three for a new connection: the ticket was of the server before its restart.
     assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(80));
 }
 
-/// A browser opens connections before it has anything to say, and says it at any time.
+/// A browser opens connections before it has anything to send, and sends at any time.
 #[test]
 fn one_that_dies_is_not_noticed_by_a_user_who_speaks_later() {
     for later in (0..60).step_by(5) {
@@ -185,7 +185,7 @@ fn so_does_one_whose_server_keeps_silent() {
     assert_eq!(w.user(user).got, b"hello");
 }
 
-/// What the server has taken it may have acted on: no second attempt.
+/// The server may have acted on bytes that it acknowledged, so they are not sent again.
 #[test]
 fn what_the_server_acknowledged_is_not_repeated() {
     let mut w = warmed(WARM);
@@ -221,11 +221,11 @@ fn a_server_that_takes_no_more_of_them_closes_them() {
     let users: Vec<_> = (0..4).map(|_| w.open(CONTENT, b"x", true)).collect();
     w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
     w.run_for(Duration::from_secs(1));
-    // Those of users at once, and those that never had one as slow handshakes.
+    // Connections that had a user wait; those that never had one end as slow handshakes.
     assert_eq!((w.server().waiting(), w.server().connections()), (1, 4));
     w.run_for(Duration::from_secs(10));
     assert_eq!(w.server().counters().handshake_timeout, 4);
-    // Those that are let wait serve.
+    // The idle connections that may wait are usable.
     assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
 }
 
@@ -254,7 +254,7 @@ fn a_metered_link_carries_none_but_where_that_is_said() {
     }
 }
 
-/// What is known of a user's connection goes with its request, and the server sends by it.
+/// The hints about a user's connection go with its request, and the server's engine applies them.
 #[test]
 fn hints_go_with_the_first_bytes() {
     let mut w = warmed(Setup {
@@ -265,7 +265,7 @@ fn hints_go_with_the_first_bytes() {
     w.run_until(|w| w.user(user).got == b"hello");
     assert_eq!(w.core.counters().warm_used, 1);
     let (node, core) = w.server.as_ref().unwrap();
-    // At the box as well, where it waited under another strategy.
+    // At the box as well, where the idle connection had another strategy.
     for status in [
         core.status(w.now, &node.stack),
         w.core.status(w.now, &w.boxed.stack),
@@ -278,8 +278,8 @@ fn hints_go_with_the_first_bytes() {
     }
 }
 
-/// The request does not wait for the user's first bytes, by which a rule for a domain is found; the
-/// server, which sends most, is told by then.
+/// The request does not wait for the user's first bytes, which a rule for a domain needs. The server, which sends
+/// most of the data, gets the hints with them.
 #[test]
 fn hints_that_the_first_bytes_give_reach_the_server_with_them() {
     let mut w = warmed(Setup {

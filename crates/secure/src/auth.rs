@@ -1,5 +1,5 @@
-//! The password of the SOCKS handshake in clear: proof of a private key, good for one connection by one
-//! server to one destination at one time.
+//! The password of the plaintext SOCKS handshake. It proves a private key for one connection by one server to one
+//! destination at one time.
 //!
 //! The user field (RFC 1929) is the user's public key in text. The password field is
 //!
@@ -11,15 +11,15 @@
 //! | 64 | signature (Ed25519) over the keys of user and server, version, time and nonce |
 //! | 64 | version 4: signature over the same and the destination |
 //!
-//! Two signatures, because a client may wait for the answer to its password before it sends the
-//! request: the first is checked by then, the second with the request. So the password serves no
-//! other time, no other destination and no other server.
+//! There are two signatures because a client may wait for the answer to its password before it sends the request:
+//! the first is checked by then, the second with the request. The password is thus good for no other time,
+//! destination or server.
 //!
-//! A box signs in by version 3, before it knows the destination, and sends the second signature (over
-//! destination and hints) in a [note](Coded) with the request. That is bound to the
-//! password by its nonce, and the password was good for one connection: the same holds.
+//! A box signs in by version 3 before it knows the destination, and sends the second signature (over destination
+//! and hints) in the [request metadata](Coded). The password's nonce binds that signature to the password, which
+//! was good for one connection, so the guarantee is the same.
 //!
-//! A program that takes nothing but text for a password has version 4 in base64.
+//! Programs that accept only text as a password use version 4 in base64.
 
 use core::fmt;
 use core::time::Duration;
@@ -36,22 +36,24 @@ pub const SIGN_IN_LEN: usize = HEAD_LEN + SIGNATURE_LEN;
 /// Bytes of a password for one destination.
 pub const PASSWORD_LEN: usize = SIGN_IN_LEN + SIGNATURE_LEN;
 
-/// Characters of such a password as text; RFC 1929 has room for 255.
+/// Characters of a password for one destination as text; RFC 1929 allows 255.
 const TEXT_LEN: usize = PASSWORD_LEN / 3 * 4;
 
 /// Version, time and nonce.
 const HEAD_LEN: usize = 1 + 8 + 16;
 const VERSION_SIGN_IN: u8 = 3;
 const VERSION_PASSWORD: u8 = 4;
+// The labels separate the purposes: a signature for one is valid for no other.
 const LABEL_USER: &[u8] = b"braid socks user 2";
 const LABEL_DESTINATION: &[u8] = b"braid socks destination 2";
 const LABEL_REQUEST: &[u8] = b"braid socks request 2";
 const LABEL_PROBE: &[u8] = b"braid socks probe 2";
 
-/// The system's clock is read a little after the instant that it is said to be of.
+/// The tolerance of [`WallClock::set`]. The system clock is read a little after the instant that it is paired
+/// with.
 const STEADY: Duration = Duration::from_millis(100);
 
-/// Wall time, handed in by the driver and carried on by [`Instant`]s.
+/// Wall-clock time, handed in by the driver and extrapolated by [`Instant`]s.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WallClock {
     at: Instant,
@@ -59,8 +61,8 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// Sets the time of `now`. A difference of less than 100 ms changes nothing, so that the same instant has the
-    /// same time whenever it is asked for.
+    /// Pairs `now` with a wall-clock time. A difference of less than 100 ms changes nothing, so that an instant
+    /// always maps to the same time.
     pub fn set(&mut self, now: Instant, since_epoch: Duration) {
         if self.since_epoch(now).abs_diff(since_epoch) >= STEADY {
             *self = WallClock {
@@ -70,7 +72,7 @@ impl WallClock {
         }
     }
 
-    /// Milliseconds since 1970-01-01 UTC at `at`, which may be long ago.
+    /// Returns the wall-clock time at `at`, also of the past, milliseconds since 1970-01-01 UTC.
     pub fn unix_ms(&self, at: Instant) -> u64 {
         u64::try_from(self.since_epoch(at).as_millis()).unwrap_or(u64::MAX)
     }
@@ -84,9 +86,9 @@ impl WallClock {
     }
 }
 
-/// Makes the password of the user whose key is `key` at the server whose key is `server`, for
-/// `destination` at `unix_ms`. A destination is given as a SOCKS5 request writes it (RFC 1928 section 4: ATYP,
-/// DST.ADDR and DST.PORT), which tells its own end. A `nonce` must never be used twice by one user.
+/// Makes the password of the user with `key` at the server with the key `server`, for `destination` at `unix_ms`.
+/// The destination is encoded as in a SOCKS5 request (RFC 1928 section 4: ATYP, DST.ADDR, DST.PORT), which
+/// delimits itself. A user must never use a `nonce` twice.
 pub fn password(
     key: &PrivateKey,
     server: PublicKey,
@@ -102,39 +104,39 @@ pub fn password(
     core::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
 
-/// A password for programs that take nothing but text: 204 characters.
+/// Encodes a password as 204 characters, for programs that accept only text.
 pub fn to_text(password: &[u8; PASSWORD_LEN]) -> String {
     STANDARD.encode(password)
 }
 
-/// Reads what [`to_text`] wrote; `None` where it is none.
+/// Decodes the text of [`to_text`]; `None` where it is malformed.
 fn from_text(text: &[u8]) -> Option<[u8; PASSWORD_LEN]> {
     let mut password = [0; PASSWORD_LEN];
     let decoded = STANDARD.decode_slice(Some(text).filter(|t| t.len() == TEXT_LEN)?, &mut password);
     (decoded == Ok(PASSWORD_LEN)).then_some(password)
 }
 
-/// A password that is bound to no destination, of which the request's code is part.
+/// A password that is bound to no destination; the request's code completes it.
 #[derive(Debug, Clone, Copy)]
 pub struct SignIn {
     head: [u8; HEAD_LEN],
 }
 
 impl SignIn {
-    /// For one connection at `unix_ms`. A `nonce` must never be used twice by one user.
+    /// Creates a password for one connection at `unix_ms`. A user must never use a `nonce` twice.
     pub fn new(unix_ms: u64, nonce: [u8; 16]) -> Self {
         let head = head(VERSION_SIGN_IN, unix_ms, nonce);
         SignIn { head }
     }
 
-    /// The password of the user whose key is `key` at `server`.
+    /// Returns the password of the user with `key` at `server`.
     pub fn password(&self, key: &PrivateKey, server: PublicKey) -> [u8; SIGN_IN_LEN] {
         let signature = key.sign(&Ends::new(key, server).user_message(&self.head));
         let mut bytes = self.head.into_iter().chain(signature);
         core::array::from_fn(|_| bytes.next().unwrap_or(0))
     }
 
-    /// The code of the one request that may follow it, with what its note says in `hints`.
+    /// Returns the code of the one request that may follow, over the destination and the metadata's `hints`.
     pub fn request(
         &self,
         key: &PrivateKey,
@@ -145,7 +147,7 @@ impl SignIn {
         key.sign(&Ends::new(key, server).request_message(&self.head, destination, hints))
     }
 
-    /// The code of the one probe that may follow it in place of a request, with these fields.
+    /// Returns the code of the one probe that may follow instead of a request, over these fields.
     pub fn probe(&self, key: &PrivateKey, server: PublicKey, fields: &[u8]) -> [u8; SIGNATURE_LEN] {
         key.sign(&Ends::new(key, server).probe_message(&self.head, fields))
     }
@@ -158,9 +160,8 @@ fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
     head
 }
 
-/// Between whom a password counts, and what is signed of it. Every field but the last is of fixed
-/// length or tells its own end, and no label is the beginning of another, so no two messages look
-/// alike.
+/// The user and the server of a password, and the messages that are signed for them. Every field but the last has
+/// a fixed length or delimits itself, and no label is a prefix of another, so no two messages are equal.
 #[derive(Clone, Copy)]
 struct Ends {
     user: PublicKey,
@@ -201,23 +202,23 @@ impl Ends {
     }
 }
 
-/// Why a password is refused.
+/// The reason why a password is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthError {
-    /// Not of this form: another kind of client, or another version.
+    /// The form is not Braid's: another kind of client, or another version.
     Malformed,
     /// No user has this key.
     UnknownUser,
     /// Not signed by the user's private key, or for another server.
     WrongSignature,
-    /// The signature is right, the time is not: the box's clock is ahead by this many milliseconds
-    /// (behind where negative).
+    /// The signature is right, but the time is not: the box's clock is ahead by so many milliseconds (behind where
+    /// negative).
     ClockSkew(i64),
-    /// Made before this server started, which therefore cannot know whether it was used.
+    /// The password is older than this server's start, so the server cannot know whether it was used.
     BeforeStart,
-    /// Used before.
+    /// The password was used before.
     Replayed,
-    /// So many passwords were used lately that another cannot be remembered.
+    /// The replay cache is full: too many passwords were used lately.
     ReplayCacheFull,
 }
 
@@ -246,28 +247,28 @@ impl fmt::Display for AuthError {
 
 impl std::error::Error for AuthError {}
 
-/// A note of a request or a probe, as far as a code is over it.
+/// The signed part of the metadata with a request or a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct Coded<'a> {
-    /// The code; none where the connection is proof of all that it carries.
+    /// The code; `None` where the connection itself proves all that it carries.
     pub code: Option<&'a [u8; SIGNATURE_LEN]>,
     /// The hints of a request, or the fields of a probe.
     pub bytes: &'a [u8],
 }
 
-/// A user who has proved to be one, whose destination is not known yet.
+/// An authenticated user whose destination is not known yet.
 #[derive(Debug)]
 pub struct Grant {
-    /// Position of the user in the configuration.
+    /// Index of the user in the configuration.
     pub user: usize,
-    /// Of a password; none where the connection itself is proof.
+    /// The head of the password; `None` where the connection itself is proof.
     head: Option<[u8; HEAD_LEN]>,
-    /// Of a password that is bound to one.
+    /// The second signature of a password that is bound to a destination.
     of_destination: Option<[u8; SIGNATURE_LEN]>,
 }
 
 impl Grant {
-    /// For a connection on which nobody but `user` can say anything.
+    /// Creates the grant of a connection that is itself proof of the user, so that no password is needed.
     pub fn proven(user: usize) -> Self {
         Grant {
             user,
@@ -276,7 +277,8 @@ impl Grant {
         }
     }
 
-    /// Returns whether the request comes with a code of its own, whenever it does.
+    /// Returns whether the request must come with metadata: after a sign-in password, to carry its code, and on a
+    /// proven connection.
     pub fn is_sign_in(&self) -> bool {
         self.of_destination.is_none()
     }
@@ -289,14 +291,14 @@ pub struct Verifier {
     users: Vec<PublicKey>,
     by_key: BTreeMap<PublicKey, usize>,
     window_ms: u64,
-    /// Passwords made before this are refused, milliseconds since 1970.
+    /// Passwords older than this are refused, milliseconds since 1970-01-01 UTC.
     oldest_ms: Option<u64>,
     replay: ReplayCache,
 }
 
 impl Verifier {
-    /// Checks passwords for `server` of the users with the keys `users`, whose clocks may be off by `window`
-    /// either way, and remembers at most `capacity` of them.
+    /// Creates a verifier for `server` and the users with the keys `users`, whose clocks may be off by `window`
+    /// either way. It remembers at most `capacity` passwords.
     pub fn new(
         server: PublicKey,
         users: impl IntoIterator<Item = PublicKey>,
@@ -315,38 +317,37 @@ impl Verifier {
         verifier
     }
 
-    /// Checks passwords of the users with these keys from now on. What was used stays used.
+    /// Replaces the users. Used passwords stay used.
     pub fn set_users(&mut self, users: impl IntoIterator<Item = PublicKey>) {
         self.users = users.into_iter().collect();
         self.by_key = self.users.iter().copied().zip(0..).collect();
     }
 
-    /// Position of the user with this key.
+    /// Returns the index of the user with this key.
     pub fn user(&self, key: PublicKey) -> Option<usize> {
         self.by_key.get(&key).copied()
     }
 
-    /// The keys of all, by position.
+    /// Returns the keys of all users, by index.
     pub fn users(&self) -> &[PublicKey] {
         &self.users
     }
 
-    /// Refuses passwords made before `unix_ms`: at the start.
+    /// Refuses passwords made before `unix_ms`. To be called at the start, as earlier uses are unknown.
     pub fn forget_before(&mut self, unix_ms: u64) {
         self.oldest_ms = Some(unix_ms);
     }
 
-    /// The clock was set back to `now_ms`. Passwords made before `forgotten_ms` had expired by
-    /// the time that was wrong and are not remembered: they are refused from now on. So that a
-    /// leap of a day does not shut everybody out for a day, `now_ms` is the latest limit.
+    /// Handles a clock that was set back to `now_ms`. Passwords made before `forgotten_ms` had expired by the
+    /// wrong time and are forgotten, so they are refused from now on. The limit never exceeds `now_ms`: otherwise
+    /// a leap of a day would shut everybody out for a day.
     pub fn clock_set_back(&mut self, forgotten_ms: u64, now_ms: u64) {
         let oldest = self.oldest_ms.unwrap_or(0).max(forgotten_ms);
         self.oldest_ms = Some(oldest.min(now_ms));
     }
 
-    /// Checks a password at `now_ms` (milliseconds since 1970) and remembers it. The time is
-    /// judged only after the signature, so that only a box that has the key causes a report on its
-    /// clock.
+    /// Checks a password at `now_ms` (milliseconds since 1970) and remembers it. The signature is checked before
+    /// the time, so that only a holder of the key causes a report about its clock.
     pub fn check(&mut self, user: &[u8], password: &[u8], now_ms: u64) -> Result<Grant, AuthError> {
         let binary = from_text(password);
         let (head, signatures) = binary
@@ -391,8 +392,8 @@ impl Verifier {
         })
     }
 
-    /// Returns whether whoever was given `grant` asks for `destination`: by the password, or, where that is
-    /// bound to no destination, by the code of the request's `note`, which vouches for its hints too.
+    /// Returns whether the holder of `grant` may request `destination`: by the password or, for a sign-in
+    /// password, by the code in `note`, which also covers the hints.
     pub fn check_request(
         &self,
         grant: &Grant,
@@ -419,7 +420,7 @@ impl Verifier {
         signature.is_some_and(|signature| ends.user.verify(&message, signature))
     }
 
-    /// Returns whether whoever was given `grant` asks for the probe of `note`.
+    /// Returns whether the holder of `grant` may send the probe of `note`.
     pub fn check_probe(&self, grant: &Grant, note: Coded<'_>) -> bool {
         let Some(head) = &grant.head else {
             return true;
@@ -436,14 +437,14 @@ impl Verifier {
         Some(Ends { user, server })
     }
 
-    /// Passwords remembered now.
+    /// Returns the number of remembered passwords.
     pub fn remembered(&self) -> usize {
         self.replay.len()
     }
 }
 
-/// Nonces that were used and could still be accepted, in order of expiry. Bounded: when it is
-/// full, the newcomer is refused; forgetting another instead would let that one be used again.
+/// Used nonces that could still be accepted, in order of expiry. When full, the cache refuses the newest password;
+/// evicting another would allow that one to be replayed.
 #[derive(Debug)]
 struct ReplayCache {
     used: BTreeSet<(u64, [u8; 16])>,
@@ -458,8 +459,7 @@ impl ReplayCache {
         }
     }
 
-    /// Remembers `nonce` until `expires_ms`. The time of a password is signed, so a
-    /// second use comes with the same expiry.
+    /// Remembers `nonce` until `expires_ms`. The signature covers the time, so a replay has the same expiry.
     fn insert(&mut self, expires_ms: u64, nonce: [u8; 16], now_ms: u64) -> Result<(), AuthError> {
         while self.used.first().is_some_and(|(e, _)| *e < now_ms) {
             self.used.pop_first();

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Address families.
+/// A set of address families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Families {
     /// IPv4.
@@ -24,7 +24,7 @@ impl Families {
         v6: false,
     };
 
-    /// Returns whether the family of `ip` is one of them; an IPv4-mapped address is IPv4.
+    /// Returns whether the set contains the family of `ip`; an IPv4-mapped IPv6 address counts as IPv4.
     pub fn has(self, ip: IpAddr) -> bool {
         match ip.to_canonical() {
             IpAddr::V4(_) => self.v4,
@@ -32,7 +32,7 @@ impl Families {
         }
     }
 
-    /// Adds IPv6 (`v6`) or IPv4, or takes it out.
+    /// Adds (`there`) or removes a family: IPv6 where `v6`, else IPv4.
     pub fn set(&mut self, v6: bool, there: bool) {
         match v6 {
             false => self.v4 = there,
@@ -40,7 +40,7 @@ impl Families {
         }
     }
 
-    /// The families that are here or there.
+    /// Returns the union of both sets.
     pub fn or(self, other: Families) -> Families {
         Families {
             v4: self.v4 || other.v4,
@@ -48,12 +48,12 @@ impl Families {
         }
     }
 
-    /// One bit each, IPv4 the lowest.
+    /// Returns one bit for each family: IPv4 is bit 0, IPv6 is bit 1.
     pub fn to_bits(self) -> u8 {
         u8::from(self.v4) | u8::from(self.v6) << 1
     }
 
-    /// Reads what [`to_bits`](Self::to_bits) made; further bits mean nothing yet.
+    /// Reads the form of [`to_bits`](Self::to_bits); ignores further bits, which later releases may define.
     pub fn from_bits(bits: u8) -> Families {
         Families {
             v4: bits & 1 != 0,
@@ -62,7 +62,7 @@ impl Families {
     }
 }
 
-/// All servers reach both until they say otherwise.
+/// Assumes both families of a server that has not reported any.
 impl Default for Families {
     fn default() -> Self {
         Families::BOTH

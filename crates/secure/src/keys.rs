@@ -1,8 +1,8 @@
-//! The keys of boxes, servers and clients: Ed25519 (RFC 8032), in the text that people know from
-//! WireGuard: one line of base64, of 44 characters.
+//! The keys of boxes, servers and clients: Ed25519 (RFC 8032), written as WireGuard writes its keys: one line of
+//! base64, 44 characters.
 //!
-//! Whoever has a private key is who its public key says; a public key may be known to all. The
-//! encodings of RFC 8410 are those of certificates and of TLS with raw public keys (RFC 7250).
+//! A private key proves the identity that its public key names; the public key need not be secret. The encodings
+//! of RFC 8410 are used in certificates and in TLS with raw public keys (RFC 7250).
 
 mod point;
 
@@ -18,37 +18,37 @@ use base64::engine::general_purpose::STANDARD;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use zeroize::Zeroizing;
 
-/// Bytes of a public key, and of the seed that a private key is.
+/// Bytes of a public key, and of a private key's seed.
 pub const KEY_LEN: usize = 32;
-/// Characters of either in text.
+/// Characters of a key in text.
 pub const TEXT_LEN: usize = 44;
 /// Bytes of a signature.
 pub const SIGNATURE_LEN: usize = 64;
 
-/// Most bytes of a file that are looked at for a key: its line, and what blanks there may be.
+/// Most bytes that are read of a key file: its line, and any blanks.
 const MAX_FILE: u64 = 1024;
 
-/// What stands before the seed in PKCS#8, version 1 (RFC 8410 section 7).
+/// DER before the seed in PKCS#8, version 1 (RFC 8410 section 7).
 const PKCS8_HEAD: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
-/// What stands before the key in a SubjectPublicKeyInfo (RFC 8410 section 4).
+/// DER before the key in a SubjectPublicKeyInfo (RFC 8410 section 4).
 const SPKI_HEAD: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
 
-/// Proves who one is. It is never shown, and its memory is overwritten when it goes. What libraries make
-/// of it is not: the expanded key is in memory while something is signed, and, where a box or server
-/// protects connections, for as long as the process lives.
+/// A private key. It is never shown, and its memory is overwritten on drop. Copies in libraries are not: the
+/// expanded key exists while something is signed and, in a box or server that protects connections, for the life
+/// of the process.
 #[derive(Clone)]
 pub struct PrivateKey {
     seed: Zeroizing<[u8; KEY_LEN]>,
-    /// Follows from the seed by more work than is to be done for each signature.
+    /// The public key, kept because its computation costs more than a signature should.
     public: PublicKey,
 }
 
 impl PrivateKey {
-    /// The key of a seed (RFC 8032 section 5.1.5), which must be random.
+    /// Creates the key of a seed (RFC 8032 section 5.1.5), which must be random.
     pub fn from_seed(seed: [u8; KEY_LEN]) -> Self {
         let seed = Zeroizing::new(seed);
         let public = pair(&seed).public_key().as_ref().try_into();
@@ -56,9 +56,10 @@ impl PrivateKey {
         PrivateKey { seed, public }
     }
 
-    /// A new key from `seed`, which must be random. One that [looks public](Self::looks_public) is passed
-    /// over, so that a key in the wrong place can be told: that takes 0.1 bit of what is random.
+    /// Creates a key from a random `seed`, skipping those that [look public](Self::looks_public), so that a key in
+    /// the wrong place is recognized. This costs 0.1 bit of entropy.
     pub fn generate(mut seed: [u8; KEY_LEN]) -> Self {
+        // One seed in sixteen looks public, so a few tries suffice.
         for _ in 0..=u8::MAX {
             if !point::is_public(&seed) {
                 break;
@@ -68,32 +69,30 @@ impl PrivateKey {
         PrivateKey::from_seed(seed)
     }
 
-    /// Returns whether the text of this key may be that of a public one, put where a private key belongs. One
-    /// in sixteen private keys looks so, but none that [`generate`](Self::generate) made.
+    /// Returns whether the text of this key could be a public key's, put where a private key belongs. One private
+    /// key in sixteen looks so, but none from [`generate`](Self::generate).
     pub fn looks_public(&self) -> bool {
         point::is_public(&self.seed)
     }
 
-    /// Returns whether the text of this key is that of `public`: one of the two stands in the place of the
-    /// other.
+    /// Returns whether this key has the same text as `public`, so that one of them stands in the other's place.
     pub fn has_text_of(&self, public: &PublicKey) -> bool {
         *self.seed == public.0
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote; blanks around it are dropped.
+    /// Reads the text of a key, ignoring blanks around it.
     ///
     /// # Errors
-    /// The text is none of a key.
+    /// The text is not a key's.
     pub fn from_text(text: &str) -> Result<Self, KeyError> {
         decode(text.trim()).map(|seed| PrivateKey::from_seed(*seed))
     }
 
-    /// Reads the key in the file at `path`. Who can read it can be who its public key says: warns
-    /// where every user of the machine may. That is no error, for the file may be on a system
-    /// without owners.
+    /// Reads the key in the file at `path`. Warns where every user of the machine may read the file, as any reader
+    /// can impersonate the key's owner. This is no error, because the file system may have no owners.
     ///
     /// # Errors
-    /// Which file, and what is wrong: it cannot be read, or holds no key.
+    /// The file, and the problem: it cannot be read, or holds no key.
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let mut text = Zeroizing::new(String::with_capacity(MAX_FILE as usize));
@@ -114,8 +113,7 @@ impl PrivateKey {
     /// Writes the key to a new file at `path`, which only its owner may read.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where there is a file, which is left as it is; what the
-    /// system says otherwise.
+    /// [`io::ErrorKind::AlreadyExists`] where a file exists, which stays as it is; the system's error otherwise.
     pub fn create(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let mut file = options
@@ -126,29 +124,30 @@ impl PrivateKey {
         let line = Zeroizing::new(format!("{}\n", *self.to_text()));
         let written = file.write_all(line.as_bytes());
         written.and_then(|()| file.sync_all()).inspect_err(|_| {
-            // Half a key would be in the way of the next try; that this fails too changes nothing.
+            // A partial key would block the next attempt. A failure to remove it is not reported, the first error
+            // is.
             let _ = fs::remove_file(path);
         })
     }
 
-    /// One line of text, without its end.
+    /// Returns the key as one line of text, without a newline.
     pub fn to_text(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(&self.seed[..]))
     }
 
-    /// The key that others know this one by.
+    /// Returns the public key.
     pub fn public(&self) -> PublicKey {
         self.public
     }
 
-    /// Signs a message; the same message has the same signature.
+    /// Signs a message. Ed25519 is deterministic: equal messages have equal signatures.
     pub fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_LEN] {
         let signature = pair(&self.seed).sign(message);
         let signature = signature.as_ref().try_into();
         signature.expect("a signature has 64 bytes")
     }
 
-    /// PKCS#8 in its first version (RFC 8410 section 7), 48 bytes.
+    /// Encodes the key as PKCS#8, version 1 (RFC 8410 section 7), 48 bytes.
     pub fn to_pkcs8(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new([&PKCS8_HEAD[..], &self.seed[..]].concat())
     }
@@ -164,41 +163,39 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// Whom one expects. Written, and read, as one line of 44 characters.
+/// A public key. Its text is one line of 44 characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; KEY_LEN]);
 
 impl PublicKey {
-    /// The key of these bytes (RFC 8032 section 5.1.2). Any are taken; those that are no point of the
-    /// curve verify nothing.
+    /// Takes any bytes as a key (RFC 8032 section 5.1.2); bytes that are not a point of the curve verify nothing.
     pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
         PublicKey(bytes)
     }
 
-    /// Returns whether some private key has this public key. Of private keys, put where a public one
-    /// belongs, fifteen in sixteen are found by that, and all that [`PrivateKey::generate`] made.
+    /// Returns whether a private key for this public key exists. This detects a private key in the place of a
+    /// public one: fifteen in sixteen, and all that [`PrivateKey::generate`] made.
     pub fn is_valid(&self) -> bool {
         point::is_public(&self.0)
     }
 
-    /// Its bytes.
+    /// Returns the key's bytes.
     pub fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 
-    /// Returns whether `signature` is that of `message` by the private key.
+    /// Returns whether `signature` is this key's signature of `message`.
     pub fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         let key = UnparsedPublicKey::new(&ED25519, &self.0);
         key.verify(message, signature).is_ok()
     }
 
-    /// The SubjectPublicKeyInfo (RFC 8410 section 4), 44 bytes.
+    /// Encodes the key as a SubjectPublicKeyInfo (RFC 8410 section 4), 44 bytes.
     pub fn to_spki(&self) -> Vec<u8> {
         [&SPKI_HEAD[..], &self.0].concat()
     }
 
-    /// Reads what [`to_spki`](Self::to_spki) wrote; `None` where it is malformed, or of another
-    /// algorithm.
+    /// Decodes a SubjectPublicKeyInfo; `None` where it is malformed or of another algorithm.
     pub fn from_spki(spki: &[u8]) -> Option<Self> {
         let key = spki.strip_prefix(&SPKI_HEAD)?;
         key.try_into().ok().map(PublicKey)
@@ -225,7 +222,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// Each key has one text only: what follows its 256 bits has to be 0.
+/// Decodes a key strictly: the bits behind its 256 must be 0, so that each key has one text only.
 fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     let characters = text.chars().count();
     if characters != TEXT_LEN {
@@ -238,10 +235,10 @@ fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     }
 }
 
-/// Why a text is none of a key. Public and private ones look alike.
+/// The reason why a text is not a key. Public and private keys have the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyError {
-    /// So many characters.
+    /// The wrong number of characters.
     Length(usize),
     /// The right length, but not base64 of 32 bytes.
     NotBase64,

@@ -1,4 +1,4 @@
-//! Passwords: who, when, where, once.
+//! Passwords are bound to user, time, destination and server, and work once.
 
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -15,7 +15,7 @@ fn key(which: u8) -> PrivateKey {
     PrivateKey::from_seed([which; 32])
 }
 
-/// The user that one calls oneself by a key.
+/// Returns the user field of a SOCKS password for a key.
 fn user(which: u8) -> Vec<u8> {
     key(which).public().to_string().into_bytes()
 }
@@ -28,25 +28,25 @@ fn server() -> PublicKey {
     key(9).public()
 }
 
-/// Knows Alice and Bob.
+/// Creates a verifier that knows Alice and Bob.
 fn verifier(capacity: usize) -> Verifier {
     let users = [ALICE, BOB].map(|which| key(which).public());
     Verifier::new(server(), users, Duration::from_millis(WINDOW), capacity)
 }
 
-/// The address and port as a SOCKS5 request writes them.
+/// Encodes address and port as a SOCKS5 request does.
 fn to(addr: &str) -> Vec<u8> {
     let addr: SocketAddrV4 = addr.parse().unwrap();
     [&[1][..], &addr.ip().octets(), &addr.port().to_be_bytes()].concat()
 }
 
-/// The same of a name.
+/// Encodes name and port as a SOCKS5 request does.
 fn to_name(name: &str, port: u16) -> Vec<u8> {
     let len = u8::try_from(name.len()).unwrap();
     [&[3, len][..], name.as_bytes(), &port.to_be_bytes()].concat()
 }
 
-/// A password of Alice.
+/// Makes a password of Alice.
 fn make(time: u64, nonce: u8) -> [u8; PASSWORD_LEN] {
     password(
         &key(ALICE),
@@ -57,7 +57,7 @@ fn make(time: u64, nonce: u8) -> [u8; PASSWORD_LEN] {
     )
 }
 
-/// What is signed: with these bytes in docs/protocol.md another implementation gets along.
+/// The signed bytes are those in docs/protocol.md, so that other implementations interoperate.
 #[test]
 fn signatures_are_over_what_the_document_says() {
     let (alice, server) = (key(ALICE), server());
@@ -157,7 +157,7 @@ fn user_and_key_must_fit() {
     assert_eq!(v.remembered(), 0, "nobody without a key fills the memory");
 }
 
-/// So that a server cannot use at another one what boxes tell it.
+/// A server cannot use a box's messages at another server.
 #[test]
 fn a_password_serves_at_its_server_only() {
     let mut v = verifier(10);
@@ -188,7 +188,7 @@ fn a_password_serves_at_its_server_only() {
     }
 }
 
-/// A code vouches for destination, hints, connection and kind.
+/// A code covers destination, hints, connection and kind.
 #[test]
 fn a_sign_in_is_followed_by_its_own_codes_only() {
     let mut v = verifier(10);

@@ -1,4 +1,4 @@
-//! Keys: what the RFCs print, and their text.
+//! Keys and their text, by the RFCs' test vectors.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -115,7 +115,7 @@ fn what_is_no_key_is_told_by_what_it_is() {
         (PUBLIC.replace('G', "ß"), KeyError::NotBase64),
         (PUBLIC.replace('=', "A"), KeyError::NotBase64),
         (PUBLIC.replace("E=", "=="), KeyError::NotBase64),
-        // Another text of the same bits.
+        // Another text of the same 256 bits.
         (PUBLIC.replace("E=", "F="), KeyError::NotBase64),
     ];
     for (text, error) in cases {

@@ -1,6 +1,5 @@
-//! What may be asked of a running box or server from outside, and what it answers. Who carries
-//! questions and answers is the driver's business; on the wire of its socket each is one line of
-//! JSON.
+//! Requests to a running box or server, and the answers. The driver carries both; on its socket each is one line
+//! of JSON.
 
 use braid_engine::Stack;
 use braid_wire::Instant;
@@ -12,64 +11,64 @@ use crate::config::Changes;
 /// The answer of a box that is being stopped to a request for a change.
 pub const STOPPING: &str = "this box is stopping and changes nothing any more; start it again";
 
-/// A question, or an order. What is switched stays so until it is switched again or the process
+/// A request for the status, or for a change. A switch keeps its state until it is switched again or the process
 /// ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// What there is now.
+    /// Returns the current status.
     Status,
-    /// Whether a box takes new connections in. Off, they are forwarded unjoined, and those taken in
-    /// before keep being served.
+    /// Sets whether a box intercepts new connections. When off, they are forwarded without aggregation;
+    /// intercepted ones continue.
     Proxy {
-        /// The wish.
+        /// The requested state.
         on: bool,
     },
-    /// Whether a box uses one of its links. Off, its subflows are closed and nothing new goes there.
+    /// Sets whether a box uses a link. When off, its subflows are closed and none is opened.
     Link {
         /// Name of the link.
         name: String,
-        /// The wish.
+        /// The requested state.
         on: bool,
     },
-    /// Whether one of a box's links is a backup: used while no other works. So are the subflows that
-    /// are there, of which the server is told (MP_PRIO, RFC 8684 section 3.3.8), and new ones.
+    /// Sets whether a box's link is a backup, which is used while no other link works. Applies to existing
+    /// subflows, of which the server is told (MP_PRIO, RFC 8684 section 3.3.8), and to new ones.
     Backup {
         /// Name of the link.
         name: String,
-        /// The wish.
+        /// The requested state.
         on: bool,
     },
-    /// Which server a box uses for new connections.
+    /// Sets the server for a box's new connections.
     Server {
-        /// Name of the server, which is used while it answers; `auto` leaves the choice to the box.
+        /// Name of the server, which is used while it answers; with `auto` the box chooses.
         name: String,
     },
-    /// Measures all servers of a box now, whatever speaks against it.
+    /// Measures all servers of a box now, regardless of traffic and quiet hours.
     Measure,
-    /// Has a box or a server read its configuration again. Whoever runs it does that, the core knows no
-    /// files.
+    /// Makes a box or a server read its configuration again. The driver does so, because the core knows no files.
     Reload,
 }
 
-/// What comes back.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// What there is now.
+    /// The current status.
     Status(Box<Status>),
-    /// It was done.
+    /// The change was made.
     Done,
     /// The configuration was read again.
     Reloaded(Changes),
-    /// The order names what there is not: a link, a server, a switch of a server; and what is expected.
+    /// The request names something that does not exist (a link, a server, a switch of a server); the text says
+    /// what is expected.
     Wrong(String),
-    /// It was not done, and why.
+    /// The change was not made; the text says why.
     Error(String),
 }
 
-/// A core that can be asked.
+/// A core that answers requests.
 pub trait Controlled {
-    /// Answers a question or carries out an order.
+    /// Answers a request, or carries it out.
     fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer;
 }

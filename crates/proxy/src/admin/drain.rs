@@ -1,4 +1,4 @@
-//! How box and server end: what is nearly over is not cut off.
+//! Graceful stop of box and server: transfers that are nearly finished are not cut off.
 
 use core::time::Duration;
 
@@ -6,19 +6,19 @@ use crate::app::{Core, Ctx};
 
 /// A core that can be stopped.
 ///
-/// # How to stop it
+/// # Use
 ///
-/// 1. [`drain`](Self::drain), and drive it on until [`is_drained`](Self::is_drained), for
-///    [`drain_time`](Self::drain_time) at most.
-/// 2. [`Stack::close`](braid_engine::Stack::close), which ends the rest, and drive it on until the stack
-///    has no connection, so that the far ends learn of it.
+/// 1. Call [`drain`](Self::drain), and drive the core until [`is_drained`](Self::is_drained), for
+/// [`drain_time`](Self::drain_time) at most.
+/// 2. Call [`Stack::close`](braid_engine::Stack::close), which ends the rest, and drive the core until the stack
+/// has no connection, so that the peers learn of it.
 pub trait Drain: Core {
-    /// Takes in nothing new, and ends what no user waits for.
+    /// Accepts nothing new, and ends connections that no user waits for.
     fn drain(&mut self, ctx: &mut Ctx<'_>);
 
-    /// Returns whether no user would be cut off by the end.
+    /// Returns whether the end would cut off no user.
     fn is_drained(&self) -> bool;
 
-    /// Returns how long that may be waited for.
+    /// Returns the longest time to wait for that.
     fn drain_time(&self) -> Duration;
 }

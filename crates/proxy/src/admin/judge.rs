@@ -5,7 +5,7 @@ use braid_secure::Families;
 use super::status::{ProxyStatus, Role, RulesStatus, Status};
 use super::verdict::{Condition, Health, Reason, Verdict};
 
-/// The verdict on a status, with what is known of the machine.
+/// Computes the verdict on a status, including reasons found on the machine.
 pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     let mut reasons = machine.to_vec();
     reasons.extend(of_rules(&status.rules));
@@ -21,8 +21,8 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     Verdict::new(reasons)
 }
 
-/// Returns what keeps users from a server that is in use over one of the links, though both are in order
-/// otherwise: a network may treat one address or port unlike others.
+/// Returns the reasons why users are kept from a current server over a link, although both work otherwise: a
+/// network may block a single address or port.
 fn of_ways(status: &Status) -> impl Iterator<Item = Reason> {
     let used = status.servers.iter().filter(|s| s.current);
     let used = used.filter(|s| s.condition.serves());
@@ -34,7 +34,7 @@ fn of_ways(status: &Status) -> impl Iterator<Item = Reason> {
     ways.filter_map(|(link, server, over)| over.of_way(&link.name, &server.name))
 }
 
-/// What is wrong with what was set up in the kernel.
+/// Returns the reason where kernel rules, routes or settings are missing.
 fn of_rules(rules: &RulesStatus) -> Option<Reason> {
     let RulesStatus::Missing { why } = rules else {
         return None;
@@ -50,7 +50,7 @@ fn of_rules(rules: &RulesStatus) -> Option<Reason> {
     })
 }
 
-/// The address families of destinations that no server reaches which answers.
+/// Returns a reason for each address family that no answering server reaches.
 fn of_families(status: &Status) -> Vec<Reason> {
     let answering = status.servers.iter().filter(|s| s.reached);
     let reached = answering.map(|s| s.families).reduce(Families::or);
@@ -62,7 +62,7 @@ fn of_families(status: &Status) -> Vec<Reason> {
         reasons.push(Reason {
             code: "no-ipv6".to_owned(),
             subject: None,
-            // Next to everything on the Internet has IPv4 too.
+            // Nearly every destination on the Internet has IPv4 too.
             health: Health::Working,
             message: "no server reaches IPv6 destinations: new connections there are refused, so that programs \
                       use IPv4"
@@ -84,7 +84,7 @@ fn of_families(status: &Status) -> Vec<Reason> {
     reasons
 }
 
-/// What is wrong with what becomes of new connections.
+/// Returns the reason why new connections are not aggregated, if so.
 fn of_proxy(status: &Status) -> Option<Reason> {
     let (code, health, message, remedy) = match status.proxy? {
         ProxyStatus {

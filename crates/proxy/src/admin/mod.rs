@@ -1,8 +1,8 @@
-//! Box and server as their operator sees and handles them: status and verdict, requests, counters and log
-//! lines, what is kept over a restart, and how a core ends.
+//! The operator's view of box and server: status and verdict, requests, counters and log lines, records kept over
+//! a restart, and the graceful stop.
 //!
-//! Here is plain data, and what is judged from it alone. The state of a running core is never here: the cores fill
-//! this in when somebody asks.
+//! The module has plain data, and judgements based on it alone. It holds no state of a running core: the cores
+//! fill the data in on request.
 
 pub mod control;
 pub(crate) mod drain;

@@ -1,5 +1,5 @@
-//! What a box has learnt of the paths to its servers, kept beyond its process: so that the first
-//! connection after a restart knows which path is the fastest, and which server the best.
+//! Records about the paths to a box's servers that outlive its process, so that the first connection after a
+//! restart knows the fastest path and the best server.
 
 use core::error::Error;
 use core::net::{IpAddr, SocketAddr};
@@ -9,37 +9,38 @@ use braid_engine::PathRecord;
 
 use crate::select::selection::Quality;
 
-/// What is older is not kept: a path changes.
+/// Longest age of a kept record; paths change.
 pub const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
-/// The same of what was measured: what is free changes with the hours.
+/// Longest age of a kept measurement; free bandwidth changes with the hour.
 pub const LONGEST_MEASURED: Duration = Duration::from_secs(86_400);
 
-/// All that is kept.
+/// All kept records and measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Kept {
-    /// What transfers told of paths.
+    /// Path records from transfers.
     pub records: Vec<KeptRecord>,
-    /// What was measured of servers, to choose among them.
+    /// Measurements of servers, for the choice among them.
     pub measurements: Vec<KeptMeasurement>,
 }
 
-/// A path to a server as it is kept, under names that mean the same after a restart.
+/// A path to a server, identified by names that are valid after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptRecord {
     /// Address of the server.
     pub server: IpAddr,
     /// Name of the link.
     pub link: String,
-    /// When it was learnt, milliseconds since 1970-01-01 UTC.
+    /// Time of the record, milliseconds since 1970-01-01 UTC.
     pub unix_ms: u64,
-    /// What was learnt. [`PathRecord::at`] means nothing here.
+    /// The record. [`PathRecord::at`] has no meaning here.
     pub record: PathRecord,
 }
 
 impl KeptRecord {
-    /// Whether a path can be like this. What was kept comes from outside.
+    /// Returns whether the values are possible; kept data comes from outside.
     pub(crate) fn is_plausible(&self) -> bool {
+        // Limits beyond any real path, so that a damaged file cannot mislead the engine.
         let times = [self.record.srtt, self.record.rttvar, self.record.base_rtt];
         let minute = Duration::from_secs(60);
         let terabyte = 1_000_000_000_000;
@@ -51,21 +52,21 @@ impl KeptRecord {
     }
 }
 
-/// What was measured of a server, under names that mean the same after a restart.
+/// A measurement of a server, identified by names that are valid after a restart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptMeasurement {
-    /// Where the server is reached.
+    /// Address and port of the server.
     pub server: SocketAddr,
-    /// Name of the link; `None` of the way from the server to destinations.
+    /// Name of the link; `None` for egress metrics of the server.
     pub link: Option<String>,
-    /// When it was measured, milliseconds since 1970-01-01 UTC.
+    /// Time of the measurement, milliseconds since 1970-01-01 UTC.
     pub unix_ms: u64,
-    /// What was measured.
+    /// The measured values.
     pub quality: Quality,
 }
 
 impl KeptMeasurement {
-    /// Whether a way can be like this.
+    /// Returns whether the values are possible.
     pub(crate) fn is_plausible(&self) -> bool {
         let Quality {
             bandwidth,
@@ -76,20 +77,20 @@ impl KeptMeasurement {
     }
 }
 
-/// Where all that is kept; on a disk, for example. Calls may take their time.
+/// The storage of records, such as a disk. Calls may block.
 pub trait RecordStore: Send {
-    /// What was saved last.
+    /// Loads the data saved last.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The data cannot be read.
     fn load(&mut self) -> Result<Kept, StoreError>;
 
-    /// Keeps this, in place of what was saved before: all of it or, on an error, nothing.
+    /// Saves the data, replacing all earlier data: entirely or, on an error, not at all.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The data cannot be written.
     fn save(&mut self, kept: &Kept) -> Result<(), StoreError>;
 }
 
-/// Why records were not read or written.
+/// The reason why records were not read or written.
 pub type StoreError = Box<dyn Error + Send + Sync>;

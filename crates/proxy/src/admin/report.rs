@@ -1,4 +1,4 @@
-//! What the operator hears of: counters, and log lines bounded per kind and source.
+//! Counters, and log lines limited per kind and source.
 
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use braid_wire::Instant;
 
-/// A struct of counters with their names.
+/// Defines a struct of counters with their names.
 macro_rules! counters {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
         $(#[$meta])*
@@ -25,13 +25,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What the box counted since its start.
+    /// The box's counters since its start.
     BoxCounters {
-        /// Users' connections taken in.
+        /// Intercepted connections of users, and those by SOCKS.
         accepted,
-        /// Of those, connected to their destination.
+        /// Accepted connections that reached their destination.
         connected,
-        /// Of those, over servers of a release whose subflows do not prove themselves.
+        /// Connections over servers of a release whose subflows do not authenticate by a secret.
         joined_by_keys,
         /// Ended in order.
         finished,
@@ -49,16 +49,16 @@ counters! {
         destination_forbidden,
         /// Not connected: the server refused key, signature or time.
         auth_refused,
-        /// The server has not its key, or what it sent was changed or cut off on the way, before or
-        /// after the connection.
+        /// The server does not have its key, or its bytes were changed or cut off on the path, before or after the
+        /// destination was connected.
         unprotected,
-        /// Not connected: the server is none, or has another failure.
+        /// Not connected: the peer is not a Braid server, or failed otherwise.
         server_failed,
         /// Not connected: no server could be reached.
         no_server,
-        /// Asked for by SOCKS, and not taken in: malformed, unknown, too late or broken off.
+        /// SOCKS requests refused: malformed, unknown, too late or broken off.
         socks_refused,
-        /// What programs said in place of hints, each item.
+        /// Items in programs' hints that are invalid.
         bad_hints,
         /// Refused because of a limit on connections.
         over_limit,
@@ -66,31 +66,31 @@ counters! {
         idle_timeout,
         /// Further attempts to reach a server for a user's connection.
         retries,
-        /// Warm connections opened.
+        /// Idle connections opened.
         warm_opened,
-        /// Warm connections that a user got.
+        /// Idle connections used for a user.
         warm_used,
-        /// Connections that had served a user and were kept, to serve another.
+        /// Connections kept for another user after they had served one.
         warm_kept,
-        /// Warm connections that were lost while they waited.
+        /// Idle connections lost while they waited.
         warm_lost,
-        /// Warm connections that were lost when they were used first, and replaced unnoticed.
+        /// Idle connections that failed on first use, and were replaced without the user's notice.
         warm_failed,
         /// Probes sent.
         probes,
         /// Probes that failed.
         probes_failed,
-        /// Whole handshakes made to find out whether users can be served.
+        /// Whole handshakes made to test whether users can be served.
         examinations,
-        /// Examinations that the server did not answer as it should.
+        /// Examinations that did not end with a sign-in.
         examinations_failed,
-        /// Trains of packets asked for, to measure a server by.
+        /// Packet trains requested, to measure a server.
         trains,
-        /// Trains that did not come, or told nothing.
+        /// Packet trains that did not come, or yielded no rate.
         trains_failed,
-        /// Times the best link changed.
+        /// Changes of the best link.
         best_path_changes,
-        /// Times intake was stopped because no server was reachable.
+        /// Times that interception stopped because no server was reachable.
         intake_stopped,
         /// Bytes from users.
         bytes_up,
@@ -100,19 +100,19 @@ counters! {
 }
 
 counters! {
-    /// What the server counted since its start.
+    /// The server's counters since its start.
     ServerCounters {
         /// Connections accepted, probes included.
         accepted,
-        /// Closed by the peer before it said anything: a box's probe.
+        /// Closed by the peer before its first byte: a box's probe.
         probes,
-        /// Trains sent, by which boxes measure.
+        /// Packet trains sent, by which boxes measure.
         trains,
-        /// Trains refused: one user asked for too many.
+        /// Packet trains refused because a user requested too many.
         trains_refused,
         /// Connected to their destination.
         connected,
-        /// Of those, by boxes of a release whose subflows do not prove themselves.
+        /// Connections by boxes of a release whose subflows do not authenticate by a secret.
         joined_by_keys,
         /// Ended in order.
         finished,
@@ -122,23 +122,22 @@ counters! {
         reset_by_destination,
         /// Not SOCKS5, or malformed.
         garbage,
-        /// In clear, where all has to be protected.
+        /// Plaintext connections refused, because protection is required.
         clear,
-        /// Protected, and not as it was sent, or cut off before its end.
+        /// Protected connections whose bytes were changed, or cut off before the end.
         damaged,
-        /// Protected, and broken off by the box (an alert of TLS): what came to it was not as it was
-        /// sent.
+        /// Protected connections ended by the box's alert, because what it received had been changed.
         damaged_at_box,
-        /// TLS, but of another version of Braid or of another program.
+        /// TLS of another version of Braid, or of another program.
         incompatible,
         /// Boxes whose configuration has another key for this server.
         refused_by_box,
         /// The cryptographic library failed.
         tls_failed,
-        /// Tickets of a first flight that were used before, or forgotten: it had to be proved anew who
-        /// sent it.
+        /// Unknown tickets of first flights, used before or forgotten; their senders had to prove their key by a
+        /// full handshake.
         unknown_tickets,
-        /// Neither user/password offered in clear, nor no authentication where that is protected.
+        /// The client offers neither user/password in plaintext nor, where protected, no authentication.
         no_method,
         /// A command other than CONNECT.
         bad_command,
@@ -148,10 +147,10 @@ counters! {
         handshake_timeout,
         /// The peer went away in the middle of the SOCKS request.
         handshake_aborted,
-        /// Signed in, and ended without a further request: a box's warm connections that it did not need, and
-        /// its examinations.
+        /// Signed in, but ended without a further request: a box's idle connections that it did not need, and its
+        /// examinations.
         waited_in_vain,
-        /// Hints of a request that are malformed, out of range or of a strategy nobody knows.
+        /// Invalid hints in a request: malformed, out of range, or with an unknown strategy.
         bad_hints,
         /// Passwords not of Braid's form.
         auth_malformed,
@@ -169,7 +168,7 @@ counters! {
         forbidden,
         /// Names that do not resolve.
         not_resolved,
-        /// Names that waited until another one of their user was looked up.
+        /// Names that waited because their user had too many look-ups under way.
         lookups_waited,
         /// Destinations that refused.
         refused,
@@ -183,9 +182,9 @@ counters! {
         over_source,
         /// Refused because too many handshakes of their source have failed.
         over_failures,
-        /// Sources whose failed handshakes were forgotten before their time, because others had more.
+        /// Sources whose failed handshakes were forgotten early, because others had more.
         sources_forgotten,
-        /// Ended because their user, or the user's key, was taken out of the configuration.
+        /// Ended because their user, or the user's key, was removed from the configuration.
         user_removed,
         /// Ended because nothing moved for too long.
         idle_timeout,
@@ -196,17 +195,17 @@ counters! {
     }
 }
 
-/// What the log of box and server says of [`Event::JoinForged`](braid_engine::Event::JoinForged).
+/// The log line of box and server for [`Event::JoinForged`](braid_engine::Event::JoinForged).
 pub(crate) const FORGED_JOIN: &str = "refused a subflow that did not prove itself; the connection goes on \
      without it. Somebody who can read packets of this connection tried to take a part of it, or a network \
      changes options of Multipath TCP";
 
-/// Sources remembered at a time.
+/// Most sources that are remembered.
 const MAX_SOURCES: usize = 1_024;
-/// One line per kind and source in this time.
+/// Shortest time between lines of one kind and source.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Bounds log lines: one per kind and source a minute.
+/// Limits log lines to one per kind and source a minute.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimiter {
     seen: BTreeMap<(&'static str, Option<IpAddr>), Seen>,
@@ -219,8 +218,8 @@ struct Seen {
 }
 
 impl LogLimiter {
-    /// Whether to log an error of `kind` by `source`; if so, how many were left out since the
-    /// last line. Sources beyond the bound share one entry.
+    /// Returns whether to log an error of `kind` by `source`: `Some` with the number of lines suppressed since the
+    /// last one, or `None`. Sources beyond the bound share one entry.
     pub(crate) fn allow(
         &mut self,
         now: Instant,
@@ -258,7 +257,7 @@ impl LogLimiter {
     }
 }
 
-/// Who an address is of: one IPv6 host has a whole /64 of them.
+/// Returns the host of an address, as one IPv6 host usually has a whole /64.
 pub(crate) fn source_of(remote: IpAddr) -> IpAddr {
     match remote.to_canonical() {
         IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() >> 64 << 64).into(),

@@ -1,8 +1,7 @@
-//! What a box or a server is doing, as plain data for people and machines. It is put together when
-//! somebody asks and costs nothing otherwise.
+//! The status of a box or a server as plain data, for people and machines. It is built on request and costs
+//! nothing otherwise.
 //!
-//! As JSON it is a promise (`docs/status.md`): fields may be added, none is changed or taken away
-//! without another [`VERSION`].
+//! The JSON form is stable (`docs/status.md`): fields may be added; changes and removals need another [`VERSION`].
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -23,60 +22,60 @@ use serde::{Deserialize, Serialize};
 use super::verdict::{Condition, Verdict};
 use crate::select::selection::Measured;
 
-/// Version of the form. Version 2 has all of version 1, a verdict, and the conditions of links and servers.
+/// Version of the form. Version 2 adds a verdict, and the conditions of links and servers, to version 1.
 pub const VERSION: u32 = 2;
 
-/// Most connections that are shown.
+/// Most connections that are included.
 const MAX_CONNECTIONS: usize = 256;
-/// Most paths of a connection that are shown; a box might join from ever new addresses.
+/// Most paths of a connection that are included; a box could join from ever new addresses.
 const MAX_PATHS: usize = 16;
 
-/// Box or server, now.
+/// The current status of a box or a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`VERSION`].
     pub version: u32,
-    /// Which of the two.
+    /// Box or server.
     pub role: Role,
     /// Name in the configuration.
     pub name: String,
     /// Process id, which the driver knows.
     pub pid: u32,
-    /// Whether it works, and why not.
+    /// The health, with reasons.
     #[serde(default)]
     pub verdict: Verdict,
     /// Time since the start, s, which the driver knows.
     pub uptime_s: f64,
-    /// Strategy of connections for which nothing else is wished.
+    /// Strategy of connections without one of their own.
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: String,
-    /// Of a box: what becomes of new connections.
+    /// For a box: the interception of new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyStatus>,
-    /// Of a box: its servers, in order of preference.
+    /// For a box: its servers, in order of preference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerStatus>,
-    /// Of a box: how it chooses among them.
+    /// For a box: the choice among its servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<SelectStatus>,
-    /// Of a box: connections that wait for users.
+    /// For a box: idle connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmStatus>,
-    /// Whether the rules, routes and settings of the kernel that it needs are in force.
+    /// The kernel's rules, routes and settings that box or server needs.
     #[serde(default)]
     pub rules: RulesStatus,
     /// Links of a box, listening addresses of a server, in the order of the configuration.
     pub paths: Vec<PathStatus>,
-    /// How many connections of users there are.
+    /// Number of users' connections.
     pub connections_total: usize,
-    /// The connections that moved most, the first most of all; at most 256.
+    /// The connections that moved the most bytes, in descending order; at most 256.
     pub connections: Vec<ConnStatus>,
-    /// What was counted since the start, by name.
+    /// Counters since the start, by name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Box or server.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -86,61 +85,61 @@ pub enum Role {
     Server,
 }
 
-/// What becomes of new connections at a box.
+/// The interception of new connections at a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyStatus {
     /// The switch is on.
     pub on: bool,
-    /// New connections are taken in: the switch is on and a server is reached. Otherwise they are
-    /// forwarded unjoined.
+    /// New connections are intercepted: the switch is on and a server is reachable. Otherwise they are forwarded
+    /// without aggregation.
     pub taking_in: bool,
 }
 
-/// What became of the rules, routes and settings of the kernel that box or server needs. Other programs may
-/// remove them, as a firewall does that is loaded by `flush ruleset`.
+/// State of the kernel's rules, routes and settings that box or server needs. Other programs may remove them, for
+/// example a firewall that loads `flush ruleset`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum RulesStatus {
-    /// They are as they were set up.
+    /// All are as set up.
     #[default]
     Sound,
-    /// Some were removed, and put back.
+    /// Some were removed, and restored.
     Restored {
-        /// What was put back last.
+        /// The last restored item.
         what: String,
-        /// The program that removed it, and its process id, where the kernel told.
+        /// The program that removed it, with its process id, where the kernel reports it.
         by: Option<String>,
-        /// How often something was put back since the start.
+        /// Number of restorations since the start.
         times: u64,
-        /// When last, seconds since 1970-01-01 UTC.
+        /// Time of the last restoration, seconds since 1970-01-01 UTC.
         at: u64,
     },
-    /// Some are missing: users have no service, or not all of it.
+    /// Some are missing: users have no service, or only part of it.
     Missing {
-        /// What is missing, and why it could not be put back.
+        /// The missing items, and why they could not be restored.
         why: String,
     },
 }
 
-/// Connections to a server that are opened before users ask for them.
+/// Connections to a server that are opened before users need them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmStatus {
-    /// A user could have them now.
+    /// Ready for a user.
     pub ready: usize,
-    /// They are being opened.
+    /// Being opened.
     pub opening: usize,
-    /// Most there may be.
+    /// Largest number allowed.
     pub most: usize,
 }
 
-/// How a box chooses among its servers.
+/// The choice of a box among its servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelectStatus {
-    /// As configured: `auto`, `bandwidth`, `delay`, `order`.
+    /// The configured rule: `auto`, `bandwidth`, `delay`, `order`.
     pub by: String,
-    /// The server that was asked for by name, if one was.
+    /// The server selected by hand, if any.
     pub wanted: Option<String>,
-    /// What was asked to be measured is not through.
+    /// A requested measurement is outstanding.
     #[serde(default)]
     pub measuring: bool,
 }
@@ -153,38 +152,38 @@ pub struct ServerStatus {
     pub name: String,
     /// Its addresses and port.
     pub addresses: Vec<std::net::SocketAddr>,
-    /// Over some link, or not known yet; `false` where all of them failed.
+    /// Reachable over some link, or not tried yet; `false` where all links failed.
     pub reached: bool,
-    /// New connections go there, all of them or some.
+    /// Some or all new connections go to this server.
     pub current: bool,
-    /// The address families in which it reaches destinations, as it says.
+    /// The address families in which it reports to reach destinations.
     #[serde(default)]
     pub families: Families,
-    /// What box and server agreed to speak last; `None` before their first handshake, without protection, and
-    /// where they have no version in common.
+    /// The version and features of the last handshake; `None` before the first, in plaintext, and where box and
+    /// server have no version in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<ProtocolStatus>,
-    /// What is said to it is protected ([`crate::config::Protection`]).
+    /// Connections to it are protected ([`crate::config::Protection`]).
     #[serde(default)]
     pub protected: bool,
     /// Its state over the link where that is best.
     #[serde(default)]
     pub condition: Condition,
-    /// Its state over each link, in their order.
+    /// Its state over each link, in the links' order.
     #[serde(default)]
     pub over_links: Vec<Condition>,
-    /// What was measured: a path for each link, in their order.
+    /// Its measurements, with a path for each link, in the links' order.
     #[serde(default)]
     pub measured: Measured,
-    /// It is the one by bandwidth.
+    /// Chosen by bandwidth.
     #[serde(default)]
     pub by_bandwidth: bool,
-    /// It is the one by delay.
+    /// Chosen by delay.
     #[serde(default)]
     pub by_delay: bool,
 }
 
-/// What both ends of a connection speak under TLS (`docs/protocol.md`, "Versions").
+/// The version and features in use under TLS (`docs/protocol.md`, "Versions").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProtocolStatus {
     /// The version, from 1.
@@ -204,63 +203,62 @@ impl From<Agreed> for ProtocolStatus {
     }
 }
 
-/// A path, now, with all connections together.
+/// The current status of a path, over all connections.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathStatus {
     /// Name of the link, or listening address.
     pub name: String,
-    /// Whether it is used.
+    /// The use of the path.
     pub state: PathState,
-    /// Of a box: the state of the link.
+    /// For a box: the state of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    /// Of a box: what is not TCP goes over this link.
+    /// For a box: everything that is not TCP goes over this link.
     #[serde(default)]
     pub default: bool,
-    /// Of a box: this link is used while no other works, if it is up.
+    /// For a box: the link is used only while no other works.
     #[serde(default)]
     pub backup: bool,
-    /// Round trip, ms, of the direction in which it is longer: the lowest of the subflows there; where
-    /// there are none, what a box remembers of earlier ones. `None` where nothing is known.
+    /// Round-trip time, ms, in the direction where it is longer: the lowest of the subflows; without any, the
+    /// value that a box remembers. `None` where it is unknown.
     pub rtt_ms: Option<f64>,
-    /// Share of the bytes sent on the same subflows that were lost, 0 to 1; `None` where none were
-    /// sent.
+    /// Share of the bytes sent on these subflows that were lost, 0 to 1; `None` where none were sent.
     pub loss: Option<f64>,
-    /// Quality of a box's link beside its other links, from 0 to 1, the lower the better: half the
-    /// round trip and half the loss, each as a share of the highest there is (the MP score of `maps`,
-    /// with measured loss). `None` where the round trip is not known or the link is not used.
+    /// Quality of a box's link relative to its other links, from 0 to 1, lower is better: half the round-trip time
+    /// and half the loss, each as a share of the highest (the MP score of `maps`, with measured loss). `None`
+    /// where the round-trip time is unknown or the link is not used.
     #[serde(default)]
     pub score: Option<f64>,
-    /// Rate at which the far end got what was sent, bit/s: the highest of the same subflows.
+    /// Delivery rate, bit/s: the highest of these subflows.
     pub delivery_rate: Option<f64>,
-    /// Share of the bytes received on the subflows there that were lost on the way or overtaken, 0 to 1;
-    /// `None` where none were received.
+    /// Share of the bytes received on these subflows that were lost or reordered on the path, 0 to 1; `None` where
+    /// none were received.
     #[serde(default)]
     pub loss_received: Option<f64>,
-    /// Rate at which payload arrived of late, bit/s.
+    /// Recent arrival rate of payload, bit/s.
     #[serde(default)]
     pub arrival_rate: Option<f64>,
     /// Established subflows.
     pub subflows: u32,
-    /// Payload bytes sent since the start, copies included and retransmissions excluded.
+    /// Payload bytes sent since the start, including copies, excluding retransmissions.
     pub bytes_sent: u64,
-    /// Of these, copies of bytes that had been sent before.
+    /// Copies among the bytes sent: bytes that had been sent before.
     pub bytes_copied: u64,
-    /// Payload bytes sent again on the same subflow.
+    /// Payload bytes retransmitted on the same subflow.
     pub bytes_retransmitted: u64,
     /// Payload bytes received.
     pub bytes_received: u64,
 }
 
-/// Whether a path is used.
+/// The use of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathState {
-    /// It is used.
+    /// In use.
     Up,
-    /// It is used, and carries no answers of any server.
+    /// In use, but without answers of any server.
     Dark,
-    /// Metered, and others suffice.
+    /// Metered, and other links suffice.
     Spared,
     /// No carrier, no address or no gateway.
     Down,
@@ -268,87 +266,87 @@ pub enum PathState {
     Off,
 }
 
-/// A connection, now. Its directions are those of the user: up is from the user to the destination.
+/// The current status of a connection. Up is from the user to the destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConnStatus {
     /// A number that no other connection of the process has.
     pub id: u64,
-    /// At a box the user's address, at a server the user's name, where it is known.
+    /// At a box the user's address, at a server the user's name, where known.
     pub user: Option<String>,
-    /// Where the user wants to go, where it is known.
+    /// The user's destination, where known.
     pub destination: Option<String>,
-    /// Name of the destination where a box knows it beside the address, from TLS or HTTP.
+    /// Name of the destination where a box learnt it from TLS or HTTP, beside the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What both ends speak; `None` until that is known, and without protection.
+    /// The version and features in use; `None` until they are known, and in plaintext.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<ProtocolStatus>,
-    /// How far it has come: `waiting` for a user, `connecting`, `handshake`, `resolving`, `open`,
+    /// The stage of the connection: `waiting` for a user, `connecting`, `handshake`, `resolving`, `open`,
     /// `closing`.
     pub state: String,
     /// Time since it began, s.
     pub age_s: f64,
-    /// It runs over Multipath TCP; `false` after a fallback to regular TCP, and while it opens.
+    /// The connection uses Multipath TCP; `false` while it opens, and after a fallback to regular TCP.
     pub mptcp: bool,
-    /// Size of the flow, bytes, where one is known.
+    /// Size of the flow, bytes, where known.
     pub size: Option<u64>,
-    /// How that is known.
+    /// The source of the size.
     pub size_from: SizeFrom,
-    /// What it is by that size, or by the bytes there are so far where these are more.
+    /// The class by that size, or by the bytes moved so far where these are more.
     pub class: Class,
-    /// The redundancy degree that goes with it (FSA-MPTCP): the strategy `fsa` copies by it.
+    /// The redundancy degree of the class (FSA-MPTCP); the strategy `fsa` sends copies by it.
     pub alpha: f64,
-    /// 0, most urgent, to 7.
+    /// Urgency, 0 (most urgent) to 7.
     pub urgency: u8,
     /// Name of the strategy.
     pub strategy: String,
     /// Name of the congestion control of its subflows.
     #[serde(default)]
     pub congestion: String,
-    /// Bytes of the user that have arrived at the far end of the connection.
+    /// Bytes from the user: at a box those that the server has acknowledged, at a server those received in order.
     pub bytes_up: u64,
-    /// Bytes for the user that have arrived there.
+    /// Bytes to the user: at a box those received in order, at a server those that the box has acknowledged.
     pub bytes_down: u64,
     /// The stream between box and server.
     #[serde(default)]
     pub stream: StreamStatus,
-    /// By path and far end; those that moved nothing too, at most 16.
+    /// One entry for each path and peer address, idle ones included; at most 16.
     pub paths: Vec<ConnPathStatus>,
 }
 
-/// The stream of a connection, seen from this end, bytes.
+/// The stream of a connection at this end. Sizes are in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamStatus {
-    /// The tokens of Multipath TCP, ours and the far end's.
+    /// The tokens of Multipath TCP (RFC 8684 section 3.2), ours and the peer's.
     pub tokens: Option<(u32, u32)>,
     /// Mappings carry checksums.
     pub checksum: bool,
-    /// Written here and never sent.
+    /// Bytes written but never sent.
     pub unsent: u64,
-    /// Sent and not acknowledged at the data level.
+    /// Bytes sent but not acknowledged at the data level.
     pub outstanding: u64,
-    /// What the far end's window still takes.
+    /// Room in the peer's receive window.
     pub peer_window: u64,
-    /// What the window announced here still takes.
+    /// Room in the receive window announced here.
     pub window: u64,
-    /// Received behind a hole.
+    /// Bytes received behind a hole.
     pub out_of_order: u64,
-    /// Received although it was here.
+    /// Bytes received more than once.
     pub duplicate: u64,
-    /// Memory held.
+    /// Memory in use.
     pub memory: u64,
-    /// Time with bytes written and not acknowledged at the data level, s.
+    /// Time with unacknowledged bytes at the data level, s.
     pub busy_s: f64,
-    /// Of it, time with new bytes that waited for the far end's window, s.
+    /// Part of that time in which new bytes waited for the peer's window, s.
     pub window_limited_s: f64,
-    /// Options that told of addresses, repeated ones included, echoes left out.
+    /// ADD_ADDR options sent, including repeated ones, without echoes.
     pub add_addr_sent: u32,
-    /// The same of the far end's.
+    /// The same options received.
     pub add_addr_received: u32,
-    /// Options that withdrew addresses, one or several each.
+    /// REMOVE_ADDR options sent, each with one or several addresses.
     pub remove_addr_sent: u32,
-    /// The same of the far end's.
+    /// The same options received.
     pub remove_addr_received: u32,
 }
 
@@ -374,7 +372,7 @@ impl From<&ConnStats> for StreamStatus {
     }
 }
 
-/// What a flow is by its size (FSA-MPTCP).
+/// The class of a flow by its size (FSA-MPTCP).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -386,43 +384,43 @@ pub enum Class {
     Elephant,
 }
 
-/// How the size of a flow is known.
+/// The source of a flow's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SizeFrom {
-    /// It is not.
+    /// The size is unknown.
     Unknown,
     /// An estimate.
     Predicted,
-    /// The protocol tells, such as HTTP's `Content-Length`.
+    /// Read from the protocol, such as HTTP's `Content-Length`.
     Read,
-    /// The application said so.
+    /// Declared by the application.
     Declared,
 }
 
-/// What a connection does on one path, towards one address.
+/// The status of a connection on one path, towards one peer address.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConnPathStatus {
     /// Name of the path.
     pub path: String,
-    /// Address of the far end.
+    /// Address of the peer.
     pub remote: IpAddr,
-    /// What the subflow there is doing.
+    /// The state of the newest subflow there.
     pub state: SubflowState,
-    /// Smoothed round trip, ms.
+    /// Smoothed round-trip time, ms.
     pub rtt_ms: Option<f64>,
     /// Share of bytes sent that were lost, 0 to 1; `None` where none were sent.
     pub loss: Option<f64>,
-    /// Payload bytes sent, copies included and retransmissions excluded.
+    /// Payload bytes sent, including copies, excluding retransmissions.
     pub bytes_sent: u64,
-    /// Of these, copies of bytes that had been sent before.
+    /// Copies among the bytes sent: bytes that had been sent before.
     pub bytes_copied: u64,
-    /// Payload bytes sent again on the same subflow.
+    /// Payload bytes retransmitted on the same subflow.
     pub bytes_retransmitted: u64,
     /// Payload bytes received in order.
     pub bytes_received: u64,
-    /// Bytes that came here, in order or not, although another path had brought them or, of a segment
-    /// that is in part new, this one.
+    /// Redundant bytes received, in order or not: another path had delivered them or, for a segment that is partly
+    /// new, this path had.
     #[serde(default)]
     pub bytes_duplicate: u64,
     /// The newest subflow there.
@@ -430,62 +428,62 @@ pub struct ConnPathStatus {
     pub subflow: Option<SubflowStatus>,
 }
 
-/// A subflow, as the kernel's `tcp_info` has it: sizes in bytes, rates in bit/s.
+/// A subflow, with the values of Linux's `tcp_info`: sizes in bytes, rates in bit/s.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SubflowStatus {
     /// Address and port at this end.
     pub local: SocketAddr,
-    /// Address and port at the far end.
+    /// Address and port at the peer.
     pub remote: SocketAddr,
     /// `open`, or `fast` or `timeout` while losses are repaired.
     pub recovery: String,
-    /// Mean deviation of the round trip, ms.
+    /// Mean deviation of the round-trip time, ms.
     pub rtt_var_ms: Option<f64>,
-    /// Lowest round trip, ms.
+    /// Lowest round-trip time, ms.
     pub rtt_min_ms: Option<f64>,
     /// Retransmission timeout, ms.
     pub rto_ms: Option<f64>,
-    /// Timeouts in a row.
+    /// Consecutive retransmission timeouts.
     pub backoff: u32,
     /// Congestion window.
     pub cwnd: u64,
     /// Slow-start threshold; `None` before the first loss.
     pub ssthresh: Option<u64>,
-    /// In flight.
+    /// Bytes in flight.
     pub in_flight: u64,
-    /// Arrived behind a hole.
+    /// Bytes that the peer has received behind a hole.
     pub sacked: u64,
-    /// Lost and not sent again yet.
+    /// Bytes lost and not yet retransmitted.
     pub lost: u64,
-    /// What the far end's window still takes here.
+    /// Room in the peer's receive window.
     pub peer_window: u64,
-    /// Payload of a packet.
+    /// Largest payload of a packet.
     pub mss: u32,
     /// Largest packet of the path.
     pub path_mtu: u32,
     /// Rate at which packets leave.
     pub pacing_rate: u64,
-    /// Rate at which they arrive.
+    /// Rate at which packets arrive.
     pub delivery_rate: u64,
     /// Selective acknowledgements are agreed.
     pub sack: bool,
     /// Timestamps are agreed.
     pub timestamps: bool,
-    /// What is sent may be marked: that is agreed, and the congestion control answers marks.
+    /// Packets sent may be marked: ECN is agreed, and the congestion control responds to marks.
     pub ecn: bool,
     /// Packets with payload, retransmissions excluded.
     pub packets_sent: u64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub packets_retransmitted: u64,
     /// Retransmission timeouts.
     pub rtos: u64,
-    /// Of these, those that turned out needless.
+    /// Spurious retransmission timeouts.
     pub spurious_rtos: u64,
     /// Reductions of the window because of congestion marks.
     pub mark_reductions: u64,
-    /// Received behind a hole of the subflow.
+    /// Bytes received behind a hole of the subflow.
     pub out_of_order: u64,
-    /// Bytes of the stream that came on it although they were here.
+    /// Redundant bytes of the stream received on this subflow.
     #[serde(default)]
     pub duplicate: u64,
 }
@@ -529,23 +527,23 @@ impl From<&SubflowStats> for SubflowStatus {
     }
 }
 
-/// What a subflow is doing.
+/// The state of a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SubflowState {
-    /// It carries data.
+    /// The subflow carries data.
     Up,
-    /// It waits until no other works.
+    /// The subflow waits until no other works.
     Backup,
-    /// It timed out, or its link is down: potentially failed.
+    /// The subflow timed out, or its link is down: potentially failed.
     Stale,
     /// Its handshake is under way.
     Opening,
-    /// There is none any more.
+    /// The subflow is closed.
     Gone,
 }
 
-/// What the configuration says of a core.
+/// The parts of a core's status that follow from its configuration.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) name: String,
@@ -555,7 +553,7 @@ pub(crate) struct About {
 }
 
 impl About {
-    /// The status of a core without paths and connections.
+    /// Returns the status of a core without paths and connections.
     pub(crate) fn status(&self, role: Role) -> Status {
         Status {
             version: VERSION,
@@ -579,7 +577,7 @@ impl About {
     }
 }
 
-/// What a core knows of a connection and the engine does not.
+/// The parts of a connection's status that the engine does not know.
 pub(crate) struct Session {
     pub(crate) user: Option<String>,
     pub(crate) destination: Option<String>,
@@ -587,12 +585,12 @@ pub(crate) struct Session {
     pub(crate) agreed: Option<Agreed>,
     pub(crate) state: &'static str,
     pub(crate) age: Duration,
-    /// What is sent goes up, as at a box.
+    /// Sent bytes go up, as at a box; at a server they go down.
     pub(crate) sends_up: bool,
 }
 
-/// Shows the connections that moved most of those that `session` knows, with the names that
-/// `path_name` has for paths.
+/// Returns the status of the connections that `session` knows, those with the most bytes first. `path_name` names
+/// their paths.
 pub(crate) fn connections(
     stack: &Stack,
     session: impl Fn(ConnId) -> Option<Session>,
@@ -668,7 +666,7 @@ impl ConnPathStatus {
 }
 
 impl PathStatus {
-    /// A path that is up.
+    /// Returns the status of a path that is up.
     pub(crate) fn new(name: String, totals: &PathTotals) -> Self {
         let traffic = &totals.moved.traffic;
         let now = &totals.traffic_now;
@@ -679,7 +677,7 @@ impl PathStatus {
             condition: None,
             default: false,
             backup: false,
-            // Each tells of the queue of one direction only.
+            // Each value includes the queue of one direction only.
             rtt_ms: milliseconds(totals.srtt.max(totals.arrival_rtt)),
             loss: (now.bytes_sent > 0).then(|| now.loss().into()),
             score: None,
@@ -695,7 +693,7 @@ impl PathStatus {
         }
     }
 
-    /// Where no subflow says anything now, what was remembered of earlier ones does.
+    /// Fills in values that no current subflow provides from the record of earlier ones.
     pub(crate) fn fill_in(&mut self, record: Option<&PathRecord>) {
         let Some(record) = record else { return };
         let bits = record.delivery_rate as f64 * 8.0;
@@ -719,14 +717,14 @@ impl From<&SubflowStats> for SubflowState {
     }
 }
 
-/// Scores the paths that are used against each other.
+/// Scores the paths in use relative to each other.
 pub(crate) fn score(paths: &mut [PathStatus]) {
     let attributes = |path: &PathStatus| {
         let loss = path.loss.unwrap_or(0.0);
         let rtt = path.rtt_ms.filter(|_| path.state == PathState::Up)?;
         Some(Attributes { rtt, loss })
     };
-    // Of now: no time matters.
+    // The values are current, so their time does not matter.
     let known = paths.iter().filter_map(attributes);
     let highest = Highest::default().with(Instant::ZERO, known);
     let weights = Weights {
@@ -759,12 +757,12 @@ impl From<FlowSize> for SizeFrom {
     }
 }
 
-/// `None` of a time that was never measured.
+/// Converts a time to milliseconds; `None` for zero, which stands for a time that was never measured.
 pub(crate) fn milliseconds(time: Duration) -> Option<f64> {
     (!time.is_zero()).then_some(time.as_secs_f64() * 1e3)
 }
 
-/// Counters by name, and those of the engine of what nobody who keeps to the protocol sends.
+/// Returns the counters by name, with the engine's counters of packets that it dropped or refused.
 pub(crate) fn counters(
     counters: impl Iterator<Item = (&'static str, u64)>,
     engine: &StackStats,

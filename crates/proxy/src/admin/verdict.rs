@@ -1,22 +1,22 @@
-//! Whether a box or a server works, in one word, with the reasons and what to do about each.
+//! The health of a box or a server in one word, with reasons and remedies.
 
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Target of the log lines that say what users feel: they are shown by default.
+/// Target of log lines about changes that users feel; shown by default.
 pub const NEWS: &str = "braid::news";
 
-/// How well a box or a server does its work.
+/// The health of a box or a server.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// All that is configured is in order.
+    /// All that is configured works.
     #[default]
     Working,
-    /// Users are served, with less than is configured.
+    /// Users are served, but with less than is configured.
     Degraded,
     /// No connection of a user is aggregated.
     Down,
@@ -32,19 +32,19 @@ impl fmt::Display for Health {
     }
 }
 
-/// One thing that is not in order.
+/// A reason why the health is not better.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// A name of the kind that stays the same between versions, such as `captive-portal`.
+    /// The kind of the reason, stable between versions, such as `captive-portal`.
     pub code: String,
-    /// The link, server, interface or setting at fault, where it is one.
+    /// The link, server, interface or setting at fault, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What it makes of the whole.
+    /// The health that follows from this reason alone.
     pub health: Health,
-    /// What is wrong, and what it means for users.
+    /// The problem, and its effect on users.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -54,17 +54,17 @@ impl fmt::Display for Reason {
     }
 }
 
-/// How well a box or a server does its work, and why not better.
+/// The health of a box or a server, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Verdict {
     /// The worst of the reasons' health.
     pub health: Health,
-    /// What is not in order, the worst first; empty where all is.
+    /// The reasons, the worst first; empty where all works.
     pub reasons: Vec<Reason>,
 }
 
 impl Verdict {
-    /// Draws the conclusion from reasons.
+    /// Computes the health from reasons.
     pub fn new(mut reasons: Vec<Reason>) -> Verdict {
         reasons.sort_by_key(|reason| core::cmp::Reverse(reason.health));
         Verdict {
@@ -81,7 +81,7 @@ pub enum Condition {
     /// Nothing is known yet.
     #[default]
     Untried,
-    /// In order.
+    /// Working.
     Working,
     /// The network removes the options of Multipath TCP.
     MptcpStripped,
@@ -89,19 +89,19 @@ pub enum Condition {
     MptcpBlocked,
     /// Something else answers in the server's place.
     CaptivePortal,
-    /// The TCP handshake is answered, and the protected one is not.
+    /// The TCP handshake is answered, but the TLS handshake is not.
     HandshakeUnanswered,
     /// Nothing is answered.
     NoAnswers,
     /// The server refuses this box's key or clock.
     KeyRefused,
-    /// The server has another key than the configuration says.
+    /// The server has another key than the configured one.
     WrongKey,
     /// The server speaks another version of Braid.
     OtherVersion,
-    /// What answers is no Braid server.
+    /// The peer is not a Braid server.
     NotAServer,
-    /// Metered, and others suffice.
+    /// Metered, and other links suffice.
     Spared,
     /// No carrier, no address or no gateway.
     Down,
@@ -131,7 +131,7 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// The name in JSON.
+    /// Returns the name used in JSON.
     fn code(self) -> &'static str {
         match self {
             Condition::Untried => "untried",
@@ -151,13 +151,13 @@ impl Condition {
         }
     }
 
-    /// What is wrong with a link in this state, if anything is; states that an operator chose are in order.
+    /// Returns the problem of a link in this state, if any; states that the operator chose are none.
     pub fn of_link(self, name: &str) -> Option<Reason> {
         let (message, remedy) = match self {
             Condition::Untried | Condition::Working | Condition::Spared | Condition::Off => {
                 return None;
             }
-            // The servers say so themselves.
+            // These are reported for the server.
             Condition::KeyRefused
             | Condition::WrongKey
             | Condition::OtherVersion
@@ -218,7 +218,7 @@ impl Condition {
         )
     }
 
-    /// Returns what is wrong with the way over a link to a server in this state, if anything is.
+    /// Returns the problem of a server in this state over a link, if any.
     pub(crate) fn of_way(self, link: &str, server: &str) -> Option<Reason> {
         if matches!(
             self,
@@ -244,7 +244,7 @@ impl Condition {
         })
     }
 
-    /// What is wrong with a server in this state, if anything is.
+    /// Returns the problem of a server in this state, if any.
     pub fn of_server(self, name: &str) -> Option<Reason> {
         let (message, remedy) = match self {
             Condition::KeyRefused => (

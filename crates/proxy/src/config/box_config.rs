@@ -26,12 +26,12 @@ use super::types::{self, Address, Interface, Key, Listen, OneOrMany, Prefix, Pro
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
-/// In place of a server's name: the box chooses.
+/// The word in place of a server's name that leaves the choice to the box.
 pub const AUTO: &str = "auto";
-/// Most addresses of its SOCKS5 proxy.
+/// Most listening addresses of the SOCKS5 proxy.
 const MAX_LISTENERS: usize = 16;
 
-/// Whatever the configuration says: this host, the link, multicast.
+/// Ranges that are never intercepted, whatever the configuration says: this host, the link, multicast.
 const NEVER_TAKEN_IN: [&str; 6] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -46,87 +46,85 @@ const NEVER_TAKEN_IN: [&str; 6] = [
 pub struct BoxConfig {
     /// Name of this box in logs.
     pub name: String,
-    /// Says who this box is.
+    /// The box's private key.
     pub key: PrivateKey,
-    /// The file that it is in; `None` where it came from elsewhere.
+    /// The file of the key; `None` where it came from elsewhere.
     pub key_file: Option<PathBuf>,
-    /// Interfaces whose TCP connections are taken in; at least one.
+    /// Interfaces whose TCP connections are intercepted; at least one.
     pub lan: Vec<String>,
     /// Access links in order of preference; at least one.
     pub links: Vec<LinkConfig>,
     /// Servers in order of preference; at least one.
     pub servers: Vec<ServerEntry>,
-    /// Which of them new connections go to.
+    /// The rule that chooses the server for new connections.
     pub select: Select,
     /// Name of the strategy.
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
-    /// DSS checksums are required of every connection ([`braid_engine::Config::checksum`]).
+    /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
-    /// Congestion marks instead of losses ([`braid_engine::Config::ecn`]).
+    /// Use of ECN, congestion marks instead of losses ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
-    /// Destinations that are forwarded as they are.
+    /// Destinations whose connections are forwarded without aggregation.
     pub bypass: Vec<IpNet>,
-    /// What is known of connections beforehand; the first that is for a connection counts.
+    /// Hints about connections by destination; the first rule that matches applies.
     pub rules: Vec<Rule>,
-    /// Addresses of this host at which programs of the LAN find a SOCKS5 proxy.
+    /// Addresses of this host at which it serves SOCKS5 to programs of the LAN.
     pub socks: Vec<SocketAddr>,
-    /// What happens to QUIC.
+    /// The treatment of QUIC.
     pub quic: Quic,
-    /// What happens to connections that hosts open by Multipath TCP.
+    /// The treatment of hosts' connections that use Multipath TCP already.
     pub mptcp_hosts: MptcpHosts,
-    /// What goes to and from servers passes by the kernel's routing and the firewall, where the kernel can
-    /// do that.
+    /// Packets to and from servers bypass the kernel's routing and firewall, where the kernel supports it.
     pub shortcut: bool,
-    /// The control socket; `None` leaves the place to the driver.
+    /// The control socket; `None` leaves the path to the driver.
     pub control: Option<PathBuf>,
-    /// The directory in which what was learnt of paths is kept; `None` where it is not.
+    /// The directory in which records of paths are kept; `None` keeps none.
     pub state: Option<PathBuf>,
-    /// TUN device and its addresses.
+    /// The TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
     pub timeouts: BoxTimeouts,
     /// Limits.
     pub limits: BoxLimits,
-    /// How often links are probed.
+    /// Intervals of probes.
     pub probing: Probing,
-    /// How servers are measured, where there is a choice.
+    /// Measurements of servers, which run where there is a choice.
     pub measuring: Measuring,
-    /// Connections to the server that wait for users.
+    /// Idle connections to the servers.
     pub warm: Warm,
-    /// Versions of the protocol that the box speaks to servers: those of its release, which no file changes.
+    /// Protocol versions that the box speaks to servers: always those of its release.
     pub versions: Versions,
 }
 
-/// One access link.
+/// An access link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Name in logs; by default the interface's.
+    /// Name in logs; defaults to the interface's name.
     pub name: String,
     /// Network interface.
     pub interface: String,
     /// Next hop.
     pub gateway: Gateway,
-    /// Use IPv4 where the interface has it.
+    /// Uses IPv4 where the interface has it.
     pub v4: bool,
-    /// Use IPv6 where the interface has it.
+    /// Uses IPv6 where the interface has it.
     pub v6: bool,
-    /// Subflows are opened with the backup bit (RFC 8684 section 3.2): used while no other works.
+    /// Opens subflows with the backup bit (RFC 8684 section 3.2), to be used only while no other works.
     pub backup: bool,
-    /// No subflow is opened here while another link is up.
+    /// Opens no subflow on this link while another link is up.
     pub metered: bool,
-    /// Largest IP packet in bytes, 1280 to 65535; by default the interface's.
+    /// Largest IP packet in bytes, 1280 to 65535; defaults to the interface's MTU.
     pub mtu: Option<u16>,
 }
 
-/// Next hop of a link.
+/// The next hop of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateway {
-    /// What the routing table (DHCP, router advertisements) says; a point-to-point interface
-    /// needs none.
+    /// The next hop in the routing table (DHCP, router advertisements); a point-to-point interface needs none.
     Auto,
-    /// These; a family without one has no next hop.
+    /// Fixed addresses; a family without one has no next hop.
     Fixed {
         /// IPv4 next hop.
         v4: Option<Ipv4Addr>,
@@ -135,52 +133,52 @@ pub enum Gateway {
     },
 }
 
-/// One aggregation server.
+/// An aggregation server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerEntry {
-    /// Name in logs and orders; by default `server1` and so on.
+    /// Name in logs and commands; defaults to `server1` and so on.
     pub name: String,
-    /// IPv4 address; at least one of the two is there.
+    /// IPv4 address; at least one of the two families is present.
     pub v4: Option<Ipv4Addr>,
     /// IPv6 address.
     pub v6: Option<Ipv6Addr>,
     /// TCP port.
     pub port: u16,
-    /// Its public key.
+    /// The server's public key.
     pub key: PublicKey,
-    /// What protects the connections to it.
+    /// The protection of the connections to the server.
     pub protection: Protection,
 }
 
 impl ServerEntry {
-    /// The IPv4 endpoint.
+    /// Returns the IPv4 endpoint.
     pub fn endpoint_v4(&self) -> Option<SocketAddr> {
         self.v4.map(|a| SocketAddr::from((a, self.port)))
     }
 
-    /// The IPv6 endpoint.
+    /// Returns the IPv6 endpoint.
     pub fn endpoint_v6(&self) -> Option<SocketAddr> {
         self.v6.map(|a| SocketAddr::from((a, self.port)))
     }
 }
 
-/// What happens to QUIC (UDP port 443 of the LAN).
+/// The treatment of QUIC (UDP port 443 of the LAN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Quic {
-    /// Forwarded over the best link, as other UDP.
+    /// Forwarded over the best link, like other UDP.
     #[default]
     Forward,
-    /// Answered by ICMP "port unreachable", so that browsers fall back to TCP, which is joined.
+    /// Answered by ICMP "port unreachable", so that browsers fall back to TCP, which is aggregated.
     Reject,
 }
 
-/// What happens to connections of the LAN that are Multipath TCP already (their SYN carries MP_CAPABLE).
+/// The treatment of LAN connections that use Multipath TCP already (their SYN carries MP_CAPABLE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MptcpHosts {
-    /// Forwarded as they are.
+    /// Forwarded unchanged.
     #[default]
     Forward,
-    /// Taken in as others are: a host with one interface gains by it.
+    /// Intercepted like others, which helps a host with a single interface.
     Proxy,
 }
 
@@ -188,24 +186,24 @@ pub enum MptcpHosts {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BoxTimeouts {
-    /// From a user's connection to the end of the server's answer; what the far side takes to
-    /// connect is part of it.
+    /// Time from a user's connection to the end of the server's answer, including the server's connection to the
+    /// destination.
     #[serde(deserialize_with = "types::duration")]
     pub connect: Duration,
-    /// First try to reach a server over one link; later tries take longer.
+    /// Time of the first attempt to reach a server over one link; later attempts take longer.
     #[serde(deserialize_with = "types::duration")]
     pub attempt: Duration,
-    /// A connection whose server is silent though it owes an answer is ended after this
-    /// ([`braid_engine::Config::user_timeout`]): as long as all links may be dark.
+    /// Time after which a connection is reset whose server owes an acknowledgement
+    /// ([`braid_engine::Config::user_timeout`]): how long all links may be down.
     #[serde(deserialize_with = "types::user_timeout")]
     pub user_timeout: Duration,
-    /// A connection on which nothing moves is ended after this.
+    /// Time without movement after which a connection is ended.
     #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
-    /// The same where one direction is closed already.
+    /// The same while one direction is closed.
     #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
-    /// How long transfers that are under way may take to end when the box is stopped.
+    /// Longest time for transfers to finish when the box is stopped.
     #[serde(deserialize_with = "types::duration")]
     pub drain: Duration,
 }
@@ -222,6 +220,8 @@ impl BoxTimeouts {
 impl Default for BoxTimeouts {
     fn default() -> Self {
         BoxTimeouts {
+            // Longer than the default of the server's `connect` (30 s), whose answer is included in this
+            // time.
             connect: Duration::from_secs(45),
             attempt: Duration::from_secs(2),
             user_timeout: types::USER_TIMEOUT,
@@ -232,23 +232,23 @@ impl Default for BoxTimeouts {
     }
 }
 
-/// Bounds of the box.
+/// Limits of the box.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BoxLimits {
-    /// Most connections at a time.
+    /// Most concurrent connections.
     #[serde(deserialize_with = "types::count")]
     pub connections: usize,
-    /// Most connections at a time of one host of the LAN.
+    /// Most concurrent connections of one LAN host.
     #[serde(deserialize_with = "types::count")]
     pub per_host: usize,
-    /// Most connections at a time whose far side has not answered yet.
+    /// Most concurrent connections whose destination has not answered yet.
     #[serde(deserialize_with = "types::count")]
     pub handshakes: usize,
-    /// Most bytes one connection buffers in each direction.
+    /// Most bytes that one connection buffers in each direction.
     #[serde(deserialize_with = "types::bytes")]
     pub buffer: usize,
-    /// Most bytes all connections buffer together.
+    /// Most bytes that all connections together buffer.
     #[serde(deserialize_with = "types::bytes")]
     pub memory: usize,
 }
@@ -265,20 +265,20 @@ impl Default for BoxLimits {
     }
 }
 
-/// How often a link is probed (one TCP handshake with the server, closed at once).
+/// Intervals of a link's probes (one TCP handshake with the server, closed at once).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Probing {
-    /// While there was traffic lately.
+    /// The interval after recent traffic.
     #[serde(deserialize_with = "types::duration")]
     pub busy: Duration,
-    /// While there was none.
+    /// The interval without recent traffic.
     #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
-    /// While the last probe failed: users wait for a server that is back.
+    /// The interval after a failed probe, for which users may wait for a server's return.
     #[serde(deserialize_with = "types::duration")]
     pub failing: Duration,
-    /// A probe without an answer has failed after this.
+    /// Time after which an unanswered probe has failed.
     #[serde(deserialize_with = "types::duration")]
     pub timeout: Duration,
 }
@@ -294,21 +294,21 @@ impl Default for Probing {
     }
 }
 
-/// Connections to the server that are opened, joined and signed in before a user wants one.
+/// Idle connections to a server: opened, joined and signed in before a user needs one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Warm {
-    /// Most that are opened to wait; 0 is none, and then none is kept. There are as many as users lately
-    /// asked for at once, and up to four times as many where users gave theirs back.
+    /// Most that are opened in advance; 0 opens and keeps none. The box keeps as many as users lately needed at
+    /// once, and up to four times as many where users returned theirs.
     #[serde(deserialize_with = "types::count_from::<0, _>")]
     pub max: usize,
-    /// They are closed when no user asked for a connection for this long.
+    /// Time without a request after which all are closed.
     #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
-    /// One that waited this long is replaced, before the server gives it up.
+    /// Age at which a connection is replaced, before the server gives it up.
     #[serde(deserialize_with = "types::duration")]
     pub age: Duration,
-    /// Also while a metered link is in use, whose bytes they cost.
+    /// Also keeps them while a metered link is in use, where they cost traffic.
     pub metered: bool,
 }
 
@@ -324,12 +324,12 @@ impl Default for Warm {
 }
 
 impl BoxConfig {
-    /// Reads `path`, and the file of its key (relative to its directory).
+    /// Reads the file `path`, and its key file (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         BoxConfig::from_toml(&path.display().to_string(), &read(path)?)
     }
 
-    /// Reads `text`, which came from `file`; that of its key is relative to its directory.
+    /// Reads `text` of `file`, and its key file (relative to the directory of `file`).
     pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         let raw: Raw = src.parse()?;
@@ -337,8 +337,8 @@ impl BoxConfig {
         BoxConfig::check(&src, raw, key)
     }
 
-    /// Reads `text`, which came from `file`, with `key` in place of what is in its `key_file`, which
-    /// it need not have: for whoever has no files.
+    /// Reads `text` of `file`, with `key` instead of a `key_file`, which may be missing. For callers without
+    /// files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         BoxConfig::check(&src, src.parse()?, key)
@@ -396,8 +396,8 @@ impl BoxConfig {
         })
     }
 
-    /// Destinations that are never taken in: those configured, the servers themselves, and what
-    /// means this host, its networks or nobody in particular.
+    /// Returns the destinations that are never intercepted: the configured ones, the servers, this host, its local
+    /// networks and multicast.
     pub fn bypassed(&self) -> Vec<IpNet> {
         let fixed = NEVER_TAKEN_IN.map(|range| range.parse().expect("a range"));
         let servers = self.servers.iter().flat_map(|server| {
@@ -411,8 +411,7 @@ impl BoxConfig {
             .collect()
     }
 
-    /// Settings of the engine that follow from these; device properties are left at their
-    /// defaults.
+    /// Returns the settings of the engine; properties of the device have their defaults.
     pub fn engine(&self) -> braid_engine::Config {
         braid_engine::Config {
             congestion: self.congestion,
@@ -422,14 +421,14 @@ impl BoxConfig {
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
-            // Probes and connections that are closing take slots too.
+            // Probes and closing connections take slots too.
             max_connections: self.limits.connections.saturating_mul(2) + 64,
             ..braid_engine::Config::default()
         }
     }
 }
 
-/// The file as it is written.
+/// The file as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -500,7 +499,7 @@ struct RawServer {
     protection: Protection,
 }
 
-/// Name of a congestion control.
+/// The name of a congestion control.
 pub(super) struct Congestion(pub Algorithm);
 
 impl Default for Congestion {
@@ -529,7 +528,7 @@ fn mptcp_hosts<'de, D: Deserializer<'de>>(d: D) -> Result<MptcpHosts, D::Error> 
     types::word(d, "way to treat hosts that speak MPTCP", &words)
 }
 
-/// `"auto"` or an address.
+/// The word `"auto"` or an address.
 enum GatewayWord {
     Auto,
     Address(IpAddr),
@@ -591,6 +590,7 @@ fn check_link(src: &Source<'_>, raw: RawLink, lan: &[String]) -> Result<LinkConf
     if let (false, false, Some(at)) = (v4, v6, raw.v6.as_ref()) {
         return Err(src.error(at, "the link is left with no address family", "v6 = true"));
     }
+    // IPv6 requires an MTU of at least 1280 bytes (RFC 8200 section 5).
     if let Some(mtu) = raw.mtu.as_ref().filter(|m| *m.get_ref() < 1280) {
         let message = format!("an MTU of {} is too small for IPv6", mtu.get_ref());
         return Err(src.error(mtu, message, "1280 or more"));
@@ -677,7 +677,7 @@ fn check_servers(
     Ok(servers)
 }
 
-/// The server in place `number`, counted from 1.
+/// Checks the server at position `number`, counted from 1.
 fn check_server(
     src: &Source<'_>,
     raw: RawServer,

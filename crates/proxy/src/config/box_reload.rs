@@ -1,11 +1,11 @@
-//! What of `box.toml` changes while a box runs.
+//! Reload of `box.toml` while a box runs.
 
 use super::box_config::{BoxConfig, BoxLimits, LinkConfig, ServerEntry};
 use super::reload::{Changes, replace};
 
 impl BoxConfig {
-    /// Takes from `new`, which is the same file as it is now, what can change while a box runs, and
-    /// says what that is. Everything else stays as it was, and is named.
+    /// Takes over from `new`, the current content of the file, every setting that can change while a box runs.
+    /// Returns the names of those that changed, and of those that need a restart and stay as they were.
     pub fn reload(&mut self, new: BoxConfig) -> Changes {
         let restart = self.fixed_but_other_in(&new);
         let mut changed = differing("link", (&self.links[..], &new.links[..]), |l| &l.name);
@@ -51,9 +51,9 @@ impl BoxConfig {
         }
     }
 
-    /// Names of the settings that are others in `new`, and cannot change while a box runs.
+    /// Returns the names of settings that differ in `new` and cannot change while a box runs.
     fn fixed_but_other_in(&self, new: &BoxConfig) -> Vec<String> {
-        // Whatever comes to be a setting has to be put on one side.
+        // The exhaustive pattern forces a decision on each new setting.
         let BoxConfig {
             name: _,
             key: _,
@@ -91,13 +91,13 @@ impl BoxConfig {
         } = limits;
         let own = &self.limits;
         let fixed = [
-            // The engine has ports of its own with it, and others without.
+            // With the shortcut the engine uses ports of its own.
             ("shortcut", *shortcut != self.shortcut),
             ("control", *control != self.control),
-            // Nothing else may be written to any more.
+            // The process has given up the right to write elsewhere.
             ("state", *state != self.state),
             ("tun", *tun != self.tun),
-            // Windows were announced by these.
+            // The engine has announced windows by these.
             ("limits.buffer", *buffer != own.buffer),
             ("limits.memory", *memory != own.memory),
         ];
@@ -107,8 +107,8 @@ impl BoxConfig {
 }
 
 impl LinkConfig {
-    /// Returns whether connections stay where they are when this link becomes `new`: it is the same
-    /// interface, and is used for the same packets. Its gateway may be another.
+    /// Returns whether connections stay on the link when it becomes `new`: the interface and the packets'
+    /// properties are equal. The gateway may differ.
     pub fn goes_on_as(&self, new: &LinkConfig) -> bool {
         let way = |l: &LinkConfig| (l.v4, l.v6, l.mtu);
         self.name == new.name && self.interface == new.interface && way(self) == way(new)
@@ -116,7 +116,7 @@ impl LinkConfig {
 }
 
 impl ServerEntry {
-    /// Returns whether `new` is this server, whatever either is called.
+    /// Returns whether `new` is this server, regardless of the names.
     pub fn goes_on_as(&self, new: &ServerEntry) -> bool {
         let renamed = ServerEntry {
             name: self.name.clone(),
@@ -126,8 +126,8 @@ impl ServerEntry {
     }
 }
 
-/// Says which entries of a list, which are called `kind`, are new, gone or others, and whether their order is
-/// another.
+/// Describes the entries of a list that were added, removed or changed, and a changed order. An entry is called
+/// `kind`.
 fn differing<T: PartialEq>(
     kind: &str,
     (old, new): (&[T], &[T]),
@@ -145,7 +145,7 @@ fn differing<T: PartialEq>(
     }
     let gone = old.iter().filter(|one| find(new, one).is_none());
     all.extend(gone.map(|one| said(one, "removed")));
-    // Of those in both lists.
+    // The order of the entries in both lists.
     let order: Vec<usize> = new.iter().filter_map(|one| find(old, one)).collect();
     if !order.is_sorted() {
         all.push(format!("order of {kind}s"));

@@ -1,4 +1,4 @@
-//! What both files have in common.
+//! Settings and checks that both files share.
 
 use core::fmt::Debug;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,38 +17,36 @@ use toml::Spanned;
 use super::error::from_toml;
 use super::types::{Interface, OneOrMany, Prefix};
 
-/// Port of the server where none is given: SOCKS (RFC 1928).
+/// Default port of the server: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
 
-/// Congestion control of boxes and servers where none is given: what does best over links that lose
-/// packets or have long queues, and leaves others their part.
+/// Default congestion control of boxes and servers. It performs best over links with loss or long queues, and
+/// leaves competing flows their share.
 pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
 
-/// How long transfers may take to end at a stop, where nothing else is configured: most are shorter than
-/// that, and whoever restarts a box or a server waits for it.
+/// Default time for transfers to finish at a stop. Most are shorter, and whoever restarts a box or a server has to
+/// wait for it.
 pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 
-/// Most paths of a box or a server: links, listening addresses.
+/// Most paths: links of a box, or listening addresses of a server.
 pub(super) const MAX_PATHS: usize = 16;
 
-/// Longest path of a Unix socket (`sun_path`).
+/// Longest path of a Unix socket: `sun_path` has 108 bytes with its final zero.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// The TUN device and the addresses paths have on it.
+/// The TUN device and the addresses of paths on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunConfig {
     /// Name of the device.
     pub name: String,
-    /// IPv4 range, /16 to /27, with room for 16 paths. The first address is the host's own on
-    /// the device.
+    /// IPv4 range, /16 to /27, which has room for 16 paths. The first address is the host's own on the device.
     pub v4: Ipv4Net,
     /// IPv6 range, /48 to /120.
     pub v6: Ipv6Net,
 }
 
 impl TunConfig {
-    /// The host's own addresses on the device, the first of each range, with the length of its
-    /// prefix.
+    /// Returns the host's own addresses on the device, the first of each range, with their prefix lengths.
     pub fn own_addresses(&self) -> [(IpAddr, u8); 2] {
         let v4 = Ipv4Addr::from_bits(self.v4.network().to_bits() + 1);
         let v6 = Ipv6Addr::from_bits(self.v6.network().to_bits() + 1);
@@ -58,23 +56,23 @@ impl TunConfig {
         ]
     }
 
-    /// Both ranges.
+    /// Returns both ranges.
     pub fn ranges(&self) -> [IpNet; 2] {
         [self.v4.into(), self.v6.into()]
     }
 
-    /// IPv4 address of path `n`, counted from 0.
+    /// Returns the IPv4 address of path `n`, counted from 0.
     pub fn path_v4(&self, n: u8) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.v4.network().to_bits() + 2 + u32::from(n))
     }
 
-    /// IPv6 address of path `n`, counted from 0.
+    /// Returns the IPv6 address of path `n`, counted from 0.
     pub fn path_v6(&self, n: u8) -> Ipv6Addr {
         Ipv6Addr::from_bits(self.v6.network().to_bits() + 2 + u128::from(n))
     }
 }
 
-/// The file being read, for errors that span several settings.
+/// The file being read, for the positions in errors.
 pub(super) struct Source<'a> {
     pub(super) file: &'a str,
     pub(super) text: &'a str,
@@ -85,7 +83,7 @@ impl Source<'_> {
         toml::from_str(self.text).map_err(|e| from_toml(self.file, self.text, &e))
     }
 
-    /// A mistake at the value `at`.
+    /// Returns an error at the value `at`.
     pub(super) fn error<T>(
         &self,
         at: &Spanned<T>,
@@ -96,12 +94,13 @@ impl Source<'_> {
         ConfigError::at(self.file, self.text, Some(at.span()), message, hint)
     }
 
-    /// A mistake of the whole file.
+    /// Returns an error of the whole file.
     pub(super) fn whole(&self, message: impl Into<String>, hint: impl Into<String>) -> ConfigError {
         ConfigError::at(self.file, self.text, None, message, Some(hint.into()))
     }
 
-    /// The range that is `given` if it is `of` the right family and of a length in `lengths`.
+    /// Returns the `given` range, or `default`. `of` selects the family, and the prefix length must be in
+    /// `lengths`.
     fn range<N: FromStr<Err: Debug>>(
         &self,
         given: Option<Spanned<Prefix>>,
@@ -124,7 +123,7 @@ impl Source<'_> {
         Err(self.error(&given, message, format!("a range such as \"{default}\"")))
     }
 
-    /// Refuses a list of more than `most`, which are called `what`.
+    /// Refuses a list of more than `most` entries, which the error calls `what`.
     pub(super) fn at_most<T>(
         &self,
         most: usize,
@@ -140,13 +139,13 @@ impl Source<'_> {
         }
     }
 
-    /// `path` as seen from the directory of this file.
+    /// Resolves `path` relative to this file's directory.
     pub(super) fn beside(&self, path: &Path) -> PathBuf {
         let directory = Path::new(self.file).parent();
         directory.unwrap_or(Path::new("")).join(path)
     }
 
-    /// The place of a control socket.
+    /// Checks and resolves the path of a control socket.
     pub(super) fn control_socket(
         &self,
         given: Option<Spanned<PathBuf>>,
@@ -164,7 +163,8 @@ impl Source<'_> {
         Ok(Some(path))
     }
 
-    /// The private key in the `given` file beside this one, which is usually called `name`.
+    /// Reads the private key from the `given` file relative to this one; `name` is the usual file name, for the
+    /// error.
     pub(super) fn private_key(
         &self,
         given: Option<&Spanned<PathBuf>>,
@@ -185,7 +185,7 @@ impl Source<'_> {
     }
 }
 
-/// A strategy's name; the strategies know which there are.
+/// Checks the name of a strategy; the strategies know their names.
 pub(super) fn check_strategy(
     src: &Source<'_>,
     given: Option<Spanned<String>>,
@@ -203,7 +203,7 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(path, &e))
 }
 
-/// The settings of `[tun]` as they are written.
+/// The table `[tun]` as written in the file.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTun {
@@ -213,7 +213,7 @@ pub(super) struct RawTun {
 }
 
 impl RawTun {
-    /// `taken` are interfaces that exist for something else.
+    /// Checks the table; `taken` are interfaces in other use.
     pub(super) fn check(
         raw: Option<RawTun>,
         src: &Source<'_>,
@@ -234,6 +234,7 @@ impl RawTun {
             IpNet::V6(net) => Some(net),
         };
         Ok(TunConfig {
+            // A /27 is the smallest range with room for the host's own address and `MAX_PATHS` paths.
             v4: src.range(raw.v4, v4, 16..=27, is_v4)?,
             v6: src.range(raw.v6, v6, 48..=120, is_v6)?,
             name: match raw.name {

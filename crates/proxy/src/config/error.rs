@@ -1,18 +1,18 @@
-//! What `toml` says of a configuration file, in words for its user.
+//! Translation of `toml`'s errors in a configuration file for its author.
 
 use braid_units::ConfigError;
 
-/// The mistake that `toml` found in the `text` of `file`.
+/// Converts an error of `toml` in the `text` of `file`.
 pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let (message, hint) = explain(error.message());
     ConfigError::at(file, text, error.span(), message, hint)
 }
 
-/// Separates what is wrong from what to write instead in the messages of this module's own
-/// `Deserialize` implementations, which have one string to say both.
+/// Separates problem and remedy in the errors of this crate's `Deserialize` implementations, because serde's
+/// errors have a single string.
 pub(crate) const HINT: char = '\n';
 
-/// Splits a deserialisation message into what is wrong and what to write instead.
+/// Splits a deserialization error into problem and remedy.
 fn explain(message: &str) -> (String, Option<String>) {
     if let Some((unknown, known)) = unknown_field(message) {
         if let Some(hint) = in_place_of(unknown, &known) {
@@ -22,6 +22,7 @@ fn explain(message: &str) -> (String, Option<String>) {
             .iter()
             .map(|k| (distance(unknown, k), *k))
             .min()
+            // A typo changes few letters; beyond a third of the name another word is meant.
             .filter(|(d, k)| *d <= 1 + k.len() / 3);
         let hint = match close {
             Some((_, key)) => format!("`{key}`, if that is what you mean"),
@@ -54,9 +55,9 @@ fn explain(message: &str) -> (String, Option<String>) {
     }
 }
 
-/// What to write in place of a setting that there was, beside those that are `known` there.
+/// Returns the replacement of a removed setting, judged by the settings that are `known` in its table.
 fn in_place_of(unknown: &str, known: &[&str]) -> Option<&'static str> {
-    // A box's servers and a server's users have keys, and of these servers have addresses.
+    // Both tables of a box's servers and of a server's users have keys; only a server has an address.
     let server = known.contains(&"address");
     match unknown {
         _ if !known.contains(&"key") => None,
@@ -69,21 +70,21 @@ fn in_place_of(unknown: &str, known: &[&str]) -> Option<&'static str> {
     }
 }
 
-/// What to write for the key of a box's server.
+/// The remedy for a missing key of a box's server.
 pub(super) const SERVER_KEY_HINT: &str =
     "key = \"…\" (the server's public key: braid key show server.key)";
-/// What to write for the key of a server's user.
+/// The remedy for a missing key of a server's user.
 pub(super) const USER_KEY_HINT: &str =
     "key = \"…\" (the user's public key: braid key show box.key)";
 
-/// Takes serde's message on an unknown field apart.
+/// Parses serde's message about an unknown field.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let (unknown, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let known = rest.split('`').skip(1).step_by(2).collect();
     Some((unknown, known))
 }
 
-/// Edits (insert, delete, replace) between two short words.
+/// Returns the edit distance (insert, delete, replace) of two short words.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,4 @@
-//! How a box chooses among its servers, and how it measures them.
+//! The settings of a box's choice among servers, and of their measurement.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) fn select<'de, D: Deserializer<'de>>(d: D) -> Result<Select, D::Error
     types::word(d, "way to choose a server", &Select::NAMES)
 }
 
-/// [`Measuring`] as the file has it.
+/// [`Measuring`] as written in the file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename = "Measuring", deny_unknown_fields, default)]
 pub(super) struct RawMeasuring {
@@ -82,7 +82,7 @@ fn quiet<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Quiet>, D::Error> {
     Ok(spans.0.into_iter().map(|span| span.0).collect())
 }
 
-/// `"22:00-06:00"`.
+/// A time span of the day such as `"22:00-06:00"`.
 struct Span(Quiet);
 
 impl<'de> Deserialize<'de> for Span {
@@ -100,7 +100,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// The minute of the day that `"06:30"` stands for.
+/// Returns the minute of the day of a time such as `"06:30"`.
 fn minute(text: &str) -> Option<u16> {
     let (hour, minute) = text.trim().split_once(':')?;
     let number = |s: &str, most: u16| {

@@ -1,10 +1,10 @@
 //! `box.toml` and `server.toml`.
 //!
-//! Every setting has a default but those that name this network's own things (interfaces, the
-//! server, keys). Unknown settings are refused. A mistake is a [`ConfigError`]: file, line,
-//! what was read, what to write instead.
+//! Every setting has a default, except those that describe the network itself (interfaces, servers, keys). Unknown
+//! settings are refused. A mistake yields a [`ConfigError`] with file, line, the value read, and what to write
+//! instead.
 //!
-//! The state of a running core is never here, nor a look at the machine.
+//! The module holds no state of a running core, and does not examine the machine.
 
 mod box_config;
 mod box_reload;

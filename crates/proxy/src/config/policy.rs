@@ -1,12 +1,12 @@
-//! Which destinations the server goes to.
+//! The policy on destinations that the server connects to.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// Ranges that a server refuses unless its configuration allows them: all that the registries of
-/// special-purpose addresses (RFC 6890, as IANA keeps them) call not globally reachable, multicast,
-/// and addresses by which a cloud serves its own hosts.
+/// Ranges that a server refuses unless its configuration allows them: the ranges that IANA's special-purpose
+/// address registries (RFC 6890) list as not globally reachable, multicast, and addresses of cloud platforms'
+/// services for their own hosts.
 const LOCAL: [&str; 32] = [
     // Unspecified, private (RFC 1918), shared (RFC 6598), loopback, link-local, private.
     "0.0.0.0/8",
@@ -27,8 +27,8 @@ const LOCAL: [&str; 32] = [
     // Multicast, reserved and broadcast.
     "224.0.0.0/4",
     "240.0.0.0/4",
-    // Public by its number, but Azure's hosts reach their platform there: DNS, DHCP, health probes and
-    // the agent's secrets. Other clouds use link-local and private addresses for that.
+    // A public address by which Azure's hosts reach their platform: DNS, DHCP, health probes and the agent's
+    // secrets. Other clouds use link-local and private addresses for that.
     "168.63.129.16/32",
     // Unspecified, loopback and the deprecated IPv4-compatible range; IPv4-translated (RFC 7915).
     "::/96",
@@ -52,25 +52,24 @@ const LOCAL: [&str; 32] = [
     "fe80::/10",
     "fec0::/10",
     "ff00::/8",
-    // The first experimental network (RFC 3701), returned and never given out again.
+    // The first experimental network (RFC 3701), returned and never assigned again.
     "3ffe::/16",
 ];
 
-/// Rules on destinations as a configuration has them.
+/// Rules on destinations from a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DestinationRules {
-    /// Prefixes that are reachable though a range with them is refused by itself.
+    /// Prefixes that are allowed although they lie in a range refused by default.
     pub allow: Vec<IpNet>,
-    /// Prefixes that are refused; stronger than `allow`.
+    /// Prefixes that are refused; take precedence over `allow`.
     pub deny: Vec<IpNet>,
     /// TCP ports that are refused at every address.
     pub refuse_ports: Vec<u16>,
 }
 
-/// The policy on destinations. `deny` is stronger than `allow`, `allow` stronger than what is refused
-/// by itself: the server's own addresses and everything local to its network. Of that a prefix opens
-/// what it names, which is all of a range or a part of it: one that has the range within it, such as
-/// `0.0.0.0/0`, was not meant for it. Ports that are refused are refused everywhere.
+/// The policy on destinations. `deny` takes precedence over `allow`, and `allow` over the default refusals: the
+/// server's own addresses and all local ranges. A prefix in `allow` opens a refused range only if it equals the
+/// range or lies within it; a wider one, such as `0.0.0.0/0`, opens none. Refused ports are refused everywhere.
 #[derive(Debug)]
 pub struct DestinationPolicy {
     rules: DestinationRules,
@@ -79,7 +78,7 @@ pub struct DestinationPolicy {
 }
 
 impl DestinationPolicy {
-    /// The policy of these rules.
+    /// Creates the policy of these rules.
     pub fn new(rules: DestinationRules) -> Self {
         DestinationPolicy {
             local: LOCAL.map(|range| range.parse().expect("a range")),
@@ -98,8 +97,8 @@ impl DestinationPolicy {
         self.own = own;
     }
 
-    /// Returns whether the server may connect to `to`. An IPv4-mapped address is judged as the IPv4
-    /// address. An IPv6 address that a translator or tunnel turns into IPv4 is judged as both.
+    /// Returns whether the server may connect to `to`. An IPv4-mapped address is judged as the IPv4 address. An
+    /// IPv6 address that a translator or tunnel maps to IPv4 is judged as both.
     pub fn permits(&self, to: SocketAddr) -> bool {
         let addr = to.ip().to_canonical();
         let mut judged = [Some(addr)].into_iter().chain(embedded_v4(addr)).flatten();
@@ -107,13 +106,13 @@ impl DestinationPolicy {
             && judged.all(|addr| !contains(&self.rules.deny, addr) && self.is_open(addr))
     }
 
-    /// Returns whether `net` lies in a range that every server refuses by itself.
+    /// Returns whether `net` lies in a range that every server refuses by default.
     pub(crate) fn refuses_within(net: &IpNet) -> bool {
         let ranges = LOCAL.iter().filter_map(|range| range.parse().ok());
         ranges.into_iter().any(|range: IpNet| range.contains(net))
     }
 
-    /// Returns whether the configuration opens every range with `addr` that is refused by itself.
+    /// Returns whether the configuration opens every refused range that contains `addr`.
     fn is_open(&self, addr: IpAddr) -> bool {
         let refused = self.own.iter().chain(&self.local);
         refused.filter(|range| range.contains(&addr)).all(|range| {
@@ -146,8 +145,8 @@ fn embedded_v4(addr: IpAddr) -> [Option<IpAddr>; 2] {
     }
 }
 
-/// Returns the IPv4 address in an interface identifier of ISATAP (RFC 5214 section 6.1), which any
-/// prefix may have before it. Its first half tells whether the IPv4 address is unique (bit 0x0200).
+/// Returns the IPv4 address in an ISATAP interface identifier (RFC 5214 section 6.1), which can follow any prefix.
+/// The identifier's bit 0x0200 tells whether the IPv4 address is globally unique.
 fn isatap(addr: Ipv6Addr) -> Option<IpAddr> {
     match addr.segments() {
         [_, _, _, _, 0 | 0x0200, 0x5efe, high, low] => Some(join(high, low)),

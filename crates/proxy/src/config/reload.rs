@@ -1,4 +1,4 @@
-//! What of `server.toml` changes while a server runs, and what both files have in common.
+//! Reload of `server.toml` while a server runs, and the parts shared with a box's.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use super::server_config::{ServerConfig, ServerLimits, UserConfig};
 
-/// What a configuration that was read again changes. A box has no users: it counts none.
+/// The effect of a reload. A box has no users, so it counts none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// How many users are new.
+    /// Number of added users.
     pub added: usize,
-    /// How many are no more.
+    /// Number of removed users.
     pub removed: usize,
-    /// How many have another key.
+    /// Number of users with another key.
     pub rekeyed: usize,
-    /// Other settings that have changed, and hold for what begins from now on.
+    /// Other settings that have changed, and apply from now on.
     pub changed: Vec<String>,
-    /// Settings that have changed in the file, and hold only after a restart.
+    /// Settings that have changed in the file, but apply only after a restart.
     pub restart: Vec<String>,
 }
 
@@ -48,8 +48,8 @@ impl fmt::Display for Changes {
 }
 
 impl ServerConfig {
-    /// Takes from `new`, which is the same file as it is now, what can change while a server runs, and
-    /// says what that is. Everything else stays as it was, and is named.
+    /// Takes over from `new`, the current content of the file, every setting that can change while a server runs.
+    /// Returns the changes, and the names of settings that need a restart and stay as they were.
     pub fn reload(&mut self, new: ServerConfig) -> Changes {
         let mut changes = Changes::of_users(&self.users, &new.users);
         changes.restart = self.fixed_but_other_in(&new);
@@ -71,13 +71,13 @@ impl ServerConfig {
         changes
     }
 
-    /// Names of the settings that are others in `new`, and cannot change while a server runs.
+    /// Returns the names of settings that differ in `new` and cannot change while a server runs.
     fn fixed_but_other_in(&self, new: &ServerConfig) -> Vec<String> {
-        // Whatever comes to be a setting has to be put on one side.
+        // The exhaustive pattern forces a decision on each new setting.
         let ServerConfig {
             name,
             key,
-            // The key counts, wherever it is.
+            // The key itself is compared below, so its file does not matter.
             key_file: _,
             listen,
             port,
@@ -156,7 +156,7 @@ impl Changes {
     }
 }
 
-/// The setting's name, where `new` is another value.
+/// Replaces a setting; returns its name where the value has changed.
 pub(super) fn replace<T: PartialEq>(name: &str, old: &mut T, new: T) -> Option<String> {
     let differs = *old != new;
     *old = new;

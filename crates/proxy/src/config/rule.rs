@@ -1,4 +1,4 @@
-//! `[[rule]]` of `box.toml`: what is known of connections by where they go.
+//! The table `[[rule]]` of `box.toml`: hints about connections by their destination.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -20,8 +20,7 @@ const MAX_RULES: usize = 256;
 /// Most ports, addresses or domains of a rule.
 const MAX_CONDITIONS: usize = 256;
 
-/// What is known of some connections beforehand. Every condition that is there must hold; one that
-/// is a list, for one of its values.
+/// Hints about certain connections. All conditions present must hold; a list holds if one of its values does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Ports of the destination; empty for all.
@@ -30,17 +29,17 @@ pub struct Rule {
     pub addresses: Vec<IpNet>,
     /// Names of the destination, each with all names below it, in lower case; empty for all.
     pub domains: Vec<String>,
-    /// How urgent they are.
+    /// The connections' urgency.
     pub urgency: Option<Urgency>,
-    /// The name of a strategy for them.
+    /// The name of the connections' strategy.
     pub strategy: Option<String>,
-    /// How many bytes such a connection usually carries.
+    /// The usual number of bytes of a connection.
     pub size: Option<u64>,
 }
 
 impl Rule {
-    /// Whether the rule is for connections to `destination`, which calls itself `host` where that
-    /// is known (in lower case).
+    /// Returns whether the rule applies to connections to `destination`, whose name is `host` where known (in
+    /// lower case).
     pub fn is_for(&self, destination: &Destination, host: Option<&str>) -> bool {
         let (address, port) = match destination {
             Destination::Address(addr) => (Some(addr.ip()), addr.port()),
@@ -59,13 +58,13 @@ impl Rule {
     }
 }
 
-/// Whether `host` is `domain` or a name below it.
+/// Returns whether `host` is `domain` or a name below it.
 fn is_below(host: &str, domain: &str) -> bool {
     let above = host.strip_suffix(domain);
     above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
 }
 
-/// A rule as it is written.
+/// A rule as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRule {
@@ -96,7 +95,7 @@ pub(super) fn check_rules(
         .collect()
 }
 
-/// `raw` has the position of all rules.
+/// Checks a rule; the position of `raw` is the position of all rules.
 fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigError> {
     let all = raw.span();
     let raw = raw.into_inner();
@@ -138,7 +137,7 @@ fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigErr
     })
 }
 
-/// The values of a condition: none where it is left out, at least one where it is not.
+/// Returns the values of a condition: none where it is missing, at least one otherwise.
 fn conditions<T>(
     src: &Source<'_>,
     given: Option<Spanned<OneOrMany<T>>>,
@@ -158,7 +157,7 @@ fn conditions<T>(
     }
 }
 
-/// A port, or a range of them such as `"6881-6889"`.
+/// A port, or a range of ports such as `"6881-6889"`.
 struct Ports(RangeInclusive<u16>);
 
 impl<'de> Deserialize<'de> for Ports {
@@ -188,7 +187,7 @@ impl<'de> Deserialize<'de> for Ports {
     }
 }
 
-/// The name of a domain, in lower case.
+/// A domain name in lower case.
 struct Domain(String);
 
 impl<'de> Deserialize<'de> for Domain {
@@ -209,7 +208,7 @@ impl<'de> Deserialize<'de> for Domain {
     }
 }
 
-/// An urgency, 0 to 7.
+/// An urgency from 0 to 7.
 struct UrgencyLevel(Urgency);
 
 impl<'de> Deserialize<'de> for UrgencyLevel {

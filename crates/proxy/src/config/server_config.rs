@@ -24,12 +24,12 @@ use super::common::{
 use super::error::USER_KEY_HINT;
 use super::types::{self, Address, Key, OneOrMany, Prefix, Target};
 
-/// Ports that are refused where the configuration names none: SMTP between mail servers, by which a
-/// user's infected host would send spam from the server's address. Users hand in mail at 465 and 587.
+/// Ports that are refused by default: SMTP between mail servers (25), by which a user's infected host would send
+/// spam from the server's address. Mail clients submit at 465 and 587.
 const REFUSED_PORTS: [u16; 1] = [25];
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
-/// Most targets to measure by.
+/// Most targets for measurements.
 const MAX_TARGETS: usize = 8;
 
 /// Settings of the aggregation server.
@@ -37,61 +37,60 @@ const MAX_TARGETS: usize = 8;
 pub struct ServerConfig {
     /// Name of this server in logs.
     pub name: String,
-    /// Says who this server is.
+    /// The server's private key.
     pub key: PrivateKey,
-    /// The file it was read from, if it was.
+    /// The file of the key, where it came from one.
     pub key_file: Option<PathBuf>,
-    /// Addresses connections come in at, as this machine's interfaces carry them; at least one.
+    /// Addresses of this machine's interfaces at which to listen; at least one.
     pub listen: Vec<IpAddr>,
     /// TCP port.
     pub port: u16,
-    /// Boxes are told of the addresses they did not come to (ADD_ADDR, RFC 8684 section 3.4.1), and
-    /// join there too.
+    /// Announces the other listening addresses to boxes (ADD_ADDR, RFC 8684 section 3.4.1), which then join there
+    /// too.
     pub announce: bool,
-    /// Boxes join only what they are told of, never the address they came to
+    /// Boxes must not join at the address of the initial subflow, only at announced ones
     /// ([`braid_engine::Config::deny_join_initial`]).
     pub deny_join_initial: bool,
-    /// Boxes that do not protect their connections are served too, and so is whoever speaks SOCKS5
-    /// (RFC 1928) with a password made by a key.
+    /// Also serves boxes with plaintext connections, and SOCKS5 clients (RFC 1928) with a password made by a key.
     pub unprotected: bool,
-    /// Who may use it; at least one.
+    /// The users; at least one.
     pub users: Vec<UserConfig>,
-    /// Destinations that are reachable though they are local to this server.
+    /// Destinations that are allowed although they are local to this server.
     pub allow: Vec<IpNet>,
-    /// Destinations that are refused; stronger than `allow`.
+    /// Destinations that are refused; take precedence over `allow`.
     pub deny: Vec<IpNet>,
-    /// TCP ports to which users get no connection, at any destination.
+    /// TCP ports that are refused at every destination.
     pub refuse_ports: Vec<u16>,
-    /// What the way to destinations is measured by, when a box asks.
+    /// Addresses to which the server measures its egress metrics, when a box asks.
     pub targets: Vec<SocketAddr>,
     /// Name of the strategy.
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
-    /// DSS checksums are required of every connection ([`braid_engine::Config::checksum`]).
+    /// Requires DSS checksums on every connection ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
-    /// Congestion marks instead of losses ([`braid_engine::Config::ecn`]).
+    /// Use of ECN, congestion marks instead of losses ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
-    /// How far the clock of who speaks in clear may be off, either way. Passwords are valid no longer.
+    /// Largest clock difference of plaintext clients, either way. Passwords are valid no longer than that.
     pub time_window: Duration,
-    /// The control socket; `None` leaves the place to the driver.
+    /// The control socket; `None` leaves the path to the driver.
     pub control: Option<PathBuf>,
-    /// TUN device and its addresses.
+    /// The TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
     pub timeouts: ServerTimeouts,
     /// Limits.
     pub limits: ServerLimits,
-    /// Versions of the protocol that the server speaks to boxes: those of its release, which no file changes.
+    /// Protocol versions that the server speaks to boxes: always those of its release.
     pub versions: Versions,
 }
 
-/// Who may use a server.
+/// A user of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserConfig {
-    /// Name in logs and counts; each has one of its own.
+    /// Unique name, for logs and counters.
     pub name: String,
-    /// The public key, likewise.
+    /// Unique public key.
     pub key: PublicKey,
 }
 
@@ -99,26 +98,26 @@ pub struct UserConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerTimeouts {
-    /// From a connection to its complete SOCKS request.
+    /// Time from a connection to its complete SOCKS request.
     #[serde(deserialize_with = "types::duration")]
     pub handshake: Duration,
-    /// From the moment a box that signs in beforehand has proved who it is to its request.
+    /// Time from a box's sign-in to its request, where it signs in beforehand.
     #[serde(deserialize_with = "types::duration")]
     pub waiting: Duration,
-    /// Name look-up and connection to the destination together.
+    /// Time for name look-up and connection to the destination together.
     #[serde(deserialize_with = "types::duration")]
     pub connect: Duration,
-    /// A connection whose box is silent though it owes an answer is ended after this
+    /// Time after which a connection is reset whose box owes an acknowledgement
     /// ([`braid_engine::Config::user_timeout`]).
     #[serde(deserialize_with = "types::user_timeout")]
     pub user_timeout: Duration,
-    /// A connection on which nothing moves is ended after this.
+    /// Time without movement after which a connection is ended.
     #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
-    /// The same where one direction is closed already.
+    /// The same while one direction is closed.
     #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
-    /// How long transfers that are under way may take to end when the server is stopped.
+    /// Longest time for transfers to finish when the server is stopped.
     #[serde(deserialize_with = "types::duration")]
     pub drain: Duration,
 }
@@ -136,6 +135,8 @@ impl Default for ServerTimeouts {
     fn default() -> Self {
         ServerTimeouts {
             handshake: Duration::from_secs(10),
+            // Longer than the default of a box's `warm.age` (60 s), so that boxes replace idle connections
+            // first.
             waiting: Duration::from_secs(120),
             connect: Duration::from_secs(30),
             user_timeout: types::USER_TIMEOUT,
@@ -146,41 +147,40 @@ impl Default for ServerTimeouts {
     }
 }
 
-/// Bounds of the server.
+/// Limits of the server.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerLimits {
-    /// Most connections at a time.
+    /// Most concurrent connections.
     #[serde(deserialize_with = "types::count")]
     pub connections: usize,
-    /// Most connections at a time of one user.
+    /// Most concurrent connections of one user.
     #[serde(deserialize_with = "types::count")]
     pub per_user: usize,
-    /// Most connections at a time whose SOCKS request is not complete. One source has at most as many
-    /// as are left.
+    /// Most concurrent connections whose SOCKS request is incomplete. One source may have at most as many as are
+    /// left.
     #[serde(deserialize_with = "types::count")]
     pub handshakes: usize,
-    /// Most of those of one source a second that fail, on average.
+    /// Most failed ones of these per second from one source, on average.
     #[serde(deserialize_with = "types::count")]
     pub failures: usize,
-    /// Most connections at a time of one user that wait for their request. More of them have the
-    /// time of a handshake.
+    /// Most concurrent idle connections of one user that wait for a request. Further ones have only the time of a
+    /// handshake.
     #[serde(deserialize_with = "types::count")]
     pub waiting: usize,
-    /// Most names at a time that are looked up for one user. More of them wait, within
-    /// [`ServerTimeouts::connect`].
+    /// Most concurrent name look-ups of one user. Further ones wait, within [`ServerTimeouts::connect`].
     #[serde(deserialize_with = "types::count")]
     pub lookups: usize,
-    /// Most trains of packets a second by which the box of one user measures, on average.
+    /// Most packet trains per second for one user, on average.
     #[serde(deserialize_with = "types::count")]
     pub trains: usize,
-    /// Most passwords, of those in clear, remembered against replay.
+    /// Most plaintext passwords that are remembered against replay.
     #[serde(deserialize_with = "types::count")]
     pub replay: usize,
-    /// Most bytes one connection buffers in each direction.
+    /// Most bytes that one connection buffers in each direction.
     #[serde(deserialize_with = "types::bytes")]
     pub buffer: usize,
-    /// Most bytes all connections buffer together.
+    /// Most bytes that all connections together buffer.
     #[serde(deserialize_with = "types::bytes")]
     pub memory: usize,
 }
@@ -203,12 +203,12 @@ impl Default for ServerLimits {
 }
 
 impl ServerConfig {
-    /// Reads `path`, and the file of its key (relative to its directory).
+    /// Reads the file `path`, and its key file (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         ServerConfig::from_toml(&path.display().to_string(), &read(path)?)
     }
 
-    /// Reads `text`, which came from `file`; that of its key is relative to its directory.
+    /// Reads `text` of `file`, and its key file (relative to the directory of `file`).
     pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         let raw: Raw = src.parse()?;
@@ -216,8 +216,8 @@ impl ServerConfig {
         ServerConfig::check(&src, raw, key)
     }
 
-    /// Reads `text`, which came from `file`, with `key` in place of what is in its `key_file`, which
-    /// it need not have: for whoever has no files.
+    /// Reads `text` of `file`, with `key` instead of a `key_file`, which may be missing. For callers without
+    /// files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         ServerConfig::check(&src, src.parse()?, key)
@@ -286,7 +286,7 @@ impl ServerConfig {
         })
     }
 
-    /// Rules on destinations.
+    /// Returns the rules on destinations.
     pub fn destination_rules(&self) -> DestinationRules {
         DestinationRules {
             allow: self.allow.clone(),
@@ -295,13 +295,12 @@ impl ServerConfig {
         }
     }
 
-    /// Endpoints connections come in at.
+    /// Returns the endpoints at which to listen.
     pub fn endpoints(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.listen.iter().map(|a| SocketAddr::new(*a, self.port))
     }
 
-    /// Settings of the engine that follow from these; device properties are left at their
-    /// defaults.
+    /// Returns the settings of the engine; properties of the device have their defaults.
     pub fn engine(&self) -> braid_engine::Config {
         braid_engine::Config {
             congestion: self.congestion,
@@ -312,14 +311,14 @@ impl ServerConfig {
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
-            // Those still in the handshake and those that are closing take slots too.
+            // Connections in the handshake and closing ones take slots too.
             max_connections: self.limits.connections.saturating_mul(2) + self.limits.handshakes,
             ..braid_engine::Config::default()
         }
     }
 }
 
-/// The file as it is written.
+/// The file as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {

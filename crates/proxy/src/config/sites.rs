@@ -12,13 +12,13 @@ use crate::select::selection::{Measured, Quality};
 use super::common::Source;
 use super::types::{self, OneOrMany};
 
-/// Longest round trip that makes sense.
+/// Longest plausible round-trip time.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Reads `text`, which came from `file`: a `[[server]]` each, with `name`, `paths` and `beyond`.
+/// Reads `text` of `file`: a table `[[server]]` for each server, with `name`, `paths` and `beyond`.
 ///
 /// # Errors
-/// With place, and what to write instead.
+/// The text is malformed; the error has the position, and says what to write instead.
 pub fn sites_from_toml(file: &str, text: &str) -> Result<Vec<Site>, ConfigError> {
     let src = Source { file, text };
     let raw: Raw = src.parse()?;

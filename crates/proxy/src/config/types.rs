@@ -1,4 +1,4 @@
-//! Values of the configuration files.
+//! Values in the configuration files.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -15,13 +15,13 @@ use serde::{Deserialize, Deserializer};
 
 use super::error::HINT;
 
-/// An error with what to write instead, for a `Deserialize` implementation.
+/// Returns an error with a remedy, for a `Deserialize` implementation.
 pub(super) fn wrong<E: serde::de::Error>(what: impl fmt::Display, hint: impl fmt::Display) -> E {
     E::custom(format_args!("{what}{HINT}{hint}"))
 }
 
-/// Reads a string and makes a value of it. The mistake is raised inside of the visitor, because
-/// only there `toml` knows the position of a list's element.
+/// Deserializes a string and converts it. The error is raised inside the visitor, because only there `toml` knows
+/// the position of a list's element.
 pub(super) fn text<'de, D, T, F>(d: D, make: F) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -59,11 +59,11 @@ impl OneOrMany<Prefix> {
     }
 }
 
-/// Longest time of any setting.
+/// Longest time in any setting.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-/// Reads a time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`, or a number of seconds; zero is
-/// refused, for no setting here means it.
+/// Reads a time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`, or a number of seconds. Zero is refused, because it
+/// has no meaning in any setting.
 pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     struct V;
     impl Visitor<'_> for V {
@@ -87,15 +87,15 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::E
     d.deserialize_any(V)
 }
 
-/// The user timeout (RFC 5482) where none is given: about as long as regular TCP of Linux goes on sending
-/// what is not acknowledged (`tcp_retries2`).
+/// Default user timeout (RFC 5482): about as long as Linux retransmits on a regular TCP connection
+/// (`tcp_retries2`).
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// The least and the most of it. Less would end connections whose subflows are asked for a sign of life
-/// once in 53 s, and more than a day holds memory for nobody.
+/// Bounds of the user timeout. A shorter one would end connections between two keepalives, which the engine sends
+/// at least every 53 s; a longer one would hold memory for nobody.
 const LEAST_USER_TIMEOUT: Duration = Duration::from_secs(30);
 const MOST_USER_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// Reads how long a silent peer is waited for.
+/// Reads a user timeout.
 pub(super) fn user_timeout<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     let timeout = duration(d)?;
     match (LEAST_USER_TIMEOUT..=MOST_USER_TIMEOUT).contains(&timeout) {
@@ -107,15 +107,15 @@ pub(super) fn user_timeout<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, 
     }
 }
 
-/// Most of anything that is counted: what a descriptor limit may be by default (`fs.nr_open`).
+/// Largest count in any setting: the kernel's default limit of descriptors (`fs.nr_open`).
 const MOST: u32 = 1 << 20;
 
-/// Reads how many of something there may be, at least one.
+/// Reads a count of at least one.
 pub(super) fn count<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
     count_from::<1, D>(d)
 }
 
-/// As [`count`], from `LEAST` on.
+/// Reads a count of at least `LEAST`.
 pub(super) fn count_from<'de, const LEAST: u32, D>(d: D) -> Result<usize, D::Error>
 where
     D: Deserializer<'de>,
@@ -174,7 +174,7 @@ impl<T> Default for OneOrMany<T> {
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
-    // Not an untagged enum: that would lose the position of a mistake inside.
+    // An untagged enum would lose the position of a mistake inside.
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct V<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for V<T> {
@@ -199,14 +199,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// An address in text; no IPv4-mapped one.
+/// An IP address; an IPv4-mapped one becomes IPv4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address(pub IpAddr);
 
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         text(d, |s| {
-            // IPv4-mapped stands for IPv4: no packet bears it.
+            // No packet on the wire bears an IPv4-mapped address, so it can only mean IPv4.
             let address = s.parse().map(|ip: IpAddr| Address(ip.to_canonical()));
             address.map_err(|_| {
                 let hint = "an address such as \"203.0.113.7\" or \"2001:db8::7\"";
@@ -216,7 +216,7 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
-/// An address of this host with a port, to listen at.
+/// An address of this host and a port at which to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listen(pub SocketAddr);
 
@@ -233,7 +233,7 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// An address elsewhere with a port.
+/// An address and a port of another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Target(pub SocketAddr);
 
@@ -255,8 +255,8 @@ pub(super) struct Interface(pub String);
 
 impl<'de> Deserialize<'de> for Interface {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        // The kernel's own rule (IFNAMSIZ, no slash, no space); quotes and braces would otherwise
-        // end up in a rule set.
+        // The rule of the kernel (IFNAMSIZ, no slash, no space), and stricter: quotes and braces would end up in a
+        // rule set.
         text(d, |s| {
             let ok = (1..=15).contains(&s.len())
                 && s.chars()
@@ -303,7 +303,7 @@ pub(super) fn word<'de, D: Deserializer<'de>, T: Copy>(
     })
 }
 
-/// Whether congestion marks are asked for.
+/// Reads the use of ECN.
 pub(super) fn ecn<'de, D: Deserializer<'de>>(d: D) -> Result<Ecn, D::Error> {
     let words = [
         ("answer", Ecn::Answer),
@@ -313,26 +313,26 @@ pub(super) fn ecn<'de, D: Deserializer<'de>>(d: D) -> Result<Ecn, D::Error> {
     word(d, "setting of ECN", &words)
 }
 
-/// What protects the connections to a server.
+/// The protection of the connections to a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Protection {
-    /// TLS 1.3 (RFC 8446), both ends by their keys.
+    /// TLS 1.3 (RFC 8446); both ends authenticate by their keys.
     #[default]
     Tls,
-    /// Nothing: for measurements, and where something else protects.
+    /// None: for measurements, and where something else protects.
     None,
 }
 
-/// Reads what protects.
+/// Reads the protection.
 pub(super) fn protection<'de, D: Deserializer<'de>>(d: D) -> Result<Protection, D::Error> {
     let words = [("tls", Protection::Tls), ("none", Protection::None)];
     word(d, "kind of protection", &words)
 }
 
-/// What [`is_name`] takes.
+/// The rule of [`is_name`], for errors.
 pub(super) const NAME_HINT: &str = "1 to 64 letters, digits, '-', '_' or '.'";
 
-/// Whether `s` may appear as a name in logs and orders.
+/// Returns whether `s` is a valid name in logs and commands.
 pub(super) fn is_name(s: &str) -> bool {
     (1..=64).contains(&s.len())
         && s.chars()

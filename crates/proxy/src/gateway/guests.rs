@@ -1,7 +1,7 @@
-//! Programs of the LAN that ask the box itself for a destination, by SOCKS5.
+//! SOCKS clients: programs of the LAN that request a destination from the box itself, by SOCKS5.
 //!
-//! The user name of such a program is read as [hints](FlowHints::from_text); its password is not
-//! looked at. From its request on it is a user like the others, but that it is answered.
+//! The user name of a SOCKS client is read as [hints](FlowHints::from_text); the password is ignored. From its
+//! request on, it is treated as any user, but receives a reply.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io::{IoSlice, IoSliceMut};
@@ -15,10 +15,10 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{Destination, Reply, ServerHandshake, ServerStep};
 use crate::relay::table::{Due, SessionId, Table};
 
-/// Most bytes of a handshake that are looked at in one go; a request has no more.
+/// Most bytes of a handshake that are read at once; a request has no more.
 const GLANCE: usize = 512;
 
-/// A program that has not said where it wants to go.
+/// A SOCKS client whose request is incomplete.
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) local: LocalId,
@@ -26,22 +26,22 @@ pub(super) struct Guest {
     dscp: u8,
     handshake: ServerHandshake,
     hints: FlowHints,
-    /// What it says and is no hint.
+    /// Items of the user name that are not valid hints.
     pub(super) mistakes: Vec<ValueError>,
 }
 
-/// Where a handshake stands.
+/// The progress of a handshake.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// More is to come.
+    /// The handshake waits for more bytes.
     Waits,
-    /// The program asks for a connection; it waits for [`answer`].
+    /// The client requests a connection, and waits for [`answer`].
     Asks(Guest, Flow),
-    /// The program is gone, or was sent away.
+    /// The client is gone, or was refused.
     Gone(Guest),
 }
 
-/// All of them.
+/// All SOCKS clients whose request is incomplete.
 #[derive(Debug, Default)]
 pub(super) struct Guests {
     table: Table<Guest>,
@@ -52,7 +52,7 @@ impl Guests {
         self.table.len()
     }
 
-    /// Takes in a program that has to say by `deadline` what it wants.
+    /// Adds a client whose request must be complete by `deadline`.
     pub(super) fn welcome(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -74,7 +74,7 @@ impl Guests {
         self.listen(ctx, id).unwrap_or(Step::Waits)
     }
 
-    /// Whether an event is of one of these; if so what follows.
+    /// Handles an event of a client; returns `None` if it was not one.
     pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &LocalEvent) -> Option<Step> {
         let id = self.table.by_local(event.id())?;
         match event {
@@ -101,7 +101,7 @@ impl Guests {
         self.table.next_timeout()
     }
 
-    /// The next program that took too long, which is sent away.
+    /// Refuses and returns the next client past its deadline.
     pub(super) fn pop_late(&mut self, ctx: &mut Ctx<'_>) -> Option<Guest> {
         let (id, Due::Timer) = self.table.pop_due(ctx.now)? else {
             return None;
@@ -120,8 +120,8 @@ impl Guests {
 }
 
 impl Guest {
-    /// Reads on, up to the request and no further: what follows it is for the destination. On an
-    /// error says what is still to be sent.
+    /// Reads up to the end of the request and no further, as the rest is for the destination. On an error, returns
+    /// the bytes still to be sent.
     fn listen(&mut self, ctx: &mut Ctx<'_>) -> Result<Option<Destination>, Vec<u8>> {
         let mut first = [0; GLANCE];
         loop {
@@ -146,7 +146,7 @@ impl Guest {
                     say(ctx, self.local, &ServerHandshake::ACCEPTED)?;
                 }
                 ServerStep::Request(request) => return Ok(Some(plain(request.destination))),
-                // A box's word, which is none here.
+                // A message that only boxes send.
                 ServerStep::Probe(_) => return Err(Vec::new()),
                 ServerStep::Failed(error) => return Err(error.reply()),
             }
@@ -154,7 +154,7 @@ impl Guest {
     }
 }
 
-/// An address stays one where a program wrote it as a name.
+/// Converts a name that is an IP address in text to the address.
 fn plain(destination: Destination) -> Destination {
     match destination {
         Destination::Name(name, port) => match name.parse::<IpAddr>() {
@@ -167,12 +167,12 @@ fn plain(destination: Destination) -> Destination {
     }
 }
 
-/// Tells a program that its destination is connected; false where it cannot be told.
+/// Tells a client that its destination is connected; returns false where that fails.
 pub(super) fn answer(ctx: &mut Ctx<'_>, local: LocalId) -> bool {
     say(ctx, local, &Reply::Succeeded.encode()).is_ok()
 }
 
-/// Ends the stream of a program that is not connected, after the last `words` to it.
+/// Ends the stream of a client that is not connected, after a last message.
 pub(super) fn part(ctx: &mut Ctx<'_>, local: LocalId, words: &[u8]) {
     match words.is_empty() || say(ctx, local, words).is_err() {
         true => ctx.local.reset(local),
@@ -180,7 +180,7 @@ pub(super) fn part(ctx: &mut Ctx<'_>, local: LocalId, words: &[u8]) {
     }
 }
 
-/// Sends a few bytes, for which a stream has room that carried hardly any before.
+/// Sends a few bytes, for which a stream that has carried hardly any has room.
 fn say(ctx: &mut Ctx<'_>, local: LocalId, words: &[u8]) -> Result<(), Vec<u8>> {
     match ctx.local.write(local, &[IoSlice::new(words)]) {
         Ok(n) if n == words.len() => Ok(()),

@@ -1,4 +1,4 @@
-//! What is known of a user's connection beforehand, and from where.
+//! The flow classifier: hints about a user's connection, and their sources.
 
 use braid_engine::Urgency;
 use braid_engine::strategy::FlowSize;
@@ -10,33 +10,34 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
 use crate::relay::sniff::Seen;
 
-/// Most places whose flows are remembered; 2 MB with all of them.
+/// Most places whose flows are remembered; all of them take 2 MB.
 const MAX_PLACES: usize = 4_096;
 
-/// An upload beyond this is likely to be more than its answer; of a smaller one nothing follows.
+/// Upload size, bytes, above which the upload is likely to be larger than its response. A smaller one predicts
+/// nothing.
 const LARGE_UPLOAD: u64 = 16 << 10;
 
-/// A user's connection, as far as it tells of itself.
+/// A user's connection, with its own properties.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) destination: Destination,
-    /// What its program says of it.
+    /// Hints from the user's program.
     pub(crate) declared: FlowHints,
-    /// Code point of its SYN.
+    /// Code point of the SYN.
     pub(crate) dscp: u8,
-    /// Name of the destination in lower case, where it is known.
+    /// Name of the destination in lower case, where known.
     host: Option<String>,
     upload: Option<u64>,
 }
 
 impl Flow {
-    /// Name of the destination in lower case, where it is known beside the address.
+    /// Returns the destination's name in lower case, where it is known in addition to the address.
     pub(crate) fn host(&self) -> Option<&str> {
         let named = matches!(self.destination, Destination::Name(..));
         self.host.as_deref().filter(|_| !named)
     }
 
-    /// A connection of which no more is known.
+    /// Creates a flow without further properties.
     pub(crate) fn new(destination: Destination, declared: FlowHints, dscp: u8) -> Self {
         let host = match &destination {
             Destination::Address(_) => None,
@@ -51,13 +52,13 @@ impl Flow {
         }
     }
 
-    /// Its first bytes were seen.
+    /// Adds what the first bytes revealed.
     pub(crate) fn see(&mut self, seen: Seen) {
         self.host = self.host.take().or(seen.host);
         self.upload = seen.upload;
     }
 
-    /// Where it goes; what says most of it comes first.
+    /// Returns the flow's places for predictions, the most specific first.
     fn places(&self) -> Vec<Place> {
         let (address, port) = match self.destination {
             Destination::Address(addr) => {
@@ -70,7 +71,7 @@ impl Flow {
     }
 }
 
-/// Knows connections beforehand: by what they say, by rules, and by those of the past.
+/// The flow classifier. It knows connections by their own hints, by rules, and by earlier flows.
 #[derive(Debug)]
 pub(crate) struct Intake {
     rules: Vec<Rule>,
@@ -85,13 +86,13 @@ impl Intake {
         }
     }
 
-    /// Goes on with other rules; what was learnt of places stays.
+    /// Replaces the rules; the history of places stays.
     pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) {
         self.rules = rules;
     }
 
-    /// What is known of `flow`. What its program says counts before the rules, these before the
-    /// marks of its packets and what those before it were like.
+    /// Returns the hints about `flow`. The program's own come before the rules, and these before the packets'
+    /// marks and the predictions from earlier flows.
     pub(crate) fn hints(&mut self, now: Instant, flow: &Flow) -> FlowHints {
         let host = flow.host.as_deref();
         let mut rules = self.rules.iter();
@@ -114,7 +115,7 @@ impl Intake {
         }
     }
 
-    /// A connection ended that carried `bytes` in the direction that carried more.
+    /// Records a flow that carried `bytes` in the larger direction.
     pub(crate) fn learn(&mut self, now: Instant, flow: &Flow, bytes: u64) {
         if bytes > 0 {
             self.past.record(now, &flow.places(), bytes);
@@ -122,8 +123,8 @@ impl Intake {
     }
 }
 
-/// What the code point of a packet asks for, by the classes of RFC 8325 section 4.3: voice and
-/// network control, video, background; `None` for the others.
+/// Returns the urgency of a code point by the classes of RFC 8325 section 4.3: voice and network control, video,
+/// background; `None` for others.
 fn urgency_of(dscp: u8) -> Option<Urgency> {
     match dscp {
         // CS5, VOICE-ADMIT, EF, CS6, CS7.
@@ -142,7 +143,7 @@ mod tests {
 
     const NOW: Instant = Instant::ZERO;
 
-    /// A box with these rules, by their table in `box.toml`.
+    /// Creates a classifier with these rules, as written in `box.toml`.
     fn intake(rules: &str) -> Intake {
         let text = format!(
             "lan = \"eth0\"\nlink = {{ interface = \"wlan0\" }}\n[server]\n\
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(intake("").hints(NOW, &flow()), FlowHints::default());
     }
 
-    /// RFC 8325 section 4.3, of which only what is more or less urgent than the rest.
+    /// Code points in RFC 8325 section 4.3 that are more or less urgent than the default.
     #[test]
     fn marks_say_how_urgent_a_connection_is() {
         let mut intake = intake("");

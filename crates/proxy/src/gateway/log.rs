@@ -1,4 +1,4 @@
-//! What the log says of users' connections: one line for each kind and source a minute.
+//! Log lines about users' connections: at most one for each kind and source a minute.
 
 use core::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::protocol::socks::{ClientError, Reply};
 use crate::relay::End;
 
 impl BoxCore {
-    /// Counts and names the hints of a program that could not be read.
+    /// Counts a client's invalid hints, and logs the first.
     pub(super) fn note_mistakes(&mut self, now: Instant, guest: &Guest) {
         let Some(mistake) = guest.mistakes.first() else {
             return;
@@ -20,17 +20,17 @@ impl BoxCore {
         self.counters.bad_hints += guest.mistakes.len() as u64;
         let host = guest.host;
         if let Some(left_out) = self.limiter.allow(now, "hints", host) {
-            // Quoted, for it may be anything.
+            // Quoted, because the text comes from outside.
             let (what, expected) = (&mistake.what, &mistake.expected);
             tracing::warn!(%host, left_out, ?what, expected, "a program's hint is left out");
         }
     }
 
-    /// Says how a session ended, where its operator has to know.
+    /// Logs the end of a session, where the operator has to know.
     pub(super) fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
         let (host, destination) = (session.host, &session.flow.destination);
         tracing::debug!(%host, %destination, ?outcome, "connection ended");
-        // None where the server was taken out of the configuration meanwhile.
+        // The server may have been removed from the configuration meanwhile.
         let entry = self.upstream.server(session.server);
         let address = entry.and_then(|entry| entry.endpoint_v4().or(entry.endpoint_v6()));
         let Some(server) = address else {
@@ -70,7 +70,7 @@ impl BoxCore {
         }
     }
 
-    /// Says that a user gets no server.
+    /// Logs that no server could be reached for a user.
     pub(super) fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
         if self.ending {
             return;

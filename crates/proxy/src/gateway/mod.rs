@@ -1,7 +1,7 @@
-//! The aggregation box: takes users' connections in and carries them to a server over all links.
+//! The aggregation box: intercepts users' connections and carries them to a server over all links.
 //!
-//! The room has the sessions of users, from the first byte to the end. Which server and link a connection takes, and
-//! what is known of them, is never here: the gateway asks the uplink.
+//! The module has users' sessions, from the first byte to the end. It does not choose servers and links, nor keep
+//! their state: the gateway asks the uplink.
 
 mod guests;
 mod intake;
@@ -37,19 +37,19 @@ use guests::{Guests, Step};
 use intake::{Flow, Intake};
 use session::{Outcome, Session, Stage};
 
-/// The box as a sans-IO core.
+/// The box as a sans-I/O core.
 ///
-/// # How to drive it
+/// # Use
 ///
-/// 1. [`set_wall_clock`](Self::set_wall_clock) once at the start, then whenever the system's clock
-///    was set, at least once a minute.
-/// 2. [`add_link`](Self::add_link) for each link of the configuration, and
-///    [`set_link_up`](Self::set_link_up) whenever one comes or goes (never
-///    [`Stack::set_path_up`] itself: the core keeps metered links down until they are needed).
-/// 3. Events as [`Core`] describes; then [`poll_notice`](Self::poll_notice) until `None`.
+/// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start, then whenever the system's clock was set,
+/// at least once a minute.
+/// 2. Call [`add_link`](Self::add_link) for each configured link, and [`set_link_up`](Self::set_link_up) whenever
+/// one comes or goes (never [`Stack::set_path_up`], because the core keeps metered links down until they are
+/// needed).
+/// 3. Pass events as [`Core`] describes; then call [`poll_notice`](Self::poll_notice) until `None`.
 ///
-/// Users' connections are to be taken in only while [`intake_wanted`](Self::intake_wanted);
-/// taking in one less or one more around a change does no harm.
+/// Intercept users' connections only while [`intake_wanted`](Self::intake_wanted); one more or one less around a
+/// change does no harm.
 #[derive(Debug)]
 pub struct BoxCore {
     about: About,
@@ -59,32 +59,32 @@ pub struct BoxCore {
     intake: Intake,
     guests: Guests,
     sessions: Table<Session>,
-    /// Connections of each host of the LAN.
+    /// Number of connections of each LAN host.
     per_host: BTreeMap<IpAddr, usize>,
-    /// Connections whose destination is not connected yet.
+    /// Number of connections whose destination is not connected yet.
     handshakes: usize,
     counters: BoxCounters,
     limiter: LogLimiter,
-    /// What is not in order on this host, which the driver knows.
+    /// Problems of this host, which the driver reports.
     machine: Vec<Reason>,
-    /// It is about to end: that nothing can be opened is no news then.
+    /// The box is about to end: failures to open connections are expected then.
     ending: bool,
 }
 
-/// Most timers that are served and sessions that get another turn before packets are sent.
+/// Most timers and turns handled before packets are sent.
 const BATCH: usize = 32;
 
 /// Most attempts to reach a server for one connection.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Most bytes of a user that go over a connection before the server has signed the box in or, on a warm
-/// one, has answered: they are kept for another connection. As much as two links take in a first round
-/// trip.
+/// Most bytes of a user that are sent before the server has signed the box in or, on an idle connection, has
+/// answered. They are kept to be repeated on another connection. The size is about what two links carry in a first
+/// round trip.
 const MAX_REPEATED: usize = 32 << 10;
 
 impl BoxCore {
-    /// A core without links. `strategy` gives each connection its own, as that of the stack does; `rng`
-    /// must be a stream of its own.
+    /// Creates a core without links. `strategy` creates the strategy of each connection, as the stack's factory
+    /// does; `rng` must be an independent stream.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
             about: About {
@@ -108,12 +108,12 @@ impl BoxCore {
         }
     }
 
-    /// Says what became of the rules of the kernel, for whoever asks.
+    /// Sets the state of the kernel's rules, for the status.
     pub fn set_rules(&mut self, rules: RulesStatus) {
         self.about.rules = rules;
     }
 
-    /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
+    /// Sets the wall clock: at `now` it shows `since_epoch` (since 1970-01-01 UTC).
     pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
         self.upstream.set_wall_clock(now, since_epoch);
     }
@@ -121,7 +121,7 @@ impl BoxCore {
     /// Adds link number `link` of the configuration to the stack; it starts down.
     ///
     /// # Errors
-    /// As [`Stack::add_path`].
+    /// Fails as [`Stack::add_path`] does.
     pub fn add_link(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl BoxCore {
         self.upstream.add_link(now, link, addresses, None, stack)
     }
 
-    /// The same in the place of a link whose path was [removed](Self::remove_path).
+    /// Adds a link in place of one whose path was [removed](Self::remove_path).
     pub fn replace_link(
         &mut self,
         now: Instant,
@@ -144,8 +144,7 @@ impl BoxCore {
             .add_link(now, link, addresses, Some(path), stack)
     }
 
-    /// Says that the link of `path` has these addresses now: it may lose a family and get one back. Its MTU
-    /// stays as it was.
+    /// Sets the addresses of a link, which may lose a family and regain it. The MTU does not change.
     pub fn set_link_addresses(
         &mut self,
         now: Instant,
@@ -157,38 +156,36 @@ impl BoxCore {
             .set_link_addresses(now, path, addresses, stack);
     }
 
-    /// Says whether the link of `path` has carrier, address and gateway.
+    /// Sets whether the link of `path` has carrier, address and gateway.
     pub fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
         self.upstream.set_link_up(now, path, up, stack);
     }
 
-    /// Says that packets may leave the link of `path` with another address than before, or through another
-    /// network: what is known of it is looked into at once.
+    /// Notes that packets may leave the link of `path` with another address or through another network: the state
+    /// of the link is validated at once.
     pub fn renew_link(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.doubt_path(now, path);
         stack.forget_middleboxes(path);
         self.upstream.renew_link(now, path);
     }
 
-    /// Says that packets go out over the link of `path` and none come back: whether it still leads
-    /// to a server is asked at once.
+    /// Notes that packets leave over the link of `path` but none come back: it is probed at once.
     pub fn doubt_link(&mut self, now: Instant, path: PathId) {
         self.upstream.doubt_link(now, path);
     }
 
-    /// Says that this machine stood still for long, as in suspend: peers and NATs have seen nothing of it
-    /// meanwhile, though its own clock has not moved. Every link and every connection is validated, and
-    /// connections that wait for users are closed.
+    /// Handles a long standstill of this machine, such as suspend, in which its clock did not advance: peers and
+    /// NATs have heard nothing meanwhile. Validates every link and every connection, and closes idle connections.
     pub fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
         self.upstream.on_resumed(now, stack);
     }
 
-    /// The link for everything that is not TCP; `None` where no link is up.
+    /// Returns the link for everything that is not TCP; `None` where no link is up.
     pub fn best_path(&self) -> Option<PathId> {
         self.upstream.best_path()
     }
 
-    /// Returns whether new connections are to be taken in ([`Notice::Intake`]); `false` until a server
+    /// Returns whether new connections are to be intercepted ([`Notice::Intake`]); `false` until a server has
     /// answered for the first time.
     pub fn intake_wanted(&self) -> bool {
         self.upstream.intake_wanted()
@@ -199,8 +196,7 @@ impl BoxCore {
         self.upstream.is_off(path)
     }
 
-    /// What is known of the paths to servers and is to be kept beyond this process; nothing that is
-    /// too old.
+    /// Returns the records and measurements to be kept beyond this process, except outdated ones.
     pub fn kept(&self, now: Instant, stack: &Stack) -> Kept {
         Kept {
             records: self.upstream.kept_records(now, stack),
@@ -208,27 +204,26 @@ impl BoxCore {
         }
     }
 
-    /// Remembers what was kept of the links there are, after they were added and the wall clock was
-    /// set. What is too old or makes no sense is left out. Where `now` is less than
-    /// [`LONGEST`](crate::admin::records::LONGEST) after the origin of time, some of it looks younger than
-    /// it is.
+    /// Restores kept records and measurements of existing links; to be called after the links were added and the
+    /// wall clock was set. Outdated and implausible entries are left out. Where `now` is less than
+    /// [`LONGEST`](crate::admin::records::LONGEST) after the origin of time, some look younger than they are.
     pub fn load_kept(&mut self, now: Instant, stack: &mut Stack, kept: &Kept) {
         self.upstream.load_records(now, stack, &kept.records);
         self.upstream.load_measurements(now, &kept.measurements);
     }
 
-    /// The next notice; repeats nothing that did not change. What holds at the start is
-    /// `BestPath(None)`, `Reached(_, true)` and `Intake(false)`.
+    /// Returns the next notice, only about changes. The initial state is `BestPath(None)`, `Reached(_, true)` and
+    /// `Intake(false)`.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.upstream.poll_notice(&mut self.counters)
     }
 
-    /// What was counted so far.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> &BoxCounters {
         &self.counters
     }
 
-    /// Users' connections now.
+    /// Returns the number of users' connections.
     pub fn connections(&self) -> usize {
         self.sessions.len() + self.guests.len()
     }
@@ -237,7 +232,7 @@ impl BoxCore {
 impl Core for BoxCore {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if let Event::JoinForged { remote: from, .. } = event {
-            // The engine counts them all.
+            // The engine counts all of them.
             if let Some(left_out) = self.limiter.allow(ctx.now, "forged subflow", from.ip()) {
                 tracing::warn!(%from, left_out, "{FORGED_JOIN}");
             }
@@ -276,7 +271,7 @@ impl Core for BoxCore {
             LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
             LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
             LocalEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Local)),
-            // A box neither connects nor looks up.
+            // A box neither connects nor looks up names.
             _ => {}
         }
     }
@@ -328,7 +323,7 @@ impl BoxCore {
             Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
                 if matches!(session.stage, Stage::Connecting(_)) && session.path != path {
-                    // The engine had no answer there and went elsewhere by itself.
+                    // The engine had no answer on that path and used another.
                     let silent = core::mem::replace(&mut session.path, path);
                     self.upstream.on_doubt(ctx.now, server, silent);
                 }
@@ -350,12 +345,12 @@ impl BoxCore {
                 let at = (server, session.path);
                 self.upstream.on_fell_back(ctx.now, at, cause, ctx.stack);
             }
-            // The server says itself when it is done with a user.
+            // The server announces itself that it is ready for another user.
             Event::FlowDelivered { .. } | Event::Accepted { .. } | Event::JoinForged { .. } => {}
         }
     }
 
-    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    /// Advances a session after `mark` has noted which direction of its relay may continue.
     fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
         if let Some(session) = self.sessions.get_mut(id) {
             mark(&mut session.relay);
@@ -382,7 +377,7 @@ impl BoxCore {
             Stage::Leaving(_) if reason == CloseReason::Finished => {
                 self.end(ctx, id, Outcome::Relayed(End::Finished));
             }
-            // Its timer is due.
+            // The session's timer is due and ends it.
             Stage::Unreached => {}
             Stage::Relaying | Stage::Leaving(_) => {
                 let end = session.relay.on_closed(&session.channel, reason);
@@ -418,7 +413,7 @@ impl BoxCore {
         }
     }
 
-    /// Returns whether there is room for one more connection of `host`, which is counted then.
+    /// Returns whether there is room for another connection of `host`, and counts it.
     fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
         if self.connections() >= self.limits.connections
             && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
@@ -444,7 +439,7 @@ impl BoxCore {
         true
     }
 
-    /// A connection of `host` is no more.
+    /// Removes a connection of `host` from the count.
     fn leave(&mut self, host: IpAddr) {
         if let Some(n) = self.per_host.get_mut(&host) {
             *n -= 1;
@@ -471,8 +466,7 @@ impl BoxCore {
         }
     }
 
-    /// Leads a connection that was admitted to a server; `guest` where its user waits for an
-    /// answer.
+    /// Opens a connection to a server for an admitted user; `guest` where a SOCKS client waits for a reply.
     fn open(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -531,8 +525,7 @@ impl BoxCore {
         }
     }
 
-    /// No server was reached this way: tries another one or another link, in the hope that one of
-    /// them works.
+    /// Tries another server or link after an attempt that reached no server.
     fn retry(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -552,8 +545,8 @@ impl BoxCore {
         }
     }
 
-    /// A warm connection was dead already: the user gets a new one, and does not notice. Says whether
-    /// there is one.
+    /// Replaces an idle connection that turned out dead, without the user's notice. Returns whether that
+    /// succeeded.
     fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else {
             return false;
@@ -565,7 +558,7 @@ impl BoxCore {
         replaced
     }
 
-    /// A new connection in the place of one that failed, if one is to be had.
+    /// Replaces a failed connection by a new one; returns whether that succeeded.
     fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -594,8 +587,8 @@ impl BoxCore {
         true
     }
 
-    /// The server, or what answers in its place, is of no use to a session: another one is tried, and others'
-    /// connections go elsewhere. Where it may have acted on the request the session ends by `outcome`.
+    /// Tries another server after one, or something in its place, has failed a session, and directs other
+    /// connections elsewhere. Ends the session by `outcome` where the server may have acted on the request.
     fn try_another(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -603,7 +596,7 @@ impl BoxCore {
         let at = (session.server, session.path);
         let vouched = session.is_vouched_for();
         match outcome.trouble(session.past.fell_back()) {
-            // A server that knows this box from a ticket may refuse it all the same.
+            // A server that knows this box from a ticket may still refuse its key.
             Some(trouble) if !vouched || trouble == Trouble::KeyRefused => {
                 self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
             }
@@ -616,7 +609,7 @@ impl BoxCore {
                     return self.sessions.arm(id, ctx.now);
                 }
             }
-            // One that is being stopped, or has no room, closes what it has not served.
+            // A server that is stopping, or has no room, closes connections that it has not served.
             _ if vouched && !matches!(outcome, Outcome::ServerFailed) => {
                 return self.end(ctx, id, outcome);
             }
@@ -633,7 +626,7 @@ impl BoxCore {
         }
     }
 
-    /// Asks the server for the destination; `answers` reads what it says.
+    /// Sends the request for the destination; `answers` reads the server's answers.
     fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
         self.look(ctx, id);
         let Some(session) = self.sessions.get_mut(id) else {
@@ -655,7 +648,7 @@ impl BoxCore {
             ctx.stack,
         );
         session.channel.begin_writing();
-        // The request has said all there is to say.
+        // The request has carried all hints known so far.
         session.news = FlowHints::default();
         session.unsaid = Vec::new();
         let told = written.is_ok() && session.foreword(ctx);
@@ -668,8 +661,7 @@ impl BoxCore {
         self.advance(ctx, id);
     }
 
-    /// Looks at the first bytes of a user, once they are there: they may tell more of what is to
-    /// come.
+    /// Examines the first bytes of a user, once they are there, for further hints.
     fn look(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -677,7 +669,7 @@ impl BoxCore {
         let mut first = [0; sniff::MOST];
         let there = match ctx.local.peek(session.relay.local, &mut first) {
             Err(LocalError::WouldBlock) => return,
-            // Whoever reads it will say so.
+            // The read that follows will report it.
             Err(LocalError::Broken) => 0,
             Ok(there) => there,
         };
@@ -690,7 +682,7 @@ impl BoxCore {
         }
     }
 
-    /// Does what a session can do now.
+    /// Advances a session as far as possible.
     fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         if !self.negotiate(ctx, id) {
             return;
@@ -702,7 +694,7 @@ impl BoxCore {
             return;
         };
         match session.stage {
-            // A new connection in the place of a warm one begins with the request.
+            // On a replacement connection the request must come first.
             Stage::Connecting(_) | Stage::Unreached => {}
             Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_up),
             Stage::Relaying => self.relay(ctx, id, Relay::turn),
@@ -710,8 +702,8 @@ impl BoxCore {
         }
     }
 
-    /// Reads the server's answer to a request, where it is awaited. Returns whether the session goes on with the
-    /// connection that it has.
+    /// Reads the server's answer to a request, where it is awaited. Returns whether the session continues with its
+    /// current connection.
     fn negotiate(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -724,7 +716,7 @@ impl BoxCore {
         let channel = &mut session.channel;
         let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
         if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
-            // The server acts on what it was asked from now on.
+            // From now on the server acts on the request, so it must not be repeated.
             session.relay.forget_kept();
         }
         let said = channel.take_families();
@@ -821,7 +813,7 @@ impl BoxCore {
                         return self.try_another(ctx, id, Outcome::ServerFailed);
                     }
                 }
-                // Where no link works now nothing is better than what there is.
+                // Where no link works now, keep the connection there is.
                 let again = match dead {
                     true => deadline.min(ctx.now + self.timeouts.attempt),
                     false => deadline,
@@ -845,8 +837,8 @@ impl BoxCore {
         }
     }
 
-    /// What a user said both ways has ended; says whether the session goes on: until the server is ready for
-    /// another user, or until the end of the connection where that serves none.
+    /// Continues a session whose user's bytes have ended both ways: until the server is ready for another user, or
+    /// until the end of a connection that will serve none. Returns whether the session continues.
     fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -856,16 +848,17 @@ impl BoxCore {
         if !channel.is_free() || !keeps {
             return channel.close(now, ctx.stack).is_ok();
         }
-        // The server waits for that. A connection that is gone says so by its `Closed`.
+        // The server waits for this acknowledgement. A connection that is already gone reports itself by its
+        // `Closed` event.
         let _ = ctx.stack.acknowledge(now, channel.conn);
         channel.release();
         session.stage = Stage::Leaving(Box::new(ClientHandshake::new(true)));
-        // It may be ready already.
+        // The server may be ready already.
         self.sessions.queue(id);
         true
     }
 
-    /// Hears whether the server is done with a user.
+    /// Reads whether the server is ready for another user.
     fn part(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(Session {
             channel,
@@ -879,7 +872,7 @@ impl BoxCore {
         let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
         let ready = answers.is_signed_in();
         if !ready && step == Ok(ClientStep::More) && channel.read_finished(ctx.stack) {
-            // It takes no further request; the end of the connection follows, or that it is gone.
+            // The server takes no further request; a `Closed` event follows.
             let _ = channel.close(ctx.now, ctx.stack);
             return;
         }
@@ -892,8 +885,8 @@ impl BoxCore {
         self.end(ctx, id, Outcome::Relayed(end));
     }
 
-    /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line. Its
-    /// connection may have others to serve.
+    /// Ends a session: both streams, tables, counters and, where useful, a log line. The connection may go on to
+    /// serve others.
     fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
         let Some(session) = self.sessions.remove(id) else {
             return;
@@ -903,7 +896,7 @@ impl BoxCore {
         }
         self.leave(session.host);
         session.end(ctx, outcome);
-        // What the network cut off says nothing of the next one.
+        // A flow cut off by the network does not predict the size of later ones.
         if let Outcome::Relayed(End::Finished | End::Local | End::Idle) = outcome {
             let bytes = session.moved.most();
             self.intake.learn(ctx.now, &session.flow, bytes);
@@ -922,7 +915,7 @@ impl BoxCore {
             let cx = &mut uplink::Context::new(ctx, &mut self.counters);
             self.upstream.give_back(cx, lease);
         } else {
-            // Neither end has anything to say.
+            // Neither end has more to send.
             channel.abort(now, stack);
         }
     }

@@ -1,4 +1,4 @@
-//! A configuration that was read again while connections go on, and the end of a box.
+//! Reload of a box's configuration while connections continue, and the box's graceful stop.
 
 use core::time::Duration;
 
@@ -13,13 +13,12 @@ use crate::config::BoxConfig;
 use crate::relay::table::SessionId;
 
 impl BoxCore {
-    /// Goes on with `config`, which is what ran before but for what [`BoxConfig::reload`] takes over.
-    /// Returns the paths of links that are no more: they are left, and are to be
-    /// [removed](Self::remove_path) once what was said last there has gone out. New links are to be
-    /// [added](Self::add_link) then.
+    /// Applies `config`: the running configuration with the settings that [`BoxConfig::reload`] has taken over.
+    /// Returns the paths of removed links, which the caller [removes](Self::remove_path) once their last packets
+    /// have left. After that the caller [adds](Self::add_link) new links.
     ///
-    /// Users' connections go on, those to a server that is no more too: they end where they are. Such as are
-    /// still being opened to it are opened to another one.
+    /// Users' connections continue where they are, also those to a removed server. Connections still being opened
+    /// to a removed server are opened to another one.
     pub fn reload(&mut self, ctx: &mut Ctx<'_>, config: &BoxConfig) -> Vec<PathId> {
         self.about.name.clone_from(&config.name);
         self.about.congestion = config.congestion.name();
@@ -37,12 +36,12 @@ impl BoxCore {
         left
     }
 
-    /// Forgets a path that was left, whose link is about to be gone. What is regular TCP there ends.
+    /// Removes a path of a removed link. Regular TCP connections on it end.
     pub fn remove_path(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.remove_path(now, path);
     }
 
-    /// Names are checked where they are read, so there is a strategy of this one.
+    /// Changes the strategy. The configuration has checked the name, so it exists.
     fn change_strategy(&mut self, stack: &mut Stack, name: &str) {
         let made =
             braid_strategy::factory(name).and_then(|f| Ok((f, braid_strategy::factory(name)?)));
@@ -53,7 +52,7 @@ impl BoxCore {
         }
     }
 
-    /// The server of a session is in another place, or no more.
+    /// Applies the servers' new indices to a session; its server may have been removed.
     fn move_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId, moved: &[Option<usize>]) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -71,7 +70,7 @@ impl BoxCore {
 }
 
 impl BoxCore {
-    /// Returns whether it is being [stopped](Drain::drain), so that nothing is to be opened again.
+    /// Returns whether the box is being [stopped](Drain::drain), so that nothing is to be opened again.
     pub fn is_stopping(&self) -> bool {
         self.ending
     }

@@ -1,4 +1,4 @@
-//! One user's connection, from its acceptance to its end.
+//! A user's connection, from its acceptance to its end.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -18,7 +18,7 @@ use crate::uplink::{Lease, Past, Trouble};
 
 use super::guests;
 
-/// One user's connection.
+/// A user's connection.
 #[derive(Debug)]
 pub(super) struct Session {
     /// The connection to the server.
@@ -30,27 +30,27 @@ pub(super) struct Session {
     pub(super) path: PathId,
     pub(super) past: Past,
     pub(super) host: IpAddr,
-    /// It asked by SOCKS, and waits for the answer.
+    /// The user is a SOCKS client that waits for a reply.
     pub(super) guest: bool,
     pub(super) flow: Flow,
     pub(super) hints: FlowHints,
-    /// Its first bytes were looked at.
+    /// The first bytes were examined.
     pub(super) looked: bool,
-    /// What the server was not told with the request, nor in its foreword.
+    /// Hints that neither the request nor the early hints have carried.
     pub(super) news: FlowHints,
-    /// What of the foreword the connection has not taken yet; empty, and so without memory, for
-    /// nearly all.
+    /// The part of the early hints that the connection has not taken yet; empty, and so without memory, for nearly
+    /// all.
     pub(super) unsaid: Vec<u8>,
     pub(super) moved: Moved,
     pub(super) started: Instant,
-    /// Where the request begins in what a warm connection carries.
+    /// The offset of the request in the stream of an idle connection.
     pub(super) requested_at: u64,
-    /// Attempts that failed; empty, and so without memory, for nearly all.
+    /// Failed attempts; empty, and so without memory, for nearly all.
     pub(super) tried: Vec<(usize, PathId)>,
 }
 
 impl Session {
-    /// Whether its warm connection can be replaced: the server has answered nothing since, nor
+    /// Returns whether the session's idle connection can be replaced: the server has neither answered nor
     /// acknowledged the request, so it has most likely not acted on it.
     pub(super) fn may_fall_back(&self, stack: &Stack) -> bool {
         let Stage::Negotiating(answers) = &self.stage else {
@@ -61,7 +61,7 @@ impl Session {
         self.relay.kept().is_some() && answers.is_signed_in() && unheard
     }
 
-    /// Returns whether the server has proved that it is the one. Before, something else may have answered.
+    /// Returns whether the server has proved its key. Before that, something else may have answered.
     pub(super) fn is_vouched_for(&self) -> bool {
         match &self.stage {
             Stage::Connecting(_) => false,
@@ -71,29 +71,29 @@ impl Session {
         }
     }
 
-    /// Returns whether bytes of the user, or their end, have left: the server may have passed them on, so they
+    /// Returns whether bytes of the user, or their end, have left. The server may have passed them on, so they
     /// must not be sent twice.
     pub(super) fn was_asked(&self) -> bool {
         self.moved.to_conn > 0 || self.relay.has_ended_up()
     }
 
-    /// Returns whether another server may be asked the same after this one has ended the attempt by `outcome`.
-    /// A server that refuses the box, or the destination's address family, has acted on nothing that the user
-    /// said. Only a server that has proved
-    /// its key is believed that: somebody on the way could hand early data on to the server, and refuse the
-    /// box in the server's place to have the same said twice.
+    /// Returns whether another server may be asked the same after this one ended the attempt by `outcome`. A
+    /// server that refuses the box, or the destination's address family, has passed on none of the user's bytes.
+    /// Only a server that has proved its key is believed: otherwise an attacker on the path could pass early data
+    /// on to the server and refuse the box in its place, so that the data would be sent twice.
     pub(super) fn may_repeat(&self, outcome: Outcome) -> bool {
         let refuses = outcome.is_refusal() || outcome.is_of_family();
         let refused = refuses && self.is_vouched_for();
         !self.was_asked() || refused && self.relay.kept().is_some()
     }
 
-    /// How long an attempt may take. Each takes longer than the one before: the links may just be slow.
+    /// Returns the time limit of an attempt. It doubles each time, because the links may just be slow.
     pub(super) fn patience(&self, attempt: Duration) -> Duration {
+        // The bound only keeps the shift valid; `MAX_ATTEMPTS` ends a session before.
         attempt * (1 << self.tried.len().min(8))
     }
 
-    /// More is known; what was is not taken back.
+    /// Adds further hints; earlier ones are not withdrawn.
     pub(super) fn refine(&mut self, ctx: &mut Ctx<'_>, hints: FlowHints) {
         let before = core::mem::take(&mut self.hints);
         let news = FlowHints {
@@ -112,9 +112,8 @@ impl Session {
         self.news = news;
     }
 
-    /// Tells the server what was learnt since the request, once the user's first bytes were looked
-    /// at: these wait until then, and until the connection has memory for it. False where the
-    /// connection is over.
+    /// Sends early hints: what was learnt after the request, once the user's first bytes were examined. Those
+    /// bytes wait until the early hints have been written. Returns false where the connection is gone.
     pub(super) fn foreword(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.relay.hold(true);
         if !self.looked {
@@ -125,7 +124,7 @@ impl Session {
         }
         while !self.unsaid.is_empty() {
             match self.channel.write(ctx.now, ctx.stack, &self.unsaid) {
-                // `Writable` will follow.
+                // A `Writable` event will follow.
                 Ok(0) => return true,
                 Ok(n) => drop(self.unsaid.drain(..n)),
                 Err(_) => return false,
@@ -136,7 +135,7 @@ impl Session {
         true
     }
 
-    /// Its connection, for another user, where the server is ready for one.
+    /// Returns the connection for another user, if the server is ready for one.
     pub(super) fn into_lease(self) -> Option<Lease> {
         let Stage::Leaving(answers) = self.stage else {
             return None;
@@ -159,7 +158,7 @@ impl Session {
         }
         let end = match outcome {
             Outcome::Relayed(end) => end,
-            // A user without the box would see RST, or nothing for minutes; RST it is.
+            // Without the box, a user would see RST, or nothing for minutes; RST is the better of the two.
             _ => End::Conn,
         };
         self.relay.end(ctx, &self.channel, end);
@@ -168,35 +167,34 @@ impl Session {
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Towards a server. Nothing of the user's bytes was taken, or it is kept, so another attempt can
-    /// be made.
+    /// A server is being reached. None of the user's bytes were taken, or they are kept, so another attempt is
+    /// possible.
     Connecting(Option<SignIn>),
-    /// Towards the destination: the server's answer is awaited, while the user's bytes follow the
-    /// request.
+    /// The server's answer is awaited, while the user's bytes follow the request.
     Negotiating(Box<ClientHandshake>),
-    /// There.
+    /// Bytes are relayed between user and destination.
     Relaying,
-    /// No server reaches destinations of the address family. The user hears of it with the next turn: by then
-    /// the driver refuses further connections, so that only one fails before.
+    /// No server reaches destinations in the address family. The user is told in the next turn: the driver refuses
+    /// further connections by then, so that only this one fails.
     Unreached,
-    /// The user is gone; that the server is ready for another one is awaited.
+    /// The user is gone; the server is not ready for another one yet.
     Leaving(Box<ClientHandshake>),
 }
 
 impl Stage {
-    /// Whether the destination was connected to.
+    /// Returns whether the destination was connected.
     pub(super) fn is_served(&self) -> bool {
         matches!(self, Stage::Relaying | Stage::Leaving(_))
     }
 }
 
-/// How a session ends.
+/// The end of a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome {
-    /// After there was a destination, or because the user went.
+    /// The session ended after the destination was connected, or because the user left.
     Relayed(End),
     Refused(ClientError),
-    /// The server is not the one it should be, or something on the way is in between.
+    /// The server has the wrong key, or something on the path interferes.
     Unprotected(Broken),
     ServerFailed,
     NoServer,
@@ -204,7 +202,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// What a program is told that asked by SOCKS.
+    /// Returns the reply to a SOCKS client.
     pub(super) fn reply(self) -> Reply {
         match self {
             Outcome::Refused(ClientError::Refused(reply)) => reply,
@@ -214,7 +212,7 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the server reaches no destination of the address family that the user wants.
+    /// Returns whether the server reaches no destination in the address family.
     pub(super) fn is_of_family(self) -> bool {
         let reply = Reply::AddressTypeNotSupported;
         matches!(self, Outcome::Refused(ClientError::Refused(r)) if r == reply)
@@ -228,8 +226,8 @@ impl Outcome {
         )
     }
 
-    /// What it tells of server and link, where the server has not proved its key; `plain` where the
-    /// connection is regular TCP.
+    /// Returns the problem of server or link that the outcome shows, where the server has not proved its key;
+    /// `plain` where the connection is regular TCP.
     pub(super) fn trouble(self, plain: bool) -> Option<Trouble> {
         match self {
             Outcome::Unprotected(why) => Trouble::of_broken(why, plain),
@@ -240,7 +238,7 @@ impl Outcome {
         }
     }
 
-    /// What counts it.
+    /// Returns the counter of the outcome.
     pub(super) fn counter(self, c: &mut BoxCounters) -> &mut u64 {
         match self {
             Outcome::Relayed(End::Finished) => &mut c.finished,

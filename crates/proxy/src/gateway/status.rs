@@ -1,4 +1,4 @@
-//! What a box shows of itself, and its switches.
+//! The status of a box, and the operator's requests.
 
 use braid_engine::{ConnId, PathId, Stack};
 use braid_wire::Instant;
@@ -11,7 +11,7 @@ use crate::admin::status::{self, Role, Session, Status};
 use crate::admin::verdict::{NEWS, Reason};
 
 impl BoxCore {
-    /// Says what is not in order on this host; the log has a line for what is new.
+    /// Sets the problems of this host, and logs new ones.
     pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
         for fault in faults.iter().filter(|fault| !self.machine.contains(fault)) {
             tracing::warn!(target: NEWS, "{fault}");
@@ -19,17 +19,17 @@ impl BoxCore {
         self.machine = faults;
     }
 
-    /// The name of the link that `path` stands for; empty where it was taken out of the configuration.
+    /// Returns the name of a path's link; empty where it was removed from the configuration.
     pub fn link_name(&self, path: PathId) -> &str {
         self.upstream.link_name(path).unwrap_or_default()
     }
 
-    /// What there is at `now`.
+    /// Returns the status at `now`.
     pub fn status(&self, now: Instant, stack: &Stack) -> Status {
         let paths = self.upstream.link_status(stack);
         let name = |path: PathId| match self.upstream.link_name(path) {
             Some(name) => name.to_owned(),
-            // The last packets of a link that is no more.
+            // The last packets of a removed link.
             None => "(removed)".to_owned(),
         };
         let mut status = Status {

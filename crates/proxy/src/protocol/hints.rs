@@ -1,4 +1,4 @@
-//! What is known of a user's connection beforehand.
+//! Hints: properties of a user's connection that are known in advance.
 
 mod message;
 mod text;
@@ -8,18 +8,17 @@ use core::time::Duration;
 use braid_engine::Urgency;
 use braid_engine::strategy::FlowSize;
 
-/// What is known of a user's connection before its bytes have moved, wherever it is known from.
-/// All of it is advice: a wrong hint costs time, never a byte.
+/// Properties of a user's connection that are known before its bytes have moved, from any source. They are advice:
+/// a wrong hint costs time, never a byte.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowHints {
-    /// How many bytes the connection carries, in the direction that carries more.
+    /// The number of bytes that the connection carries, in the direction that carries more.
     pub size: FlowSize,
-    /// How urgent the connection is; `None` where nobody said so, which is
-    /// [`Urgency::default`] in the end.
+    /// The urgency of the connection; `None` where nobody set one, so that [`Urgency::default`] applies.
     pub urgency: Option<Urgency>,
-    /// Within what time the user wants the bytes, counted from when each is there to be sent.
-    /// Nothing of a relayed stream is dropped for being late.
+    /// The time within which the user wants each byte, counted from when it can be sent. Relayed bytes are never
+    /// dropped for being late.
     pub deadline: Option<Duration>,
-    /// The name of a strategy in place of the configured one; it exists.
+    /// The name of an existing strategy that replaces the configured one.
     pub strategy: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! The messages of box and server to each other, as bytes and back.
+//! The messages between box and server: encoding and decoding.
 //!
-//! Here are formats and the state of one handshake. A decision on what a message says, a session, or a connection
-//! is never here; the records that protect the messages are `braid-secure`'s.
+//! This module has formats and the state of a single handshake. It makes no decision on a message's content, and
+//! knows neither sessions nor connections; `braid-secure` protects the messages.
 
 pub(crate) mod hints;
 pub(crate) mod probe;

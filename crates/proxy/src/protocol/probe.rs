@@ -1,13 +1,12 @@
-//! Probes: how a box measures the way from a server, and hears of the way beyond it.
+//! Probes: a box measures the path from a server, and receives the server's egress metrics.
 //!
-//! On a connection on which it signed in, a box asks for a train of packets in place of a
-//! destination. The server answers what it knows of the way to destinations and sends the train;
-//! each of its records says when it left, so that the box sees what the way did to the distance
-//! between them. `docs/protocol.md` gives each field.
+//! On a signed-in connection, a box asks for a train of packets instead of a destination. The server answers with
+//! its egress metrics and sends the train. Each record carries its departure time, so that the box sees how the
+//! path changed the spacing. `docs/protocol.md` describes each field.
 //!
-//! A train that leaves at once comes out at the rate of the bottleneck, C. One that leaves at a rate
-//! of about C and comes out at R met traffic of C · (C / R - 1), so the rest is free (Strauss et
-//! al., "A Measurement Study of Available Bandwidth Estimation Tools", IMC 2003).
+//! A burst arrives at the rate of the bottleneck, C. A train that leaves at about C and arrives at R met
+//! cross-traffic of C · (C / R - 1), so the rest is free (Strauss et al., "A Measurement Study of Available
+//! Bandwidth Estimation Tools", IMC 2003).
 
 use core::time::Duration;
 
@@ -17,40 +16,39 @@ use braid_wire::Instant;
 use super::quality::Quality;
 use super::socks::ServerHandshake;
 
-/// Most records of a train: with what goes before them, less than an initial window of ten
-/// segments, which no pacing holds back.
+/// Most records of a train. With the bytes before them, they fit an initial window of ten segments (RFC 6928),
+/// which no pacing delays.
 pub(crate) const MAX_RECORDS: u8 = 10;
-/// So many of them are not held back by pacing on a way of which the engine knows nothing.
+/// Records that pacing does not delay on a path unknown to the engine.
 pub(crate) const UNPACED: u8 = 4;
-/// Bytes of a record: one packet, whatever options it has, and a size of which protection makes a record
-/// without padding.
+/// Payload bytes of a record: one packet with any TCP options, and a size that protection does not pad.
 pub(crate) const RECORD: usize = 1400 - OVERHEAD;
-/// Bytes of that packet's headers, and what protection adds to a record.
+/// Bytes of that packet's headers, and of the record's protection.
 const HEADERS: usize = 52 + OVERHEAD;
-/// Longest pause between records: a train takes no longer than nine of them.
+/// Longest pause between records: a train takes at most nine of them.
 pub(crate) const MAX_GAP: Duration = Duration::from_millis(50);
-/// Bytes of two trains and of the connections that carry them, one way, handshakes included.
+/// Bytes of two trains and of their connections, one way, with 2,000 each for handshakes.
 pub(crate) const COST: u64 = 2 * (MAX_RECORDS as u64 * (RECORD + HEADERS) as u64 + 2_000);
-/// The fastest that a train tells, bit/s. A provider that shapes by a token bucket lets a burst pass at
+/// The fastest rate that a train can show, bit/s. A provider that shapes by a token bucket lets a burst pass at
 /// the rate of the wire, Fast Ethernet or more, and its bucket (16 kB and more) outlasts a train.
 pub(crate) const FASTEST: f64 = 90e6;
-/// The least of the gaps between records that a rate is taken from behind a bucket that ran dry.
+/// Fewest gaps between records from which a rate is computed after a token bucket ran dry.
 const LEAST_GAPS: usize = 4;
 
 /// First byte of an answer, version 1.
 const ANSWER: u8 = 0xb3;
-/// Before the fields of an answer: its first byte and their length.
+/// Bytes before the fields of an answer: the first byte and a length.
 const ANSWER_HEAD: usize = 3;
-/// Most bytes of fields of an answer.
+/// Most bytes of fields in an answer.
 const MAX_FIELDS: usize = 256;
-/// What comes before an answer in clear: method and status of the sign-in.
+/// Bytes before a plaintext answer: method and status of the sign-in.
 const SIGNED_IN: [u8; 4] = [
     5,
     2,
     ServerHandshake::ACCEPTED[0],
     ServerHandshake::ACCEPTED[1],
 ];
-/// What comes before a protected one: the key has said who asks.
+/// Bytes before a protected answer, where the box's key is proof enough.
 const WELCOME: [u8; 2] = [5, 0];
 
 const TRAIN: u8 = 1;
@@ -60,20 +58,20 @@ const DELAY: u8 = 3;
 /// A train of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Train {
-    /// How many.
+    /// The number of records.
     pub(crate) records: u8,
-    /// From one to the next; zero sends them at once.
+    /// The time between departures; zero sends the records at once.
     pub(crate) gap: Duration,
 }
 
 impl Train {
-    /// As fast as can be.
+    /// A full train without gaps.
     pub(crate) const BURST: Train = Train {
         records: MAX_RECORDS,
         gap: Duration::ZERO,
     };
 
-    /// At `rate` bit/s.
+    /// Returns a full train at `rate` bit/s, whose gaps are at most [`MAX_GAP`].
     pub(crate) fn paced(rate: f64) -> Train {
         let seconds = ((RECORD + HEADERS) * 8) as f64 / rate;
         let gap = Duration::try_from_secs_f64(seconds).unwrap_or(MAX_GAP);
@@ -83,7 +81,7 @@ impl Train {
         }
     }
 
-    /// The fields of a request.
+    /// Encodes the fields of a request.
     pub(crate) fn encode(self) -> Vec<u8> {
         let gap = u32::try_from(self.gap.as_micros()).unwrap_or(u32::MAX);
         let mut out = vec![TRAIN, 5, self.records];
@@ -91,8 +89,7 @@ impl Train {
         out
     }
 
-    /// Reads the fields of a request, as far as a server goes along with them. None asks for no
-    /// train.
+    /// Decodes the fields of a request, limited to what a server grants. Without a train field no record is sent.
     pub(crate) fn decode(fields: &[u8]) -> Train {
         let mut train = Train::default();
         each_field(fields, |kind, value| {
@@ -109,18 +106,18 @@ impl Train {
     }
 }
 
-/// What a burst shows of the narrowest place.
+/// The bottleneck's capacity, as far as a burst shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Capacity {
-    /// What it lets pass, bit/s.
+    /// The capacity, bit/s.
     Rate(f64),
-    /// It is no narrower than [`FASTEST`], or lets bursts pass that are longer than a train.
+    /// The bottleneck is at least as fast as [`FASTEST`], or its bucket lets a whole train pass.
     TooFast,
-    /// A part of the burst passed at once, and the rest came unevenly: at this rate in all, bit/s.
+    /// A part of the burst passed at once, and the rest came unevenly: at this mean rate, bit/s.
     Uneven(f64),
 }
 
-/// What goes before a train of so many records, of which the first `unpaced` leave when they are to.
+/// Encodes the answer before a train of `records`, of which the first `unpaced` leave at their times.
 pub(crate) fn answer(records: u8, unpaced: u8, beyond: Quality) -> Vec<u8> {
     let mut fields = vec![TRAIN, 2, records, unpaced];
     if let Some(bits) = beyond.bandwidth {
@@ -138,10 +135,10 @@ pub(crate) fn answer(records: u8, unpaced: u8, beyond: Quality) -> Vec<u8> {
     out
 }
 
-/// A record that leaves so long after the answer.
+/// Returns a record that leaves `after` the answer.
 pub(crate) fn record(after: Duration) -> [u8; RECORD] {
     let after = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
-    // Nothing that a link could compress.
+    // Pseudo-random bytes (xorshift), so that no link compresses the record.
     let mut noise = after | 1;
     let mut record = [0; RECORD];
     for byte in &mut record {
@@ -154,7 +151,7 @@ pub(crate) fn record(after: Duration) -> [u8; RECORD] {
     record
 }
 
-/// Calls `take` with kind and value of each field that is whole.
+/// Calls `take` with kind and value of each complete field.
 fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
     while let [kind, len, rest @ ..] = fields {
         let Some((value, rest)) = rest.split_at_checked(usize::from(*len)) else {
@@ -165,31 +162,31 @@ fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
     }
 }
 
-/// What comes back, as the box reads it.
+/// The receiving end of a probe, at the box.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// What comes before the answer.
+    /// The bytes expected before the answer.
     before: &'static [u8],
-    /// What came before the first record.
+    /// The bytes received before the first record.
     head: Vec<u8>,
-    /// How many records there are, once the answer is here.
+    /// The number of records, known from the answer on.
     records: Option<u8>,
-    /// So many of them were not held back.
+    /// The number of leading records that pacing did not delay.
     unpaced: u8,
     beyond: Quality,
-    /// The part of a record that is here.
+    /// Bytes received of the current record.
     partial: usize,
     stamp: [u8; 4],
-    /// When each record left, and when it was here.
+    /// Departure and arrival of each record.
     seen: Vec<(Duration, Instant)>,
 }
 
-/// The server does not answer as one.
+/// The answer is malformed: the peer is not a Braid server, or of an incompatible version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Garbled;
 
 impl Arrivals {
-    /// Of a train that comes over a connection that is protected, or not.
+    /// Creates the receiver for a protected or a plaintext connection.
     pub(crate) fn new(protected: bool) -> Self {
         Arrivals {
             before: match protected {
@@ -200,7 +197,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes bytes that came at `now`; says whether all are here.
+    /// Takes bytes that came at `now`; returns whether all records are here.
     pub(crate) fn input(&mut self, now: Instant, mut bytes: &[u8]) -> Result<bool, Garbled> {
         while let Some((first, rest)) = bytes.split_first().filter(|_| self.records.is_none()) {
             bytes = rest;
@@ -262,13 +259,13 @@ impl Arrivals {
         Ok(())
     }
 
-    /// What the server says of the way beyond it.
+    /// Returns the server's egress metrics.
     pub(crate) fn beyond(&self) -> Quality {
         self.beyond
     }
 
-    /// The rates at which the first `records` left and came, bit/s, each [`FASTEST`] at most. `None`
-    /// where there are too few.
+    /// Returns the rates, bit/s, at which the first `records` left and came, each at most [`FASTEST`]. `None`
+    /// where there are fewer than two.
     fn rates(&self, records: u8) -> Option<(f64, f64)> {
         let seen = &self.seen[..self.seen.len().min(records.into())];
         let ((left, came), (left_last, came_last)) = (*seen.first()?, *seen.last()?);
@@ -286,10 +283,10 @@ impl Arrivals {
         pairs.map(gap).collect()
     }
 
-    /// Of a [burst](Train::BURST): what the narrowest place lets pass. A queue that was too short for all
-    /// of it took the first few at least. `None` where there are too few records.
+    /// Computes the capacity of the bottleneck from a [burst](Train::BURST). Tries each number of leading records,
+    /// because a queue too short for the burst still takes the first few. `None` where there are too few records.
     pub(crate) fn capacity(&self) -> Option<Capacity> {
-        // Packets of a burst are full, so that the last is a short one with the rest of the last record.
+        // The burst fills its packets, so the last packet is a short one with the rest of the last record.
         let whole = self.unpaced.min(self.records?.saturating_sub(1));
         let heads = UNPACED.min(whole)..=whole;
         let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
@@ -305,7 +302,7 @@ impl Arrivals {
             });
         }
         let mean = self.rates(whole)?.1;
-        // What goes on at once after a pause is of a host that was busy, or collects.
+        // Records that follow each other at once after a pause come from a busy host, or from one that batches.
         if at_once(&median(rest)) {
             return Some(match mean < FASTEST {
                 true => Capacity::Uneven(mean),
@@ -315,21 +312,24 @@ impl Arrivals {
         Some(after_bucket(rest).map_or(Capacity::Uneven(mean), Capacity::Rate))
     }
 
-    /// Of a train that is not all here after `time`: what came of it, bit/s. `None` before the answer.
+    /// Returns the rate, bit/s, at which records came of a train that is incomplete after `time`. `None` before
+    /// the answer.
     pub(crate) fn trickle(&self, time: Duration) -> Option<f64> {
         self.records?;
         let bits = (self.seen.len() * RECORD * 8) as f64;
         Some(bits / time.as_secs_f64().max(1e-3))
     }
 
-    /// Of a train at about `capacity`: what of it nobody uses, bit/s. `None` where there are too few
-    /// records, or its first half came as it left and the rest much later: a token bucket ran dry.
+    /// Computes the free part of `capacity`, bit/s, from a train at about that rate. `None` where there are too
+    /// few records, or where a token bucket ran dry: the first half came as it left, the rest much later.
     pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
         let gaps = self.gaps(self.unpaced);
         let (early, late) = gaps.split_at(gaps.len() / 2);
         if early.len() >= LEAST_GAPS {
             let (early, late) = (rate_of(median(early)), rate_of(median(late)));
             let (sent, _) = self.rates(self.unpaced)?;
+            // A bucket lets the first half pass at nearly the rate sent, then at half of it or less.
+            // Cross-traffic slows both halves.
             if early >= sent * 0.8 && late <= sent / 2.0 {
                 return None;
             }
@@ -340,12 +340,12 @@ impl Arrivals {
     }
 }
 
-/// Returns the rate of records so far apart, bit/s.
+/// Returns the rate of records with this gap, bit/s.
 fn rate_of(gap: Duration) -> f64 {
     ((RECORD + HEADERS) * 8) as f64 / gap.as_secs_f64()
 }
 
-/// Returns the lower median of gaps: it leaves out the one gap in which a lost packet was sent again.
+/// Returns the lower median of gaps, which ignores the one gap in which a lost packet was retransmitted.
 fn median(gaps: &[Duration]) -> Duration {
     let mut gaps = gaps.to_vec();
     gaps.sort_unstable();
@@ -353,9 +353,9 @@ fn median(gaps: &[Duration]) -> Duration {
     gaps.get(at).copied().unwrap_or_default()
 }
 
-/// Returns the rate of even gaps from that on in which a token bucket ran dry, bit/s.
+/// Computes the rate, bit/s, from even gaps, of which the token bucket ran dry in the first.
 fn after_bucket(gaps: &[Duration]) -> Option<f64> {
-    // A part of the first passed by tokens.
+    // Tokens let a part of the first gap's record pass, so that gap is too short.
     let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= LEAST_GAPS)?;
     let (least, most) = (gaps.iter().min()?, gaps.iter().max()?);
     let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len()).ok()?;
@@ -368,7 +368,7 @@ mod tests {
 
     const MBIT: f64 = 1e6;
 
-    /// What arrives of a train whose records left and came so many µs apart.
+    /// Simulates a full train whose records left `left` µs and came `came` µs apart.
     fn arrivals(left: u64, came: u64) -> Arrivals {
         let mut arrivals = Arrivals::new(false);
         let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * came);
@@ -397,7 +397,7 @@ mod tests {
         matches!(arrivals.capacity(), Some(Capacity::Uneven(_)))
     }
 
-    /// What arrives of a burst whose records come after these times, µs.
+    /// Simulates a burst whose records came at these times, µs.
     fn arrived(came: &[u64]) -> Arrivals {
         let mut arrivals = Arrivals::new(false);
         let records = came.len() as u8;
@@ -434,12 +434,12 @@ mod tests {
             let available = arrivals(581, came).available(capacity).unwrap() / MBIT;
             assert!((available - free).abs() < 0.1, "{came}: {available}");
         }
-        // A train that left more slowly tells of no more than it needed itself.
+        // A train slower than the capacity shows at most its own rate to be free.
         let available = arrivals(1162, 1162).available(capacity).unwrap() / MBIT;
         assert!((available - 10.0).abs() < 0.1, "{available}");
     }
 
-    /// Whatever the pacer of a server does that knows nothing of the way.
+    /// The pacing of a server that does not know the path yet has no effect on the result.
     #[test]
     fn records_that_were_held_back_tell_nothing() {
         let head = answer(MAX_RECORDS, UNPACED, Quality::default());
@@ -460,30 +460,30 @@ mod tests {
         assert_eq!(arrivals(0, 0).capacity(), Some(Capacity::TooFast));
         assert_eq!(arrivals(0, 100).capacity(), Some(Capacity::TooFast));
         assert_eq!(arrived(&[0, 0, 0, 0]).capacity(), Some(Capacity::TooFast));
-        // 77 Mbit/s can be told.
+        // 77 Mbit/s can be measured.
         assert!((rate(&arrivals(0, 150)) / MBIT - 77.4).abs() < 0.1);
         assert_eq!(Train::paced(1.0).gap, MAX_GAP);
         assert_eq!(Train::paced(0.0).gap, MAX_GAP);
     }
 
-    /// The first records pass by the tokens that there are, the others as tokens come.
+    /// The first records pass by the tokens in the bucket, the others as tokens come.
     #[test]
     fn behind_a_bucket_that_ran_dry_the_rest_tells_the_rate() {
-        // The gap in which it ran dry is of both, and the last packet is a short one.
+        // The gap in which the bucket ran dry is of both kinds, and the last packet is a short one.
         let dry = arrived(&[0, 12, 24, 36, 388, 969, 1550, 2131, 2712, 2742]);
         assert!((rate(&dry) / MBIT - 20.0).abs() < 0.1);
         let late = arrived(&[0, 12, 24, 36, 48, 60, 72, 390, 971, 1_001]);
         assert!(is_uneven(&late));
-        // Others came in between, or there are too few.
+        // Cross-traffic came in between, or there are too few gaps.
         let others = arrived(&[0, 0, 0, 0, 0, 581, 3_000, 3_581, 6_000, 6_581]);
         assert!(is_uneven(&others));
         assert!(is_uneven(&arrived(&[0, 0, 581, 1162])));
-        // A host that collects packets by twos hands on the second of each at once.
+        // A host that batches packets by twos passes on the second of each pair at once.
         let pairs = [0, 0, 464, 464, 928, 928, 1392, 1392, 1856, 1856];
         assert!(is_uneven(&arrived(&pairs)));
         let paused = arrived(&[0, 12, 24, 36, 448, 460, 472, 484, 496, 508]);
         assert_eq!(paused.capacity(), Some(Capacity::TooFast));
-        // One packet that was lost, and those behind it at once: that is no bucket.
+        // A lost packet releases those behind it at once, which is no token bucket.
         let lost = arrived(&[
             0, 581, 1162, 1743, 2323, 90_000, 90_000, 90_000, 90_000, 90_000,
         ]);
@@ -492,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_paced_train_that_begins_on_tokens_tells_nothing() {
-        // At 60 Mbit/s, of which a bucket lets half a train pass.
+        // At 60 Mbit/s, and a bucket that lets half a train pass.
         let mut came = vec![0, 194, 388, 582, 776];
         came.extend((1..=5).map(|n| 776 + n * 581));
         let mut train = arrived(&came);

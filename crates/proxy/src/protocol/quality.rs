@@ -1,17 +1,16 @@
-//! How good a way is, as a server tells it of the way to destinations and a box measures it of the way to servers.
+//! The quality of a path. A server reports its path to destinations, and a box measures its paths to servers.
 
 use serde::{Deserialize, Serialize};
 
-/// What is free, and how long it takes.
+/// Free bandwidth and round-trip time of a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quality {
-    /// Bandwidth that nobody uses, bit/s; `None` where it is not known. Infinite where measurements only
-    /// show that it is more than they can tell, or that the link lets bursts pass: JSON has no infinite
-    /// number and says `null`, as where nothing is known.
+    /// Free bandwidth, bit/s; `None` where it is unknown. Infinite where measurements only show a lower bound, or
+    /// where the link lets bursts pass: JSON has no infinite number and says `null`, as for unknown.
     #[serde(default)]
     pub bandwidth: Option<f64>,
-    /// Round-trip time, ms; `None` where it is not known.
+    /// Round-trip time, ms; `None` where it is unknown.
     #[serde(default)]
     pub delay_ms: Option<f64>,
 }

@@ -1,12 +1,12 @@
-//! Bytes between a connection of the stack and a local stream.
+//! The relay between a connection of the stack and a downstream socket.
 //!
-//! Nothing is kept here: data goes from the socket straight into the engine's send buffer and from
-//! its receive buffer straight into the socket, or by way of a batch of the [`Channel`]'s records, so that
-//! what one side does not take stops the other (back-pressure end to end).
+//! The relay buffers nothing. Data moves from the socket into the engine's send buffer and from its receive buffer
+//! into the socket, directly or through a batch of the [`Channel`]'s records. A side that does not take data
+//! therefore stops the other side (end-to-end back-pressure).
 //!
-//! The room has what box and server do alike with a session: the table of sessions, the reading of first bytes, and
-//! frames of several streams. The protocol by which a session begins is never here, nor where its connection
-//! comes from.
+//! The module has what box and server sessions share: the table of sessions, the reading of first bytes, and
+//! frames of several streams. It knows neither the protocol by which a session begins, nor the origin of its
+//! connection.
 
 pub mod sniff;
 pub mod streams;
@@ -21,64 +21,64 @@ use braid_wire::Instant;
 
 use crate::app::{Ctx, LocalError, LocalId};
 
-/// Most bytes a relay moves in one direction before others have their turn.
+/// Most bytes that a relay moves in one direction before other sessions get their turn.
 const TURN_BYTES: usize = 256 << 10;
 
-/// What moves at a time counts for at least so many.
+/// Least bytes that a move counts for against [`TURN_BYTES`], so that many tiny moves cannot hold up a turn.
 const LEAST_BYTES: usize = 1 << 10;
 
-/// How long a relay on which nothing moves is kept.
+/// The timeouts of a relay on which nothing moves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// While both directions are open.
+    /// The timeout while both directions are open.
     pub(crate) idle: Duration,
-    /// While one is.
+    /// The timeout while one direction is open.
     pub(crate) half_closed: Duration,
 }
 
-/// One pair of streams.
+/// A pair of streams between which bytes move.
 #[derive(Debug)]
 pub(crate) struct Relay {
     pub(crate) local: LocalId,
     patience: Patience,
-    /// When something moved last.
+    /// The time of the last movement.
     moved_at: Instant,
-    /// From the local stream to the connection.
+    /// From the downstream socket to the connection.
     to_conn: Direction,
-    /// From the connection to the local stream.
+    /// From the connection to the downstream socket.
     to_local: Direction,
-    /// What the other end is known to have of what went to it, bytes.
+    /// Bytes written to the peer that it is known to have acknowledged.
     acked: u64,
-    /// A copy of the first bytes that went to the connection, where one is wanted.
+    /// A copy of the first bytes that went to the connection, to be sent again on another one.
     kept: Option<Kept>,
-    /// Nothing goes to the connection for now.
+    /// Nothing may be sent to the connection for now.
     held: bool,
 }
 
-/// The state of one direction: bytes go from a source to a sink.
+/// The state of one direction, from a source to a sink.
 ///
-/// A direction stops at the first of the two that has no more, so that it waits for one event at a time.
+/// A direction stops at the source or the sink, whichever blocks first, so that it waits for one event at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// Neither was found empty or full since it was last said to be ready.
+    /// Neither side has blocked since it last reported to be ready.
     Open,
-    /// The source was found empty.
+    /// The source is empty.
     SourceEmpty,
-    /// The sink was found full.
+    /// The sink is full.
     SinkFull,
-    /// The end of the source was passed on to the sink.
+    /// The source has ended, and the sink knows.
     Ended,
 }
 
 impl Direction {
-    /// The source says that it has more.
+    /// Notes that the source has more.
     fn source_is_ready(&mut self) {
         if *self == Direction::SourceEmpty {
             *self = Direction::Open;
         }
     }
 
-    /// The sink says that it has room.
+    /// Notes that the sink has room.
     fn sink_is_ready(&mut self) {
         if *self == Direction::SinkFull {
             *self = Direction::Open;
@@ -90,7 +90,7 @@ impl Direction {
     }
 }
 
-/// The first bytes that went to a connection.
+/// A copy of the first bytes that went to a connection.
 #[derive(Debug)]
 struct Kept {
     bytes: Vec<u8>,
@@ -98,7 +98,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Takes as many of `len` bytes that stand in `bufs` as there is room for.
+    /// Copies the first `len` bytes of `bufs`, as far as there is room.
     fn take(&mut self, bufs: &[IoSliceMut<'_>], len: usize) {
         let mut left = len.min(self.room());
         for buf in bufs {
@@ -113,46 +113,46 @@ impl Kept {
     }
 }
 
-/// How a relay ends.
+/// The reason why a relay ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Both directions were closed in order, and the other end has all that was for it.
+    /// Both directions closed in order, and the peer has everything.
     Finished,
-    /// The local stream is broken.
+    /// The downstream socket failed.
     Local,
-    /// The connection is over, and not in order.
+    /// The connection ended, but not in order.
     Conn,
-    /// What came over the connection was not what the other end sent.
+    /// The channel failed: received bytes are not the peer's.
     Broken(Broken),
-    /// Nothing moved for too long.
+    /// Nothing moved within the timeout.
     Idle,
 }
 
-/// What a turn did, and what follows from it.
+/// The outcome of a turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) moved: Moved,
-    /// There is more to do than a turn may.
+    /// The turn's budget ran out; the relay needs another turn.
     pub(crate) again: bool,
-    /// A direction closed: [`Relay::due`] is another one now.
+    /// A direction closed, which changes [`Relay::due`].
     pub(crate) closing: bool,
-    /// The local stream is closed, both ways; the connection may go on.
+    /// The downstream socket is closed both ways; the connection may go on.
     pub(crate) parted: bool,
     pub(crate) end: Option<End>,
 }
 
-/// How moving bytes one way came to a halt.
+/// The reason why the movement in one direction stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Halt {
-    /// An event will say when it goes on.
+    /// An event will report when it can continue.
     Blocked,
-    /// There is more to do than a turn may.
+    /// The turn's budget ran out.
     Again,
-    /// The local stream is broken.
+    /// The downstream socket failed.
     LocalBroken,
-    /// The connection is no more; its `Closed` follows and says why.
+    /// The connection is gone; its `Closed` event follows with the reason.
     ConnGone,
-    /// What came was not what the other end sent.
+    /// The channel failed: received bytes are not the peer's.
     ConnBroken(Broken),
 }
 
@@ -173,7 +173,7 @@ impl Moved {
         self.to_local += other.to_local;
     }
 
-    /// In the direction with more.
+    /// Returns the larger of both directions, bytes.
     pub(crate) fn most(self) -> u64 {
         self.to_conn.max(self.to_local)
     }
@@ -198,7 +198,7 @@ impl From<Broken> for PumpError {
 }
 
 impl Relay {
-    /// A relay between two streams of which nothing is known: all is tried.
+    /// Creates a relay that tries both directions at first, as the state of the streams is unknown.
     pub(crate) fn new(now: Instant, local: LocalId, patience: Patience) -> Self {
         Relay {
             local,
@@ -212,12 +212,12 @@ impl Relay {
         }
     }
 
-    /// Says whether what would go to the connection has to wait: something else comes before it.
+    /// Holds back what goes to the connection, because something else must come before it, or releases it.
     pub(crate) fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Whether it has to.
+    /// Returns whether the bytes towards the connection are held back.
     pub(crate) fn is_held(&self) -> bool {
         self.held
     }
@@ -228,19 +228,19 @@ impl Relay {
         self.kept = Some(Kept { bytes, most });
     }
 
-    /// The copy, and whether it is as long as it may be.
+    /// Returns the copy, and whether it has reached its limit.
     pub(crate) fn kept(&self) -> Option<(&[u8], bool)> {
         let kept = self.kept.as_ref()?;
         Some((&kept.bytes, kept.room() == 0))
     }
 
-    /// Does without the copy.
+    /// Drops the copy.
     pub(crate) fn forget_kept(&mut self) {
         self.kept = None;
     }
 
-    /// Sends what was kept over `channel` in place of the connection before, and keeps it; false where the
-    /// connection does not take it.
+    /// Sends the copy over `channel`, which replaces the connection before. The copy stays. Returns false where
+    /// the connection does not take all of it.
     pub(crate) fn repeat(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
         let Some(kept) = &self.kept else {
             return true;
@@ -272,23 +272,23 @@ impl Relay {
         self.to_conn.sink_is_ready();
     }
 
-    /// One of the directions is closed.
+    /// Returns whether at least one direction is closed.
     fn half_closed(&self) -> bool {
         self.to_conn.has_ended() || self.to_local.has_ended()
     }
 
-    /// Both are, as far as the local side goes. What the other end has not yet is still on its way, and
-    /// until it has that the relay counts.
+    /// Returns whether both directions are closed towards the downstream socket. Bytes may still be on their way
+    /// to the peer; until their arrival the relay counts as open.
     fn parted(&self) -> bool {
         self.to_conn.has_ended() && self.to_local.has_ended()
     }
 
-    /// Patience starts anew.
+    /// Restarts the timeout.
     pub(crate) fn touch(&mut self, now: Instant) {
         self.moved_at = now;
     }
 
-    /// When the relay has been idle for too long, unless something moves.
+    /// Returns the time at which the relay expires unless something moves.
     pub(crate) fn due(&self) -> Instant {
         let patience = match self.half_closed() {
             true => self.patience.half_closed,
@@ -297,8 +297,8 @@ impl Relay {
         self.moved_at + patience
     }
 
-    /// Whether the relay has been idle for too long. Where the local side has no more to say, what
-    /// arrives at the other end counts as movement, as long as there is more to arrive.
+    /// Returns whether the relay has expired. Once the downstream socket has no more to send, acknowledgements by
+    /// the peer count as movement while data is outstanding.
     pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
         if self.to_conn.has_ended()
             && let Some(stats) = ctx.stack.conn_stats(channel.conn)
@@ -309,7 +309,7 @@ impl Relay {
         self.due() <= ctx.now
     }
 
-    /// How the end of the connection ends it.
+    /// Returns how the relay ends when its connection closes for `reason`.
     pub(crate) fn on_closed(&self, channel: &Channel, reason: CloseReason) -> End {
         match reason {
             CloseReason::Finished if channel.is_whole() => End::Finished,
@@ -317,7 +317,7 @@ impl Relay {
         }
     }
 
-    /// Moves what can be moved, both ways.
+    /// Moves what can be moved, in both directions.
     pub(crate) fn turn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let (was_half_closed, was_parted) = (self.half_closed(), self.parted());
         let mut moved = Moved::default();
@@ -342,8 +342,8 @@ impl Relay {
         }
     }
 
-    /// Moves only what the local side sent: the other direction is not the user's yet. What closes
-    /// meanwhile sets no timer. Where a copy is kept, no more than goes into it.
+    /// Moves only what the downstream socket sent, because the other direction is not the user's yet. A direction
+    /// that closes meanwhile sets no timer. Where a copy is kept, no more bytes move than fit into it.
     pub(crate) fn turn_up(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let mut moved = Moved::default();
         let room = self.kept.as_ref().map(Kept::room);
@@ -381,7 +381,7 @@ impl Relay {
         turn
     }
 
-    /// Ends both streams as `end` says, but a local one that is closed already.
+    /// Ends both streams according to `end`, except a downstream socket that is closed already.
     pub(crate) fn end(&self, ctx: &mut Ctx<'_>, channel: &Channel, end: End) {
         if end != End::Finished {
             channel.abort(ctx.now, ctx.stack);
@@ -393,7 +393,7 @@ impl Relay {
         }
     }
 
-    /// Lets the channel go on by itself, which may make room.
+    /// Processes the channel's own records, which may make room for more.
     fn drive(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Halt {
         if !channel.is_protected() {
             return Halt::Blocked;
@@ -406,7 +406,7 @@ impl Relay {
         }
     }
 
-    /// Moves what the local side sent into the connection.
+    /// Moves bytes from the downstream socket into the connection.
     fn pump_to_conn(
         &mut self,
         (ctx, channel): (&mut Ctx<'_>, &mut Channel),
@@ -451,7 +451,7 @@ impl Relay {
         Halt::Blocked
     }
 
-    /// Moves what the connection delivered to the local side.
+    /// Moves bytes from the connection to the downstream socket.
     fn pump_to_local(
         &mut self,
         (ctx, channel): (&mut Ctx<'_>, &mut Channel),
@@ -475,10 +475,10 @@ impl Relay {
                         ctx.local.shutdown(self.local);
                     }
                 }
-                // A stream that takes nothing and says so by a zero is as good as full.
+                // A stream that takes nothing, without an error, counts as full.
                 Ok(0) => self.to_local = Direction::SinkFull,
                 Ok(n) => {
-                    // Who says little at a time has no more of them.
+                    // Count small reads in full, so that many of them do not prolong the turn.
                     budget = budget.saturating_sub(n.max(LEAST_BYTES));
                     *moved += n as u64;
                 }
@@ -494,8 +494,8 @@ impl Relay {
     }
 }
 
-/// Feeds a handshake that comes before a relay with what the connection delivered, up to the next
-/// step that is not `more`, and leaves alone what follows it.
+/// Feeds a handshake before a relay with received bytes, up to the first step other than `more`. The bytes behind
+/// that step stay unread.
 pub(crate) fn read_step<S: PartialEq + Clone>(
     now: Instant,
     channel: &mut Channel,
@@ -519,19 +519,19 @@ pub(crate) fn read_step<S: PartialEq + Clone>(
             }
             Ok::<_, StepError>(taken)
         })?;
-        // Of what is protected, what was left before is shown alone.
+        // A protected channel shows leftover bytes alone first, so newer bytes need another read.
         if !asked || step != more || !channel.is_protected() {
             return Ok(step);
         }
     }
 }
 
-/// Why a handshake cannot go on.
+/// The reason why a handshake cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepError {
-    /// The connection is no more: its `Closed` follows.
+    /// The connection is gone: its `Closed` event follows.
     Gone,
-    /// It is not protected as it should be.
+    /// The channel failed.
     Broken(Broken),
 }
 

@@ -1,31 +1,30 @@
-//! What the first bytes of a user say of its connection: the name in a TLS ClientHello, host and
-//! length of an HTTP/1.1 request in clear. And what those of a destination say: the length of its
-//! response.
+//! Reads the first bytes of a user's connection: the name in a TLS ClientHello, or host and length of a plaintext
+//! HTTP/1.1 request. Also reads the length of a destination's response.
 //!
-//! Nothing is waited for: what is there is read as far as it goes, and a name that stands further
-//! behind stays unknown.
+//! Nothing waits for more bytes. The available ones are read as far as possible, and a name beyond them stays
+//! unknown.
 
 use core::net::IpAddr;
 
 use crate::protocol::socks::is_host_name;
 
-/// Bytes that are worth looking at: a ClientHello with a post-quantum key share, or the head of a
-/// request without its cookies.
+/// Most bytes that are examined: enough for a ClientHello with a post-quantum key share, or the head of a request
+/// without its cookies.
 pub const MOST: usize = 4096;
 
-/// Headers of a request that are looked at.
+/// Most headers of a message that are examined.
 const MAX_HEADERS: usize = 64;
 
-/// What was seen.
+/// The findings in a user's first bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seen {
     /// The name of the destination, in lower case.
     pub host: Option<String>,
-    /// How many bytes follow the head of the request.
+    /// The number of bytes behind the head of the request.
     pub upload: Option<u64>,
 }
 
-/// Looks at the `first` bytes of a connection.
+/// Examines the `first` bytes of a user.
 pub fn look(first: &[u8]) -> Seen {
     if let Some(hello) = client_hello(first) {
         let host = server_name(hello).and_then(host_name);
@@ -34,20 +33,20 @@ pub fn look(first: &[u8]) -> Seen {
     request(first).unwrap_or_default()
 }
 
-/// What the first bytes of a destination say of how many it is going to send.
+/// The length of a response, as far as its first bytes tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// Nothing yet: the head of a response is not whole.
+    /// Unknown so far: the head of the response is incomplete.
     Open,
-    /// Nothing.
+    /// Not told by the response.
     Untold,
-    /// So many with the head.
+    /// The number of bytes, including the head.
     Bytes(u64),
 }
 
-/// Looks at the `first` bytes of a destination for the length of an HTTP/1.1 response: what its
-/// `Content-Length` or `Content-Range` says, or nothing where it has no body (RFC 9112 section 6.3).
-/// What answers a HEAD is taken for a response with a body.
+/// Examines the `first` bytes of a destination for the length of an HTTP/1.1 response: its `Content-Length` or
+/// `Content-Range`, or zero where the response has no body (RFC 9112 section 6.3). The answer to a HEAD request is
+/// mistaken for a response with a body.
 pub fn response(first: &[u8]) -> Length {
     let mut at = 0;
     loop {
@@ -59,8 +58,9 @@ pub fn response(first: &[u8]) -> Length {
             Err(_) => return Length::Untold,
         }
         let body = match response.code {
+            // After a switch of protocols (RFC 9110 section 15.2.2) any number of bytes may follow.
             Some(101) => None,
-            // An interim response: another one follows.
+            // An interim response; another one follows (RFC 9110 section 15.2).
             Some(100..200) => continue,
             Some(204 | 304) => Some(0),
             _ => body_length(response.headers),
@@ -72,21 +72,23 @@ pub fn response(first: &[u8]) -> Length {
     }
 }
 
-/// The body of a ClientHello (RFC 8446 section 4.1.2), as much of it as the first record has.
+/// Returns the body of a ClientHello (RFC 8446 section 4.1.2), as much of it as the first record has.
 fn client_hello(first: &[u8]) -> Option<Bytes<'_>> {
     let mut record = Bytes(first);
     let &[content_type, major, _minor] = record.array()?;
+    // A handshake record, of any legacy version 3.x (RFC 8446 section 5.1).
     if (content_type, major) != (22, 3) {
         return None;
     }
     let len = record.u16()?;
     let mut message = record.up_to(len);
+    // Handshake type 1 is client_hello (RFC 8446 section 4).
     (message.u8()? == 1).then_some(())?;
     let _length = message.array::<3>()?;
     Some(message)
 }
 
-/// The name in the extension `server_name` (RFC 6066 section 3).
+/// Returns the name in the extension `server_name` (RFC 6066 section 3).
 fn server_name(mut hello: Bytes<'_>) -> Option<&[u8]> {
     let _version_and_random = hello.array::<34>()?;
     let session_id = hello.u8()?;
@@ -104,16 +106,16 @@ fn server_name(mut hello: Bytes<'_>) -> Option<&[u8]> {
             continue;
         }
         let _list = body.u16()?;
-        // There is one kind of name, and one name of each kind.
+        // Only one type of name is defined (host_name, 0), and a list has at most one name of each type.
         (body.u8()? == 0).then_some(())?;
         let len = body.u16()?;
         return body.take(len);
     }
 }
 
-/// What the head of an HTTP/1.1 request says, of which the end may be missing.
+/// Reads the head of an HTTP/1.1 request, which may be incomplete.
 fn request(first: &[u8]) -> Option<Seen> {
-    // As if the head ended with the last line that is whole.
+    // Parse as if the head ended with the last complete line.
     let end = first.windows(2).rposition(|w| w == b"\r\n")? + 2;
     let head = [&first[..end], b"\r\n"].concat();
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -127,7 +129,7 @@ fn request(first: &[u8]) -> Option<Seen> {
     Some(Seen { host, upload })
 }
 
-/// How long a message says that its body is; `None` where it does not, or in several ways.
+/// Returns the announced length of a message's body; `None` where it is missing or ambiguous.
 fn body_length(headers: &[httparse::Header<'_>]) -> Option<u64> {
     let mut lengths = values(headers, "content-length").map(content_length);
     let length = match lengths.next() {
@@ -141,7 +143,7 @@ fn body_length(headers: &[httparse::Header<'_>]) -> Option<u64> {
     length.filter(|_| sure)
 }
 
-/// How long the part is of which a `Content-Range` tells: `bytes 0-99/1000` (RFC 9110 section 14.4).
+/// Returns the length of the part that a `Content-Range` describes: `bytes 0-99/1000` (RFC 9110 section 14.4).
 fn range_length(value: &[u8]) -> Option<u64> {
     let range = core::str::from_utf8(value).ok()?.strip_prefix("bytes ")?;
     let (first, last) = range.split('/').next()?.split_once('-')?;
@@ -157,7 +159,7 @@ fn values<'h>(
     headers.iter().filter(of_name).map(|h| h.value)
 }
 
-/// A length is digits and nothing else (RFC 9110 section 8.6).
+/// Parses a length, which consists of digits alone (RFC 9110 section 8.6).
 fn content_length(value: &[u8]) -> Option<u64> {
     let digits = value.iter().all(u8::is_ascii_digit);
     core::str::from_utf8(value)
@@ -167,14 +169,14 @@ fn content_length(value: &[u8]) -> Option<u64> {
         .filter(|_| digits)
 }
 
-/// A name as rules and history know it; an address is none.
+/// Normalizes a name for rules and history; an IP address is not a name.
 fn host_name(bytes: &[u8]) -> Option<String> {
     let name = core::str::from_utf8(bytes).ok()?.trim_end_matches('.');
     let ok = is_host_name(name) && name.parse::<IpAddr>().is_err();
     ok.then(|| name.to_ascii_lowercase())
 }
 
-/// What is left to be read.
+/// The unread rest of the input.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -184,7 +186,7 @@ impl<'a> Bytes<'a> {
         Some(taken)
     }
 
-    /// The next `len` bytes, or those that are there.
+    /// Returns the next `len` bytes, or fewer where the input ends before.
     fn up_to(&self, len: u16) -> Bytes<'a> {
         Bytes(&self.0[..self.0.len().min(len.into())])
     }

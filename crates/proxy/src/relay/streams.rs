@@ -1,9 +1,8 @@
-//! Several streams of one session over one connection, each with an urgency of its own.
+//! Several streams over one connection, each with its own urgency.
 //!
-//! The engine keeps together what one call writes, sends what is most urgent first and keeps the
-//! order of each stream; here is the header that tells the reader which bytes are whose. A stream
-//! goes one way, and its number is its writer's. Both ends of a connection that carries streams must
-//! use this.
+//! The engine keeps together what one call writes, sends the most urgent first and keeps the order of each stream.
+//! This module adds the header that tells the reader which bytes belong to which stream. A stream goes one way,
+//! and its writer assigns its number. Both ends of a connection with streams must use this format.
 //!
 //! A frame is
 //!
@@ -12,9 +11,9 @@
 //! | 4 | number of the stream |
 //! | 1 | flags: 1 is the end of the stream |
 //! | 3 | length of what follows the header, at most 16,384; 0 only at the end |
-//! | 8 | where in the stream that stands |
+//! | 8 | offset of these bytes in the stream |
 //!
-//! The place tells of bytes that were dropped, because their deadline had come before they were sent.
+//! The offset reveals bytes that were dropped, because their deadline passed before they were sent.
 
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,45 +23,44 @@ use braid_wire::Instant;
 
 /// Bytes of a frame's header.
 pub const HEADER: usize = 16;
-/// Most bytes of a stream in one frame: a frame that has begun is finished before anything more
-/// urgent.
+/// Most bytes of a stream in one frame. A frame that has begun is finished before anything more urgent.
 pub const MAX_FRAME: usize = 16 << 10;
-/// Most streams at a time, each way.
+/// Most open streams, each way.
 pub const MAX_STREAMS: usize = 1_024;
-/// Most bytes that wait to be read, of all streams together, give or take a frame. Where there are as
-/// many, or as many streams as there may be, nothing more is taken from the connection: a stream that
-/// nobody reads stops the others in the end.
+/// Most unread bytes of all streams together, give or take a frame. At this limit or at [`MAX_STREAMS`], nothing
+/// more is read from the connection, so a stream that nobody reads eventually blocks the others.
 pub const MAX_UNREAD: usize = 1 << 20;
 
-/// What each gap, and each run of bytes between two of them, counts for besides its bytes.
+/// Bytes that each gap, and each run of bytes between gaps, counts for besides its content. Bounds memory against
+/// many tiny entries.
 const COST: usize = 64;
 const END: u8 = 1;
 
-/// What went wrong with a stream.
+/// The error of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamError {
-    /// The caller's: there is no stream of this number.
+    /// The caller's mistake: no stream has this number.
     NotOpen,
-    /// The caller's: there are [`MAX_STREAMS`] already, or there were 2^32.
+    /// The caller's mistake: [`MAX_STREAMS`] are open, or all 2^32 numbers are used.
     TooManyStreams,
-    /// The peer's: this is no frame, or not one that can come here.
+    /// The peer's mistake: the frame is malformed or out of place.
     BadFrame(BadFrame),
     /// The connection ended before the stream did.
     Cut,
-    /// The connection takes or gives nothing.
+    /// The connection failed.
     Connection(ApiError),
 }
 
-/// What is wrong with a frame.
+/// The error of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadFrame {
-    /// Longer than [`MAX_FRAME`], by what it says.
+    /// The announced length exceeds [`MAX_FRAME`].
     Length(usize),
-    /// Without bytes, and not the end.
+    /// A frame without bytes that does not end the stream.
     Empty,
-    /// A flag that nobody knows.
+    /// An unknown flag.
     Flags(u8),
-    /// It stands before what came already, behind the end, or beyond 2^64 bytes.
+    /// The offset is before received bytes, behind the stream's end, or leads beyond 2^64 bytes.
     Place(u64),
 }
 
@@ -91,54 +89,54 @@ impl From<ApiError> for StreamError {
     }
 }
 
-/// What a read gave.
+/// The outcome of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes.
+    /// The number of bytes read.
     Bytes(usize),
-    /// So many bytes were dropped at their deadline; what follows stands behind them.
+    /// The number of bytes dropped at their deadline before the next ones.
     Missed(u64),
-    /// The stream is over, and its number forgotten.
+    /// The stream has ended, and its number is forgotten.
     End,
-    /// Nothing is there now.
+    /// Nothing can be read now.
     Nothing,
 }
 
 /// The streams of one connection, at one end.
 ///
-/// # How to drive it
+/// # Use
 ///
-/// After [`Event::Readable`](braid_engine::Event::Readable), and again after reads that made room,
-/// [`receive`](Self::receive); then [`read`](Self::read) each of [`incoming`](Self::incoming). After
-/// [`Event::Writable`](braid_engine::Event::Writable) go on with writes that fell short.
+/// Call [`receive`](Self::receive) after [`Event::Readable`](braid_engine::Event::Readable), and again after reads
+/// that made room; then [`read`](Self::read) each of [`incoming`](Self::incoming). After
+/// [`Event::Writable`](braid_engine::Event::Writable), continue with writes that fell short.
 #[derive(Debug)]
 pub struct Streams {
     conn: ConnId,
     outgoing: BTreeMap<u32, Outgoing>,
-    /// The number of the next one.
+    /// The number of the next stream to open.
     next: Option<u32>,
     incoming: BTreeMap<u32, Incoming>,
     decoder: Decoder,
-    /// A frame of one stream too many for now.
+    /// The first frame of a stream beyond [`MAX_STREAMS`], until another stream ends.
     held: Option<Header>,
-    /// What waits in `incoming`: bytes, and [`COST`] of each entry.
+    /// The bytes in `incoming`, with [`COST`] for each entry.
     unread: usize,
-    /// The peer's last byte was taken.
+    /// The peer's last byte was read from the connection.
     over: bool,
 }
 
 #[derive(Debug)]
 struct Outgoing {
     urgency: Urgency,
-    /// Bytes written.
+    /// Bytes written so far.
     written: u64,
 }
 
 #[derive(Debug, Default)]
 struct Incoming {
-    /// What waits: gaps and bytes in order.
+    /// Unread gaps and bytes, in order.
     waits: VecDeque<Waits>,
-    /// Bytes that came or were dropped.
+    /// Bytes received or dropped so far.
     received: u64,
     ended: bool,
 }
@@ -150,7 +148,7 @@ enum Waits {
 }
 
 impl Streams {
-    /// The streams of `conn`, which carries nothing else.
+    /// Creates the streams of `conn`, which must carry nothing else.
     pub fn new(conn: ConnId) -> Self {
         Streams {
             conn,
@@ -164,7 +162,7 @@ impl Streams {
         }
     }
 
-    /// Opens a stream for writing and returns its number, which no other had.
+    /// Opens a stream for writing and returns its number, which was never used before.
     ///
     /// # Errors
     /// [`StreamError::TooManyStreams`].
@@ -177,8 +175,7 @@ impl Streams {
         Ok(number)
     }
 
-    /// Changes the urgency of what is written from now on. What waits of the stream keeps its place
-    /// before that.
+    /// Changes the urgency of future writes. Queued bytes of the stream keep their urgency and go first.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`].
@@ -188,8 +185,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Queues as much of `data` as there is room for and returns how much. What is not sent by
-    /// `deadline` is dropped, frame by frame.
+    /// Queues as much of `data` as there is room for, and returns the number of bytes queued. Frames that are not
+    /// sent by `deadline` are dropped.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`], [`StreamError::Connection`].
@@ -224,7 +221,7 @@ impl Streams {
         Ok(done)
     }
 
-    /// Ends `stream`; false where there is no room to say so now.
+    /// Ends `stream`; returns false where there is no room for the frame now.
     ///
     /// # Errors
     /// [`StreamError::NotOpen`], [`StreamError::Connection`].
@@ -252,10 +249,10 @@ impl Streams {
         Ok(said)
     }
 
-    /// Takes in what the connection delivered, as far as there is room for it.
+    /// Reads frames from the connection, as far as there is room.
     ///
     /// # Errors
-    /// [`StreamError::BadFrame`]: the peer is not to be listened to any more.
+    /// [`StreamError::BadFrame`]: the peer violates the format and must not be read any more.
     /// [`StreamError::Connection`].
     pub fn receive(&mut self, (now, stack): (Instant, &mut Stack)) -> Result<(), StreamError> {
         let conn = self.conn;
@@ -281,7 +278,7 @@ impl Streams {
         }
     }
 
-    /// The peer's streams that are not read to their end, in order of their numbers.
+    /// Returns the peer's streams that are not read to their end, by number.
     pub fn incoming(&self) -> impl Iterator<Item = u32> + '_ {
         self.incoming.keys().copied()
     }
@@ -289,7 +286,7 @@ impl Streams {
     /// Reads from `stream` into `buf`.
     ///
     /// # Errors
-    /// [`StreamError::NotOpen`]: nothing of it came yet. [`StreamError::Cut`].
+    /// [`StreamError::NotOpen`]: no frame of the stream has come yet. [`StreamError::Cut`].
     pub fn read(&mut self, stream: u32, buf: &mut [u8]) -> Result<Read, StreamError> {
         let incoming = self.incoming.get_mut(&stream);
         let incoming = incoming.ok_or(StreamError::NotOpen)?;
@@ -309,7 +306,7 @@ impl Streams {
                 }
                 Ok(Read::Bytes(n))
             }
-            // The bytes of the last frame may be behind its header.
+            // The header of the last frame may have come before its bytes.
             None if incoming.ended && self.decoder.frame.is_none_or(|(of, _)| of != stream) => {
                 self.incoming.remove(&stream);
                 Ok(Read::End)
@@ -319,11 +316,11 @@ impl Streams {
         }
     }
 
-    /// Takes bytes of the peer; says how many it took, which is all while there is room.
+    /// Decodes bytes of the peer; returns the number of bytes consumed, which is all unless room runs out.
     fn input(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         let mut taken = 0;
         while taken < bytes.len() {
-            // A frame that has begun is taken whole.
+            // Once a frame has begun, it is read to its end, so that the limit is checked between frames only.
             let full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD;
             if full || self.held.is_some() {
                 break;
@@ -397,7 +394,7 @@ impl Header {
     fn encode(self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..4].copy_from_slice(&self.stream.to_be_bytes());
-        // A length has 24 bits.
+        // The length field has 24 bits, and the flags stand above it.
         let word = u32::try_from(self.len).unwrap_or(0);
         out[4..8].copy_from_slice(&word.to_be_bytes());
         out[4] = if self.end { END } else { 0 };
@@ -422,7 +419,7 @@ impl Header {
     }
 }
 
-/// What a decoder saw.
+/// An element that the decoder found.
 enum Piece<'a> {
     /// A frame begins.
     Begins(Header),
@@ -430,16 +427,16 @@ enum Piece<'a> {
     Bytes(u32, &'a [u8]),
 }
 
-/// Tells frames apart.
+/// Splits received bytes into frames.
 #[derive(Debug, Default)]
 struct Decoder {
     header: Vec<u8>,
-    /// The stream of a frame that has begun, and how many of its bytes are to come.
+    /// The stream of the current frame, and the number of its bytes still to come.
     frame: Option<(u32, usize)>,
 }
 
 impl Decoder {
-    /// Takes some of `bytes`, which are not empty, up to the next thing worth telling.
+    /// Consumes a part of `bytes`, which must not be empty, up to the end of the next element.
     fn input<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Option<Piece<'a>>), StreamError> {
         if let Some((stream, left)) = self.frame {
             let n = left.min(bytes.len());
@@ -458,8 +455,8 @@ impl Decoder {
     }
 }
 
-/// Writes the frame that `make` makes of the room there is for its bytes, if it makes one; returns
-/// how many bytes of the stream it has.
+/// Writes a frame that `make` creates, given the room for its bytes, if it creates one. Returns the number of the
+/// stream's bytes in the frame.
 fn write_frame<'a>(
     (now, stack): (Instant, &mut Stack),
     conn: ConnId,
@@ -487,7 +484,8 @@ fn write_frame<'a>(
         Ok(HEADER + bytes.len())
     })?;
     if n == 0 {
-        // Only a write of nothing at all is followed by a word when there is room again.
+        // The engine reports new room only after a write that found none. A frame declined for too little room is
+        // no such write, but an empty write counts as one.
         stack.write(now, conn, &[])?;
     }
     Ok(n.saturating_sub(HEADER))

@@ -1,5 +1,5 @@
-//! The sessions of a core: found by connection and by local stream, with a timer each and a queue
-//! of those that have more to do.
+//! The sessions of a core, found by connection or downstream stream. Each has a timer, and a queue lists the
+//! sessions with more to do.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -9,25 +9,25 @@ use braid_wire::Instant;
 use super::{End, Turn};
 use crate::app::LocalId;
 
-/// A session of a [`Table`]; never reused.
+/// The identifier of a session in a [`Table`]; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
 impl SessionId {
-    /// No session's is lower.
+    /// The lowest identifier.
     pub(crate) const FIRST: SessionId = SessionId(0);
 }
 
-/// Why a session has something to do.
+/// The reason why a session is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Its timer expired, and is off now.
+    /// The session's timer expired and is no longer set.
     Timer,
-    /// It was queued for another turn.
+    /// The session was queued for another turn.
     Turn,
 }
 
-/// Sessions. The hash tables are looked up in, never walked.
+/// A table of sessions. The hash tables serve look-ups only; their order is never used.
 #[derive(Debug)]
 pub(crate) struct Table<S> {
     sessions: BTreeMap<SessionId, Entry<S>>,
@@ -79,7 +79,7 @@ impl<S> Table<S> {
         id
     }
 
-    /// All of them, the oldest first.
+    /// Returns the identifiers of all sessions, oldest first.
     pub(crate) fn ids(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
     }
@@ -92,7 +92,7 @@ impl<S> Table<S> {
         self.sessions.get_mut(&id).map(|e| &mut e.session)
     }
 
-    /// Takes a session out.
+    /// Removes a session with its timer and bindings.
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<S> {
         let entry = self.sessions.remove(&id)?;
         if let Some(at) = entry.armed {
@@ -103,7 +103,7 @@ impl<S> Table<S> {
         Some(entry.session)
     }
 
-    /// Says which connection is the session's, in place of the one before.
+    /// Binds a connection to the session, in place of the one before.
     pub(crate) fn bind_conn(&mut self, conn: ConnId, id: SessionId) {
         if let Some(entry) = self.sessions.get_mut(&id) {
             if let Some(old) = entry.conn.replace(conn) {
@@ -117,7 +117,7 @@ impl<S> Table<S> {
         self.by_conn.get(&conn).copied()
     }
 
-    /// Says which stream or look-up is the session's, in place of the one before.
+    /// Binds a downstream stream or a look-up to the session, in place of the one before.
     pub(crate) fn bind_local(&mut self, local: LocalId, id: SessionId) {
         self.unbind_local(id);
         if let Some(entry) = self.sessions.get_mut(&id) {
@@ -126,7 +126,7 @@ impl<S> Table<S> {
         }
     }
 
-    /// Nothing of the local side is the session's any more.
+    /// Unbinds the session's downstream stream or look-up.
     pub(crate) fn unbind_local(&mut self, id: SessionId) {
         let entry = self.sessions.get_mut(&id);
         if let Some(local) = entry.and_then(|e| e.local.take()) {
@@ -138,7 +138,7 @@ impl<S> Table<S> {
         self.by_local.get(&local).copied()
     }
 
-    /// Sets the one timer of a session.
+    /// Sets the timer of a session, in place of the time before.
     pub(crate) fn arm(&mut self, id: SessionId, at: Instant) {
         let Some(entry) = self.sessions.get_mut(&id) else {
             return;
@@ -149,7 +149,7 @@ impl<S> Table<S> {
         self.timers.insert((at, id));
     }
 
-    /// The next session with something to do at `now`, and what: timers first.
+    /// Returns the next session that is due at `now`, and the reason; timers come before the queue.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(SessionId, Due)> {
         if let Some((_, id)) = self.timers.first().filter(|(at, _)| *at <= now).copied() {
             self.timers.pop_first();
@@ -176,7 +176,8 @@ impl<S> Table<S> {
         }
     }
 
-    /// Sees to what follows from a turn of a session's relay, but its end, which is returned.
+    /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, for the
+    /// caller to handle.
     pub(crate) fn follow(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
         if turn.closing {
             self.arm(id, due);
@@ -190,7 +191,7 @@ impl<S> Table<S> {
         turn.end
     }
 
-    /// When there is something to do: at once where the queue is not empty.
+    /// Returns the time at which a session is due: at once where the queue is not empty.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         if !self.ready.is_empty() {
             return Some(Instant::ZERO);

@@ -1,4 +1,4 @@
-//! Which server new connections go to.
+//! The choice of the server for new connections.
 
 use core::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::protocol::hints::FlowHints;
 
 use super::selection::{self, Candidate, Need, Select};
 
-/// How long the first measurements may take: until then the configuration's order counts.
+/// Longest time for the first measurements; until they are done the configuration's order decides.
 const SETTLING: Duration = Duration::from_secs(15);
 
-/// The servers that were chosen.
+/// The chosen servers.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) select: Select,
     pub(crate) gain: f64,
-    /// Whoever operates the box wants this one.
+    /// The server that the operator has selected by hand.
     pub(crate) wanted: Option<usize>,
-    /// For each of [`Need::ALL`].
+    /// The chosen server for each of [`Need::ALL`].
     pub(crate) chosen: [usize; 2],
-    /// The choice is by measurements.
+    /// Measurements decide, no longer the configuration's order.
     pub(crate) settled: bool,
-    /// What is chosen now was chosen so: it is left for a gain only.
+    /// The current choice was made by measurements, so only a gain changes it.
     pub(crate) measured: bool,
-    /// It will be at this time, whatever is measured by then.
+    /// The time at which measurements decide, even if incomplete.
     pub(crate) settles_at: Option<Instant>,
 }
 
@@ -42,8 +42,8 @@ impl Choice {
         }
     }
 
-    /// Chooses among the servers, each of which is a candidate; returns whether others are chosen now. `may` says
-    /// whether servers may be measured, and `all_tried` whether all that answer were.
+    /// Chooses among the servers, all of which are candidates; returns whether the choice changed. `may` says
+    /// whether servers may be measured, `all_tried` whether every server that answers was measured.
     pub(crate) fn choose(
         &mut self,
         now: Instant,
@@ -76,12 +76,12 @@ impl Choice {
         self.chosen != before
     }
 
-    /// The server for `need`.
+    /// Returns the server chosen for `need`.
     pub(crate) fn server(&self, need: Need) -> usize {
         self.chosen[need as usize]
     }
 
-    /// What a flow of which nothing is known wants.
+    /// Returns the need of a flow about which nothing is known.
     pub(crate) fn usual(&self) -> Need {
         match self.select {
             Select::Delay => Need::Latency,
@@ -89,7 +89,7 @@ impl Choice {
         }
     }
 
-    /// What a flow wants.
+    /// Returns the need of a flow.
     pub(crate) fn need(&self, flow: &FlowHints) -> Need {
         let size = flow.size.bytes();
         match self.select {
@@ -98,7 +98,7 @@ impl Choice {
         }
     }
 
-    /// When it settles at the latest.
+    /// Returns the time at which measurements decide at the latest.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.settles_at.filter(|_| !self.settled)
     }

@@ -1,4 +1,4 @@
-//! What follows from measurements of the way from one server over one link.
+//! Measurements of the path from one server over one link, and their schedule.
 
 use core::time::Duration;
 
@@ -8,64 +8,64 @@ use crate::protocol::probe::{COST, FASTEST};
 
 use super::selection::{Measuring, Recent, Tempo};
 
-/// Share of a link that measurements may take.
+/// Largest share of a link's capacity that measurements may use.
 const SHARE: f64 = 0.01;
-/// The rate of a link of which none is known, bit/s.
+/// The assumed rate of a link whose rate is unknown, bit/s.
 const SLOW: f64 = 1e6;
 
-/// So many bursts in a row that come too fast to tell replace a rate that was found before.
+/// Number of consecutive bursts too fast to measure that replace a rate found before.
 const FAST_BURSTS: u8 = 3;
-/// So many trains are sent for somebody who wants to know, until one tells a rate: a host that was busy makes
-/// a train come too fast or unevenly.
+/// Most trains that a request for a measurement sends until one yields a rate. A busy host can make a train come
+/// too fast or unevenly.
 const ASKED_TRAINS: u8 = 3;
 
-/// How long a link of `rate` bit/s is to be left alone after a measurement.
+/// Returns the pause after a measurement on a link of `rate` bit/s that keeps to [`SHARE`].
 pub(crate) fn rest(rate: Option<f64>) -> Duration {
     let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(SLOW);
     let seconds = COST as f64 * 8.0 / (rate * SHARE);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 
-/// What is known of the rate that nobody else uses, and since when.
+/// The state of knowledge about the free rate, and its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Found {
     /// Nothing.
     #[default]
     Nothing,
-    /// A bad first impression, which does not count before a second.
+    /// A single bad result, which does not count until a second one confirms it.
     Impression(Instant),
     /// A rate.
     Rate(Instant),
 }
 
-/// What was measured of the way from one server over one link.
+/// Measurements of the path from one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Gauge {
-    /// What the narrowest place lets pass, bit/s.
+    /// Capacity of the bottleneck, bit/s.
     capacity: Recent,
-    /// What of it nobody else uses, bit/s.
+    /// The free part of that capacity, bit/s.
     available: Recent,
-    /// Whether that counts.
+    /// The reliability of the free rate.
     found: Found,
     tempo: Tempo,
-    /// From when on it is to be measured; `None` before the server was reached.
+    /// The time of the next measurement; `None` before the server was reached.
     pub(crate) at: Option<Instant>,
-    /// It was, or could not be.
+    /// The path was measured, or a measurement was tried without result.
     pub(crate) tried: bool,
-    /// Somebody wants to know, whatever else speaks against it.
+    /// A measurement was requested; conditions that would postpone it do not apply.
     pub(crate) asked: bool,
-    /// Trains that have told nothing since somebody asked.
+    /// Trains without a result since the last request.
     vain: u8,
-    /// Something else says that the way has changed.
+    /// Other evidence shows that the path has changed.
     alarm: bool,
-    /// How many bursts in a row came too fast to tell.
+    /// Number of consecutive bursts too fast to measure.
     fast: u8,
-    /// The last burst came unevenly, and at this rate in all, bit/s.
+    /// The mean rate of the last burst, if it came unevenly, bit/s.
     uneven: Option<f64>,
 }
 
 impl Gauge {
-    /// What was found at some time before, which the next result replaces.
+    /// Restores an earlier result, which the next one replaces.
     pub(crate) fn restore(&mut self, at: Instant, rate: f64) {
         *self = Gauge {
             found: Found::Rate(at),
@@ -75,7 +75,7 @@ impl Gauge {
         self.available.push(rate);
     }
 
-    /// The same after its link was away.
+    /// Returns the gauge for a link that came back: the result before stays until the next one.
     pub(crate) fn reopened(&self) -> Gauge {
         let mut gauge = Gauge::default();
         if let Some((at, rate)) = self.known_at().zip(self.available()) {
@@ -85,7 +85,7 @@ impl Gauge {
         gauge
     }
 
-    /// When the rate that nobody else uses was found.
+    /// Returns the time of the last result.
     pub(crate) fn known_at(&self) -> Option<Instant> {
         match self.found {
             Found::Nothing => None,
@@ -97,30 +97,30 @@ impl Gauge {
         matches!(self.found, Found::Impression(_))
     }
 
-    /// The server is reached.
+    /// Allows measurements, because the server is reached.
     pub(crate) fn reached(&mut self) {
         self.at.get_or_insert(Instant::ZERO);
     }
 
-    /// The round trip tells that the way has changed: it is looked into at once.
+    /// Schedules a measurement at once, because the round-trip time shows that the path has changed.
     pub(crate) fn alarm(&mut self) {
         self.alarm = true;
         self.tempo.hurry();
         self.at = self.at.map(|_| Instant::ZERO);
     }
 
-    /// The way has changed, and it is not known yet how.
+    /// Returns whether the path has changed and no measurement has followed yet.
     pub(crate) fn is_alarmed(&self) -> bool {
         self.alarm
     }
 
-    /// Measures as soon as the link allows.
+    /// Requests a measurement as soon as the link allows.
     pub(crate) fn ask(&mut self) {
         (self.asked, self.vain) = (true, 0);
         self.at = Some(Instant::ZERO);
     }
 
-    /// Plans another train after one that arrived and told nothing, up to [`ASKED_TRAINS`].
+    /// Schedules another train after one without a result, up to [`ASKED_TRAINS`].
     pub(crate) fn ask_again(&mut self, now: Instant) {
         self.vain += 1;
         self.asked = self.vain < ASKED_TRAINS;
@@ -129,22 +129,21 @@ impl Gauge {
         }
     }
 
-    /// Returns what nobody else uses, bit/s; infinite where nothing is known but that bursts come too fast
-    /// to tell.
+    /// Returns the free rate, bit/s; infinite where the only finding is that bursts are too fast to measure.
     pub(crate) fn available(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(f64::INFINITY);
         let known = self.available.middle().filter(|_| !self.is_doubted());
         known.or(fast)
     }
 
-    /// Returns what the narrowest place lets pass, bit/s; at least that, where bursts do not tell.
+    /// Returns the capacity of the bottleneck, bit/s; a lower bound where bursts do not show it.
     pub(crate) fn capacity(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(FASTEST);
         self.capacity.middle().or(fast).or(self.uneven)
     }
 
-    /// The first train came too fast to tell a rate. What is known of before stays, unless that goes on or the
-    /// way has changed: a burst that passes says nothing of how long a shaped link lets bursts pass.
+    /// Handles a first train too fast to measure. Earlier results stay unless this repeats or the path has
+    /// changed, because one passing burst does not show how long a shaped link lets bursts pass.
     pub(crate) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
         self.fast = self.fast.saturating_add(1);
         if self.alarm || self.is_doubted() || self.fast >= FAST_BURSTS {
@@ -159,7 +158,7 @@ impl Gauge {
         }
     }
 
-    /// The first train came unevenly, and at this rate in all, bit/s.
+    /// Handles a first train that came unevenly, at this mean rate, bit/s.
     pub(crate) fn on_uneven(&mut self, at_least: f64) {
         self.uneven = Some(at_least);
     }
@@ -169,8 +168,8 @@ impl Gauge {
         self.found = Found::Nothing;
     }
 
-    /// The first train found `rate` bit/s; what to send the second at. After an alarm that is news already: no
-    /// more can be free.
+    /// Handles a first train at `rate` bit/s. Returns the rate for the second train. After an alarm the result
+    /// already limits the free rate to the new capacity.
     pub(crate) fn on_capacity(&mut self, rate: f64) -> f64 {
         if self.alarm {
             self.capacity.forget_older();
@@ -185,7 +184,7 @@ impl Gauge {
         capacity
     }
 
-    /// The second train found that nobody else uses `rate` bit/s. `None` where there was no result.
+    /// Handles a second train, which found `rate` bit/s to be free; `None` where it had no result.
     pub(crate) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
         let before = self.available.middle();
         let mut change = 0.0;
@@ -198,8 +197,8 @@ impl Gauge {
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
         let full = self.capacity().unwrap_or(0.0);
-        // It is looked at again at once: a bad first impression, which may be a single packet that
-        // was lost, and a great change that does not count while it may be an outlier.
+        // Repeat doubtful results at once: a bad first one, which a single lost packet can cause, and a great
+        // change, which does not count while it may be an outlier.
         let doubtful = rate.is_some_and(|rate| match before {
             None => rate < full / 4.0,
             Some(before) => {
@@ -235,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_measurement_costs_less_than_a_hundredth_of_the_link() {
-        // 33,040 bytes each way at most.
+        // A measurement moves at most 33,040 bytes each way.
         assert_eq!(rest(Some(20e6)).as_millis(), 1321);
         assert_eq!(rest(None), rest(Some(1e6)));
         assert!(rest(Some(0.0)) == rest(None));
@@ -268,7 +267,7 @@ mod tests {
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.tried);
-        // The first train tells enough where less goes through than was free; more, it does not.
+        // The first train suffices where the new capacity is below the earlier free rate, not where it is above.
         gauge.alarm();
         gauge.on_capacity(1e6);
         assert_eq!(gauge.available(), Some(1e6));
@@ -310,7 +309,7 @@ mod tests {
         gauge.on_result(AT, Some(20e6), &settings);
         assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
         assert_eq!(gauge.available(), Some(20e6));
-        // A second like it confirms it; one that tells nothing does not.
+        // A second bad result confirms the first; a train without a result does not.
         for (second, known) in [(Some(1e6), Some(1e6)), (None, None)] {
             let mut gauge = doubted;
             gauge.on_result(AT, second, &settings);
@@ -332,14 +331,14 @@ mod tests {
             (Some(f64::INFINITY), None)
         );
         assert!(gauge.tried && !gauge.asked);
-        // Under load it shows.
+        // Under load the bursts show the rate.
         gauge.on_capacity(20e6);
         gauge.on_result(AT, Some(20e6), &settings);
         for left in [Some(20e6), Some(20e6), Some(f64::INFINITY)] {
             gauge.on_too_fast(AT, &settings);
             assert_eq!(gauge.available(), left);
         }
-        // After a change of the way nothing of before counts.
+        // After a change of the path, earlier results do not count.
         gauge.on_capacity(2e6);
         gauge.on_result(AT, Some(2e6), &settings);
         gauge.alarm();
@@ -356,7 +355,7 @@ mod tests {
             gauge.on_too_fast(AT, &settings);
             assert_eq!((gauge.asked, due(&gauge) > 1), (asked, !asked));
         }
-        // One that tells a rate is enough. After one that came at 10 Mbit/s the link rests as one of that rate.
+        // One train with a rate is enough. After a mean of 10 Mbit/s the link rests as one of that rate does.
         gauge = Gauge::default();
         gauge.ask();
         gauge.on_uneven(10e6);

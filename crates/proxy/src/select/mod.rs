@@ -1,6 +1,6 @@
-//! Measurements and decisions by them: the server for a new connection, and where to rent one.
+//! Measurements and the decisions based on them: the server for a new connection, and where to rent one.
 //!
-//! Numbers come in and a decision comes out. A connection, a link's state, or a timer is never here.
+//! The module maps numbers to decisions. It knows no connection, no link state and no timer.
 
 pub(crate) mod choice;
 pub(crate) mod gauge;

@@ -1,35 +1,36 @@
-//! Where to have servers: T-MPTCP's placement, from measurements by the boxes that would use them.
+//! Placement of servers as in T-MPTCP, from measurements by the boxes that would use them.
 
 use serde::{Deserialize, Serialize};
 
 use super::selection::{Measured, Need};
 
-/// What stands for the round trip of a box that reaches no server, ms.
+/// The round-trip time assumed for a box that reaches no server, ms.
 const UNREACHED_MS: f64 = 1_000.0;
 
-/// A server, or a place where one could be rented, as a box measured it.
+/// A server, or a place where one could be rented, with a box's measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Site {
-    /// Its name, which is the same in the measurements of all boxes.
+    /// The site's name, which is the same for all boxes.
     pub name: String,
-    /// What was measured.
+    /// The box's measurements.
     pub measured: Measured,
 }
 
-/// A site in the order in which to rent.
+/// A site, in the order in which to rent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
-    /// Its name.
+    /// The site's name.
     pub name: String,
-    /// The mean over all boxes of what they have through it alone, bit/s.
+    /// The mean over all boxes of the bandwidth through this site alone, bit/s.
     pub bandwidth: f64,
-    /// The mean of the shortest round trips through it, ms; a second where there is none.
+    /// The mean over all boxes of the shortest round-trip time through this site alone, ms; 1,000 for a box that
+    /// does not reach it.
     pub delay_ms: f64,
-    /// What they have, bit/s or ms, where each uses the best for it of this site and those before.
+    /// The mean over all boxes, bit/s or ms, where each box uses its best among this site and those before it.
     pub together: f64,
 }
 
-/// The sites of all `boxes`, each in its turn the one that helps them most beside those before it.
+/// Orders the sites of all `boxes`: each is the one that helps most in addition to those before it.
 pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
     let mut left: Vec<&str> = Vec::new();
     for site in boxes.iter().flatten() {
@@ -45,7 +46,7 @@ pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
             sites.push(name);
             benefit(need, boxes, &sites)
         };
-        // The first of equals.
+        // Reversed, so that `max_by`, which returns the last of equals, takes the first.
         let worth: Vec<f64> = left.iter().map(with).collect();
         let best = (0..left.len())
             .rev()
@@ -62,7 +63,8 @@ pub fn plan(need: Need, boxes: &[Vec<Site>]) -> Vec<Step> {
     steps
 }
 
-/// What boxes have on average if each uses the best of these sites; the more, the better.
+/// Returns the mean over all boxes where each uses the best of these sites; higher is better, so delays are
+/// negative.
 fn benefit(need: Need, boxes: &[Vec<Site>], sites: &[&str]) -> f64 {
     let of_box = |measured: &Vec<Site>| {
         let usable = measured.iter().filter(|s| sites.contains(&s.name.as_str()));

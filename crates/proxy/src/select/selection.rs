@@ -1,11 +1,9 @@
-//! Which of several servers a new connection goes to: proxy location selection (PLS) of T-MPTCP
-//! (Han et al., "Transparent Multipath: Using Double MPTCP Proxies", IEEE Network, 2021). Numbers
-//! in, a decision out.
+//! Proxy location selection (PLS) of T-MPTCP (Han et al., "Transparent Multipath: Using Double MPTCP Proxies",
+//! IEEE Network, 2021): chooses the server for a new connection, from numbers alone.
 //!
-//! Of each server it takes what is free, and how long it takes, on each path to it, (B_1, D_1) to
-//! (B_N, D_N), and from the server to destinations, (B_s, D_s). The paper gives no formula. Here
-//! the most that a server can aggregate is min(B_1 + … + B_N, B_s), and the shortest round trip to
-//! a destination min D_i + D_s.
+//! The input is each server's free bandwidth and round-trip time on each path to it, (B_1, D_1) to (B_N, D_N), and
+//! its egress metrics, (B_s, D_s). The paper gives no formula. This code takes min(B_1 + … + B_N, B_s) as the
+//! bandwidth through a server, and min D_i + D_s as the round-trip time to a destination.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -14,39 +12,39 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::protocol::quality::Quality;
 
-/// Least relative change of a measurement after which the next one is due sooner: about what two
-/// measurements of the same differ by.
+/// Least relative change that shortens the interval between measurements: about the difference between two
+/// measurements of an unchanged path.
 const CHANGE: f64 = 0.2;
 const MINUTES_A_DAY: u64 = 24 * 60;
 
-/// What is known of a server.
+/// The measurements of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// Of each path to it: (B_i, D_i).
+    /// Each path to the server: (B_i, D_i).
     pub paths: Vec<Quality>,
-    /// From it to destinations: (B_s, D_s).
+    /// Egress metrics, from the server to destinations: (B_s, D_s).
     #[serde(default)]
     pub beyond: Quality,
 }
 
-/// Which server a new connection goes to, of those that answer.
+/// The rule that chooses among the servers that answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Select {
-    /// By the lowest delay where the connection is known to carry less than 1 MiB (a mosquito or a
-    /// mouse), else by the largest bandwidth.
+    /// Lowest delay where the connection is known to carry less than 1 MiB (a mosquito or a mouse), else the
+    /// largest bandwidth.
     #[default]
     Auto,
-    /// The one over which most bandwidth is free.
+    /// Most free bandwidth.
     Bandwidth,
-    /// The one with the shortest round trip to destinations.
+    /// Shortest round-trip time to destinations.
     Delay,
-    /// The first in the configuration's order. None is measured.
+    /// The configuration's order; no server is measured.
     Order,
 }
 
 impl Select {
-    /// All, with their names.
+    /// All rules with their names in the configuration.
     pub const NAMES: [(&str, Select); 4] = [
         ("auto", Select::Auto),
         ("bandwidth", Select::Bandwidth),
@@ -54,37 +52,37 @@ impl Select {
         ("order", Select::Order),
     ];
 
-    /// Its name.
+    /// Returns the rule's name.
     pub fn name(self) -> &'static str {
         let row = Select::NAMES.iter().find(|(_, select)| *select == self);
         row.map_or("auto", |(name, _)| name)
     }
 }
 
-/// What a connection wants of its server.
+/// The requirement of a connection on its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Many bytes in little time.
+    /// High bandwidth.
     Throughput,
-    /// An answer soon.
+    /// Low round-trip time.
     Latency,
 }
 
 impl Need {
-    /// All there are.
+    /// All needs.
     pub const ALL: [Need; 2] = [Need::Throughput, Need::Latency];
 }
 
 impl Measured {
-    /// The most that the paths together and the server let pass, bit/s. A server of whose far side
-    /// nothing is known is taken not to be the bottleneck.
+    /// Returns the bandwidth through the server over all paths, bit/s. A server without egress metrics is assumed
+    /// not to be the bottleneck.
     pub fn bandwidth(&self) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.bandwidth);
         let sum = known.reduce(|sum, path| sum + path)?;
         Some(self.beyond.bandwidth.map_or(sum, |b| b.min(sum)))
     }
 
-    /// The shortest round trip, ms: to the server, and where `beyond` to destinations.
+    /// Returns the shortest round-trip time, ms: to the server or, where `beyond`, to destinations.
     pub fn delay_ms(&self, beyond: bool) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.delay_ms);
         let least = known.reduce(f64::min)?;
@@ -94,7 +92,7 @@ impl Measured {
         }
     }
 
-    /// How good it is; the more, the better.
+    /// Returns the server's value for `need`; higher is better.
     fn score(&self, need: Need, beyond: bool) -> Option<f64> {
         match need {
             Need::Throughput => self.bandwidth(),
@@ -103,20 +101,20 @@ impl Measured {
     }
 }
 
-/// A server that may be chosen.
+/// A server with its state, for the choice.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// What is known of it.
+    /// The server's measurements.
     pub measured: &'a Measured,
-    /// It answers.
+    /// The server answers.
     pub usable: bool,
 }
 
-/// The servers that may be chosen, the best for `need` first: one of which nothing is known behind
-/// those of which something is, and of equals the first.
+/// Returns the usable servers, the best for `need` first. Unmeasured servers rank last; ties keep the
+/// configuration's order.
 ///
-/// The way beyond the servers counts only where it is known of all of them: a server must not win
-/// because less is known of it.
+/// Egress metrics count only where all usable servers have them, so that no server wins because less is known of
+/// it.
 pub fn rank(need: Need, candidates: &[Candidate<'_>]) -> Vec<usize> {
     let usable = |c: &&Candidate<'_>| c.usable;
     let known = |c: &Candidate<'_>| c.measured.beyond.delay_ms.is_some();
@@ -125,7 +123,7 @@ pub fn rank(need: Need, candidates: &[Candidate<'_>]) -> Vec<usize> {
     let mut all: Vec<usize> = (0..candidates.len())
         .filter(|i| candidates[*i].usable)
         .collect();
-    // Stable: equals stay in order.
+    // The sort is stable, so ties keep their order.
     all.sort_by(|a, b| {
         let (a, b) = (score(a).unwrap_or(-1.0), score(b).unwrap_or(-1.0));
         b.total_cmp(&a)
@@ -133,9 +131,9 @@ pub fn rank(need: Need, candidates: &[Candidate<'_>]) -> Vec<usize> {
     all
 }
 
-/// The server for `need`; `None` where none may be chosen. Another one than `current` only where
-/// that one may not be chosen any more, or the other is better by a share of `gain` at least:
-/// connections that ran side by side would run through different servers, and warm ones are lost.
+/// Chooses the server for `need`; `None` where none is usable. Leaves a usable `current` only for a server that is
+/// better by more than a share of `gain`: after a change, parallel connections run through different servers, and
+/// the idle pool is lost.
 pub fn choose(
     need: Need,
     candidates: &[Candidate<'_>],
@@ -158,14 +156,14 @@ pub fn choose(
     Some(if better { best } else { current })
 }
 
-/// How servers are measured: only while users send something, and never more than 1 % of a link.
+/// Settings of measurements, which run only while users send and use at most 1 % of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measuring {
-    /// From one measurement of a server to the next, while they change.
+    /// Shortest interval between measurements of a server, used while they change.
     pub least: Duration,
-    /// The same, while they do not.
+    /// Longest interval, used while they do not change.
     pub most: Duration,
-    /// By what share another server must be better to be taken in place of one that works.
+    /// The share by which another server must be better to replace a working one.
     pub gain: f64,
     /// Times of the day, UTC, at which nothing is measured.
     pub quiet: Vec<Quiet>,
@@ -183,20 +181,20 @@ impl Default for Measuring {
 }
 
 impl Measuring {
-    /// The least and the longest time between measurements.
+    /// Returns the shortest and the longest interval.
     pub(crate) fn bounds(&self) -> RangeInclusive<Duration> {
         self.least..=self.most
     }
 }
 
-/// When to measure again: between two bounds, sooner while measurements change.
+/// The interval between measurements, shorter while they change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tempo {
     interval: Option<Duration>,
 }
 
 impl Tempo {
-    /// How long until the next measurement, after one that changed by a share of `change`.
+    /// Returns the time until the next measurement, after a relative change of `change`.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
         let (least, most) = (*bounds.start(), *bounds.end());
         let next = match self.interval {
@@ -207,13 +205,13 @@ impl Tempo {
         *self.interval.insert(next.clamp(least, most))
     }
 
-    /// Something changed.
+    /// Restarts with the shortest interval.
     pub(crate) fn hurry(&mut self) {
         self.interval = None;
     }
 }
 
-/// The last few values of something that is measured with errors now and then.
+/// The last three values of a quantity with occasional outliers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Recent {
     values: [f64; 3],
@@ -221,14 +219,14 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// Takes a value in.
+    /// Adds a value.
     pub(crate) fn push(&mut self, value: f64) {
         self.values.rotate_right(1);
         self.values[0] = value;
         self.known = (self.known + 1).min(self.values.len());
     }
 
-    /// The one in the middle, so that a single outlier counts nothing; of two the later.
+    /// Returns the median, which ignores a single outlier; of fewer than three values the newest.
     pub(crate) fn middle(&self) -> Option<f64> {
         match self.known {
             0 => None,
@@ -241,13 +239,13 @@ impl Recent {
         }
     }
 
-    /// Forgets all but the newest, which is to be believed.
+    /// Forgets all but the newest value, because the quantity has changed.
     pub(crate) fn forget_older(&mut self) {
         self.known = self.known.min(1);
     }
 }
 
-/// Times of the day, UTC, at which nothing is measured.
+/// A time of the day, UTC, without measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quiet {
     /// Minute of the day at which it begins, 0 to 1439.
@@ -257,7 +255,7 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// Whether `unix_ms`, milliseconds since 1970-01-01 UTC, is in it.
+    /// Returns whether `unix_ms`, milliseconds since 1970-01-01 UTC, is within it.
     pub fn contains(self, unix_ms: u64) -> bool {
         let minute = unix_ms / 60_000 % MINUTES_A_DAY;
         let (from, to) = (u64::from(self.from), u64::from(self.to));
@@ -342,10 +340,10 @@ mod tests {
         // Server 3 is 24 % above server 2.
         assert_eq!(chosen(Need::Throughput, &servers, Some(1)), Some(2));
         servers[1].paths[0].bandwidth = Some(26e6);
-        // 14 %.
+        // Now it is 14 % above.
         assert_eq!(chosen(Need::Throughput, &servers, Some(1)), Some(1));
         assert_eq!(chosen(Need::Throughput, &servers, None), Some(2));
-        // 1 % later.
+        // Server 3 is slower by 1 % only.
         assert_eq!(chosen(Need::Latency, &servers, Some(2)), Some(2));
         servers[1].paths[0].delay_ms = Some(34.0);
         assert_eq!(chosen(Need::Latency, &servers, Some(2)), Some(1));
@@ -387,7 +385,7 @@ mod tests {
             assert_eq!(pick(need, &[&unknown, &unknown]), Some(0));
             assert_eq!(pick(need, &[&near, &near]), Some(0));
         }
-        // 50 ms and 10 beyond are not more than 55 and who knows what.
+        // 50 ms and 10 of egress beat 55 ms and an unknown egress.
         let later = server(&[(5.0, 55.0)], (9.0, 1.0));
         let later_untold = Measured {
             beyond: Quality::default(),
@@ -395,7 +393,7 @@ mod tests {
         };
         assert_eq!(pick(Need::Latency, &[&later_untold, &far]), Some(1));
         assert_eq!(pick(Need::Latency, &[&far, &untold]), Some(1));
-        // Nothing known of the current one is no reason to stay.
+        // A current server without measurements has no advantage.
         assert_eq!(chosen(Need::Latency, &[unknown, near], Some(0)), Some(1));
     }
 

@@ -1,5 +1,5 @@
-//! What a server knows of the way to destinations, (B_s, D_s): by the connections that it made for
-//! users, and by those to the configured targets. Nobody can make it connect anywhere to measure.
+//! A server's egress metrics, (B_s, D_s): measured on connections made for users, and on connections to the
+//! configured targets. Nobody can make the server connect elsewhere to measure.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -14,35 +14,35 @@ use crate::select::selection::Quality;
 
 /// Most destination prefixes that are remembered.
 const MAX_PLACES: usize = 256;
-/// What was seen of a prefix counts for so long.
+/// Time for which the measurements of a prefix count.
 const MEMORY: Duration = Duration::from_secs(600);
-/// Targets are asked at most once in this time, however many boxes want to know.
+/// Shortest time between connections to targets, regardless of the number of boxes that ask.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a target may take to answer.
+/// Longest time for a target to answer.
 const ASK_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Over so long the rate of a relay is looked at.
+/// Period over which a relay's rate is measured.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Between two looks at whether a relay waits for its destination.
+/// Shortest time between checks whether a relay waits for its destination.
 const LOOK: Duration = Duration::from_millis(20);
-/// Fewer bytes in a period tell nothing.
+/// Fewest bytes in a period that yield a rate.
 const LEAST: u64 = 64 << 10;
 
-/// What is known of all destinations.
+/// The measurements of all destinations.
 #[derive(Debug)]
 pub(super) struct Beyond {
     places: BTreeMap<IpNet, Place>,
     targets: Vec<Target>,
-    /// The target that is being asked.
+    /// The connection attempt to a target under way.
     asking: Option<Asking>,
     asked_at: Option<Instant>,
 }
 
-/// Destinations with one prefix.
+/// The measurements of destinations with one prefix (/24 or /48).
 #[derive(Debug, Clone, Copy)]
 struct Place {
     at: Instant,
-    /// Smoothed time that connecting takes.
+    /// Smoothed time to connect.
     delay: Duration,
     /// Highest rate of a relay that waited for its destination, bit/s.
     limit: Option<f64>,
@@ -67,6 +67,7 @@ fn smoothed(old: Option<Duration>, new: Duration) -> Duration {
 }
 
 fn prefix(addr: IpAddr) -> IpNet {
+    // The longest prefixes that networks usually announce by BGP, so addresses within one share a path.
     let length = if addr.is_ipv4() { 24 } else { 48 };
     IpNet::new(addr, length).map_or(addr.into(), |net| net.trunc())
 }
@@ -85,7 +86,7 @@ impl Beyond {
         }
     }
 
-    /// A destination was connected to, which took that long.
+    /// Records that connecting to a destination `took` so long.
     pub(super) fn on_connected(&mut self, now: Instant, addr: IpAddr, took: Duration) {
         let key = prefix(addr);
         if let Some(place) = self.places.get_mut(&key) {
@@ -107,7 +108,7 @@ impl Beyond {
         self.places.insert(key, place);
     }
 
-    /// A relay from there carried `rate` bit/s; `limited` where it waited for the destination.
+    /// Records that a relay from there carried `rate` bit/s; `limited` where it waited for the destination.
     pub(super) fn on_rate(&mut self, now: Instant, addr: IpAddr, (rate, limited): (f64, bool)) {
         let Some(place) = self.places.get_mut(&prefix(addr)) else {
             return;
@@ -119,8 +120,8 @@ impl Beyond {
         }
     }
 
-    /// What a box is told. The bandwidth is the highest rate at which a destination, and not the
-    /// way to the box, was what a relay waited for, unless another relay was faster.
+    /// Returns the egress metrics for a box. The bandwidth is the highest rate at which a relay waited for its
+    /// destination rather than for the path to the box, unless another relay was faster.
     pub(super) fn quality(&self, now: Instant) -> Quality {
         let lately = |place: &&Place| now.saturating_since(place.at) < MEMORY;
         let places = || self.places.values().filter(lately);
@@ -138,14 +139,14 @@ impl Beyond {
         }
     }
 
-    /// Somebody wants to know: asks the next target, if it is time to.
+    /// Connects to the next target on a box's request, if enough time has passed.
     pub(super) fn ask(&mut self, ctx: &mut Ctx<'_>) {
         let lately = |at: Instant| ctx.now.saturating_since(at) < ASK_INTERVAL;
         let known = self.targets.first().is_none_or(|t| t.delay.is_some());
         if self.asking.is_some() || known && self.asked_at.is_some_and(lately) {
             return;
         }
-        // The list is a ring: who is asked goes to its end.
+        // The list is a ring: each target moves to the end when it is its turn.
         let Some(target) = self.targets.first() else {
             return;
         };
@@ -157,12 +158,12 @@ impl Beyond {
         self.targets.rotate_left(1);
     }
 
-    /// The target that was asked last.
+    /// Returns the target of the last attempt.
     fn asked(&mut self) -> Option<&mut Target> {
         self.targets.last_mut()
     }
 
-    /// Whether an event is of a target that was asked; if so it is dealt with here.
+    /// Handles an event of an attempt to a target; returns whether it was one.
     pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &LocalEvent) -> bool {
         let Some(asking) = self.asking.take_if(|a| a.local == event.id()) else {
             return false;
@@ -172,7 +173,7 @@ impl Beyond {
                 ctx.local.reset(asking.local);
                 true
             }
-            // Who refuses is there.
+            // A refusal is an answer too.
             LocalEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
             _ => false,
         };
@@ -187,7 +188,7 @@ impl Beyond {
         self.asking.as_ref().map(|a| a.since + ASK_PATIENCE)
     }
 
-    /// Gives up a target that does not answer.
+    /// Gives up an attempt that was not answered.
     pub(super) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         let late = |a: &mut Asking| a.since + ASK_PATIENCE <= ctx.now;
         if let Some(asking) = self.asking.take_if(late) {
@@ -199,7 +200,7 @@ impl Beyond {
     }
 }
 
-/// How fast a relay takes what its destination sends.
+/// The rate at which a relay takes what its destination sends.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// The destination.
@@ -208,12 +209,12 @@ pub(super) struct Pace {
     bytes: u64,
     looked_at: Instant,
     looks: u32,
-    /// Looks that found everything sent.
+    /// Number of checks that found no unsent bytes.
     waits: u32,
 }
 
 impl Pace {
-    /// Of a relay that begins.
+    /// Starts measuring a new relay.
     pub(super) fn new(now: Instant, addr: IpAddr) -> Self {
         Pace {
             addr,
@@ -225,20 +226,20 @@ impl Pace {
         }
     }
 
-    /// Whether it is time to say how much waits to be sent.
+    /// Returns whether the next check is due.
     pub(super) fn wants_look(&self, now: Instant) -> bool {
         now.saturating_since(self.looked_at) >= LOOK
     }
 
-    /// Nothing waits to be sent, or something does.
+    /// Records a check: whether no bytes were unsent, so that the relay waits for its destination.
     pub(super) fn look(&mut self, now: Instant, nothing_unsent: bool) {
         self.looked_at = now;
         self.looks += 1;
         self.waits += u32::from(nothing_unsent);
     }
 
-    /// `bytes` came from the destination. At the end of a period: the rate, bit/s, and whether the
-    /// relay waited for the destination most of the time.
+    /// Records `bytes` from the destination. At the end of a period returns the rate, bit/s, and whether the relay
+    /// waited for the destination most of the time.
     pub(super) fn on_moved(&mut self, now: Instant, bytes: u64) -> Option<(f64, bool)> {
         self.bytes += bytes;
         let time = now.saturating_since(self.since);
@@ -247,6 +248,7 @@ impl Pace {
         }
         let ended = std::mem::replace(self, Pace::new(now, self.addr));
         let rate = ended.bytes as f64 * 8.0 / time.as_secs_f64();
+        // Three quarters of the checks, so that single pauses of the destination do not count.
         let limited = ended.waits * 4 > ended.looks * 3;
         (ended.bytes >= LEAST && ended.looks > 0).then_some((rate, limited))
     }

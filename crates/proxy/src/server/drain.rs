@@ -1,4 +1,4 @@
-//! A server that is about to end.
+//! The graceful stop of a server.
 
 use core::time::Duration;
 
@@ -9,15 +9,15 @@ use super::session::Stage;
 use crate::admin::drain::Drain;
 
 impl Drain for ServerCore {
-    /// Boxes are refused from now on, so that they send new users elsewhere, and connections that wait for
-    /// a user are closed, so that no user is given one of them.
+    /// Refuses boxes from now on, so that they send new users elsewhere, and closes idle connections, so that no
+    /// user is given one of them.
     fn drain(&mut self, ctx: &mut Ctx<'_>) {
         self.ending = true;
         ctx.stack.stop_listening();
         for id in self.sessions.ids() {
             let session = self.sessions.get(id);
             let waits = session.is_some_and(|s| matches!(s.stage, Stage::Handshake(_)));
-            // The box may still have to hand on what came before.
+            // An orderly close, because the box may still have to pass on bytes that came before.
             if waits && !self.end_in_order(ctx, id) {
                 self.drop_session(ctx, id);
             }

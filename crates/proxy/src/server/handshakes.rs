@@ -1,9 +1,8 @@
-//! Connections whose request is not complete: how many there may be, of all and of one source.
+//! Limits on connections whose request is incomplete, in total and by source.
 //!
-//! Who they are of is not known yet, so what is bounded is what costs the server something: those that
-//! are under way, and those that fail. One that succeeds is a user's from then on, and the limits of
-//! users hold for it: a box has a connection for each that its users have at a time, and boxes behind one
-//! address as many as they need.
+//! The users are unknown at this stage, so the limits are on what costs the server: handshakes under way, and
+//! failed ones. A successful handshake counts towards its user from then on. Boxes behind one address can thus
+//! have as many connections as their users need.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,25 +15,25 @@ use crate::config::ServerLimits;
 
 use super::session::Handshake;
 
-/// Handshakes of one source that may have failed at once, in seconds of the rate.
+/// Failed handshakes that a source may have at once, in seconds of its rate.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// Most sources that are remembered for nothing but what failed.
+/// Most sources that are remembered only for failures.
 const MAX_FAILED: usize = 16_384;
 
-/// Counts sessions whose request is not complete.
+/// Counts of sessions whose request is incomplete.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    /// Those that are under way, of whoever.
+    /// Handshakes under way, of all sources.
     under_way: usize,
-    /// Those that wait, of each user.
+    /// Idle connections of each user.
     pub(super) waiting: Vec<usize>,
-    /// Those that have some under way or have failed lately. The former are as many as there are
-    /// handshakes at most, the latter [`MAX_FAILED`].
+    /// Sources with handshakes under way, of which there are at most as many as handshakes, and those with recent
+    /// failures, at most [`MAX_FAILED`].
     sources: BTreeMap<IpAddr, Source>,
-    /// The latter alone, by when their failures are made up for. Who has the fewest gives way, and is
-    /// served as one who had none: that the table is full is no reason to refuse anybody.
+    /// Sources with recent failures only, by the time at which these expire. When full, the source with the fewest
+    /// failures is dropped and treated as blameless: a full table is no reason to refuse anybody.
     failed: BTreeSet<(Instant, IpAddr)>,
-    /// Sources that had to give way.
+    /// Number of sources dropped because the table was full.
     pub(super) forgotten: u64,
 }
 
@@ -42,18 +41,18 @@ pub(super) struct Handshakes {
 #[derive(Debug, Default)]
 struct Source {
     under_way: usize,
-    /// When its failures are made up for.
+    /// The time at which the failures have expired.
     clear_at: Instant,
 }
 
-/// Why there may be no further handshake.
+/// The reason why another handshake is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// There are as many as there may be.
+    /// The limit on all handshakes is reached.
     All,
-    /// Its source has as many as are left for others.
+    /// The source has as many handshakes as are left for others.
     Source,
-    /// Too many of its source have failed.
+    /// Too many handshakes of the source have failed.
     Failed,
 }
 
@@ -76,10 +75,10 @@ impl Handshakes {
         self.waiting.iter().sum()
     }
 
-    /// One more begins, if there may be one.
+    /// Counts another handshake, or refuses it.
     ///
-    /// A source has no more than are left (dynamic thresholds, Choudhury and Hahne 1998): half of all
-    /// where it is alone, and less where others come. So it takes a dozen of them to have all.
+    /// A source may have no more than are left over (dynamic thresholds, Choudhury and Hahne 1998): half of all if
+    /// it is alone, fewer if others come. About a dozen sources are needed to use up all.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -103,7 +102,7 @@ impl Handshakes {
         }
     }
 
-    /// One of `remote`, which is under way, has failed; `most` may do so in a second, on average.
+    /// Records the failure of a handshake under way from `remote`; `most` per second may fail, on average.
     pub(super) fn fail(&mut self, now: Instant, remote: IpAddr, most: usize) {
         let source = self.sources.get_mut(&source_of(remote));
         debug_assert!(source.is_some(), "nothing of {remote} is under way");
@@ -113,8 +112,8 @@ impl Handshakes {
         }
     }
 
-    /// Lets a session wait, if it signed in, says no more for now, and not `most` of its user wait
-    /// already; returns whether it began to.
+    /// Lets a session wait idle, if it is signed in, has sent no more, and fewer than `most` of its user wait;
+    /// returns whether it now waits.
     pub(super) fn let_wait(
         &mut self,
         now: Instant,
@@ -134,7 +133,7 @@ impl Handshakes {
         true
     }
 
-    /// A session goes on; returns whether it had waited.
+    /// Resumes a session; returns whether it had waited.
     pub(super) fn resume(&mut self, remote: IpAddr, handshake: &mut Handshake) -> bool {
         let waited = core::mem::take(&mut handshake.waits);
         if waited {
@@ -147,13 +146,13 @@ impl Handshakes {
         waited
     }
 
-    /// The handshake of a session is over.
+    /// Ends the handshake of a session.
     pub(super) fn end(&mut self, now: Instant, remote: IpAddr, handshake: &mut Handshake) {
         self.resume(remote, handshake);
         self.leave(now, remote);
     }
 
-    /// One more of `remote` is under way.
+    /// Counts another handshake under way from `remote`.
     fn enter(&mut self, remote: IpAddr) {
         let key = source_of(remote);
         let source = self.sources.entry(key).or_default();
@@ -164,7 +163,7 @@ impl Handshakes {
         self.under_way += 1;
     }
 
-    /// One of `remote` is not under way any more.
+    /// Removes a handshake under way from `remote`.
     pub(super) fn leave(&mut self, now: Instant, remote: IpAddr) {
         let key = source_of(remote);
         self.under_way -= 1;
@@ -186,7 +185,7 @@ impl Handshakes {
         }
     }
 
-    /// Forgets sources whose failures are made up for.
+    /// Forgets sources whose failures have expired.
     fn forgive(&mut self, now: Instant) {
         while let Some((at, source)) = self.failed.first().copied()
             && at <= now
@@ -222,7 +221,7 @@ mod tests {
         Ipv6Addr::from_bits(net << 64 | u128::from(host)).into()
     }
 
-    /// How many of `remotes` are let in, one after the other.
+    /// Returns the number of `remotes` admitted, one after the other.
     fn begun(handshakes: &mut Handshakes, most: usize, remotes: &[IpAddr]) -> usize {
         let begun = remotes
             .iter()
@@ -230,7 +229,7 @@ mod tests {
         begun.count()
     }
 
-    /// One fails that begins and ends at once; false where it may not begin.
+    /// Begins a handshake that fails at once; returns false where it is refused.
     fn fails(handshakes: &mut Handshakes, now: Instant, remote: IpAddr) -> bool {
         let begun = handshakes.begin(now, remote, &limits(8)).is_ok();
         if begun {
@@ -295,7 +294,7 @@ mod tests {
     #[test]
     fn failures_of_any_number_of_sources_are_remembered_within_a_bound() {
         let mut handshakes = Handshakes::new(1);
-        // One who is refused for what it did, and is the last to be forgotten.
+        // A source that is refused for its failures, and is the last to be forgotten.
         while fails(&mut handshakes, NOW, v4(0)) {}
         for n in 1..100_000 {
             assert!(fails(&mut handshakes, NOW, v6(n, 0)), "the table is full");
@@ -304,7 +303,7 @@ mod tests {
         assert_eq!(handshakes.failed.len(), MAX_FAILED);
         assert_eq!(handshakes.forgotten, 100_000 - MAX_FAILED as u64);
         assert!(!fails(&mut handshakes, NOW, v4(0)));
-        // All is forgiven in time, and nothing is left of it.
+        // Failures expire, and the tables become empty.
         let later = NOW + Duration::from_secs(60);
         assert!(handshakes.begin(later, v4(0), &limits(8)).is_ok());
         assert_eq!((handshakes.sources.len(), handshakes.failed.len()), (1, 0));

@@ -1,7 +1,7 @@
-//! Look-ups of names: each user has a few at a time, and the others wait for these.
+//! Name look-ups, of which each user may have a few at a time; further ones wait.
 //!
-//! A name whose servers are silent holds a thread of the resolver for many seconds, also when nobody
-//! waits for its addresses any more. So it is the look-up that counts, not who asked for it.
+//! A name whose servers are silent occupies a thread of the resolver for many seconds, even after the session has
+//! ended. Therefore look-ups are counted, not sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,11 @@ use crate::relay::table::SessionId;
 /// The look-ups of all users.
 #[derive(Debug)]
 pub(super) struct Lookups {
-    /// Whose each of those under way is; nobody's whose user is no more.
+    /// The user of each look-up under way; `None` where the user was removed.
     under_way: BTreeMap<LocalId, Option<usize>>,
-    /// How many each user has under way.
+    /// Number of look-ups under way for each user.
     of_user: Vec<usize>,
-    /// Sessions that wait for one of their user's to end, the oldest of each user first.
+    /// Sessions that wait for a look-up of their user to end, the oldest of each user first.
     waiting: BTreeSet<(usize, SessionId)>,
 }
 
@@ -33,7 +33,7 @@ impl Lookups {
         }
     }
 
-    /// A look-up has ended; returns whose it was.
+    /// Removes a finished look-up; returns its user.
     fn end(&mut self, lookup: LocalId) -> Option<usize> {
         let user = self.under_way.remove(&lookup)??;
         self.of_user[user] -= 1;
@@ -45,7 +45,7 @@ impl Lookups {
         self.of_user[user] += 1;
     }
 
-    /// The session of `user` that is next, where not `most` are under way.
+    /// Returns the next session of `user`, if fewer than `most` look-ups are under way.
     fn next(&mut self, user: usize, most: usize) -> Option<SessionId> {
         let mut own = self.waiting.range((user, SessionId::FIRST)..);
         let next = *own.next()?;
@@ -56,14 +56,14 @@ impl Lookups {
         Some(next.1)
     }
 
-    /// A session of `user` waits no more, if it did.
+    /// Removes a session of `user` that may be waiting.
     pub(super) fn forget(&mut self, user: Option<usize>, id: SessionId) {
         if let Some(user) = user {
             self.waiting.remove(&(user, id));
         }
     }
 
-    /// Users have other places than before, of `count`. Of those who have none no session waits.
+    /// Applies new indices of `count` users. Sessions of removed users stop waiting.
     pub(super) fn move_users(&mut self, moved: &[Option<usize>], count: usize) {
         self.of_user = move_all(&self.of_user, moved, vec![0; count]);
         for user in self.under_way.values_mut() {
@@ -76,8 +76,8 @@ impl Lookups {
 }
 
 impl ServerCore {
-    /// Looks up the name that a session wants to go to, as soon as its user may have one more looked
-    /// up. The session's timer runs meanwhile.
+    /// Looks up the destination's name as soon as the user may have another look-up. The session's timer runs
+    /// meanwhile.
     pub(super) fn look_up(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -95,7 +95,7 @@ impl ServerCore {
         self.counters.lookups_waited += u64::from(waits);
     }
 
-    /// A look-up has ended, whether or not anybody still wants to know.
+    /// Notes the end of a look-up, also of one whose session has ended, and starts the next one.
     pub(super) fn on_looked_up(&mut self, ctx: &mut Ctx<'_>, lookup: LocalId) {
         if let Some(user) = self.lookups.end(lookup) {
             self.look_up_next(ctx, user);

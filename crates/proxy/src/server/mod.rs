@@ -1,6 +1,7 @@
-//! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
+//! The aggregation server: SOCKS5 over MPTCP from boxes, regular TCP to destinations.
 //!
-//! The room has who may connect, where to, and how much one user gets. Nothing of a box is here.
+//! The module decides who may connect, to which destination, and with which share of the resources. It knows
+//! nothing of a box.
 
 mod beyond;
 mod drain;
@@ -44,76 +45,76 @@ use lookups::Lookups;
 use session::{Refusal, Session, Stage};
 use train::Allowance;
 
-/// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
-/// accepted connection is served.
+/// The server as a sans-I/O core. The driver adds paths to the stack and listens on them; every accepted
+/// connection is served.
 ///
-/// # How to drive it
+/// # Use
 ///
-/// 1. [`set_wall_clock`](Self::set_wall_clock) once at the start (passwords made before that
-///    moment are refused, for a server that was restarted cannot know whether they were used),
-///    then whenever the system's clock was set, at least once a minute.
-/// 2. [`set_own_addresses`](Self::set_own_addresses) at the start and when they change.
-/// 3. Events as [`Core`] describes.
+/// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start (earlier passwords are refused, because a
+/// restarted server cannot know whether they were used), then whenever the system's clock was set, at least once a
+/// minute.
+/// 2. Call [`set_own_addresses`](Self::set_own_addresses) at the start, and when they change.
+/// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]
 pub struct ServerCore {
     about: About,
-    /// Where connections come in, by path.
+    /// The listening address of each path.
     listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
     /// Most connections to destinations that the process can open.
     most_streams: usize,
     window: Duration,
-    /// Ranges of this machine that the configuration tells.
+    /// Ranges of this machine known from the configuration.
     configured: Vec<IpNet>,
     destinations: DestinationPolicy,
     verifier: Verifier,
     tls: channel::Server,
-    /// The families of which there are routes, and none to the Internet.
+    /// Families with routes to some networks but not to the Internet.
     isolated: Families,
-    /// Of these, those of destinations that were connected to since their routes changed.
+    /// Families in `isolated` in which a destination was connected since the routes changed.
     connected: Families,
-    /// Connections that are not protected are served too.
+    /// Serves plaintext connections too.
     clear: bool,
     user_names: Vec<String>,
     sessions: Table<Session>,
-    /// Sessions of each user.
+    /// Number of sessions of each user.
     per_user: Vec<usize>,
     handshakes: Handshakes,
     lookups: Lookups,
-    /// Probes of each user.
+    /// Limits on probes of each user.
     allowances: Vec<Allowance>,
     beyond: Beyond,
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
-    /// It is about to end: connections serve no further user.
+    /// The server is about to end: connections serve no further user.
     ending: bool,
 }
 
-/// The routes of a server to destinations of one address family.
+/// The routes of a server to destinations in one address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routes {
-    /// There are none.
+    /// No routes.
     Nowhere,
-    /// Some networks may be reached, and not the Internet.
+    /// Routes to some networks, but not to the Internet.
     Networks,
-    /// To the Internet.
+    /// Routes to the Internet.
     Internet,
 }
 
-/// Most timers that are served and sessions that get another turn before packets are sent.
+/// Most timers and turns handled before packets are sent.
 const BATCH: usize = 32;
 
 /// Most addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 8;
-/// How long one address is tried while there are others.
+/// Longest attempt to one address while others remain.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a peer has to close after it was told of a failure.
+/// Longest wait for a peer to close after it was told of a failure.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 impl ServerCore {
-    /// A core without connections.
+    /// Creates a core without connections.
     pub fn new(config: &ServerConfig) -> Self {
         let listen = config.listen.iter().copied().map(IpNet::from);
         let configured: Vec<IpNet> = listen
@@ -160,12 +161,12 @@ impl ServerCore {
         }
     }
 
-    /// Says what became of the rules of the kernel, for whoever asks.
+    /// Sets the state of the kernel's rules, for the status.
     pub fn set_rules(&mut self, rules: RulesStatus) {
         self.about.rules = rules;
     }
 
-    /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
+    /// Sets the wall clock: at `now` it shows `since_epoch` (since 1970-01-01 UTC).
     pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
         let before = self.clock.map(|c| c.unix_ms(now));
         let clock = self.clock.insert(WallClock::default());
@@ -183,22 +184,22 @@ impl ServerCore {
         }
     }
 
-    /// The addresses of this machine, which are refused as destinations unless allowed by the
-    /// configuration. Those listened on are among them without being named.
+    /// Sets the addresses of this machine, which are refused as destinations unless the configuration allows them.
+    /// The listening addresses are always included.
     pub fn set_own_addresses(&mut self, addresses: Vec<IpAddr>) {
         let mut own = self.configured.clone();
         own.extend(addresses.into_iter().map(IpNet::from));
         self.destinations.set_own(own);
     }
 
-    /// Sets how many connections to destinations the process can have at a time, where that is less
-    /// than [`ServerLimits::connections`].
+    /// Sets the most connections to destinations that the process can have, where that is less than
+    /// [`ServerLimits::connections`].
     pub fn set_most_streams(&mut self, streams: usize) {
         self.most_streams = streams;
     }
 
-    /// Says that the routes to destinations of IPv6 (`v6`) or IPv4 have changed, and where they lead; boxes are
-    /// told which families are reached. Before the first call they lead to the Internet.
+    /// Sets where the routes to destinations in IPv6 (`v6`) or IPv4 lead now; boxes are told which families are
+    /// reached. Before the first call they lead to the Internet.
     pub fn set_routes(&mut self, v6: bool, routes: Routes) {
         self.connected.set(v6, false);
         self.isolated.set(v6, routes == Routes::Networks);
@@ -222,17 +223,17 @@ impl ServerCore {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> &ServerCounters {
         &self.counters
     }
 
-    /// Connections now, but those that wait for a request.
+    /// Returns the number of connections, except those that wait for a request.
     pub fn connections(&self) -> usize {
         self.sessions.len() - self.waiting()
     }
 
-    /// Connections of boxes that signed in and wait for a request.
+    /// Returns the number of boxes' connections that are signed in and wait for a request.
     pub fn waiting(&self) -> usize {
         self.handshakes.waiting()
     }
@@ -257,7 +258,7 @@ impl Core for ServerCore {
             }
             Event::JoinForged { remote, .. } => self.log_forged_join(ctx.now, id, remote),
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
-            // A server opens nothing; which subflows there are is the engine's business.
+            // A server opens no connections, and the engine manages the subflows.
             _ => {}
         }
     }
@@ -272,7 +273,7 @@ impl Core for ServerCore {
         }
         let Some(id) = self.sessions.by_local(local) else {
             if let LocalEvent::Accepted { .. } = event {
-                // A server takes nothing in on its local side.
+                // A server accepts nothing downstream.
                 ctx.local.reset(local);
             }
             return;
@@ -306,7 +307,7 @@ impl Core for ServerCore {
 }
 
 impl ServerCore {
-    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    /// Advances a session after `mark` has noted which direction of its relay may continue.
     fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
         let session = self.sessions.get_mut(id);
         if let Some(relay) = session.and_then(Session::relay_mut) {
@@ -347,7 +348,7 @@ impl ServerCore {
         self.advance(ctx, id);
     }
 
-    /// The engine counts them all; one line a minute tells of those against one box.
+    /// Logs a refused subflow, at most once a minute for each box; the engine counts all.
     fn log_forged_join(&mut self, now: Instant, id: SessionId, from: SocketAddr) {
         let Some(session) = self.sessions.get(id) else {
             return;
@@ -359,7 +360,7 @@ impl ServerCore {
         }
     }
 
-    /// Does what a session can do now.
+    /// Advances a session as far as possible.
     fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -367,7 +368,7 @@ impl ServerCore {
         match session.stage {
             Stage::Handshake(_) => self.handshake(ctx, id),
             Stage::Relaying(..) => self.relay(ctx, id),
-            // The destination, the train, or the peer is awaited.
+            // Waits for the destination, the train's timer or the peer.
             Stage::Resolving
             | Stage::Connecting { .. }
             | Stage::Departing(_)
@@ -376,7 +377,7 @@ impl ServerCore {
         }
         let session = self.sessions.get_mut(id);
         if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
-            // What was said may still have to leave. What is wrong is seen by the relay.
+            // Queued records may still have to leave. A relay reports channel errors itself.
             let _ = session.channel.drive::<StepError>(ctx.now, ctx.stack);
         }
     }
@@ -436,7 +437,7 @@ impl ServerCore {
         }
     }
 
-    /// What a box says of a connection; what is none of it is counted.
+    /// Decodes a box's hints, and counts invalid ones.
     fn hints(&mut self, conn: ConnId, hints: &[u8]) -> FlowHints {
         let (hints, bad) = FlowHints::decode(hints);
         let unknown = hints.strategy.is_some() && hints.strategy().is_none();
@@ -445,7 +446,7 @@ impl ServerCore {
         hints
     }
 
-    /// Reads what comes before the user's first byte; false where the session is over.
+    /// Reads early hints; returns false where the session has ended.
     fn read_foreword(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -477,7 +478,7 @@ impl ServerCore {
                 self.end_relay(ctx, id, End::Conn);
                 false
             }
-            // Its `Closed` follows.
+            // The connection's `Closed` event follows.
             Err(StepError::Gone) => false,
             Err(StepError::Broken(why)) => {
                 self.end_relay(ctx, id, End::Broken(why));
@@ -486,8 +487,7 @@ impl ServerCore {
         }
     }
 
-    /// The destination's addresses are known: those that the rules permit are tried in turn, first those of
-    /// families that are reached.
+    /// Tries the destination's addresses that the rules permit in turn, families that are reached first.
     fn on_resolved(&mut self, ctx: &mut Ctx<'_>, id: SessionId, addresses: Vec<SocketAddr>) {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         let permitted = addresses
@@ -498,6 +498,7 @@ impl ServerCore {
         let mut others: Vec<SocketAddr> = permitted.collect();
         others.sort_by_key(|a| !self.tls.reached.has(a.ip()));
         others.truncate(MAX_ADDRESSES);
+        // `connect_next` takes addresses from the end.
         others.reverse();
         if others.is_empty() {
             let refusal = match addresses.first() {
@@ -519,7 +520,7 @@ impl ServerCore {
     ) {
         let mut refusal = Refusal::Failure(failure);
         while let Some(addr) = others.pop() {
-            // The rules may have changed while another one was tried.
+            // A reload may have changed the rules meanwhile.
             if !self.destinations.permits(addr) {
                 refusal = Refusal::Forbidden(addr);
                 continue;
@@ -542,7 +543,7 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                // In a network of its own there are ways to other destinations.
+                // In an isolated network other destinations of the family are reachable.
                 Err(ConnectFailure::FamilyUnreachable) if self.connected.has(addr.ip()) => {
                     refusal = Refusal::Failure(ConnectFailure::NetworkUnreachable);
                 }
@@ -699,7 +700,7 @@ impl ServerCore {
                 return self.end_relay(ctx, id, end);
             }
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
-            // A box that has no more to ask for.
+            // A box that needs no further user's connection.
             Stage::Handshake(_) if reason == CloseReason::Finished => {}
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
             Stage::Handshake(_) => {
@@ -712,7 +713,7 @@ impl ServerCore {
         self.drop_session(ctx, id);
     }
 
-    /// Ends a session that has a destination.
+    /// Ends a session with a connected destination.
     fn end_relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId, end: End) {
         let Some(Session {
             channel,
@@ -741,7 +742,7 @@ impl ServerCore {
         *counter += 1;
     }
 
-    /// Ends a session that has no destination.
+    /// Ends a session without a connected destination.
     fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         if let Some(session) = self.forget(ctx.now, id) {
             if let Stage::Connecting { local, .. } = session.stage {
@@ -762,7 +763,7 @@ impl ServerCore {
         Some(session)
     }
 
-    /// Tells the peer, and waits a little for it to close.
+    /// Sends the peer the reason, and waits a little for it to close.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, refusal: Refusal) {
         self.count_failed(ctx.now, id);
         let Some(session) = self.sessions.get_mut(id) else {
@@ -770,7 +771,7 @@ impl ServerCore {
         };
         session.stage = match &mut session.stage {
             Stage::Handshake(handshake) => {
-                // Not counted among the user's connections yet.
+                // The session does not count towards its user yet.
                 self.handshakes.resume(session.remote, handshake);
                 session.user = None;
                 Stage::Refused
@@ -782,7 +783,7 @@ impl ServerCore {
         };
         let remote = session.remote;
         let reply = refusal.reply();
-        // Of what was wrong with its protection a peer is told there.
+        // For a channel error, the channel has sent an alert already.
         let told = match &refusal {
             Refusal::Unprotected(_) => ctx.stack.shutdown(ctx.now, session.channel.conn).is_ok(),
             _ => {
@@ -816,20 +817,19 @@ impl ServerCore {
     }
 }
 
-/// The engine's group of what is a user's.
+/// Returns the engine's memory group of a user.
 fn group(user: usize) -> u32 {
-    // There are fewer users than that.
+    // There are fewer users than 2^32.
     u32::try_from(user).unwrap_or(u32::MAX)
 }
 
-/// Has the engine hold what all connections of a user buffer to the user's part.
+/// Limits the memory of all of a user's connections together, by the engine's group.
 fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
-    // A connection that is gone says so by its `Closed`.
+    // A connection that is already gone reports itself by its `Closed` event.
     let _ = ctx.stack.set_group(ctx.now, conn, group(user));
 }
 
-/// Looks at the first bytes of a destination, which may tell how many there will be. Nothing waits
-/// for that.
+/// Examines the first bytes of a destination for the length of its response. Nothing waits for that.
 fn look(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
     let Some((first, full)) = relay.kept() else {
         return;
@@ -839,15 +839,14 @@ fn look(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
         Length::Open | Length::Untold => {}
         Length::Bytes(bytes) => {
             let size = FlowSize::Read(bytes);
-            // A connection that is gone says so by its `Closed`.
+            // A connection that is already gone reports itself by its `Closed` event.
             let _ = ctx.stack.set_flow_size(ctx.now, conn, size);
         }
     }
     relay.forget_kept();
 }
 
-/// Sends a message of the handshake, whole or not at all: there is no room only where memory has
-/// run out.
+/// Sends a whole message of the handshake or nothing; room lacks only where memory has run out.
 fn send_all(ctx: &mut Ctx<'_>, channel: &mut Channel, bytes: &[u8]) -> bool {
     channel.write_all(ctx.now, ctx.stack, bytes).is_ok()
 }

@@ -1,4 +1,4 @@
-//! From one user's connection to the next, on the same connection of a box.
+//! The transition from one user to the next on a box's connection.
 
 use crate::app::Ctx;
 
@@ -8,8 +8,8 @@ use crate::protocol::socks::ServerHandshake;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// What was relayed both ways has ended; says whether the session goes on: until the box has all of it,
-    /// then with its next request, or until the end of the connection.
+    /// Continues a session whose relay has ended both ways: waits until the box has everything, then for the next
+    /// request or the end of the connection. Returns whether the session continues.
     pub(super) fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -21,8 +21,8 @@ impl ServerCore {
         !channel.is_delivered() || self.await_next(ctx, id)
     }
 
-    /// A session without a destination any more has its next request to make, unless there are too many
-    /// without one: then its connection is closed. Says whether the session goes on.
+    /// Waits for the next request of a session without a destination, unless too many wait: then closes the
+    /// connection. Returns whether the session continues.
     fn await_next(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
@@ -37,7 +37,7 @@ impl ServerCore {
         }
         let mut handshake = Handshake::again(user);
         let until = match channel.is_silent(ctx.stack) {
-            // It has been made already.
+            // The request has come already.
             false => now + self.timeouts.handshake,
             true if handshakes.let_wait(now, remote, &mut handshake, self.limits.waiting) => {
                 *handshake.waits_until.insert(now + self.timeouts.waiting)
@@ -48,7 +48,7 @@ impl ServerCore {
             }
         };
         channel.release();
-        // A connection that is gone says so by its `Closed`.
+        // A connection that is already gone reports itself by its `Closed` event.
         let _ = ctx.stack.begin_flow(now, channel.conn);
         let told = send_all(ctx, channel, &ServerHandshake::READY);
         (session.destination, session.foreword, session.started) = (None, None, now);
@@ -63,9 +63,9 @@ impl ServerCore {
         true
     }
 
-    /// No further request came in time: ends a connection that had a user, but does not cut it off, since the
-    /// box acknowledges what its own user may take slowly. Says whether the session goes on, as long as a
-    /// direction that is half closed may be still.
+    /// Closes a connection that had a user when no further request came in time. It is not reset, because the box
+    /// may still deliver bytes slowly to its user. Returns whether the session continues, which it may for the
+    /// timeout of a half-closed relay.
     pub(super) fn end_in_order(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;

@@ -1,4 +1,4 @@
-//! Probes of boxes: what the server sends so that they can measure.
+//! The server's side of probes, by which boxes measure.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::protocol::socks::Note;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// A box asks for a probe: tells it of the way to destinations, and sends the train.
+    /// Answers a probe with the egress metrics, and sends the train.
     pub(super) fn on_probe(&mut self, ctx: &mut Ctx<'_>, id: SessionId, note: &Note) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -29,7 +29,7 @@ impl ServerCore {
         let Some(user) = right.map(|g| g.user) else {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
-        // It is none of the user's connections.
+        // A probe does not count as a connection of the user.
         self.handshakes.end(ctx.now, session.remote, handshake);
         session.user = None;
         session.stage = Stage::Closing;
@@ -91,8 +91,8 @@ impl ServerCore {
     }
 }
 
-/// Returns how many records the engine does not hold back now: of an initial window those that are left, and
-/// only the first few of one on a way of which it knows nothing.
+/// Returns the number of records that pacing does not delay now: the rest of the initial window, and only its
+/// first packets on a path unknown to the engine.
 fn unpaced(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     let bytes = subflows.first().map_or(0, |subflow| subflow.unpaced);

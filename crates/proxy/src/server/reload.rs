@@ -1,4 +1,4 @@
-//! A configuration that was read again while connections go on.
+//! Reload of the configuration while connections continue.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::relay::End;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Goes on with `config`, which is what ran before but for what [`ServerConfig::reload`] takes over.
+    /// Applies `config`: the running configuration with the settings that [`ServerConfig::reload`] has taken over.
     ///
-    /// A user is who has the same name and the same key as before: what such a user has goes on.
-    /// Connections of all others end at once, and so do those whose user is not known yet but whose key
-    /// is no user's any more.
+    /// A user is identified by name and key; changing either creates a new user. Connections of remaining users
+    /// continue. All others end at once, including those that are not signed in yet but whose key belongs to no
+    /// user any more.
     pub fn reload(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig) {
         self.timeouts = config.timeouts.clone();
         ctx.stack.set_user_timeout(self.timeouts.user_timeout);
@@ -41,7 +41,7 @@ impl ServerCore {
         self.move_users(ctx, config, &moved);
     }
 
-    /// Whether a session is of nobody who stays.
+    /// Returns whether the session's user was removed.
     fn is_dismissed(&self, id: SessionId, moved: &[Option<usize>]) -> bool {
         let Some(session) = self.sessions.get(id) else {
             return false;
@@ -53,7 +53,7 @@ impl ServerCore {
         }
     }
 
-    /// Ends a session whose user is no more.
+    /// Ends a session whose user was removed.
     fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.forget(ctx.now, id) else {
             return;
@@ -67,7 +67,7 @@ impl ServerCore {
         self.counters.user_removed += 1;
     }
 
-    /// Users have other places than before.
+    /// Applies the users' new indices.
     fn move_users(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig, moved: &[Option<usize>]) {
         for id in self.sessions.ids() {
             let Some(Session {
@@ -85,7 +85,7 @@ impl ServerCore {
                 _ => None,
             };
             for user in user.iter_mut().chain(grant.map(|g| &mut g.user)) {
-                // Sessions of those who have none are gone.
+                // Sessions of removed users have ended already.
                 *user = moved[*user].unwrap_or(*user);
             }
             if let Some(user) = *user {
@@ -102,7 +102,7 @@ impl ServerCore {
     }
 }
 
-/// Puts what each user had into the user's new place in `all`.
+/// Moves each user's entry to the user's new index in `all`.
 pub(super) fn move_all<T: Copy>(old: &[T], moved: &[Option<usize>], mut all: Vec<T>) -> Vec<T> {
     for (had, place) in old.iter().zip(moved) {
         if let Some(place) = *place {

@@ -1,4 +1,4 @@
-//! Room for sessions within the limits.
+//! Admission of sessions within the limits.
 
 use core::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::app::Ctx;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Counts one more handshake, if there may be one.
+    /// Counts another handshake, or refuses it.
     pub(super) fn admit(&mut self, ctx: &mut Ctx<'_>, remote: IpAddr) -> Result<(), Over> {
         if self.sessions.len() >= self.limits.connections {
             self.reclaim(ctx, None);
@@ -21,8 +21,8 @@ impl ServerCore {
         }
     }
 
-    /// Ends the session, of this user or of anybody, whose box has been silent longest, if one has been
-    /// for long: a bound is reached, and others are there.
+    /// Ends the session, of this user or of any, whose box has been silent longest, if that is long enough. For a
+    /// limit that is reached while others need room.
     pub(super) fn reclaim(&mut self, ctx: &mut Ctx<'_>, user: Option<usize>) {
         if let Some(conn) = ctx.stack.reclaim(ctx.now, user.map(group))
             && let Some(id) = self.sessions.by_conn(conn)
@@ -31,8 +31,8 @@ impl ServerCore {
         }
     }
 
-    /// Returns how many connections one user may have. Where there are several users, an eighth of all
-    /// stays for the others, however the limits are configured and whatever the process can open.
+    /// Returns the most connections of one user. With several users, an eighth of all stays for the others,
+    /// whatever the configured limits and the process's limit.
     pub(super) fn most_of_user(&self) -> usize {
         let all = self.limits.connections.min(self.most_streams);
         let most = match self.user_names.len() {
@@ -42,7 +42,7 @@ impl ServerCore {
         self.limits.per_user.min(most.max(1))
     }
 
-    /// A session does not count among those of its user any more.
+    /// Removes a session from its user's count.
     pub(super) fn leave(&mut self, user: Option<usize>, id: SessionId) {
         if let Some(n) = user.and_then(|u| self.per_user.get_mut(u)) {
             *n -= 1;

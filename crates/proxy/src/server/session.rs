@@ -1,4 +1,4 @@
-//! One connection of a box, from its acceptance to its end.
+//! A connection of a box, from its acceptance to its end.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -14,64 +14,64 @@ use crate::relay::Relay;
 use super::beyond::Pace;
 use super::train::Departures;
 
-/// One connection of a box.
+/// A connection of a box.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) channel: Channel,
     pub(super) remote: IpAddr,
-    /// Position of the user in the configuration, once it has proved to be one.
+    /// Index of the user in the configuration, once authenticated.
     pub(super) user: Option<usize>,
-    /// Where the user wants to go, once the request is complete.
+    /// The destination, once the request is complete.
     pub(super) destination: Option<Box<Destination>>,
-    /// What the box says before the user's first byte, while it is awaited.
+    /// The decoder of early hints, while they are awaited.
     pub(super) foreword: Option<Foreword>,
     pub(super) started: Instant,
     pub(super) stage: Stage,
-    /// End of the stage, but for [`Stage::Relaying`], whose relay knows.
+    /// End of the current stage, except for [`Stage::Relaying`], whose relay has a timer of its own.
     pub(super) time: Instant,
 }
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The request is awaited.
+    /// Waits for the request.
     Handshake(Box<Handshake>),
-    /// The destination's name is looked up.
+    /// Looks up the destination's name.
     Resolving,
-    /// One of the destination's addresses is connected to; the others wait.
+    /// Connects to an address of the destination; `others` are still to be tried.
     Connecting {
         local: LocalId,
         others: Vec<SocketAddr>,
         addr: IpAddr,
         since: Instant,
     },
-    /// There.
+    /// Relays between box and destination.
     Relaying(Relay, Pace),
-    /// A probe: the train is on its way.
+    /// Sends the train of a probe.
     Departing(Departures),
-    /// The peer was told of a failure and is to close.
+    /// Waits for the peer to close, after it was told of a failure.
     Closing,
-    /// The same of one that got no further than its handshake, and still counts as one.
+    /// The same after a failed handshake, which still counts as a handshake.
     Refused,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
-    /// Whether it is protected is known.
+    /// The server knows whether the connection is protected.
     pub(super) met: bool,
     pub(super) socks: ServerHandshake,
     pub(super) grant: Option<Grant>,
-    /// The peer said something.
+    /// The peer has sent something.
     pub(super) spoken: bool,
-    /// It signed in and may take its time with the request.
+    /// The box is signed in, and the session waits idle for the request.
     pub(super) waits: bool,
-    /// For so long, from the first time on, whatever it says that is no request.
+    /// The end of that wait, set at its first begin; further messages without a request do not extend it.
     pub(super) waits_until: Option<Instant>,
-    /// A user's connection went before, of which the box may still have something to pass on.
+    /// A user was served before on the connection, for whom the box may still have bytes to deliver.
     pub(super) follows: bool,
 }
 
 impl Handshake {
-    /// Of a box that is known to be `user`'s, and has made a request before.
+    /// Creates the handshake of `user`'s box after a first request.
     pub(super) fn again(user: usize) -> Self {
         Handshake {
             met: true,
@@ -93,12 +93,12 @@ impl Session {
     }
 }
 
-/// What ends a handshake before there is a destination.
+/// The reason for which a session without a connected destination is refused.
 pub(super) enum Refusal {
-    /// It has to be protected.
+    /// The connection is plaintext, but protection is required.
     Clear,
     Unprotected(Broken),
-    /// Its key was taken out of the configuration since it got its ticket.
+    /// The user's key was removed after the ticket was given.
     UnknownKey,
     Socks(ServerError),
     Auth(AuthError),
@@ -109,11 +109,11 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// What the peer is told; nothing where it speaks another protocol.
+    /// Returns the reply to the peer; empty where it speaks another protocol.
     pub(super) fn reply(&self) -> Vec<u8> {
         let reply = match self {
             Refusal::Clear | Refusal::Unprotected(_) => return Vec::new(),
-            // The box learns that it is its key, and tries another server.
+            // The box learns that its key is the cause, and tries another server.
             Refusal::UnknownKey => return ServerError::NoMethod.reply(),
             Refusal::Socks(e) => return e.reply(),
             Refusal::Auth(_) => return ServerHandshake::REFUSED.to_vec(),
@@ -124,8 +124,8 @@ impl Refusal {
         reply.encode().to_vec()
     }
 
-    /// What counts it, and what the log calls it: nothing where a destination does not answer,
-    /// which is no error of anyone here.
+    /// Returns the counter, and the name for the log: `None` where a destination does not answer, which is
+    /// nobody's error here.
     pub(super) fn kind<'c>(
         &self,
         c: &'c mut ServerCounters,
@@ -171,7 +171,7 @@ impl Refusal {
     }
 }
 
-/// What counts that the protection of a connection is broken, and what the log calls it.
+/// Returns the counter and the log's name of a channel error.
 pub(super) fn kind_of(why: Broken, c: &mut ServerCounters) -> (&mut u64, &'static str) {
     match why {
         Broken::Refused => (

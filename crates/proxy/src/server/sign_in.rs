@@ -1,4 +1,4 @@
-//! What a box says before its request, and whether it may make one.
+//! The sign-in of a box, before its request.
 
 use braid_secure::auth::Grant;
 use braid_secure::channel::Channel;
@@ -12,7 +12,7 @@ use crate::relay::table::SessionId;
 use crate::relay::{self, StepError};
 
 impl ServerCore {
-    /// Reads and answers what a box says, until it has said all.
+    /// Reads and answers the box's messages, as far as they have come.
     pub(super) fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let mut goes_on = false;
         // A handshake has four messages; each turn of the loop ends one.
@@ -38,7 +38,7 @@ impl ServerCore {
                 return;
             };
             let channel = &mut session.channel;
-            // It comes too late.
+            // The connection is being closed, so the message came too late.
             if channel.is_ending() && step != ServerStep::More {
                 return self.drop_session(ctx, id);
             }
@@ -70,8 +70,8 @@ impl ServerCore {
         }
     }
 
-    /// A box has said nothing more yet: it may wait with its request for long, if there is room for that.
-    /// `goes_on` where it said something after it had waited.
+    /// Lets a box that has sent no more wait long for its request, if there is room. `goes_on` where it has sent
+    /// something after an earlier wait.
     fn await_more(&mut self, ctx: &mut Ctx<'_>, id: SessionId, goes_on: bool) {
         let Some(Session {
             channel,
@@ -85,7 +85,7 @@ impl ServerCore {
         let conn = channel.conn;
         let over = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
         let known = handshake.grant.is_some();
-        // One that signed in may have asked before, and is told in order.
+        // A box that signed in may have made a request before, so it gets an orderly close.
         if over && !(known && channel.close(ctx.now, ctx.stack).is_ok()) {
             ctx.stack.abort(ctx.now, conn);
         }
@@ -100,7 +100,7 @@ impl ServerCore {
         }
     }
 
-    /// Reads the next message of a handshake; none where there is nothing to read it from any more.
+    /// Reads the next step of a handshake; `None` where the connection is gone.
     fn hear(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Result<Option<ServerStep>, Refusal> {
         let Some(Session {
             channel,
@@ -127,12 +127,12 @@ impl ServerCore {
         self.counters.unknown_tickets = self.tls.unknown_tickets();
         let step = match step {
             Ok(step) => step,
-            // Its `Closed` follows.
+            // The connection's `Closed` event follows.
             Err(StepError::Gone) => return Ok(None),
             Err(StepError::Broken(why)) => return Err(Refusal::Unprotected(why)),
         };
         if step != ServerStep::More && channel.is_protected() && handshake.grant.is_none() {
-            // What can be read was said by whoever has the key.
+            // Readable bytes prove that the peer holds the key.
             let known = channel.peer().and_then(|key| self.verifier.user(key));
             let known = known.ok_or(Refusal::UnknownKey)?;
             *user = Some(known);
@@ -141,7 +141,7 @@ impl ServerCore {
         Ok(Some(step))
     }
 
-    /// Counts a handshake of nobody who is known against its source.
+    /// Counts the failure of an unauthenticated handshake against its source.
     pub(super) fn count_failed(&mut self, now: Instant, id: SessionId) {
         if let Some(Session {
             remote,

@@ -1,4 +1,4 @@
-//! What a server shows of itself.
+//! The status of a server.
 
 use braid_engine::{ConnId, PathId, Stack};
 use braid_wire::Instant;
@@ -10,7 +10,7 @@ use crate::admin::judge;
 use crate::admin::status::{self, PathStatus, Role, Session, Status};
 
 impl ServerCore {
-    /// What there is at `now`.
+    /// Returns the status at `now`.
     pub fn status(&self, now: Instant, stack: &Stack) -> Status {
         let totals = stack.path_totals();
         let paths = self.listen.iter().zip(&totals);

@@ -1,13 +1,13 @@
-//! Trains of packets for boxes that measure: how many, and when each packet leaves.
+//! Packet trains for boxes that measure: their limit, and the departure of each record.
 
 use braid_wire::Instant;
 
 use crate::protocol::probe::Train;
 
-/// Trains that a user may have at once who had none lately, in units of the rate.
+/// Trains that a user may have at once after a pause, in seconds of the rate.
 const BURST: f64 = 4.0;
 
-/// How many trains a user may have: so many a second, and some at once.
+/// A token bucket of a user's trains.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowance {
     left: f64,
@@ -22,7 +22,7 @@ impl Allowance {
         }
     }
 
-    /// Whether there may be one more, at `rate` a second.
+    /// Takes one train at `rate` per second; returns whether it is allowed.
     pub(super) fn take(&mut self, now: Instant, rate: usize) -> bool {
         let rate = rate as f64;
         let earned = now.saturating_since(self.at).as_secs_f64() * rate;
@@ -34,7 +34,7 @@ impl Allowance {
     }
 }
 
-/// Records that are still to be sent.
+/// The records of a train that are still to be sent.
 #[derive(Debug)]
 pub(super) struct Departures {
     pub(super) train: Train,
@@ -43,7 +43,7 @@ pub(super) struct Departures {
 }
 
 impl Departures {
-    /// When the next one leaves.
+    /// Returns the departure of the next record.
     pub(super) fn next(&self) -> Instant {
         self.began + self.train.gap * u32::from(self.sent)
     }

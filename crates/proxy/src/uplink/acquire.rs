@@ -1,4 +1,4 @@
-//! Connections for users: from the pool of warm ones, or opened to the best server over the best link.
+//! Connections for users: from the idle pool, or opened to the best server over the best link.
 
 use core::net::IpAddr;
 
@@ -16,26 +16,25 @@ use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
 use crate::select::selection::Need;
 
-/// The share of a connection in what a link has carried, bits: a link of which no rate is known counts as
-/// one of 1 Mbit/s.
+/// The cost of a connection against a link's share, bits. A link of unknown rate counts as one of 1 Mbit/s.
 const UNIT: f64 = 1e6;
 
-/// What is wished of a connection.
+/// The requirements on a connection.
 #[derive(Debug)]
 pub(crate) struct Wish<'a> {
-    /// What is known of the user's connection.
+    /// Hints about the user's connection.
     pub(crate) flow: &'a FlowHints,
-    /// Server and path of attempts that failed already.
+    /// Server and path of attempts that have failed.
     pub(crate) tried: &'a [(usize, PathId)],
-    /// A warm connection has failed already.
+    /// A connection of the idle pool has failed, so a new one must be opened.
     pub(crate) cold: bool,
-    /// Where the user wants to go, unless that is a name.
+    /// The address of the destination, unless it is a name.
     pub(crate) to: Option<IpAddr>,
 }
 
 impl Upstream {
-    /// Returns a connection to the best server, warm or opened over the best link that was not tried. The
-    /// greeting is written; whether it comes to be is told by the engine's events.
+    /// Returns a connection to the best server, from the idle pool or opened over the best link that was not
+    /// tried. The greeting is written; the engine's events tell whether the connection succeeds.
     pub(crate) fn acquire(
         &mut self,
         cx: &mut Context<'_>,
@@ -50,7 +49,7 @@ impl Upstream {
             && let Some(lease) = self.take_warm(cx.now, (need, server), wish.to, cx.stack)
         {
             cx.counters.warm_used += 1;
-            // What it waited under is not what this flow is to have.
+            // The engine must not apply what it learnt of an earlier user's flow to this one.
             let _ = cx.stack.begin_flow(cx.now, lease.channel.conn);
             wish.flow.begin(cx.now, lease.channel.conn, cx.stack);
             self.warm_up(cx);
@@ -70,7 +69,7 @@ impl Upstream {
         Err(error)
     }
 
-    /// Writes the request for a destination to a connection that [`acquire`](Self::acquire) gave.
+    /// Writes the request for a destination to a connection from [`acquire`](Self::acquire).
     pub(crate) fn request(
         &self,
         now: Instant,
@@ -85,10 +84,10 @@ impl Upstream {
         lease::request((now, channel), keys, sign_in, about, stack)
     }
 
-    /// Returns servers and links to try, with their rank: servers that reach the address family of `to`, of these
-    /// the chosen one, the others in order of preference, those that do not answer last; links that work first,
-    /// those without Multipath TCP behind them, backups late, then by round trip. Links without Multipath TCP
-    /// take turns by rate.
+    /// Returns servers and links to try, each with a rank; lower is better. Servers that do not answer come last.
+    /// Among the others, those that reach the address family of `to` come first, then the chosen one, then the
+    /// configuration's order. Of the links, working ones come first, then those with Multipath TCP, then those
+    /// that are no backup, then by round-trip time. Links without Multipath TCP take turns by rate.
     pub(super) fn candidates(
         &self,
         need: Need,
@@ -98,8 +97,8 @@ impl Upstream {
         let chosen = self.servers.current(need);
         let mut candidates = Vec::new();
         for server in 0..self.servers.entries.len() {
-            // The engine itself tries its paths in turn: a server that was tried in vain is more
-            // likely to be down than the link to it.
+            // The engine tries its paths in turn by itself, so a failed attempt rather means that the server is
+            // down than that the link to it is.
             let in_vain = tried.iter().any(|(s, _)| *s == server);
             let server_down = self.links.is_server_down(server) || in_vain;
             let doubtful = !self.links.is_server_usable(server);
@@ -112,6 +111,7 @@ impl Upstream {
                 }
                 let doubt = (cell.reach == Reach::Down, cell.failures > 0);
                 let cost = match cell.is_plain() {
+                    // An integer, because ranks need a total order: the load in nanoseconds.
                     true => (link.carried * 1e9) as u64,
                     false => cell.rank_rtt(),
                 };
@@ -129,7 +129,7 @@ impl Upstream {
         candidates
     }
 
-    /// Opens a connection for a user's flow, or one to wait for a user, and signs in.
+    /// Opens a connection for a user's flow, or for the idle pool where `wish` is `None`, and signs in.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -144,7 +144,7 @@ impl Upstream {
         };
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
-        // A strategy knows round trips, and not which links are in trouble.
+        // A strategy knows round-trip times, but not which links are in trouble.
         let again = wish.is_some_and(|wish| !wish.tried.is_empty());
         let options = ConnectOptions {
             flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
@@ -161,7 +161,7 @@ impl Upstream {
 }
 
 impl Links {
-    /// Counts a connection that is opened on a link without Multipath TCP as carried there.
+    /// Adds the cost of a new connection to its link, where the link has no Multipath TCP.
     fn note_share(&mut self, server: usize, path: PathId, stack: &Stack) {
         let others = self.open().filter(|l| l.path != path);
         let behind = others.map(|l| l.carried).reduce(f64::min);
@@ -175,7 +175,7 @@ impl Links {
         let seen = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
         let measured = link.cells.iter().filter_map(|c| c.gauge.capacity());
         let rate = measured.chain(seen).reduce(f64::max);
-        // One that has been away takes its turn, and does not make up for what it has missed.
+        // A link that was away must not catch up on the turns that it missed.
         let floor = behind.map_or(0.0, |least| least - 1.0);
         link.carried = link.carried.max(floor) + UNIT / rate.unwrap_or(UNIT).max(1.0);
     }

@@ -1,4 +1,4 @@
-//! Where nothing answers: whether that is a link's doing, or the servers'.
+//! Diagnosis of failures: the link or the servers.
 
 use braid_wire::Instant;
 
@@ -7,7 +7,7 @@ use super::links::Links;
 use super::notices::Notice;
 
 impl Links {
-    /// The notice of a link that leads to a server no more, or again, where the driver was not told yet.
+    /// Returns the notice of a link that no longer leads to a server, or does again, unless the driver knows.
     pub(super) fn poll_reached(&mut self) -> Option<Notice> {
         let mut links = 0..self.all.len();
         links.find_map(|link| {
@@ -18,9 +18,9 @@ impl Links {
         })
     }
 
-    /// Returns whether a link leads to no server and it is the link's doing. Where no link leads to one, that is
-    /// the servers', and so is what fails while they come and go. Where no other link leads to any of its
-    /// servers nobody can tell: there the failure suffices.
+    /// Returns whether a link leads to no server through its own fault. Where no link leads to any server, the
+    /// servers are at fault, and failures while they come and go are theirs too. Where no other link could reach
+    /// any of its servers, nothing can be proved, and the failure alone suffices.
     fn is_left(&self, link: usize) -> bool {
         let link = &self.all[link];
         if link.off || link.carriage() != Reach::Down {
@@ -38,7 +38,7 @@ impl Links {
         servers().any(proved) || others_work && !witnessed
     }
 
-    /// Has servers asked over other links where that tells whether a link is to be [left](Self::is_left).
+    /// Plans probes over other links where their result decides whether a link is [left](Self::is_left).
     pub(super) fn ask_others(&mut self, now: Instant) {
         for link in 0..self.all.len() {
             let suspect = &self.all[link];
@@ -57,7 +57,7 @@ impl Links {
         }
     }
 
-    /// Returns whether a server was heard over another open link since it cannot be over this one.
+    /// Returns whether the server was heard over another open link after it became unreachable over this one.
     pub(super) fn is_witnessed(&self, link: usize, server: usize) -> bool {
         let failing = &self.all[link].cells[server];
         let mut others = self.open();

@@ -1,4 +1,4 @@
-//! How the choice of servers is made and changed.
+//! The choice of servers, and changes to it.
 
 use braid_engine::Stack;
 use braid_wire::Instant;
@@ -10,7 +10,7 @@ use crate::config::AUTO;
 use crate::select::selection::{Candidate, Measured, Quality};
 
 impl Servers {
-    /// Wants the server called `name`, or by [`AUTO`] none.
+    /// Selects the server called `name` by hand, or none by [`AUTO`].
     fn want(&mut self, name: &str) -> Result<(), String> {
         let wanted = self.entries.iter().position(|s| s.name == name);
         if wanted.is_none() && name != AUTO {
@@ -26,7 +26,7 @@ impl Servers {
 }
 
 impl Upstream {
-    /// Returns what is known of a server. A link that leads nowhere has nothing free.
+    /// Returns the measurements of a server. A link without an answer counts as unknown.
     pub(super) fn measured(&self, server: usize) -> Measured {
         let paths = self.links.all.iter().map(|link| {
             let cell = &link.cells[server];
@@ -41,7 +41,7 @@ impl Upstream {
         }
     }
 
-    /// Chooses anew.
+    /// Chooses the servers for new connections.
     pub(super) fn choose(&mut self, now: Instant) {
         let servers = 0..self.servers.entries.len();
         let measured: Vec<Measured> = servers.clone().map(|s| self.measured(s)).collect();
@@ -64,16 +64,16 @@ impl Upstream {
         }
     }
 
-    /// Returns for each server whether it answers, and lately did so over some link.
+    /// Returns for each server whether it answers, and did so lately over some link.
     pub(super) fn usable_servers(&self) -> Vec<bool> {
         let servers = 0..self.servers.entries.len();
         servers.map(|s| self.links.is_server_usable(s)).collect()
     }
 
-    /// Uses the server called `name` while it answers, or by [`AUTO`] the one that is chosen.
+    /// Selects the server called `name` while it answers; [`AUTO`] ends the selection.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No server has this name.
     pub(crate) fn switch_server(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! What users' connections, and the driver, tell of links and servers: it is looked into at once.
+//! Evidence about links and servers, from users' connections and the driver, which probes and examinations follow
+//! up.
 
 use core::time::Duration;
 
@@ -12,23 +13,24 @@ use super::links::Links;
 use super::trouble::{Finding, Trouble};
 
 impl Links {
-    /// Something of a user's connection to `server` failed over a link.
+    /// Follows up a failure of a user's connection to `server` over a link.
     fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
         let Some(cell) = self.cell(server, path) else {
             return;
         };
         if cell.is_fatal() {
-            // Nothing else tells whether it still answers.
+            // Only an examination can tell whether the problem persists.
             cell.want_examination(now);
         } else if cell.failures == 0 {
+            // Ranks the link lower for further users until a probe has an answer.
             cell.failures = 1;
             cell.next = Some(now);
-            // What failed may answer a probe.
+            // A cause of the failure may still let probes pass.
             cell.want_examination(now);
         }
     }
 
-    /// A link leads through another network, or with another address: what was wrong there may be over.
+    /// Plans examinations after a link changed its network or address, which may have solved problems there.
     fn renew(&mut self, now: Instant, path: PathId) {
         for link in self.all.iter_mut().filter(|l| l.path == path && l.open) {
             for cell in &mut link.cells {
@@ -37,7 +39,8 @@ impl Links {
         }
     }
 
-    /// Has a server examined over all links of which `doubts` says so: what a server does to one it does to all.
+    /// Plans examinations of a server over all links that `doubts` selects, because a server usually treats all
+    /// links alike.
     pub(super) fn want_examinations(
         &mut self,
         now: Instant,
@@ -54,7 +57,7 @@ impl Links {
 }
 
 impl Upstream {
-    /// A user's bytes moved: links are watched more closely for a while.
+    /// Notes that a user's bytes moved: links are probed more often for a while.
     pub(crate) fn note_traffic(&mut self, now: Instant) {
         let was_busy = self.watch.is_busy(now);
         self.watch.note_traffic(now);
@@ -73,7 +76,7 @@ impl Upstream {
         }
     }
 
-    /// A subflow of a user's connection came to be: as good as a probe.
+    /// Records a new subflow of a user's connection, which proves as much as a probe.
     pub(crate) fn on_subflow(
         &mut self,
         now: Instant,
@@ -94,7 +97,7 @@ impl Upstream {
         }
     }
 
-    /// A subflow ended; where that was not in order, the link is looked into.
+    /// Follows up the end of a subflow, unless it was orderly.
     pub(crate) fn on_subflow_closed(
         &mut self,
         now: Instant,
@@ -110,32 +113,32 @@ impl Upstream {
         }
     }
 
-    /// Something of a user's connection to `server` failed over a link.
+    /// Follows up a failure of a user's connection to `server` over a link.
     pub(crate) fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
         self.links.on_doubt(now, server, path);
     }
 
-    /// Something of a user's connection failed, wherever: all links are looked into.
+    /// Follows up a failure of a user's connection over an unknown link, on all links.
     pub(crate) fn on_doubt_everywhere(&mut self, now: Instant, server: usize) {
         for i in 0..self.links.all.len() {
             self.links.on_doubt(now, server, self.links.all[i].path);
         }
     }
 
-    /// Nothing comes back over a link.
+    /// Follows up that nothing comes back over a link.
     pub(crate) fn doubt_link(&mut self, now: Instant, path: PathId) {
         for need in self.servers.needs() {
             self.links.on_doubt(now, self.servers.current(need), path);
         }
     }
 
-    /// A link leads through another network, or with another address.
+    /// Follows up that a link changed its network or address.
     pub(crate) fn renew_link(&mut self, now: Instant, path: PathId) {
         self.links.renew(now, path);
         self.doubt_link(now, path);
     }
 
-    /// A user's connection was in trouble there: others go elsewhere until an examination finds nothing.
+    /// Records a problem of a user's connection: others avoid that link until an examination finds none.
     pub(crate) fn on_trouble(
         &mut self,
         now: Instant,
@@ -147,7 +150,7 @@ impl Upstream {
             && cell.trouble != Some(trouble)
         {
             cell.on_finding(now, Finding::Trouble(trouble));
-            // Not a user's word alone.
+            // A single user's connection is not proof enough.
             cell.want_examination(now);
             if trouble.is_of_server() {
                 self.links
@@ -157,7 +160,7 @@ impl Upstream {
         }
     }
 
-    /// A user's connection that was opened there has become regular TCP.
+    /// Records that a user's connection opened over `path` has become regular TCP.
     pub(crate) fn on_fell_back(
         &mut self,
         now: Instant,
@@ -172,15 +175,15 @@ impl Upstream {
             return;
         };
         if trouble == Trouble::Blocked {
-            // A link that was dark for a moment looks the same.
+            // A link that was down for a moment looks the same.
             cell.want_examination(now);
         } else if cell.trouble.is_none() {
             self.on_trouble(now, (server, path), trouble, stack);
         }
     }
 
-    /// A warm connection to `server` failed its user: so may the others, which are given up. The links that it
-    /// was joined on are doubted.
+    /// Follows up that an idle connection to `server` failed its user. The other idle ones may be broken too and
+    /// are closed, and the links with its subflows are probed.
     pub(crate) fn on_warm_failed(
         &mut self,
         now: Instant,
@@ -194,8 +197,7 @@ impl Upstream {
         }
     }
 
-    /// This machine stood still: links and subflows are validated, and nobody is given a connection that
-    /// was opened before.
+    /// Handles the resumption of a suspended machine: validates links and subflows, and closes idle connections.
     pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
         for server in 0..self.servers.entries.len() {
             self.pools.give_up(now, server, stack);

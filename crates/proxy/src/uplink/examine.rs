@@ -1,5 +1,5 @@
-//! Examinations: a whole handshake with a server over one link, as a user's connection makes it. A TCP
-//! handshake alone is answered by a captive portal too, and by a server that refuses this box.
+//! Examinations: a whole handshake with a server over one link, as a user's connection makes it. A TCP handshake
+//! alone would also be answered by a captive portal, and by a server that refuses this box.
 
 use core::time::Duration;
 
@@ -16,30 +16,30 @@ use super::{Context, Upstream};
 use crate::protocol::socks::{ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
-/// A handshake takes as many round trips as two probes.
+/// The time limit of an examination, in timeouts of a probe: it takes as many round trips as two probes.
 const PROBES: u32 = 2;
 
-/// A handshake under way, to find out whether users can be served there.
+/// A handshake under way that tests whether users can be served.
 #[derive(Debug)]
 pub(super) struct Examination {
     lease: Lease,
     answers: ClientHandshake,
     deadline: Instant,
-    /// Round trip of the TCP handshake, once it was answered.
+    /// Round-trip time of the TCP handshake, once it was answered.
     answered: Option<Duration>,
-    /// The connection is regular TCP, for this cause.
+    /// The cause for which the connection is regular TCP, if it is.
     fallback: Option<FallbackCause>,
 }
 
 impl Examination {
-    /// Takes in an event of its connection, and returns what that tells.
+    /// Processes an event of the connection; returns the finding, if any.
     fn on_event(&mut self, now: Instant, event: &Event, stack: &mut Stack) -> Option<Finding> {
         match *event {
             Event::SubflowEstablished { path, rtt, .. } if path == self.lease.path => {
                 self.answered = Some(rtt);
                 None
             }
-            // The engine went elsewhere by itself.
+            // The engine used another path by itself.
             Event::SubflowEstablished { .. } => Some(Finding::NoAnswer),
             Event::FellBack { cause, .. } => {
                 self.fallback = Some(cause);
@@ -56,7 +56,7 @@ impl Examination {
         }
     }
 
-    /// Reads what came in, and returns what that tells.
+    /// Reads the server's answers; returns the finding, if any.
     fn read(&mut self, now: Instant, stack: &mut Stack) -> Option<Finding> {
         let plain = self.fallback.is_some();
         let input = |bytes: &[u8]| self.answers.input(bytes);
@@ -68,7 +68,7 @@ impl Examination {
             }),
             Ok(ClientStep::More) if self.lease.channel.read_finished(stack) => Some(self.silence()),
             Ok(ClientStep::More) => None,
-            // Nothing was asked that could be answered so.
+            // No request was made that a reply could answer.
             Ok(ClientStep::Connected) => Some(Finding::Trouble(Trouble::NotAServer)),
             Ok(ClientStep::Failed(error)) => Some(found(Trouble::of_answer(error, plain))),
             Err(StepError::Broken(why)) => Some(found(Trouble::of_broken(why, plain))),
@@ -76,7 +76,7 @@ impl Examination {
         }
     }
 
-    /// What it tells that nothing comes any more.
+    /// Returns the finding where nothing comes any more.
     fn silence(&self) -> Finding {
         match self.answered {
             Some(_) => Finding::Trouble(Trouble::of_silence(self.fallback.is_some())),
@@ -85,20 +85,20 @@ impl Examination {
     }
 }
 
-/// All examinations under way, at most one for each server and link.
+/// The examinations under way, at most one for each server and link.
 #[derive(Debug, Default)]
 pub(super) struct Examinations {
     all: Vec<Examination>,
 }
 
 impl Examinations {
-    /// The examination over this connection.
+    /// Returns the index of the examination over this connection.
     fn position(&self, conn: ConnId) -> Option<usize> {
         let mut all = self.all.iter();
         all.position(|e| e.lease.channel.conn == conn)
     }
 
-    /// One that takes too long.
+    /// Returns the index of an examination past its deadline.
     fn overdue(&self, now: Instant) -> Option<usize> {
         self.all.iter().position(|e| e.deadline <= now)
     }
@@ -109,7 +109,7 @@ impl Examinations {
         self.all.iter().any(there)
     }
 
-    /// Ends examinations that would tell nothing any more: over one path, or all.
+    /// Ends examinations whose result would be meaningless: over one path, or all.
     pub(super) fn stop(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
         self.all.retain(|examination| {
             let goes_on = path.is_some_and(|path| path != examination.lease.path);
@@ -120,7 +120,7 @@ impl Examinations {
         });
     }
 
-    /// When there is something to do.
+    /// Returns the time at which an examination is due, or overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let due = links.open().flat_map(|link| {
             let cells = link.cells.iter().enumerate();
@@ -137,7 +137,7 @@ fn found(trouble: Option<Trouble>) -> Finding {
 }
 
 impl Upstream {
-    /// Begins the examinations that are due, and ends those that take too long.
+    /// Begins the examinations that are due, and ends overdue ones.
     pub(super) fn examine(&mut self, cx: &mut Context<'_>) {
         while let Some(at) = self.examinations.overdue(cx.now) {
             let finding = self.examinations.all[at].silence();
@@ -191,7 +191,7 @@ impl Upstream {
         })
     }
 
-    /// Returns whether an event is of an examination; if so it is dealt with here.
+    /// Handles an event of an examination; returns whether it was one.
     pub(super) fn on_examination_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let Some(at) = self.examinations.position(event.conn()) else {
             return false;
@@ -213,14 +213,14 @@ impl Upstream {
         } = self.examinations.all.remove(at).lease;
         channel.abort(cx.now, cx.stack);
         let signed_in = matches!(finding, Finding::SignedIn { .. });
-        // One that is not protected says nothing of families, so the next user finds out.
+        // A plaintext server cannot report its families, so assume both; the next user's connection will show.
         let anew = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
         self.hear_families(cx.now, server, channel.take_families().or(anew));
         cx.counters.examinations_failed += u64::from(!signed_in);
         if let Some(cell) = self.links.cell(server, path) {
             cell.on_finding(cx.now, finding);
             if cell.is_suspect {
-                // The engine would not ask for Multipath TCP the next time.
+                // The engine would not try Multipath TCP the next time, so the confirmation would be void.
                 cx.stack.forget_middleboxes(path);
             }
         }

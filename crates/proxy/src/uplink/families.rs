@@ -1,4 +1,4 @@
-//! Which address families each server reaches, by its own word, and what follows for users' connections.
+//! The address families that each server reports to reach, and the families offered to users.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -11,37 +11,36 @@ use super::health::Reach;
 use super::links::Link;
 use super::news;
 
-/// A server that reaches one family alone is asked again after so long: it may reach the other one by now,
-/// whose connections are refused meanwhile. The pause doubles up to [`LONGEST_PAUSE`]. A question costs about
-/// 5 kB and a TLS handshake.
+/// The first pause before a server that reaches a single family is asked again, since connections of the other
+/// family are refused meanwhile. Doubled up to [`LONGEST_PAUSE`]. A question costs about 5 kB and a TLS handshake.
 const FIRST_PAUSE: Duration = Duration::from_secs(15);
-/// Users wait at most this long for a family that is reached again.
+/// Longest pause, for which users may wait for a family that is reached again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Where servers change their minds, connections are refused for so long at least: each change loads the packet
-/// filter rules anew.
+/// Shortest time of a refusal, because each change reloads the packet filter rules. Bounds the effect of servers
+/// whose reports flap.
 const MIN_REFUSAL: Duration = Duration::from_secs(5);
 
 /// The families of all servers.
 #[derive(Debug)]
 pub(super) struct Reached {
     words: Vec<Word>,
-    /// The families that users' connections may have: some server in use reaches them.
+    /// The families offered to users' connections, which some server in use reaches.
     pub(super) offered: Families,
-    /// When one was taken out last.
+    /// The time at which a family was last withdrawn.
     refused_at: Option<Instant>,
-    /// When one may be put back that had to wait.
+    /// The time at which a family that has to wait may be offered again.
     offer_at: Option<Instant>,
-    /// Families that the driver was told of last.
+    /// The families that the driver was last told of.
     told: Families,
 }
 
-/// The last word of a server.
+/// The latest report of a server.
 #[derive(Debug, Clone, Copy, Default)]
 struct Word {
     families: Families,
-    /// Questions since its word changed.
+    /// Questions since the report changed.
     asked: u32,
-    /// When it is to be asked again.
+    /// The time of the next question.
     ask_at: Option<Instant>,
 }
 
@@ -64,13 +63,13 @@ impl Reached {
         }
     }
 
-    /// The families of `server`.
+    /// Returns the families of `server`.
     pub(super) fn of(&self, server: usize) -> Families {
         let word = self.words.get(server);
         word.map_or(Families::BOTH, |word| word.families)
     }
 
-    /// The server has said, or shown, that it reaches `families`.
+    /// Records that the server reported, or showed, that it reaches `families`.
     fn hear(&mut self, now: Instant, server: usize, families: Families) {
         if let Some(word) = self.words.get_mut(server) {
             if word.families != families {
@@ -83,19 +82,19 @@ impl Reached {
         }
     }
 
-    /// Goes on with servers in other places, each given by its place before.
+    /// Applies new indices of servers, each given by its old index.
     pub(super) fn reload(&mut self, before: impl Iterator<Item = Option<usize>>) {
         let word = |old: Option<usize>| old.and_then(|old| self.words.get(old).copied());
         self.words = before.map(|old| word(old).unwrap_or_default()).collect();
     }
 
-    /// When there is something to do.
+    /// Returns the time at which a server is to be asked, or a family offered.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let asks = self.words.iter().map(|word| word.ask_at);
         asks.chain([self.offer_at]).flatten().min()
     }
 
-    /// Offers `families`, a further one not sooner than [`MIN_REFUSAL`] allows.
+    /// Offers `families`; a further family has to wait for [`MIN_REFUSAL`].
     fn offer(&mut self, now: Instant, families: Families) {
         if families == self.offered {
             self.offer_at = None;
@@ -105,6 +104,7 @@ impl Reached {
             self.refused_at = Some(now);
         }
         let earliest = self.refused_at.map(|at| at + MIN_REFUSAL);
+        // A withdrawal takes effect at once; only an addition waits.
         self.offer_at = earliest.filter(|at| now < *at && self.refused_at != Some(now));
         if self.offer_at.is_none() {
             self.offered = families;
@@ -113,7 +113,7 @@ impl Reached {
 }
 
 impl Upstream {
-    /// Takes in what a server says of the families it reaches, if it does; the newest word counts.
+    /// Records the families that a server reports, if any; the newest report counts.
     pub(crate) fn hear_families(&mut self, now: Instant, server: usize, said: Option<Families>) {
         if let Some(families) = said {
             self.servers.reached.hear(now, server, families);
@@ -121,7 +121,7 @@ impl Upstream {
         }
     }
 
-    /// The server has refused a connection because it reaches no destination of the family of `ip`.
+    /// Records that the server refused a connection because it reaches no destination in the family of `ip`.
     pub(crate) fn on_family_refused(&mut self, now: Instant, server: usize, ip: IpAddr) {
         let mut families = self.servers.reached.of(server);
         families.set(ip.to_canonical().is_ipv6(), false);
@@ -135,8 +135,8 @@ impl Upstream {
         servers.any(|s| self.links.is_server_usable(s) && self.servers.reached.of(s).has(ip))
     }
 
-    /// Offers the families that some server reaches that answers. One whose answer is merely late counts still.
-    /// Where none answers users are forwarded, whatever is offered.
+    /// Offers the families of the servers that answer, including those whose answer is merely late. Where none
+    /// answers, nothing changes, because users are forwarded anyway.
     pub(super) fn offer_families(&mut self, now: Instant) {
         let answers = |s: &usize| {
             self.links
@@ -152,7 +152,7 @@ impl Upstream {
         }
     }
 
-    /// The families that the driver is to be told of, where that is news.
+    /// Returns the families for the driver, where they have changed.
     pub(super) fn families_news(&mut self) -> Option<Families> {
         let families = self.servers.reached.offered;
         let before = core::mem::replace(&mut self.servers.reached.told, families);
@@ -174,7 +174,7 @@ impl Upstream {
         Some(families)
     }
 
-    /// Has servers examined that are to be asked again, over the link that is best.
+    /// Plans examinations of servers that are to be asked again, each over its best link.
     pub(super) fn ask_families(&mut self, now: Instant) {
         for server in 0..self.servers.entries.len() {
             let word = &mut self.servers.reached.words[server];

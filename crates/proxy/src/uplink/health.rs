@@ -1,4 +1,4 @@
-//! What is known of one server over one link.
+//! The state of one server over one link.
 
 use core::time::Duration;
 
@@ -10,57 +10,58 @@ use crate::admin::status::milliseconds;
 use crate::select::gauge::Gauge;
 use crate::select::selection::Quality;
 
-/// Whether a server is reached; the better, the less.
+/// The reachability of a server; lower is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Reach {
-    /// The last handshake succeeded.
+    /// The last handshake succeeded, or only one has failed since.
     Up,
-    /// Not tried yet.
+    /// No handshake was tried yet.
     #[default]
     Unknown,
-    /// Two in a row failed, or the first one.
+    /// Two handshakes in a row failed, or the first one.
     Down,
 }
 
-/// What is known of one server over one link.
+/// The state of one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cell {
-    /// The link has an address family of the server. Where it has none, the server is never reached there.
+    /// The link has an address family of the server. Otherwise the server is unreachable over it.
     pub(super) fits: bool,
     pub(super) reach: Reach,
-    /// Smoothed handshake round trip; before the first handshake, what was kept of an earlier run.
+    /// Smoothed round-trip time of handshakes; before the first handshake, the value kept from an earlier run.
     pub(super) rtt: Option<Duration>,
     /// Failures since the last success.
     pub(super) failures: u32,
-    /// When it was heard last; `None` where something failed since.
+    /// Time of the last success; `None` after a failure.
     pub(super) heard: Option<Instant>,
-    /// When what succeeded before has led to [`Reach::Down`].
+    /// Time at which failures led to [`Reach::Down`].
     pub(super) down_since: Option<Instant>,
-    /// A probe was not answered since the last success.
+    /// A probe has failed since the last success.
     pub(super) was_silent: bool,
-    /// When the newest of the probes began that failed.
+    /// Start of the newest failed probe, or the time of a newer fatal finding.
     pub(super) asked_in_vain: Option<Instant>,
-    /// Of these since then, those that were [witnessed](Self::witnesses).
+    /// Number of failures since the last success that count as proof: probes that another link
+    /// [witnessed](Self::witnesses), and fatal findings. At most [`PROOFS`].
     pub(super) proofs: u32,
-    /// When the next probe is due.
+    /// Time of the next probe.
     pub(super) next: Option<Instant>,
     /// The probe under way.
     pub(super) probe: Option<Probe>,
-    /// One before it, whose answer is late and awaited all the same.
+    /// An earlier probe whose late answer is still awaited.
     pub(super) late: Option<Probe>,
-    /// What was measured.
+    /// Measurements of the path.
     pub(super) gauge: Gauge,
-    /// What keeps users from being served there, or from Multipath TCP.
+    /// The problem that keeps users from the server here, or from Multipath TCP.
     pub(super) trouble: Option<Trouble>,
-    /// Examinations in a row that found trouble, those without an answer left out.
+    /// Consecutive examinations that found a problem; those without an answer do not count.
     pub(super) found: u32,
-    /// An examination found that SYNs with MP_CAPABLE are dropped, which is to be confirmed.
+    /// An examination found that SYNs with MP_CAPABLE are dropped; another one must confirm it.
     pub(super) is_suspect: bool,
-    /// When an examination found the server and nothing wrong; `None` where it is not known to be so.
+    /// Time at which an examination found no problem; `None` after a failure or before the first.
     pub(super) sound_at: Option<Instant>,
-    /// When the next examination is due.
+    /// Time of the next examination.
     pub(super) examine_at: Option<Instant>,
-    /// When the last one began.
+    /// Start of the last examination.
     pub(super) examined_at: Option<Instant>,
 }
 
@@ -68,30 +69,30 @@ pub(super) struct Cell {
 pub(super) struct Probe {
     conn: ConnId,
     began: Instant,
-    /// From when on the answer is late.
+    /// The time from which the answer counts as late.
     late_at: Instant,
     is_late: bool,
     deadline: Instant,
-    /// It began after the server had been heard over another way.
+    /// The probe began after the server had been heard over another link.
     witnessed: bool,
 }
 
-/// An answer is late after this, or after this many round trips.
+/// The time, and the number of round trips, after which an answer is late; the longer of the two applies.
 const LATE: Duration = Duration::from_secs(1);
 const LATE_ROUND_TRIPS: u32 = 4;
-/// Packets get lost: so many failures prove something.
+/// Number of failures that prove a link to be at fault; a single one may be a lost packet.
 const PROOFS: u32 = 2;
-/// Users' connections give reason to examine a link again and again; it is done this seldom, since each
-/// examination costs the server a handshake.
+/// Shortest time between examinations of a server over a link. Users' connections give frequent reason for them,
+/// and each costs the server a handshake.
 const MIN_EXAMINATION_INTERVAL: Duration = Duration::from_secs(3);
-/// What was found sound is examined again after this: a portal may have come that answers probes.
+/// Time after which a sound result is checked again: a captive portal may have come, and portals answer probes.
 const SOUND_FOR: Duration = Duration::from_secs(300);
-/// A round trip that is longer than twice the usual by this tells that the way has changed.
+/// A round-trip time above twice the usual one and this shows that the path has changed.
 const JUMP: Duration = Duration::from_millis(10);
 
 impl Cell {
-    /// A server of which nothing is known, on a link that `fits` it or not. It is asked at once where the link
-    /// is `open`.
+    /// Creates the state of an unknown server on a link that `fits` it or not. A probe is due at once where the
+    /// link is `open`.
     pub(super) fn unknown(now: Instant, open: bool, fits: bool) -> Self {
         Cell {
             fits,
@@ -101,7 +102,7 @@ impl Cell {
         }
     }
 
-    /// When there is something to do.
+    /// Returns the time at which a probe is due, or late.
     pub(super) fn due(&self) -> Option<Instant> {
         let due = |p: Probe| if p.is_late { p.deadline } else { p.late_at };
         let asks = self.probe.map(due).or(self.next);
@@ -109,50 +110,50 @@ impl Cell {
         asks.into_iter().chain(late).min()
     }
 
-    /// The connections of probes under way.
+    /// Returns the connections of probes under way.
     pub(super) fn probes(&self) -> impl Iterator<Item = ConnId> + use<> {
         self.probe.into_iter().chain(self.late).map(|p| p.conn)
     }
 
-    /// Whether the server has been heard here since it cannot be over the way of `other`.
+    /// Returns whether the server was heard here after it became unreachable over the link of `other`.
     pub(super) fn witnesses(&self, other: &Cell) -> bool {
         other.down_since.is_some() && other.down_since <= self.heard
     }
 
-    /// Whether it is proved that the way of `other` is to blame for what fails there, and not the
-    /// server: that was heard here both before and after it was asked there in vain.
+    /// Returns whether the link of `other` is proved to be the cause of its failures, not the server: the server
+    /// was heard here both before and after it failed to answer there.
     pub(super) fn disproves(&self, other: &Cell) -> bool {
         other.proofs >= PROOFS && self.witnesses(other) && other.asked_in_vain <= self.heard
     }
 
-    /// Whether to ask here tells more of that.
+    /// Returns whether a probe here could provide that proof.
     pub(super) fn may_disprove(&self, other: &Cell) -> bool {
         let idle = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
         idle && self.heard < other.down_since.max(other.asked_in_vain)
     }
 
-    /// It is asked, or will be.
+    /// Returns whether a probe is under way or planned.
     pub(super) fn is_planned(&self) -> bool {
         self.probe.is_some() || self.next.is_some()
     }
 
-    /// The answer to a probe is awaited, and not late.
+    /// Returns whether a probe is under way and not late.
     pub(super) fn is_asked(&self) -> bool {
         self.probe.is_some_and(|p| !p.is_late)
     }
 
-    /// Something failed there, or is late, and nothing has succeeded since.
+    /// Returns whether something failed or is late, and nothing has succeeded since.
     pub(super) fn is_doubtful(&self) -> bool {
         let late = self.probe.is_some_and(|p| p.is_late);
         late || self.reach == Reach::Down || self.failures > 0
     }
 
-    /// Returns whether packets did not pass here lately, so that a success shows that they do again.
+    /// Returns whether a probe has failed since the last success, so that a success shows the return of the path.
     pub(super) fn is_returning(&self) -> bool {
         self.was_silent
     }
 
-    /// Takes note that the answer to a probe is late by now; whether that is news.
+    /// Marks a probe as late whose time has come; returns whether one was marked.
     pub(super) fn note_late(&mut self, now: Instant) -> bool {
         let probe = self.probe.as_mut();
         let late = probe.filter(|p| !p.is_late && now >= p.late_at && now < p.deadline);
@@ -163,10 +164,10 @@ impl Cell {
         news
     }
 
-    /// Where a server is away and its answer late, it is asked anew, `interval` after it was asked last:
-    /// the SYNs of one probe come at ever longer intervals, and users wait for a server that is back. A
-    /// first late answer is awaited beside that, since the way there may have become long; returns the
-    /// probe that is not.
+    /// Replaces a late probe to an unreachable server by a new one, `interval` after the start of the late one:
+    /// the SYNs of one probe come at ever longer intervals, while users wait for the server's return. The first
+    /// late answer is still awaited, since the path may have become long; returns the connection of a probe to
+    /// abort.
     pub(super) fn ask_beside(&mut self, now: Instant, interval: Duration) -> Option<ConnId> {
         let probe = self.probe.take_if(|_| self.reach == Reach::Down)?;
         self.next = Some(probe.began + interval);
@@ -178,7 +179,7 @@ impl Cell {
         None
     }
 
-    /// The round trip in nanoseconds; unknown ones rank last.
+    /// Returns the round-trip time in nanoseconds; unknown ones rank last.
     pub(super) fn rank_rtt(&self) -> u64 {
         self.rtt
             .and_then(|d| u64::try_from(d.as_nanos()).ok())
@@ -204,7 +205,7 @@ impl Cell {
         });
     }
 
-    /// What is free there, and how long it takes.
+    /// Returns the free bandwidth and the round-trip time here.
     pub(super) fn quality(&self) -> Quality {
         Quality {
             bandwidth: self.gauge.available(),
@@ -212,15 +213,14 @@ impl Cell {
         }
     }
 
-    /// Has the server examined over this link soon.
+    /// Plans an examination of the server over this link, at the earliest time allowed.
     pub(super) fn want_examination(&mut self, now: Instant) {
         let earliest = self.examined_at.map(|at| at + MIN_EXAMINATION_INTERVAL);
         let at = earliest.map_or(now, |at| at.max(now));
         self.examine_at = Some(self.examine_at.map_or(at, |planned| planned.min(at)));
     }
 
-    /// The same under a new configuration or in another network, which may have put an end to what was
-    /// wrong.
+    /// Plans a new examination after a change of configuration or network, which may have solved the problem.
     pub(super) fn reloaded(mut self, now: Instant) -> Self {
         if self.trouble.is_some() || self.sound_at.is_none() && self.reach == Reach::Up {
             self.examine_at = Some(now);
@@ -228,41 +228,41 @@ impl Cell {
         self
     }
 
-    /// Returns whether users can be served there as far as is known: probes tell only that something
-    /// answers.
+    /// Returns whether a problem keeps all users from the server here. Probes cannot tell, as anything may answer
+    /// them.
     pub(super) fn is_fatal(&self) -> bool {
         self.trouble.is_some_and(Trouble::is_fatal)
     }
 
-    /// Returns whether the server answers there, and refuses this box or is another one.
+    /// Returns whether the server answers here, but refuses this box or is another server.
     pub(super) fn is_refused_by_server(&self) -> bool {
         self.trouble.is_some_and(Trouble::is_of_server)
     }
 
-    /// Returns whether what answered last was of no use to users, and nothing has answered since: an
-    /// examination is to find out whether what answers next is, and no user.
+    /// Returns whether the last answer was useless to users and none has come since. The next answer then leads to
+    /// an examination before any user relies on it.
     fn is_distrusted(&self) -> bool {
         self.found > 0 && self.trouble.is_none()
     }
 
-    /// Returns whether connections there are regular TCP.
+    /// Returns whether connections here are regular TCP.
     pub(super) fn is_plain(&self) -> bool {
         self.trouble.is_some_and(|trouble| !trouble.is_fatal())
     }
 
-    /// Returns whether a connection had better go over another link.
+    /// Returns whether another link is better for a connection.
     pub(super) fn is_unsound(&self) -> bool {
         self.reach == Reach::Down || self.trouble.is_some()
     }
 
-    /// Takes in what an examination found.
+    /// Applies the result of an examination.
     pub(super) fn on_finding(&mut self, now: Instant, finding: Finding) {
         match finding {
             Finding::SignedIn {
                 rtt,
                 plain: Some(Trouble::Blocked),
             } if self.trouble != Some(Trouble::Blocked) && !self.is_suspect => {
-                // A link that was dark when the first SYNs left looks the same: once more.
+                // A link that was down when the first SYNs left looks the same, so examine once more.
                 self.is_suspect = true;
                 (self.trouble, self.found) = (None, 0);
                 self.sound_at = None;
@@ -283,10 +283,10 @@ impl Cell {
                 self.sound_at = None;
                 self.examine_at = Some(now + trouble::pause(self.found));
                 if trouble.is_fatal() {
-                    // A probe would be answered.
+                    // A probe would be answered and reveal nothing.
                     self.next = None;
                     self.asked_in_vain = Some(now);
-                    // A server without room for another handshake ends one too: once proves nothing.
+                    // A server out of resources ends a handshake too, so a single case proves nothing.
                     self.proofs = match trouble {
                         Trouble::Portal => PROOFS,
                         _ => PROOFS.min(self.proofs + 1),
@@ -294,11 +294,11 @@ impl Cell {
                     let rtt = self.rtt.filter(|_| trouble.is_of_server());
                     self.failed(now);
                     self.set_down(now);
-                    // That of the link stays as it is.
+                    // The link's own round-trip time is still valid.
                     self.rtt = rtt;
                 }
             }
-            // Probes find out whether that is the link.
+            // Probes will find out whether the link is the cause.
             Finding::NoAnswer => {
                 if self.is_plain() {
                     self.found = 0;
@@ -313,7 +313,7 @@ impl Cell {
 
     pub(super) fn succeeded(&mut self, now: Instant, rtt: Duration) {
         if self.is_fatal() || self.is_distrusted() {
-            // Whatever answers there, it is not the server, or refuses users.
+            // Something answers that is not the server, or the server refuses users.
             return self.want_examination(now);
         }
         let sound = self
@@ -334,7 +334,7 @@ impl Cell {
         self.proofs = 0;
         self.reach = Reach::Up;
         self.failures = 0;
-        // After a repeated SYN it is not known; a link that loses packets must not look the best.
+        // A repeated SYN leaves the round-trip time unknown; a lossy link must not look the best.
         if !rtt.is_zero() {
             self.rtt = Some(before.map_or(rtt, |old| (old * 3 + rtt) / 4));
         }
@@ -373,13 +373,13 @@ impl Cell {
             return;
         };
         self.in_vain(now, probe);
-        // An answer that says no is no lost packet.
+        // A reset is an answer, not a lost packet.
         if reason == CloseReason::Refused {
             self.set_down(now);
         }
     }
 
-    /// Ends a probe that is overdue and returns its connection; `None` where there is none.
+    /// Ends an overdue probe and returns its connection; `None` where there is none.
     pub(super) fn give_up(&mut self, now: Instant) -> Option<ConnId> {
         let is_overdue = |p: &mut Probe| p.deadline <= now;
         let late = self.late.take_if(is_overdue);

@@ -1,4 +1,4 @@
-//! What was learnt of paths and servers, from and to the form in which it is kept.
+//! Conversion of measurements of paths and servers to and from the form kept across restarts.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,12 +12,11 @@ use crate::admin::records::{KeptMeasurement, KeptRecord, LONGEST, LONGEST_MEASUR
 use crate::config::{Select, ServerEntry};
 use crate::select::selection::Quality;
 
-/// What was kept may be so far ahead of a clock that was set back; of what is further it is not known
-/// how old it is.
+/// Largest lead of a kept time over the clock, which may have been set back. Beyond it the age is unknown.
 const AHEAD: Duration = Duration::from_secs(300);
 
 impl Servers {
-    /// How long ago that was; `None` where it is too far in the future.
+    /// Returns the age of a kept time; `None` where it is too far in the future.
     fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
         let now = Duration::from_millis(self.clock.unix_ms(now));
         let at = Duration::from_millis(unix_ms);
@@ -26,7 +25,7 @@ impl Servers {
 }
 
 impl Upstream {
-    /// What transfers told of paths.
+    /// Returns the engine's path records, for keeping.
     pub(crate) fn kept_records(&self, now: Instant, stack: &Stack) -> Vec<KeptRecord> {
         let kept = stack.records().filter_map(|(server, path, record)| {
             Some(KeptRecord {
@@ -43,7 +42,7 @@ impl Upstream {
         kept.collect()
     }
 
-    /// Hands the engine what was kept.
+    /// Passes kept path records to the engine.
     pub(crate) fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
         for kept in kept.iter().filter(|kept| kept.is_plausible()) {
             if let Some(link) = self.links.all.iter().find(|l| l.name == kept.link)
@@ -61,7 +60,7 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// What was measured of servers.
+    /// Returns the measurements of servers, for keeping.
     pub(crate) fn kept_measurements(&self, now: Instant) -> Vec<KeptMeasurement> {
         let keep = |server, link, (at, quality): (Instant, Quality)| {
             let kept = KeptMeasurement {
@@ -84,7 +83,7 @@ impl Upstream {
         links.chain(beyond).collect()
     }
 
-    /// Takes what was kept for known, until it is measured again.
+    /// Restores kept measurements, which hold until the next one.
     pub(crate) fn load_measurements(&mut self, now: Instant, kept: &[KeptMeasurement]) {
         for kept in kept.iter().filter(|kept| kept.is_plausible()) {
             let age = self.servers.age(now, kept.unix_ms);
@@ -109,14 +108,14 @@ impl Upstream {
                 cell.gauge.restore(now - age, rate);
                 let delay = kept.quality.delay_ms;
                 cell.rtt = delay.map(|ms| Duration::from_secs_f64(ms / 1e3));
-                // There is something to choose by.
+                // The kept measurements suffice for a choice.
                 self.servers.choice.settled |= self.servers.choice.select != Select::Order;
             }
         }
     }
 }
 
-/// By which a server is known again.
+/// Returns the address that identifies a server across restarts.
 fn address(entry: &ServerEntry) -> Option<SocketAddr> {
     entry.endpoint_v4().or(entry.endpoint_v6())
 }

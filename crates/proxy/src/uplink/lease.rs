@@ -1,4 +1,4 @@
-//! A connection to a server, up to a request.
+//! A connection to a server, checked out for a user, up to the request.
 
 use core::time::Duration;
 
@@ -12,32 +12,33 @@ use super::servers::Servers;
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{self, ClientHandshake, Destination, Note};
 
-/// Who gets at the memory of an end reads what was recorded of connections that are open: none serves a
-/// further user for longer than this after it was opened.
+/// Longest life of a connection that serves further users. Somebody who reads the memory of an end obtains the
+/// keys of its open connections, and so their recorded traffic; the limit bounds that traffic.
 const LIFE: Duration = Duration::from_secs(600);
 
 /// A connection to a server, on which a box signs in as soon as its handshake ends.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) channel: Channel,
-    /// Position of the server in the configuration.
+    /// Index of the server in the configuration.
     pub(crate) server: usize,
     /// Path of the initial subflow.
     pub(crate) path: PathId,
-    /// The password, where nothing else says who this is.
+    /// The password, where the connection itself does not prove who this box is.
     pub(crate) sign_in: Option<SignIn>,
-    /// Of a warm connection, what reads the server's answers; all but that to the request are here.
+    /// For an idle connection, the reader of the server's answers, which has read all but the answer to the
+    /// request.
     pub(crate) answers: Option<Box<ClientHandshake>>,
     pub(crate) past: Past,
 }
 
-/// What a connection has been through, whoever used it.
+/// The history of a connection, across its users.
 #[derive(Debug)]
 pub(crate) struct Past {
     opened_at: Instant,
     /// Paths that have a subflow.
     joined: Vec<PathId>,
-    /// It is regular TCP, on one of them.
+    /// The connection is regular TCP, on a single path.
     fell_back: bool,
 }
 
@@ -50,17 +51,17 @@ impl Past {
         }
     }
 
-    /// Whether it may serve a further user.
+    /// Returns whether the connection may serve a further user.
     pub(super) fn is_good(&self, now: Instant) -> bool {
         !self.fell_back && now < self.good_until()
     }
 
-    /// When it is too old for one.
+    /// Returns the time after which the connection serves no further user.
     pub(super) fn good_until(&self) -> Instant {
         self.opened_at + LIFE
     }
 
-    /// Follows what the engine says of subflows.
+    /// Updates the history by an event of the engine.
     pub(crate) fn on_event(&mut self, event: &Event) {
         match *event {
             Event::SubflowEstablished { path, .. } => {
@@ -73,24 +74,24 @@ impl Past {
         }
     }
 
-    /// Returns whether it is regular TCP.
+    /// Returns whether the connection is regular TCP.
     pub(crate) fn fell_back(&self) -> bool {
         self.fell_back
     }
 
-    /// The paths that have a subflow.
+    /// Returns the paths that have a subflow.
     pub(super) fn joined(&self) -> &[PathId] {
         &self.joined
     }
 
-    /// How many subflows there are.
+    /// Returns the number of subflows.
     pub(super) fn subflows(&self) -> usize {
         self.joined.len()
     }
 }
 
 impl Servers {
-    /// Opens a connection to a server over a path, and writes greeting and, in clear, the password.
+    /// Opens a connection to a server over a path, and writes the greeting and, in plaintext, the password.
     pub(super) fn sign_in_over(
         &mut self,
         now: Instant,
@@ -117,7 +118,8 @@ impl Servers {
     }
 }
 
-/// Returns greeting and, where there is one, the password of the user with this key, at the server with that one.
+/// Returns the greeting and, where needed, the password of the user with `key` at the server with the key
+/// `server`.
 pub(super) fn greeting(
     (key, server): (&PrivateKey, PublicKey),
     sign_in: Option<&SignIn>,
@@ -131,7 +133,7 @@ pub(super) fn greeting(
     }
 }
 
-/// Writes a request, with its hints.
+/// Writes a request with its hints.
 pub(super) fn request(
     (now, channel): (Instant, &mut Channel),
     (key, server): (&PrivateKey, PublicKey),

@@ -1,4 +1,4 @@
-//! The links of a box, and what is known of servers over them.
+//! The links of a box, and the state of servers over them.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -22,31 +22,31 @@ pub struct LinkAddresses {
     pub mtu: u16,
 }
 
-/// A link, and what is known of each server over it.
+/// A link, and the state of each server over it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) path: PathId,
     pub(super) name: String,
-    /// Switched off: as if it were not there.
+    /// The link is switched off, and treated as missing.
     pub(super) off: bool,
     pub(super) backup: bool,
     pub(super) metered: bool,
     pub(super) v4: bool,
     pub(super) v6: bool,
-    /// Carrier, address and gateway are there.
+    /// Carrier, address and gateway are present.
     pub(super) up: bool,
-    /// The stack may use it: [usable](Self::is_usable), and not held back as metered.
+    /// The stack may use the link: it is [usable](Self::is_usable), and not held back as metered.
     pub(super) open: bool,
-    /// What the driver was told last of [`Notice::Reached`](super::Notice::Reached).
+    /// The last value told to the driver by [`Notice::Reached`](super::Notice::Reached).
     pub(super) told_reached: bool,
-    /// Nothing is measured here before, so that it does not take too much of the link.
+    /// No measurement starts here before, so that measurements keep to their share of the link.
     pub(super) rests_until: Instant,
-    /// How much of that is for one measurement.
+    /// The part of that rest due to the last measurement.
     pub(super) rest: Duration,
-    /// One for each server.
+    /// The state of each server.
     pub(super) cells: Vec<Cell>,
-    /// Where connections are regular TCP and the link carries a share of them: what it has carried so
-    /// far, as seconds of its rate. The link with the least is next.
+    /// Load from connections that are regular TCP, in seconds at the link's rate. The link with the least load
+    /// takes the next one.
     pub(super) carried: f64,
     pub(super) said: Said,
 }
@@ -61,8 +61,8 @@ impl Link {
         self.up && !self.off
     }
 
-    /// From when on a server may be measured here. Where something says that its way has changed, one
-    /// measurement sooner: the link rests longer after it.
+    /// Returns the time from which a server may be measured here. After an alarm the last measurement's rest is
+    /// skipped; the next one then makes the link rest longer.
     pub(super) fn rests_until(&self, cell: &Cell) -> Instant {
         match cell.gauge.is_alarmed() {
             true => self.rests_until - self.rest,
@@ -70,21 +70,21 @@ impl Link {
         }
     }
 
-    /// Bytes that came over the link so far.
+    /// Returns the bytes received over the link so far.
     pub(super) fn received(&self, stack: &Stack) -> u64 {
         let totals = stack.path_totals();
         let totals = totals.get(usize::from(self.path.0));
         totals.map_or(0, |t| t.moved.bytes_received)
     }
 
-    /// The best that is known about it with any server.
+    /// Returns the best state of any server over the link.
     pub(super) fn reach(&self) -> Reach {
         let reached = self.cells.iter().map(|c| c.reach);
         reached.min().unwrap_or(Reach::Unknown)
     }
 
-    /// The best that is known about what the link carries. A server that refuses this box answers over it: no
-    /// user is served there, and what is only forwarded passes.
+    /// Returns whether the link carries traffic, as far as known. A server that refuses this box proves that it
+    /// does, so forwarded traffic passes although no user is served.
     pub(super) fn carriage(&self) -> Reach {
         match self.cells.iter().any(Cell::is_refused_by_server) {
             true => Reach::Up,
@@ -93,7 +93,7 @@ impl Link {
     }
 }
 
-/// All links, in the order of the configuration.
+/// The links, in the order of the configuration.
 #[derive(Debug)]
 pub(super) struct Links {
     pub(super) configs: Vec<LinkConfig>,
@@ -111,8 +111,8 @@ impl Links {
         }
     }
 
-    /// Adds link number `link` of the configuration, in the place of a former path where the stack can use that
-    /// again. The link is down.
+    /// Adds link number `link` of the configuration, which is down at first. Reuses the former path `place` where
+    /// the stack can.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -164,8 +164,8 @@ impl Links {
         Ok(path)
     }
 
-    /// The link has these addresses now. Where it has other families than before, what is known of servers was
-    /// found out by those; returns whether that is so.
+    /// Sets the addresses of a link. Where its address families change, the state of servers over it is forgotten;
+    /// returns whether that happened.
     pub(super) fn set_addresses(
         &mut self,
         now: Instant,
@@ -196,8 +196,8 @@ impl Links {
         }
     }
 
-    /// Returns whether metered links are needed. Before they are, hope is enough to do without one; to let go of
-    /// one takes another link that works.
+    /// Returns whether metered links are needed. To start using one, no other link may even be untried; to stop
+    /// using one, another link must work.
     pub(super) fn need_metered(&self) -> bool {
         let in_need = self.open().any(|l| l.metered);
         let least = if in_need { Reach::Up } else { Reach::Unknown };
@@ -205,13 +205,13 @@ impl Links {
         !self.all.iter().any(suffices)
     }
 
-    /// Says whether the stack may use a link.
+    /// Opens a link to the stack, or closes it.
     pub(super) fn set_open(&mut self, now: Instant, index: usize, open: bool, stack: &mut Stack) {
         let link = &mut self.all[index];
         link.open = open;
         stack.forget_middleboxes(link.path);
         if link.up && !open {
-            // The far end would go on sending over what it takes for a working link.
+            // Otherwise the peer would go on sending over a path that it takes to work.
             stack.leave_path(now, link.path);
         } else {
             stack.set_path_up(now, link.path, open);
@@ -219,12 +219,12 @@ impl Links {
         forget_servers(now, link, stack);
     }
 
-    /// The links that the stack may use.
+    /// Returns the links that the stack may use.
     pub(super) fn open(&self) -> impl Iterator<Item = &Link> {
         self.all.iter().filter(|l| l.open)
     }
 
-    /// The link that a path stands for, while it is in the configuration.
+    /// Returns the link of a path, while it is in the configuration.
     pub(super) fn find(&self, path: PathId) -> Option<&Link> {
         self.all.iter().find(|l| l.path == path)
     }
@@ -233,7 +233,7 @@ impl Links {
         self.all.iter_mut().find(|l| l.path == path)
     }
 
-    /// What is known of a server over the links that could lead there.
+    /// Returns the states of a server over the open links that fit it.
     pub(super) fn open_cells(&self, server: usize) -> impl Iterator<Item = &Cell> {
         self.open()
             .map(move |l| &l.cells[server])
@@ -246,13 +246,13 @@ impl Links {
         cells.peek().is_some() && cells.all(|c| c.reach == Reach::Down)
     }
 
-    /// Returns whether the server answers, and lately did so over some link.
+    /// Returns whether the server answers, and did so lately over some link.
     pub(super) fn is_server_usable(&self, server: usize) -> bool {
         let mut cells = self.open_cells(server);
         cells.any(|cell| !cell.is_doubtful())
     }
 
-    /// Describes how a connection to a server is opened over a link.
+    /// Returns the options to open a connection to a server over a link.
     pub(super) fn options(
         &self,
         (server, path): (&ServerEntry, PathId),
@@ -273,7 +273,7 @@ impl Links {
         })
     }
 
-    /// Puts links in the order of the configuration, which is that of preference.
+    /// Sorts the links in the configuration's order, which is the order of preference.
     pub(super) fn put_in_order(&mut self) {
         let configs = &self.configs;
         let place = |link: &Link| configs.iter().position(|c| c.name == link.name);
@@ -281,13 +281,13 @@ impl Links {
             .sort_by_key(|link| place(link).unwrap_or(usize::MAX));
     }
 
-    /// What is known of a server over an open link.
+    /// Returns the state of a server over an open link.
     pub(super) fn cell(&mut self, server: usize, path: PathId) -> Option<&mut Cell> {
         let link = self.find_mut(path).filter(|l| l.open)?;
         link.cells.get_mut(server)
     }
 
-    /// The link and the server that a probe asks.
+    /// Returns the indices of the link and the server of a probe.
     pub(super) fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.all.iter().enumerate().find_map(|(l, link)| {
             let probes = |c: &Cell| c.probes().any(|probe| probe == conn);
@@ -295,10 +295,10 @@ impl Links {
         })
     }
 
-    /// The link called `name`.
+    /// Returns the link called `name`.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No link has this name.
     pub(super) fn called(&mut self, name: &str) -> Result<&mut Link, String> {
         let Some(link) = self.all.iter().position(|l| l.name == name) else {
             let known: Vec<&str> = self.all.iter().map(|l| l.name.as_str()).collect();
@@ -308,23 +308,23 @@ impl Links {
         Ok(&mut self.all[link])
     }
 
-    /// Returns whether the link is switched off, or was taken out of the configuration.
+    /// Returns whether the link is switched off, or was removed from the configuration.
     pub(super) fn is_off(&self, path: PathId) -> bool {
         self.find(path).is_none_or(|l| l.off)
     }
 
-    /// The best that is known of any server over the links that the stack may use; `Down` without such a link.
+    /// Returns the best state of any server over the open links; `Down` without such a link.
     pub(super) fn reach(&self) -> Reach {
         let reached = self.open().map(Link::reach);
         reached.min().unwrap_or(Reach::Down)
     }
 
-    /// Returns whether no server can be used over the links that there are, as far as is known.
+    /// Returns whether no server can be used over the open links, as far as known.
     pub(super) fn are_cut_off(&self) -> bool {
         self.open().next().is_some() && self.reach() == Reach::Down
     }
 
-    /// The link for what is not TCP.
+    /// Chooses the link for everything that is not TCP.
     pub(super) fn choose_best(&self) -> Option<PathId> {
         let rank = |l: &Link| {
             let reach = l.carriage();
@@ -340,23 +340,25 @@ impl Links {
             .all
             .iter()
             .find(|l| Some(l.path) == self.best && l.is_usable());
-        // No change for a small gain: it breaks every UDP flow's address.
+        // A small gain is no reason for a change, which breaks every UDP flow's address.
         let stays = holder.filter(|h| {
             let gain = rtt(challenger).zip(rtt(h));
+            // A gain is large where the holder's round-trip time exceeds 5/4 of the challenger's by more
+            // than 5 ms.
             let small = gain.is_none_or(|(c, h)| c.saturating_mul(5) / 4 + 5_000_000 >= h);
             rank(h) == rank(challenger) && small || rank(h).0 && rank(challenger).0 && !h.metered
         });
         Some(stays.unwrap_or(challenger).path)
     }
 
-    /// When a probe is due.
+    /// Returns the time at which a probe is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let cells = self.open().flat_map(|l| &l.cells);
         cells.filter_map(Cell::due).min()
     }
 }
 
-/// Finds out anew which servers a link reaches.
+/// Resets the state of servers over a link, and probes them anew.
 fn forget_servers(now: Instant, link: &mut Link, stack: &mut Stack) {
     for cell in &mut link.cells {
         cell.probes().for_each(|probe| stack.abort(now, probe));

@@ -1,5 +1,5 @@
-//! How servers are measured: by two trains of packets each, over one link at a time. What users
-//! receive meanwhile counts as free, since it would move with them.
+//! Measurements of servers: two trains of packets each, over one link at a time. Bytes that users receive
+//! meanwhile count as free, since they would move with the users.
 
 use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
 use braid_secure::channel::Channel;
@@ -14,12 +14,12 @@ use crate::relay::read_step;
 use crate::select::selection::Quality;
 
 impl Upstream {
-    /// Has every server measured over every link once, whatever the time of the day.
+    /// Has every server measured over every link once, also in quiet hours.
     pub(crate) fn measure_all(&mut self) {
         self.links.measure_all();
     }
 
-    /// Gives up what takes too long, and begins what is due.
+    /// Gives up overdue measurements, and begins the one that is due.
     pub(super) fn measure(&mut self, cx: &mut Context<'_>) {
         self.meter.reconsider(cx.now, &self.servers, &self.watch);
         if let Some(late) = self.meter.ongoing.take_if(|o| o.deadline <= cx.now) {
@@ -36,7 +36,7 @@ impl Upstream {
         }
     }
 
-    /// Asks for a train: a burst, or at the rate that a burst came at.
+    /// Asks for a train: a burst or, with `capacity`, one at this rate.
     fn send_for(
         &mut self,
         cx: &mut Context<'_>,
@@ -79,6 +79,7 @@ impl Upstream {
         let strategy = (self.strategy)();
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
+        // Regular TCP, so that the train comes over this link alone.
         let protocol = Protocol::Tcp;
         let options = ConnectOptions {
             protocol,
@@ -100,7 +101,7 @@ impl Upstream {
         written.map(|()| channel)
     }
 
-    /// Returns whether an event is of a measurement; if so it is dealt with here.
+    /// Handles an event of a measurement; returns whether it was one.
     pub(super) fn on_measuring_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         if self.meter.on_parting_event(cx.now, event, cx.stack) {
             return true;
@@ -157,7 +158,7 @@ impl Upstream {
             deadline: cx.now + self.watch.settings.timeout,
         };
         self.meter.part(cx.now, parting, cx.stack);
-        // It takes this box for one of its users.
+        // A server that sends a train has accepted this box.
         self.pools.on_served(server);
         let gauge = &mut self.links.all[link].cells[server].gauge;
         let asked = gauge.asked;
@@ -197,8 +198,8 @@ impl Upstream {
     fn measured_nothing(&mut self, cx: &mut Context<'_>, ongoing: Ongoing) {
         cx.counters.trains_failed += 1;
         ongoing.channel.abort(cx.now, cx.stack);
-        // What is lost again and again is lost to others. A server that refuses tells nothing of the
-        // way to it.
+        // Repeated loss would affect users too, so a late train counts as a result. A server that refuses says
+        // nothing about the path.
         let late = ongoing.deadline <= cx.now;
         let trickle = ongoing
             .arrivals

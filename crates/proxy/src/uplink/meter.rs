@@ -1,4 +1,4 @@
-//! Measurements of servers: those under way, and which is next.
+//! Measurements of servers: those under way, and the next one.
 
 use core::time::Duration;
 
@@ -16,23 +16,23 @@ use crate::relay::StepError;
 use crate::select::gauge::rest;
 use crate::select::selection::Quality;
 
-/// Users send if they did so within this time.
+/// Users count as sending for this time after their last bytes.
 const LATELY: Duration = Duration::from_secs(30);
-/// The least that a train is waited for: its SYN may be lost once (RFC 6298: sent again after 1 s).
+/// Least waiting time for a train: its SYN may be lost once, and is sent again after 1 s (RFC 6298 section 2.1).
 const RESENT: Duration = Duration::from_millis(1_500);
-/// It is late when it takes so many times what it used to.
+/// A train is late after so many times the expected duration.
 const LATE_FACTOR: f64 = 4.0;
 
-/// Measurements of all servers: one at a time, so that they do not disturb each other.
+/// The measurements of all servers; they run one at a time, so that they do not disturb each other.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub(super) settings: Measuring,
     pub(super) ongoing: Option<Ongoing>,
     /// The connection of the last train, until its server has ended it.
     pub(super) parting: Option<Parting>,
-    /// Nothing speaks against it: users send, and these are no quiet hours.
+    /// Measurements may run: there is a choice to make, users send, and it is no quiet hour.
     pub(super) may: bool,
-    /// The way beyond each server, and when it was told.
+    /// Egress metrics of each server, and the time of their report.
     pub(super) beyond: Vec<Option<(Instant, Quality)>>,
 }
 
@@ -44,14 +44,14 @@ pub(super) struct Ongoing {
     pub(super) server: usize,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
-    /// What the link had received when it began, bytes.
+    /// Bytes that the link had received at the start.
     pub(super) received: u64,
-    /// What the first train found, bit/s, if this is the second.
+    /// The result of the first train, bit/s, if this is the second.
     pub(super) capacity: Option<f64>,
     pub(super) arrivals: Arrivals,
 }
 
-/// A connection whose train has arrived.
+/// The connection of a train that has arrived.
 #[derive(Debug)]
 pub(super) struct Parting {
     pub(super) channel: Channel,
@@ -70,7 +70,7 @@ impl Meter {
         }
     }
 
-    /// Finds out whether there is a choice to make, and nothing speaks against measuring.
+    /// Updates whether measurements [may](Self::may) run.
     pub(super) fn reconsider(&mut self, now: Instant, servers: &Servers, watch: &Watch) {
         let unix_ms = servers.clock.unix_ms(now);
         let quiet = self.settings.quiet.iter().any(|q| q.contains(unix_ms));
@@ -78,8 +78,8 @@ impl Meter {
         self.may = choice && !quiet && watch.had_traffic(now, LATELY);
     }
 
-    /// Returns what is to be measured next, and when: the link and the server. On a link that was left alone so
-    /// long that more than one is due, the one that has waited longest.
+    /// Returns the next measurement: its time, link and server. Where several are due on a link, the one that has
+    /// waited longest comes first.
     pub(super) fn next(&self, links: &Links) -> Option<(Instant, usize, usize)> {
         let links = links.all.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
@@ -94,8 +94,8 @@ impl Meter {
         all.min().map(|(due, _, link, server)| (due, link, server))
     }
 
-    /// Keeps a protected connection whose train has arrived until its server has ended it too, and so given
-    /// tickets in place of the one it took.
+    /// Keeps a protected connection whose train has arrived until its server has closed it, because the server
+    /// sends tickets by then that replace the one used.
     pub(super) fn part(&mut self, now: Instant, mut parting: Parting, stack: &mut Stack) {
         let channel = &mut parting.channel;
         let goes_on = channel.is_protected() && channel.drive::<StepError>(now, stack).is_ok();
@@ -107,7 +107,7 @@ impl Meter {
         }
     }
 
-    /// Returns whether an event is of a connection whose train has arrived; if so it is dealt with here.
+    /// Handles an event of a connection whose train has arrived; returns whether it was one.
     pub(super) fn on_parting_event(
         &mut self,
         now: Instant,
@@ -124,7 +124,7 @@ impl Meter {
         true
     }
 
-    /// Ends what is under way over one link, or all.
+    /// Ends the measurement over one link, or any.
     pub(super) fn stop(&mut self, now: Instant, link: Option<usize>, stack: &mut Stack) {
         let is_there = |at: usize| link.is_none_or(|link| link == at);
         if let Some(ongoing) = self.ongoing.take_if(|o| is_there(o.link)) {
@@ -135,7 +135,7 @@ impl Meter {
         }
     }
 
-    /// When there is something to do.
+    /// Returns the time at which a measurement is due, or overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let parting = self.parting.as_ref().map(|p| p.deadline);
         let next = match &self.ongoing {
@@ -147,8 +147,8 @@ impl Meter {
 }
 
 impl Ongoing {
-    /// Returns how long a train is waited for, at most `timeout`: where it is known how long the last ones took,
-    /// not much longer, so that a server whose way has got worse is soon left.
+    /// Returns the longest waiting time for a train, at most `timeout`. Where the capacity is known, it is not
+    /// much longer than the train should take, so that a path that has got worse is soon noticed.
     pub(super) fn longest(cell: &Cell, timeout: Duration) -> Duration {
         let capacity = cell.gauge.capacity();
         let usual = capacity.map(|rate| COST as f64 * 8.0 / rate.max(1.0));
@@ -156,16 +156,17 @@ impl Ongoing {
         late.map_or(timeout, |late| (RESENT + late).min(timeout))
     }
 
-    /// Returns what users received over the link since the measurement began, bit/s.
+    /// Returns the rate at which users received over the link since the measurement began, bit/s.
     pub(super) fn users_rate(&self, now: Instant, links: &Links, stack: &Stack) -> f64 {
         let came = links.all[self.link].received(stack) - self.received;
         let time = now.saturating_since(self.began).as_secs_f64();
+        // Half of the cost, which is for two trains, is this train's own.
         came.saturating_sub(COST / 2) as f64 * 8.0 / time.max(1e-3)
     }
 }
 
 impl Links {
-    /// Takes in the result of a measurement that is over; `None` where there was none.
+    /// Records the result of a finished measurement; `None` where there was none.
     pub(super) fn on_measured(
         &mut self,
         now: Instant,
@@ -178,7 +179,7 @@ impl Links {
         self.leave_alone(now, link);
     }
 
-    /// Lets a link rest after a measurement, as long as its rate demands.
+    /// Lets a link rest after a measurement, for as long as its rate demands.
     pub(super) fn leave_alone(&mut self, now: Instant, link: usize) {
         let link = &mut self.all[link];
         let known = link.cells.iter().filter_map(|c| c.gauge.capacity());
@@ -186,8 +187,8 @@ impl Links {
         link.rests_until = link.rests_until.max(now) + link.rest;
     }
 
-    /// Has every server measured over every link once, as soon as that does not take too much of a link,
-    /// whatever the time of the day.
+    /// Requests one measurement of every server over every link, as soon as the links' rests allow, also in quiet
+    /// hours.
     pub(super) fn measure_all(&mut self) {
         for link in self.all.iter_mut().filter(|l| l.open) {
             for cell in link.cells.iter_mut().filter(|c| c.reach == Reach::Up) {
@@ -196,13 +197,13 @@ impl Links {
         }
     }
 
-    /// Returns whether something that was asked for is still to be measured.
+    /// Returns whether a requested measurement is outstanding.
     pub(super) fn is_measuring(&self) -> bool {
         let mut cells = self.open().flat_map(|l| &l.cells);
         cells.any(|c| c.gauge.asked)
     }
 
-    /// Returns whether a server was measured over all links, as far as it can be.
+    /// Returns whether a server was measured over all links over which it answers.
     pub(super) fn is_tried(&self, server: usize) -> bool {
         let mut cells = self.open_cells(server);
         cells.all(|c| c.gauge.tried || c.reach != Reach::Up)

@@ -1,9 +1,9 @@
-//! Which server and which links: what is known of them, and connections over them.
+//! The state of servers and links, and connections to the servers.
 //!
-//! [`Upstream::acquire`] is the seam between relays and the engine: it opens a connection for a
-//! user's, or takes one from the pool of warm ones.
+//! [`Upstream::acquire`] is the interface to relays: it opens a connection for a user, or takes one from the idle
+//! pool.
 //!
-//! A user's session is never here: the gateway has it, and hands over what it is to be like.
+//! The module knows no user's session: the gateway owns it, and passes the requirements on its connection.
 
 mod acquire;
 mod blame;
@@ -52,9 +52,9 @@ pub use links::LinkAddresses;
 pub use notices::Notice;
 pub(crate) use trouble::Trouble;
 
-/// What a call that may open or end connections works with.
+/// The environment of a call that may open or end connections.
 pub(crate) struct Context<'a> {
-    /// The time.
+    /// The current time.
     pub(crate) now: Instant,
     /// The engine.
     pub(crate) stack: &'a mut Stack,
@@ -71,8 +71,8 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Servers, links and what is known of them. Each part owns its state and says its next timer; here is what
-/// takes several of them.
+/// Servers, links and their state. Each part owns its state and reports its next timer; this type has what
+/// involves several parts.
 pub(crate) struct Upstream {
     servers: Servers,
     links: Links,
@@ -81,7 +81,7 @@ pub(crate) struct Upstream {
     examinations: Examinations,
     meter: Meter,
     notices: Notices,
-    /// Of users' connections.
+    /// Creates the strategies of users' connections.
     strategy: StrategyFactory,
 }
 
@@ -113,7 +113,7 @@ impl Upstream {
         self.servers.set_wall_clock(now, since_epoch);
     }
 
-    /// Returns what the configuration says of a server; `None` where it was taken out.
+    /// Returns the configuration of a server; `None` where it was removed.
     pub(crate) fn server(&self, server: usize) -> Option<&ServerEntry> {
         self.servers.entries.get(server)
     }
@@ -130,7 +130,7 @@ impl Upstream {
         self.links.add(now, link, &self.servers.entries, stack)
     }
 
-    /// The link has these addresses now.
+    /// Sets the addresses of a link.
     pub(crate) fn set_link_addresses(
         &mut self,
         now: Instant,
@@ -165,7 +165,8 @@ impl Upstream {
             .or_else(|| self.links.poll_reached())
     }
 
-    /// Returns whether an event is of a probe, a measurement or a warm connection; if so it is dealt with here.
+    /// Handles an event of a probe, an examination, a measurement or an idle connection; returns whether it was
+    /// one.
     pub(crate) fn on_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         self.on_probe_event(cx, event)
             || self.on_examination_event(cx, event)
@@ -188,7 +189,7 @@ impl Upstream {
         timeouts.into_iter().flatten().min()
     }
 
-    /// Does what is due, of probes and of all else that is looked into here.
+    /// Does all that is due: probes, examinations, measurements, idle connections and log lines.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         self.probe_due(cx);
         self.ask_families(cx.now);
@@ -200,14 +201,14 @@ impl Upstream {
         self.log_news(cx.now);
     }
 
-    /// Draws the conclusions: which links the stack may use, which is best, whether to take in.
+    /// Applies the state: which links the stack may use, which is best, whether to intercept new connections.
     fn update(&mut self, now: Instant, stack: &mut Stack) {
         let need_metered = self.links.need_metered();
         for i in 0..self.links.all.len() {
             let link = &self.links.all[i];
             let open = link.is_usable() && (!link.metered || need_metered);
             if open != link.open {
-                // What is under way would say nothing of the link.
+                // Results of measurements under way would be meaningless.
                 let path = link.path;
                 self.meter.stop(now, Some(i), stack);
                 self.examinations.stop(now, Some(path), stack);
@@ -222,8 +223,7 @@ impl Upstream {
         self.cool_down(now, stack);
     }
 
-    /// Takes no more users' connections in, closes those that wait for users, and asks nothing of links
-    /// and servers from now on.
+    /// Stops intercepting connections, closes idle ones, and asks nothing of links and servers from now on.
     pub(crate) fn drain(&mut self, now: Instant, stack: &mut Stack) {
         self.notices.end();
         self.cool_down(now, stack);

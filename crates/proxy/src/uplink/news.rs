@@ -1,4 +1,4 @@
-//! What the log says of links and servers: one line for each change that users feel, by name.
+//! Log lines about links and servers: one for each change that users feel.
 
 use core::time::Duration;
 
@@ -7,10 +7,11 @@ use braid_wire::Instant;
 use super::Upstream;
 use crate::admin::verdict::{Condition, NEWS, Reason};
 
-/// A state that changes to and fro is said this seldom.
+/// Shortest time between two lines about the same link or server, so that a state that flaps does not flood the
+/// log.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the log says of one link or server.
+/// The state of a link or server that the log reported last.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Said {
     state: Condition,
@@ -18,7 +19,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// Returns whether `state` is to be said now.
+    /// Returns whether `state` is to be logged now, and notes it.
     fn is_news(&mut self, now: Instant, state: Condition) -> bool {
         let due = self.at.is_none_or(|at| now >= at + INTERVAL);
         let news = state != self.state && due && state != Condition::Untried;
@@ -31,7 +32,7 @@ impl Said {
         news
     }
 
-    /// When to look again.
+    /// Returns the time at which `state` can be logged, if it differs.
     fn next(&self, state: Condition) -> Option<Instant> {
         let due = self.at.map_or(Instant::ZERO, |at| at + INTERVAL);
         (state != self.state && state != Condition::Untried).then_some(due)
@@ -39,7 +40,7 @@ impl Said {
 }
 
 impl Upstream {
-    /// Says what has changed.
+    /// Logs changed states of links and servers.
     pub(super) fn log_news(&mut self, now: Instant) {
         if self.links.are_cut_off() {
             self.notices.note_cut_off();
@@ -71,7 +72,7 @@ impl Upstream {
         }
     }
 
-    /// When a change is to be said that came too soon after the last one.
+    /// Returns the time of the next line that has to wait for [`INTERVAL`].
     pub(super) fn news_timeout(&self) -> Option<Instant> {
         let links = self.links.all.iter();
         let links = links.filter_map(|l| l.said.next(l.condition()));
@@ -81,7 +82,7 @@ impl Upstream {
     }
 }
 
-/// Says what becomes of new connections.
+/// Logs whether new connections are intercepted, and otherwise why not.
 pub(super) fn log_intake(open: bool, switched_on: bool) {
     match (open, switched_on) {
         (true, _) => tracing::info!(target: NEWS, "new connections are aggregated"),
@@ -96,7 +97,7 @@ pub(super) fn log_intake(open: bool, switched_on: bool) {
     }
 }
 
-/// Says that the destinations of a family can be reached through the `servers`, or through none of them.
+/// Logs whether the destinations of a family are reached through any of the `servers`.
 pub(super) fn log_family(v6: bool, reached: bool, servers: &str) {
     let (family, other) = if v6 {
         ("IPv6", "IPv4")

@@ -1,4 +1,4 @@
-//! Notices: what the driver is to do outside of streams and packets, told once for each change.
+//! Notices: instructions to the driver outside of streams and packets, given once for each change.
 
 use braid_engine::PathId;
 use braid_secure::Families;
@@ -8,44 +8,42 @@ use super::news;
 use crate::admin::report::BoxCounters;
 use crate::admin::status::ProxyStatus;
 
-/// What the driver is to do outside of streams and packets.
+/// An instruction to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// Everything that is not TCP goes over this link from now on; `None` where no link is up and
-    /// on.
+    /// Send everything that is not TCP over this link from now on; `None` where no link is up and switched on.
     BestPath(Option<PathId>),
-    /// Whether the link leads to a server and is on. Where it does not while another one proves that
-    /// this is not the server's doing, nothing that is only forwarded is to stay on it.
+    /// The link leads to a server and is switched on (`true`), or not. Where another link proves that the server
+    /// is not the cause, forwarded traffic must leave this link.
     Reached(PathId, bool),
-    /// Whether new connections of users are to be taken in. `false` when no server is reachable,
-    /// or the box was switched off: then they are forwarded unjoined, while those taken in before keep being served.
+    /// Intercept new connections of users, or stop. Interception stops while no server is reachable or the box is
+    /// switched off: new connections are then forwarded, while intercepted ones continue.
     Intake(bool),
-    /// The address families in which users' connections reach their destinations. Of the other one those that
-    /// would be taken in are to be refused at once, so that programs use the one that is left.
+    /// The address families in which users' connections reach their destinations. New connections of another
+    /// family must be refused at once, so that programs use a family that works.
     Families(Families),
 }
 
-/// The switch of the whole box.
+/// The state of the box's switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Switch {
-    /// New connections are taken in while a server is reached.
+    /// Intercept new connections while a server is reachable.
     On,
-    /// The operator wants none to be taken in.
+    /// Intercept none, as the operator decided.
     Off,
-    /// The box is about to end, whatever the operator wants: nothing is taken in or looked into any more.
+    /// The box is about to end, whatever the operator wants: it intercepts nothing and examines nothing.
     Ending,
 }
 
-/// Decides whether new connections are taken in, and remembers what the driver was told of that and of the
-/// best link. What it was told of one link is in [`Link`](super::links::Link), of families in
-/// [`Reached`](super::families::Reached).
+/// Decides whether new connections are intercepted, and remembers what the driver was told about that and about
+/// the best link. [`Link`](super::links::Link) remembers this for its link, [`Reached`](super::families::Reached)
+/// for families.
 #[derive(Debug)]
 pub(super) struct Notices {
     switch: Switch,
-    /// Some server is reached, as far as is known.
+    /// The last known state: some server is reachable.
     reached: bool,
-    /// Whether new connections are taken in, by the last word to the driver; `None` before the first word to
-    /// anybody, which the driver takes for `false`.
+    /// The last instruction to the driver about interception; `None` before the first, which equals `false`.
     said_intake: Option<bool>,
     told_best: Option<PathId>,
 }
@@ -60,14 +58,14 @@ impl Notices {
         }
     }
 
-    /// Switches the box on or off, unless it is about to end.
+    /// Switches the box on or off, unless it is ending.
     pub(super) fn switch(&mut self, on: bool) {
         if self.switch != Switch::Ending {
             self.switch = if on { Switch::On } else { Switch::Off };
         }
     }
 
-    /// Takes nothing in from now on, and says nothing of it in the log.
+    /// Stops interception for good, without a line in the log.
     pub(super) fn end(&mut self) {
         self.switch = Switch::Ending;
     }
@@ -76,8 +74,7 @@ impl Notices {
         self.switch == Switch::Ending
     }
 
-    /// Takes in the best that is known of servers over the links in use. While that is unknown nothing
-    /// changes.
+    /// Records the best state of any server over the links in use. An unknown state changes nothing.
     pub(super) fn on_reach(&mut self, reach: Reach) {
         match reach {
             Reach::Up => self.reached = true,
@@ -86,12 +83,12 @@ impl Notices {
         }
     }
 
-    /// Returns whether new connections are to be taken in.
+    /// Returns whether new connections are to be intercepted.
     pub(super) fn takes_in(&self) -> bool {
         self.reached && self.switch == Switch::On
     }
 
-    /// The notice of another best link, where the driver was told of `best` not yet.
+    /// Returns the notice of the best link, unless the driver knows it.
     pub(super) fn poll_best(
         &mut self,
         best: Option<PathId>,
@@ -105,7 +102,7 @@ impl Notices {
         Some(Notice::BestPath(best))
     }
 
-    /// The notice of what becomes of new connections, where that has changed.
+    /// Returns the notice about interception, where that has changed.
     pub(super) fn poll_intake(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let intake = self.takes_in();
         if self.said_intake.unwrap_or(false) == intake {
@@ -120,8 +117,7 @@ impl Notices {
         Some(Notice::Intake(intake))
     }
 
-    /// No server can be used. Where that has been so since the start it is no change of the driver's, and the
-    /// log says so here.
+    /// Records that no server can be used. At the start this is no change for the driver, so it is logged here.
     pub(super) fn note_cut_off(&mut self) {
         if self.said_intake.is_none() && self.switch == Switch::On {
             self.said_intake = Some(false);

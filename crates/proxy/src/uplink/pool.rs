@@ -1,5 +1,5 @@
-//! Warm connections: opened, joined on every link and signed in before anybody asks for them, so
-//! that a user's first bytes leave at once.
+//! Idle connections: opened, joined on every link and signed in before users need them, so that a user's first
+//! bytes leave at once.
 
 use core::time::Duration;
 
@@ -13,22 +13,23 @@ use crate::relay::{StepError, read_step};
 
 use super::lease::{Lease, Past};
 
-/// How long a connection may take until it is signed in.
+/// Longest time until a connection is signed in.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that are asked for within this time have no time to be replaced in between.
+/// Requests within this time belong to one burst, because replacements cannot be ready between them.
 const BURST: Duration = Duration::from_secs(1);
-/// In this time half of what was needed at most is forgotten.
+/// The half-life of the remembered peak demand.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Nothing is opened for so long after a connection was lost, and doubled with each further one.
+/// The first pause after a lost connection, doubled with each further loss up to [`MAX_DELAY`].
 const MIN_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// So many times as many as are opened may wait where users gave theirs back: they are in use and wait in
-/// turn, and none is to be closed now and opened a moment later.
+/// Factor by which returned connections may exceed the number that would be opened: connections in turn use must
+/// not be closed now and reopened a moment later.
 const KEPT: usize = 4;
-/// A connection that was not heard for this long is given to nobody: a NAT may have forgotten it. The engine
-/// asks for a sign of life after 53 s at the latest, so a connection that is sound has had its answer.
+/// Longest silence on a connection that may still be given to a user: after it, a NAT may have dropped its
+/// mapping. The engine sends a keepalive after 53 s at the latest, so the answer on a sound connection has come by
+/// then.
 const FRESH: Duration = Duration::from_secs(57);
-/// A connection that lasted this long makes good for those that were lost.
+/// A connection of this age resets the pause after losses.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// A connection that waits for a user.
@@ -48,7 +49,7 @@ impl Warm {
         }
     }
 
-    /// One that has served a user.
+    /// Creates the entry of a connection that has served a user.
     pub(super) fn again(now: Instant, lease: Lease, answers: Box<ClientHandshake>) -> Self {
         Warm {
             lease,
@@ -61,19 +62,19 @@ impl Warm {
         self.answers.is_signed_in()
     }
 
-    /// Returns whether the server was heard on it lately.
+    /// Returns whether the server was heard on the connection lately.
     fn is_fresh(&self, now: Instant, stack: &Stack) -> bool {
         let heard = stack.heard_at(self.lease.channel.conn);
         heard.is_some_and(|at| now.saturating_since(at) < FRESH)
     }
 
-    /// When it is of no use any more.
+    /// Returns the time at which the connection becomes useless.
     fn ends_at(&self, age: Duration) -> Instant {
         let time = if self.is_ready() { age } else { PATIENCE };
         (self.since + time).min(self.lease.past.good_until())
     }
 
-    /// Reads what the server says; `More` is well.
+    /// Reads the server's answers; [`ClientStep::More`] means that all is well.
     pub(super) fn read(
         &mut self,
         now: Instant,
@@ -84,12 +85,12 @@ impl Warm {
     }
 }
 
-/// How many connections users ask for at a time.
+/// The number of connections that users need at the same time.
 #[derive(Debug, Default)]
 struct Demand {
-    /// When the last burst began, and how many it asked for.
+    /// Start and size of the last burst.
     burst: Option<(Instant, u32)>,
-    /// The largest of late, as of `at`.
+    /// The decaying peak of the burst sizes, as of `at`.
     peak: f64,
     at: Instant,
 }
@@ -110,7 +111,7 @@ impl Demand {
         self.at = now;
     }
 
-    /// One was given back: it is there for the next.
+    /// Notes a returned connection, which can serve the next request.
     fn on_returned(&mut self) {
         if let Some((_, count)) = &mut self.burst {
             *count = count.saturating_sub(1);
@@ -122,7 +123,7 @@ impl Demand {
         self.peak * 0.5f64.powf(half_lives)
     }
 
-    /// Connections that are worth having; one at least until nobody asked for as long as `idle`.
+    /// Returns the number of connections worth keeping; at least one until no request has come for `idle`.
     fn wanted(&self, now: Instant, idle: Duration) -> usize {
         match self.burst {
             Some(_) if now.saturating_since(self.at) < idle => {
@@ -133,16 +134,16 @@ impl Demand {
     }
 }
 
-/// Connections that wait for users, all to one server but while another one is taken in its place.
+/// A pool of idle connections, all to one server except while another server replaces it.
 #[derive(Debug)]
 pub(super) struct Pool {
     settings: Settings,
-    /// In order of age.
+    /// The connections, oldest first.
     waiting: Vec<Warm>,
     demand: Demand,
-    /// Servers that have taken this box for one of their users, and refused nothing since.
+    /// Servers that accepted this box for a user, and have not refused it since.
     serve: Vec<usize>,
-    /// Nothing is opened before, after a loss.
+    /// No connection is opened before this time, after a loss.
     retry_at: Option<Instant>,
     delay: Duration,
 }
@@ -168,8 +169,8 @@ impl Pool {
         }
     }
 
-    /// Goes on with other settings, and with servers that are in other places: `moved` has where each is,
-    /// if it is still there. Returns what leads nowhere any more.
+    /// Applies new settings and indices of servers: `moved` maps old indices to new ones. Returns the connections
+    /// whose server is gone.
     fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<Warm> {
         self.settings = settings;
         let place = |server: usize| moved.get(server).copied().flatten();
@@ -187,9 +188,9 @@ impl Pool {
         gone
     }
 
-    /// A user asks for a connection: the one to `server` that is joined on most links, the oldest of
-    /// them. Where there is none, one to another server that is `usable`: it costs less than a
-    /// handshake. Only one whose peer was heard lately is worth that.
+    /// Takes a connection for a user: the one to `server` that is joined on most links, the oldest of those.
+    /// Without one, takes a connection to another `usable` server, which costs less than a handshake. Only a
+    /// connection whose peer was heard lately is taken.
     pub(super) fn take(
         &mut self,
         (now, stack): (Instant, &Stack),
@@ -201,6 +202,7 @@ impl Pool {
         let fits = |w: &Warm| w.lease.server == server || usable(w.lease.server);
         let ready = ready.filter(|(_, w)| w.is_ready() && fits(w) && w.is_fresh(now, stack));
         let rank = |w: &Warm| (w.lease.server == server, w.lease.past.subflows());
+        // Reversed, so that the last of equals, which `max_by_key` returns, is the oldest.
         let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
         let warm = self.waiting.remove(best);
         let answers = Some(warm.answers);
@@ -220,18 +222,18 @@ impl Pool {
         self.waiting.push(warm);
     }
 
-    /// Whether one to `server` that has served a user is of use for another.
+    /// Returns whether a connection to `server` that has served a user may serve another.
     pub(super) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
         past.is_good(now) && self.there(server) < KEPT * self.wanted(now, Some(server))
     }
 
-    /// A user gave one back.
+    /// Puts a connection back that a user has finished with.
     pub(super) fn give_back(&mut self, warm: Warm) {
         self.demand.on_returned();
         self.push(warm);
     }
 
-    /// Those that wait to go to `server`.
+    /// Returns the number of connections to `server`.
     fn there(&self, server: usize) -> usize {
         let to_server = |w: &&Warm| w.lease.server == server;
         self.waiting.iter().filter(to_server).count()
@@ -247,7 +249,7 @@ impl Pool {
         self.serve.retain(|s| *s != server);
     }
 
-    /// A connection is lost.
+    /// Removes a lost connection.
     pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) {
         let Some(at) = self
             .waiting
@@ -269,8 +271,8 @@ impl Pool {
         self.delay = (self.delay * 2).min(MAX_DELAY);
     }
 
-    /// One that is of no use any more: too old, too slow, one too many, or to another server than
-    /// `server`. Those are kept while they are `usable` and there is none in their place.
+    /// Removes a useless connection: too old, too slow, surplus, or not to `server`. Those to another server stay
+    /// while they are `usable` and none to `server` is ready.
     pub(super) fn pop_useless(
         &mut self,
         now: Instant,
@@ -297,13 +299,13 @@ impl Pool {
         Some(warm)
     }
 
-    /// Takes one to `server` out.
+    /// Removes a connection to `server`.
     pub(super) fn pop_to(&mut self, server: usize) -> Option<Warm> {
         let at = self.waiting.iter().position(|w| w.lease.server == server)?;
         Some(self.waiting.remove(at))
     }
 
-    /// Whether to open another one.
+    /// Returns whether another connection should be opened.
     pub(super) fn lacks(&mut self, now: Instant, server: Option<usize>) -> bool {
         self.retry_at = self.retry_at.filter(|at| *at > now);
         let there = server.map_or(0, |server| self.there(server));
@@ -320,7 +322,7 @@ impl Pool {
         }
     }
 
-    /// When there is something to do, if nothing happens before.
+    /// Returns the time at which the pool is due, if nothing happens before.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let ends = self.waiting.iter().map(|w| w.ends_at(self.settings.age));
         let idle = (!self.waiting.is_empty()).then(|| self.demand.at + self.settings.idle);
@@ -328,12 +330,12 @@ impl Pool {
     }
 }
 
-/// The pools of connections that wait for users: to the server that is used most, and where short flows go to another
-/// one, to that.
+/// The pools of idle connections: one to the server of most flows, and one to the server of short flows where that
+/// is another.
 #[derive(Debug)]
 pub(super) struct Pools {
     pub(super) all: [Pool; 2],
-    /// Another server was chosen: connections to it are to follow.
+    /// Another server was chosen, so the pools have to change.
     pub(super) changed: bool,
 }
 
@@ -345,25 +347,25 @@ impl Pools {
         }
     }
 
-    /// Returns whether connections are to wait although they cost metered traffic.
+    /// Returns whether connections may wait although they cost metered traffic.
     pub(super) fn use_metered(&self) -> bool {
         self.all.iter().all(|pool| pool.settings.metered)
     }
 
-    /// The connection `conn`, and its pool.
+    /// Returns the connection `conn`, and the index of its pool.
     pub(super) fn find(&mut self, conn: ConnId) -> Option<(usize, &mut Warm)> {
         let mut pools = self.all.iter_mut().enumerate();
         pools.find_map(|(at, pool)| Some((at, pool.get_mut(conn)?)))
     }
 
-    /// A server took this box for one of its users.
+    /// Notes that a server has accepted this box for a user.
     pub(super) fn on_served(&mut self, server: usize) {
         for pool in &mut self.all {
             pool.on_served(server);
         }
     }
 
-    /// Closes the connections to `server`.
+    /// Closes the idle connections to `server`.
     pub(super) fn give_up(&mut self, now: Instant, server: usize, stack: &mut Stack) {
         for pool in &mut self.all {
             while let Some(warm) = pool.pop_to(server) {
@@ -372,8 +374,8 @@ impl Pools {
         }
     }
 
-    /// Closes connections that are of no use any more. `servers` has where those of each pool are to lead, if
-    /// there are to be any, and `usable` says of each server whether it answers.
+    /// Closes useless connections. `servers` has the server for each pool, if any, and `usable` says whether each
+    /// server answers.
     pub(super) fn cool_down(
         &mut self,
         now: Instant,
@@ -388,8 +390,8 @@ impl Pools {
         }
     }
 
-    /// Goes on with other settings, and with servers that are in other places: `moved` has where each is,
-    /// if it is still there. Closes what leads nowhere any more.
+    /// Applies new settings and indices of servers: `moved` maps old indices to new ones. Closes connections whose
+    /// server is gone.
     pub(super) fn reload(
         &mut self,
         now: Instant,
@@ -422,7 +424,7 @@ impl Pools {
         all.unwrap_or_default()
     }
 
-    /// When there is something to do, if nothing happens before.
+    /// Returns the time at which a pool is due, if nothing happens before.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let changed = self.changed.then_some(Instant::ZERO);
         let pools = self.all.iter().filter_map(Pool::next_timeout);

@@ -1,4 +1,4 @@
-//! Probes: a first SYN to a server over one link, to see whether anything answers, and when.
+//! Probes: a SYN to a server over one link, to learn whether the server answers, and its round-trip time.
 
 use core::time::Duration;
 
@@ -21,8 +21,8 @@ impl Links {
         stack: &mut Stack,
     ) -> Result<ConnId, ApiError> {
         let options = self.options((entry, path), Box::new(Pinned::default()))?;
-        // Where Multipath TCP has passed, an answer without it is news: something else answers, or takes the
-        // option out. Where it has not, and where something failed, the question is whether anything answers.
+        // Where Multipath TCP has worked, ask for it: an answer without it reveals a portal or a middlebox that
+        // strips options. Where it has not, or something failed, the question is whether anything answers.
         let link = self.find(path).filter(|l| l.open);
         let cell = link.and_then(|l| l.cells.get(server));
         let sound = cell.is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
@@ -40,7 +40,7 @@ impl Links {
 }
 
 impl Upstream {
-    /// Starts probes that are due and gives up those that are overdue.
+    /// Starts probes that are due and gives up overdue ones.
     pub(super) fn probe_due(&mut self, cx: &mut Context<'_>) {
         for link in 0..self.links.all.len() {
             for server in 0..self.servers.entries.len() {
@@ -74,7 +74,7 @@ impl Upstream {
                     Err(_) => {
                         cx.counters.probes_failed += 1;
                         cell.failed(cx.now);
-                        // Not at once, for nothing was asked.
+                        // Not at once, because no packet left.
                         let later = cx.now + self.watch.settings.failing;
                         self.links.all[link].cells[server].next = Some(later);
                     }
@@ -83,7 +83,7 @@ impl Upstream {
         }
     }
 
-    /// Returns whether an event is of a probe; if so it is dealt with here.
+    /// Handles an event of a probe; returns whether it was one.
     pub(super) fn on_probe_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let established = match *event {
             Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
@@ -108,18 +108,19 @@ impl Upstream {
         let cell = &mut self.links.all[link].cells[server];
         let failed = match established {
             Ok((used, rtt)) if used == path => {
-                // What one tells, another need not be asked.
+                // One answer settles the question for all probes of this server and link.
                 cell.probes()
                     .for_each(|probe| cx.stack.abort(cx.now, probe));
                 let returned = cell.is_returning();
                 cell.probe_succeeded(cx.now, rtt);
                 if returned {
-                    // Subflows there would wait for their timers, and those that only receive for ever.
+                    // Subflows there would wait for their retransmission timers, and those that only receive
+                    // forever.
                     cx.stack.doubt_path(cx.now, path);
                 }
                 None
             }
-            // The engine had no answer here and went elsewhere.
+            // The engine had no answer here and used another path.
             Ok(_) => {
                 cx.stack.abort(cx.now, conn);
                 Some(CloseReason::TimedOut)
@@ -135,20 +136,20 @@ impl Upstream {
         true
     }
 
-    /// Sets the time of the next probe, where there is none yet.
+    /// Sets the time of the next probe, unless one is planned.
     pub(super) fn schedule(&mut self, now: Instant, server: usize, path: PathId) {
         let interval = self.interval(now, server, path);
         if let Some(cell) = self.links.cell(server, path)
             && !cell.is_planned()
             && !cell.is_fatal()
         {
-            // A first failure may be a lost packet: ask again at once.
+            // A single failure may be a lost packet: ask again at once.
             let again = cell.failures == 1 && cell.reach != Reach::Down;
             cell.next = Some(if again { now } else { now + interval });
         }
     }
 
-    /// The time between two probes.
+    /// Returns the time between two probes.
     pub(super) fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
         let current = self.servers.is_current(server);
         let link = self.links.find(path);

@@ -1,4 +1,4 @@
-//! Links and servers that come and go while a box runs.
+//! Reload: links and servers that come and go while a box runs.
 
 use braid_engine::{PathId, Stack, StrategyFactory};
 use braid_secure::channel::Client;
@@ -12,7 +12,7 @@ use super::servers::Servers;
 use crate::config::{BoxConfig, LinkConfig, Protection, ServerEntry};
 use crate::select::choice::Choice;
 
-/// Where each server of before is now, if it is there.
+/// The new index of each old server, where it still exists.
 struct Moved(Vec<Option<usize>>);
 
 impl Moved {
@@ -21,31 +21,31 @@ impl Moved {
         Moved(old.iter().map(place).collect())
     }
 
-    /// Where a server of before is now.
+    /// Returns the new index of an old server.
     fn now(&self, old: usize) -> Option<usize> {
         self.0.get(old).copied().flatten()
     }
 
-    /// Where a server was before.
+    /// Returns the old index of a server.
     fn before(&self, new: usize) -> Option<usize> {
         self.0.iter().position(|place| *place == Some(new))
     }
 }
 
 impl Upstream {
-    /// Goes on with `config`. Returns where each server of before is now, if it is there, and the paths of
-    /// links that are no more. New links are not added.
+    /// Applies `config`. Returns the new index of each old server, where it still exists, and the paths of removed
+    /// links. New links are not added.
     pub(crate) fn reload(
         &mut self,
         now: Instant,
         config: &BoxConfig,
         stack: &mut Stack,
     ) -> (Vec<Option<usize>>, Vec<PathId>) {
-        // They name servers by their places.
+        // Examinations and measurements name servers by index, which changes.
         self.examinations.stop(now, None, stack);
         self.meter.stop(now, None, stack);
         let moved = Moved::new(&self.servers.entries, &config.servers);
-        // With another key this box is somebody else, to whom no ticket was given.
+        // With another key this box is another user, for whom no ticket or idle connection is valid.
         let same_key = self.servers.key.public() == config.key.public();
         let none = vec![None; moved.0.len()];
         let kept = if same_key { &moved.0 } else { &none };
@@ -60,7 +60,7 @@ impl Upstream {
         (moved.0, left)
     }
 
-    /// New connections have their strategies from `strategy` from now on.
+    /// Sets the factory of new connections' strategies.
     pub(crate) fn set_strategies(&mut self, strategy: StrategyFactory) {
         self.strategy = strategy;
     }
@@ -139,7 +139,7 @@ impl Links {
         }
     }
 
-    /// Returns the paths of links that are no more.
+    /// Applies the configuration of links, and returns the paths of removed ones.
     fn reload(&mut self, now: Instant, new: &[LinkConfig], stack: &mut Stack) -> Vec<PathId> {
         let old = core::mem::replace(&mut self.configs, new.to_vec());
         let mut left = Vec::new();
@@ -151,13 +151,13 @@ impl Links {
                 let link = self.all.remove(index);
                 let probes = link.cells.iter().flat_map(Cell::probes);
                 probes.for_each(|probe| stack.abort(now, probe));
-                // The far end would go on sending there.
+                // Otherwise the peer would go on sending there.
                 stack.leave_path(now, link.path);
                 left.push(link.path);
                 continue;
             };
             link.metered = config.metered;
-            // What was switched by hand stays so, unless the file says something else than before.
+            // A switch set by hand stays, unless the file's value has changed.
             if before.is_some_and(|before| before.backup != config.backup) {
                 link.backup = config.backup;
                 stack.set_path_backup(now, link.path, config.backup);

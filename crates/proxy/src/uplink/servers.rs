@@ -1,5 +1,5 @@
-//! The servers of a box: who they are, what protects connections to them, which one is chosen, and which address
-//! families they reach.
+//! The servers of a box: identity, protection of their connections, the choice among them, and the address
+//! families that they reach.
 
 use core::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::config::{BoxConfig, Protection, Select, ServerEntry};
 use crate::select::choice::Choice;
 use crate::select::selection::Need;
 
-/// All servers, in the order of the configuration.
+/// The servers, in the order of the configuration.
 pub(super) struct Servers {
-    /// The box's.
+    /// The box's private key.
     pub(super) key: PrivateKey,
     pub(super) entries: Vec<ServerEntry>,
-    /// What protects the connections to each; nothing where it is not to.
+    /// The TLS end for each server; `None` where connections are plaintext.
     pub(super) clients: Vec<Option<Client>>,
     pub(super) choice: Choice,
     pub(super) said: Vec<Said>,
     /// The address families that each server reaches.
     pub(super) reached: Reached,
     pub(super) clock: WallClock,
-    /// For nonces.
+    /// The source of nonces.
     rng: Rng,
 }
 
@@ -58,7 +58,7 @@ impl Servers {
         }
     }
 
-    /// Opens a connection, and says how a box signs in on it where that is not done by its key.
+    /// Opens a connection. Also returns the password to sign in with, where the connection is plaintext.
     pub(super) fn channel(
         &mut self,
         (now, server): (Instant, usize),
@@ -79,41 +79,41 @@ impl Servers {
         channel.map(|channel| (channel, None))
     }
 
-    /// The server for `need`.
+    /// Returns the server for `need`.
     pub(super) fn current(&self, need: Need) -> usize {
         self.choice.server(need)
     }
 
-    /// New connections go there.
+    /// Returns whether new connections go to `server`.
     pub(super) fn is_current(&self, server: usize) -> bool {
         self.needs().any(|need| self.current(need) == server)
     }
 
-    /// What connections may want, most often first.
+    /// Returns the needs of connections, the most frequent first.
     pub(super) fn needs(&self) -> impl Iterator<Item = Need> + use<> {
         let usual = self.choice.usual();
         let other = (self.choice.select == Select::Auto).then_some(Need::Latency);
         core::iter::once(usual).chain(other)
     }
 
-    /// The families that a server reaches, by its newest word.
+    /// Returns the families that a server reaches, by its latest report.
     pub(super) fn families_of(&self, server: usize) -> Families {
         self.reached.of(server)
     }
 
-    /// What this box and a server agreed to speak, once they did; nothing in clear.
+    /// Returns the version and features agreed with a server; `None` before the handshake, and in plaintext.
     pub(super) fn agreed_with(&self, server: usize) -> Option<ProtocolStatus> {
         let client = self.clients.get(server)?.as_ref()?;
         client.agreed().map(ProtocolStatus::from)
     }
 
-    /// The name of the server that was asked for.
+    /// Returns the name of the server selected by hand.
     pub(super) fn wanted(&self) -> Option<&str> {
         let wanted = self.choice.wanted?;
         Some(&self.entries[wanted].name)
     }
 
-    /// When the choice settles, or a server is to be asked again which families it reaches.
+    /// Returns the time at which the choice settles, or a server is to be asked again for its families.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let timeouts = [self.choice.next_timeout(), self.reached.next_timeout()];
         timeouts.into_iter().flatten().min()

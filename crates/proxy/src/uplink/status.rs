@@ -1,4 +1,4 @@
-//! What the upstream shows of itself, and its switches.
+//! Status of servers and links, and the operator's switches.
 
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
@@ -14,15 +14,15 @@ use crate::config::Protection;
 use crate::select::selection::Need;
 
 impl Upstream {
-    /// Says whether new connections are to be taken in where a server is reached.
+    /// Switches the interception of new connections on or off.
     pub(crate) fn switch_proxy(&mut self, on: bool) {
         self.notices.switch(on);
     }
 
-    /// Switches the link called `name`.
+    /// Switches the link called `name` on or off.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No link has this name.
     pub(crate) fn switch_link(
         &mut self,
         now: Instant,
@@ -35,10 +35,10 @@ impl Upstream {
         Ok(())
     }
 
-    /// Says whether the link called `name` is a backup, for connections that are there and new ones.
+    /// Sets whether the link called `name` is a backup, for existing and new connections.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No link has this name.
     pub(crate) fn set_backup(
         &mut self,
         now: Instant,
@@ -53,12 +53,12 @@ impl Upstream {
         Ok(())
     }
 
-    /// Returns whether the link is switched off, or was taken out of the configuration.
+    /// Returns whether the link is switched off, or was removed from the configuration.
     pub(crate) fn is_off(&self, path: PathId) -> bool {
         self.links.is_off(path)
     }
 
-    /// The name of the link that a path stands for, while it is in the configuration.
+    /// Returns the name of a path's link, while it is in the configuration.
     pub(crate) fn link_name(&self, path: PathId) -> Option<&str> {
         self.links.find(path).map(|link| link.name.as_str())
     }
@@ -101,7 +101,7 @@ impl Upstream {
         }
     }
 
-    /// The links.
+    /// Returns the status of the links.
     pub(crate) fn link_status(&self, stack: &Stack) -> Vec<PathStatus> {
         let totals = stack.path_totals();
         let links = self.links.all.iter();
@@ -137,8 +137,8 @@ impl Upstream {
 }
 
 impl Link {
-    /// The state of the link: the best that is known of it with any server. A server that refuses users says
-    /// nothing against the link.
+    /// Returns the state of the link: the best state of any server over it. A server that refuses users is no
+    /// fault of the link.
     pub(super) fn condition(&self) -> Condition {
         match () {
             () if self.off => return Condition::Off,
@@ -157,7 +157,7 @@ impl Link {
         best(states).unwrap_or(Condition::NoAnswers)
     }
 
-    /// The state of a server over the link.
+    /// Returns the state of a server over the link.
     fn condition_over(&self, server: usize) -> Condition {
         let cell = &self.cells[server];
         match self.open && cell.fits {
@@ -168,13 +168,13 @@ impl Link {
 }
 
 impl Links {
-    /// The state of a server: the best that is known of it over any link that is in use.
+    /// Returns the state of a server: the best state over any link in use.
     pub(super) fn server_condition(&self, server: usize) -> Condition {
         best(self.open_cells(server).map(condition)).unwrap_or(Condition::NoAnswers)
     }
 }
 
-/// The state of a server over one link.
+/// Returns the state of a server over one link.
 fn condition(cell: &Cell) -> Condition {
     match (cell.trouble, cell.reach) {
         (Some(Trouble::Stripped | Trouble::Blocked), Reach::Down) => Condition::NoAnswers,
@@ -186,14 +186,14 @@ fn condition(cell: &Cell) -> Condition {
         (Some(Trouble::WrongKey), _) => Condition::WrongKey,
         (Some(Trouble::OtherVersion), _) => Condition::OtherVersion,
         (Some(Trouble::NotAServer), _) => Condition::NotAServer,
-        // A probe alone tells only that something answers.
+        // A probe alone shows only that something answers.
         (None, Reach::Up) if cell.sound_at.is_some() => Condition::Working,
         (None, Reach::Up | Reach::Unknown) => Condition::Untried,
         (None, Reach::Down) => Condition::NoAnswers,
     }
 }
 
-/// The best of several states; of those in which no user is served, the one that says most.
+/// Returns the best of several states; among those in which no user is served, the most specific.
 fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
     states.min_by_key(|state| match state {
         Condition::Working => 0,

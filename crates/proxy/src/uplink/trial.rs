@@ -1,7 +1,7 @@
-//! A trial: one connection to a server over one link, as a box opens it, to see how far it gets.
+//! A trial: one connection to a server over one link, opened as a box does, to see how far it gets.
 //!
-//! The packets are the caller's to carry. So a trial needs no device and no listener, and runs beside a
-//! box that has the same link and server.
+//! The caller carries the packets. A trial therefore needs no device and no listener, and can run beside a box
+//! with the same link and server.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -20,12 +20,12 @@ use crate::config::{Protection, ServerEntry};
 use crate::protocol::socks::{self, ClientError, ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
-/// Bytes of payload that a trial may hold; it says next to nothing.
+/// Memory of a trial's stack, bytes; a trial needs little of it.
 const MEMORY: usize = 8 << 20;
-/// First bytes of an answer, which tell a web page.
+/// Number of first bytes of an answer that identify a web page.
 const FIRST_BYTES: usize = 5;
 
-/// The ends of a trial, and who takes part.
+/// The ends and parties of a trial.
 #[derive(Debug)]
 pub struct TrialSetup<'a> {
     /// Address of the link, and a port that nobody else uses.
@@ -46,50 +46,50 @@ pub struct TrialSetup<'a> {
     pub since_epoch: Duration,
 }
 
-/// The fate of Multipath TCP on the way.
+/// The fate of Multipath TCP on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Multipath {
     /// Multipath TCP works.
     Intact,
-    /// The way, or the server, answers without its options.
+    /// The path or the server answers without the options of Multipath TCP.
     Stripped,
-    /// Only a SYN without its options is answered.
+    /// Only a SYN without the options of Multipath TCP is answered.
     Blocked,
-    /// Multipath TCP is agreed on, and lost with the data that follows.
+    /// Multipath TCP is agreed on, but lost with the data that follows.
     Lost(FallbackCause),
 }
 
-/// The end of a trial, or its state.
+/// The result of a trial, or its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrialEnd {
-    /// Nothing has come back: no answer to the SYN, or none to what was said then.
+    /// No answer has come, to the SYN or to the box's first message.
     Pending,
     /// The server knows the box and waits for its requests.
     SignedIn,
-    /// A web server answers in the place of a Braid server, as a captive portal does.
+    /// A web server answers in place of a Braid server, as a captive portal does.
     WebPage,
-    /// Something answers that is no Braid server.
+    /// Something else than a Braid server answers.
     NoServer,
-    /// The connection was opened, and ended without a word when the box had said something.
+    /// The connection was opened, but ended without an answer to the box's first message.
     CutOff,
     /// Nothing listens at the port.
     Refused,
-    /// The network says that there is no way.
+    /// The network reports that there is no route.
     Unreachable,
     /// The protected handshake failed.
     Broken(Broken),
-    /// The server does not take the box's password, which stands in for a key without protection.
+    /// The server refuses the box's password, which authenticates plaintext connections.
     PasswordRefused,
 }
 
 /// The findings of a trial so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialReport {
-    /// From the SYN to its answer; `None` without one.
+    /// Time from the SYN to its answer; `None` without one.
     pub opened: Option<Duration>,
-    /// The fate of Multipath TCP; `None` before anything is known.
+    /// The fate of Multipath TCP; `None` while it is unknown.
     pub multipath: Option<Multipath>,
-    /// The end.
+    /// The result or state.
     pub end: TrialEnd,
 }
 
@@ -105,7 +105,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Begins: the SYN is ready to be sent.
+    /// Begins a trial; the SYN is ready to be sent.
     ///
     /// # Errors
     /// The addresses are of different families, or cryptography fails.
@@ -160,9 +160,9 @@ impl Trial {
         })
     }
 
-    /// Takes a packet that came over the link. One that is none of this trial changes nothing.
+    /// Processes a packet from the link; a packet of another connection changes nothing.
     pub fn receive(&mut self, now: Instant, packet: &[u8]) {
-        // The kernel has looked at its checksum, or the packet never left this machine.
+        // The kernel has verified the checksum, or the packet never left this machine.
         let meta = RxMeta {
             checksum_ok: true,
             gso_size: 0,
@@ -171,13 +171,13 @@ impl Trial {
         self.follow(now);
     }
 
-    /// The next packet to send.
+    /// Returns the next packet to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
         let transmit = self.stack.poll_transmit(now)?;
         Some([transmit.header, &transmit.payload.concat()].concat())
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is due.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.stack.next_timeout()
     }
@@ -188,17 +188,17 @@ impl Trial {
         self.follow(now);
     }
 
-    /// Returns whether the end is known.
+    /// Returns whether the result is known.
     pub fn is_over(&self) -> bool {
         self.report.end != TrialEnd::Pending
     }
 
-    /// Ends the connection; what says so to the server is ready to be sent.
+    /// Aborts the connection; the reset for the server is ready to be sent.
     pub fn give_up(&mut self, now: Instant) {
         self.channel.abort(now, &mut self.stack);
     }
 
-    /// Returns the findings.
+    /// Returns the findings so far.
     pub fn report(&self) -> TrialReport {
         self.report
     }
@@ -245,7 +245,7 @@ impl Trial {
         };
     }
 
-    /// Looks at the first bytes before anybody takes them for what they should be.
+    /// Checks the first bytes for a web page before the handshake reads them; returns whether they are none.
     fn is_first_answer_ours(&mut self, now: Instant) -> bool {
         if self.looked {
             return true;
@@ -279,7 +279,7 @@ impl Trial {
     }
 }
 
-/// A channel on a new connection, and the box's first words.
+/// Opens a channel on a new connection; also returns the box's first message.
 fn open(
     now: Instant,
     conn: ConnId,

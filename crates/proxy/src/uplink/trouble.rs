@@ -1,4 +1,4 @@
-//! What keeps users from a server although the network answers, and how that is found out.
+//! Problems that keep users from a server although the network answers, and their recognition.
 
 use core::time::Duration;
 
@@ -7,20 +7,21 @@ use braid_secure::channel::Broken;
 
 use crate::protocol::socks::ClientError;
 
-/// What keeps users from a server over one link, or from Multipath TCP, although the link carries packets.
+/// A problem that keeps users from a server over one link, or from Multipath TCP, although the link carries
+/// packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The network takes the options of Multipath TCP out: connections there are regular TCP.
+    /// The network strips the options of Multipath TCP: connections there are regular TCP.
     Stripped,
     /// The network drops SYNs with the options of Multipath TCP: connections there are regular TCP.
     Blocked,
-    /// Something else answers in the server's place.
+    /// Something else answers in the server's place, such as a captive portal.
     Portal,
-    /// The TCP handshake is answered, and the protected one is not.
+    /// The TCP handshake is answered, but the TLS handshake is not.
     Unanswered,
     /// The server does not know this box's key, or refuses its clock.
     KeyRefused,
-    /// The server has another key than the configuration says.
+    /// The server has another key than the configured one.
     WrongKey,
     /// The server speaks another version of Braid.
     OtherVersion,
@@ -28,28 +29,28 @@ pub(crate) enum Trouble {
     NotAServer,
 }
 
-/// Outcome of an examination.
+/// The result of an examination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
     /// The server signed this box in.
     SignedIn {
-        /// Round trip of the TCP handshake; zero where a repeated SYN left it unknown.
+        /// Round-trip time of the TCP handshake; zero where a repeated SYN left it unknown.
         rtt: Duration,
-        /// The connection is regular TCP.
+        /// The reason why the connection is regular TCP; `None` where Multipath TCP works.
         plain: Option<Trouble>,
     },
-    /// The server did not.
+    /// The server did not sign this box in.
     Trouble(Trouble),
     /// Nothing answers.
     NoAnswer,
-    /// Nothing: the box could not ask.
+    /// No result: the box could not ask.
     Nothing,
 }
 
-/// The pause before the second examination of something that is in trouble; twice as long each time, up to
-/// [`LONGEST_PAUSE`]. An examination costs about 5 kB and a TLS handshake.
+/// The pause after the first examination that found a problem; doubled each time up to [`LONGEST_PAUSE`]. An
+/// examination costs about 5 kB and a TLS handshake.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Users wait at most this long for a link that is in order again.
+/// Longest pause, for which users may wait for a link that works again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Trouble {
@@ -58,7 +59,7 @@ impl Trouble {
         !matches!(self, Trouble::Stripped | Trouble::Blocked)
     }
 
-    /// Returns whether it is the server's doing, whatever link leads there.
+    /// Returns whether the server is the cause, on whatever link.
     pub(crate) fn is_of_server(self) -> bool {
         matches!(
             self,
@@ -66,7 +67,7 @@ impl Trouble {
         )
     }
 
-    /// The trouble of a connection that has become regular TCP.
+    /// Returns the problem of a connection that has become regular TCP.
     pub(crate) fn of_fallback(cause: FallbackCause) -> Option<Trouble> {
         match cause {
             FallbackCause::SynsDropped => Some(Trouble::Blocked),
@@ -74,14 +75,14 @@ impl Trouble {
             | FallbackCause::ThirdAckPlain
             | FallbackCause::DataPlain
             | FallbackCause::PeerFellBack => Some(Trouble::Stripped),
-            // Payload is changed, which says nothing of options.
+            // The payload was changed, which says nothing about options.
             FallbackCause::BadChecksum | FallbackCause::PeerBadChecksum => None,
             FallbackCause::NotRequested | FallbackCause::PeerSynPlain => None,
         }
     }
 
-    /// The trouble of a connection that is `broken` before the server has proved its key. A portal answers
-    /// itself: it knows nothing of Multipath TCP (`plain`).
+    /// Returns the problem of a connection that failed before the server proved its key. A captive portal answers
+    /// by itself, so it does not speak Multipath TCP (`plain`).
     pub(crate) fn of_broken(broken: Broken, plain: bool) -> Option<Trouble> {
         match broken {
             Broken::Refused => Some(Trouble::KeyRefused),
@@ -95,7 +96,7 @@ impl Trouble {
         }
     }
 
-    /// The trouble of a connection on which the server's answers are not those of a server.
+    /// Returns the problem of a connection on which the answers are not a server's.
     pub(crate) fn of_answer(error: ClientError, plain: bool) -> Option<Trouble> {
         match error {
             ClientError::MethodRefused | ClientError::AuthRefused => Some(Trouble::KeyRefused),
@@ -105,8 +106,7 @@ impl Trouble {
         }
     }
 
-    /// The trouble of a connection that ended, or on which nothing came, before the server had proved its
-    /// key.
+    /// Returns the problem of a connection that ended or stayed silent before the server proved its key.
     pub(crate) fn of_silence(plain: bool) -> Trouble {
         match plain {
             true => Trouble::Portal,
@@ -115,7 +115,7 @@ impl Trouble {
     }
 }
 
-/// How long to wait after the `found`th examination in a row that found trouble, counted from 1.
+/// Returns the pause after the `found`th consecutive examination that found a problem, counted from 1.
 pub(super) fn pause(found: u32) -> Duration {
     let doubled = FIRST_PAUSE * (1 << found.saturating_sub(1).min(5));
     doubled.min(LONGEST_PAUSE)
@@ -138,7 +138,7 @@ mod tests {
         let damaged = |plain| Trouble::of_broken(Broken::Damaged, plain);
         assert_eq!(damaged(true), Some(Trouble::Portal));
         assert_eq!(damaged(false), Some(Trouble::NotAServer));
-        // A server behind a network that strips options refuses in its own words.
+        // A server behind a network that strips options still refuses in its own way.
         let refused = Trouble::of_broken(Broken::Refused, true);
         assert_eq!(refused, Some(Trouble::KeyRefused));
     }

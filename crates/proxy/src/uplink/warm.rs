@@ -1,4 +1,4 @@
-//! How the pool of warm connections is kept.
+//! Upkeep of the pools of idle connections.
 
 use core::net::IpAddr;
 
@@ -14,13 +14,13 @@ use crate::relay::StepError;
 use crate::select::selection::Need;
 
 impl Servers {
-    /// The pool for `need`.
+    /// Returns the index of the pool for `need`.
     fn pool(&self, need: Need) -> usize {
         let usual = self.choice.usual();
         usize::from(self.current(need) != self.current(usual))
     }
 
-    /// The server that the connections of each pool lead to, and for which need; `None` for a pool of no need.
+    /// Returns for each pool the server of its connections, with their need; `None` for an unused pool.
     fn pools(&self) -> [Option<(Need, usize)>; 2] {
         let mut servers = [None; 2];
         for need in self.needs() {
@@ -32,10 +32,10 @@ impl Servers {
 }
 
 impl Upstream {
-    /// A server took a box for one of its users, and asked its destination: warm connections to it
-    /// are worth having.
+    /// Notes that a server accepted this box for a user and connected to the destination, so that idle connections
+    /// to it are worthwhile.
     pub(crate) fn on_served(&mut self, cx: &mut Context<'_>, server: usize) {
-        // It may have been taken out of the configuration since.
+        // A reload may have removed the server meanwhile.
         if server < self.servers.entries.len() {
             self.pools.on_served(server);
         }
@@ -48,7 +48,7 @@ impl Upstream {
             .is_some_and(|pool| self.pools.all[pool].keeps(now, server, past))
     }
 
-    /// Such a connection is there for others.
+    /// Returns a connection to its pool, after [`keeps`](Self::keeps) said so.
     pub(crate) fn give_back(&mut self, cx: &mut Context<'_>, mut lease: Lease) {
         let pool = self.pool_to(lease.server);
         let Some((pool, answers)) = pool.zip(lease.answers.take()) else {
@@ -56,13 +56,13 @@ impl Upstream {
             return lease.channel.abort(cx.now, cx.stack);
         };
         cx.counters.warm_kept += 1;
-        // A connection that is gone says so by its `Closed`.
+        // A connection that is already gone reports itself by its `Closed` event.
         let waiting = Box::new(braid_strategy::Waiting::default());
         let _ = cx.stack.set_strategy(cx.now, lease.channel.conn, waiting);
         self.pools.all[pool].give_back(Warm::again(cx.now, lease, answers));
     }
 
-    /// The pool whose connections lead to `server`.
+    /// Returns the index of the pool whose connections lead to `server`.
     fn pool_to(&self, server: usize) -> Option<usize> {
         let servers = self.warm_servers();
         servers
@@ -70,8 +70,8 @@ impl Upstream {
             .position(|to| to.is_some_and(|(_, to)| to == server))
     }
 
-    /// A warm connection to `server` for `need`, or to another one that answers and reaches the address family
-    /// of `to`.
+    /// Takes an idle connection to `server` for `need`, or to another server that answers and reaches the address
+    /// family of `to`.
     pub(super) fn take_warm(
         &mut self,
         now: Instant,
@@ -86,7 +86,7 @@ impl Upstream {
         self.pools.all[pool].take((now, stack), server, |s| suits[s])
     }
 
-    /// The servers that the warm connections of each pool are to lead to, if there are to be any.
+    /// Returns for each pool the server that its idle connections are to lead to, if any.
     fn warm_servers(&self) -> [Option<(Need, usize)>; 2] {
         let metered = || self.links.open().any(|l| l.metered);
         let wanted = self.notices.takes_in() && (self.pools.use_metered() || !metered());
@@ -97,7 +97,7 @@ impl Upstream {
         }
     }
 
-    /// Closes warm connections that are of no use any more.
+    /// Closes useless idle connections.
     pub(super) fn cool_down(&mut self, now: Instant, stack: &mut Stack) {
         let servers = self.warm_servers();
         let servers = servers.map(|server| server.map(|(_, server)| server));
@@ -105,7 +105,7 @@ impl Upstream {
         self.pools.cool_down(now, servers, &usable, stack);
     }
 
-    /// Opens warm connections that are wanted and closes those that are not.
+    /// Opens missing idle connections and closes useless ones.
     pub(super) fn warm_up(&mut self, cx: &mut Context<'_>) {
         self.cool_down(cx.now, cx.stack);
         for (pool, wanted) in self.warm_servers().into_iter().enumerate() {
@@ -126,7 +126,7 @@ impl Upstream {
         }
     }
 
-    /// Returns whether an event is of a warm connection; if so it is dealt with here.
+    /// Handles an event of an idle connection; returns whether it was one.
     pub(super) fn on_warm_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
         let Some((pool, warm)) = self.pools.find(conn) else {
@@ -150,7 +150,7 @@ impl Upstream {
                     return true;
                 }
                 if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
-                    // Whether it takes this box a user's connection finds out, and reports.
+                    // A user's connection will find out whether the server refuses this box, and report it.
                     self.pools.all[pool].on_refused(server);
                     self.on_doubt(cx.now, server, opened_on);
                 }
@@ -160,7 +160,7 @@ impl Upstream {
             }
             Event::FellBack { cause, .. } => {
                 self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
-                // No user had better get it while another link has Multipath TCP.
+                // A user is served better by a new connection while another link has Multipath TCP.
                 if self.links.open_cells(server).any(|cell| !cell.is_unsound()) {
                     self.pools.all[pool].on_lost(cx.now, conn);
                     cx.stack.abort(cx.now, conn);
@@ -170,8 +170,8 @@ impl Upstream {
                 self.pools.all[pool].on_lost(cx.now, conn);
                 cx.counters.warm_lost += 1;
                 if reason == CloseReason::Reset {
-                    // A server that is being stopped ends what waits first: the next user is not to wait
-                    // for it.
+                    // A server that is being stopped resets idle connections first: notice it before the next user
+                    // has to wait.
                     self.on_doubt_everywhere(cx.now, server);
                 }
             }

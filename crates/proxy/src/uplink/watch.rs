@@ -1,4 +1,4 @@
-//! How closely links are watched: as the settings say, and closer while users send.
+//! The pace of probes: as configured, and faster while users send.
 
 use core::time::Duration;
 
@@ -23,7 +23,7 @@ impl Watch {
         }
     }
 
-    /// A user's bytes moved.
+    /// Notes that a user's bytes moved.
     pub(super) fn note_traffic(&mut self, now: Instant) {
         self.last_traffic = Some(now);
     }
@@ -39,7 +39,8 @@ impl Watch {
         self.had_traffic(now, self.settings.busy * 2)
     }
 
-    /// The time between two probes of a server over a link. It is `current` where new connections go to it.
+    /// Returns the time between two probes of a server over a link; `current` where new connections go to the
+    /// server.
     pub(super) fn interval(
         &self,
         now: Instant,
@@ -47,7 +48,7 @@ impl Watch {
         current: bool,
     ) -> Duration {
         if cell.reach == Reach::Down {
-            // What a metered link carries costs.
+            // Probes over a metered link cost money, so they slow down with each failure, 32-fold at most.
             let shift = if link.metered {
                 cell.failures.min(5)
             } else {

@@ -1,4 +1,4 @@
-//! The local side in memory: users' programs and content servers.
+//! Downstream sockets in memory: users' programs and content servers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 
 use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 
-/// Room of a socket whose program does not read.
+/// Bytes that fit a socket whose program does not read.
 pub const SOCKET_ROOM: usize = 64 << 10;
 
-/// What a destination does.
+/// The behaviour of a destination.
 #[derive(Clone)]
 pub enum Content {
-    /// Sends this at once and then, if so said, closes its side.
+    /// Sends this at once, then closes its side if the flag is set.
     Sends(Vec<u8>, bool),
-    /// Sends back what it gets, and closes when the other side has.
+    /// Sends back what it receives, and closes after the other side has.
     Echoes,
-    /// Reads all and answers by the number of bytes when the other side has closed.
+    /// Reads everything, and answers with the number of bytes after the other side has closed.
     Counts,
-    /// Fails.
+    /// Fails to connect.
     Fails(ConnectFailure),
     /// Never answers.
     Silent,
@@ -27,15 +27,15 @@ pub enum Content {
 /// A program's stream, as the kernel would have it.
 #[derive(Default)]
 pub struct Stream {
-    /// What the program sends, how much of it was read by the core, and whether its end follows.
+    /// Bytes that the program sends, the number read by the core, and whether the end follows.
     pub sends: Vec<u8>,
     pub sent: usize,
     pub ends: bool,
-    /// What the program received.
+    /// Bytes that the program received.
     pub got: Vec<u8>,
-    /// Most bytes of it that came at once.
+    /// Most of these bytes that came at once.
     pub most: usize,
-    /// The program does not read: only [`SOCKET_ROOM`] bytes more are taken.
+    /// The program does not read: the socket takes only [`SOCKET_ROOM`] further bytes.
     pub stalled: bool,
     pub unread: usize,
     /// The core closed its sending side.
@@ -43,7 +43,7 @@ pub struct Stream {
     /// The core closed or reset the stream.
     pub closed: bool,
     pub reset: bool,
-    /// The program reset it.
+    /// The program reset the stream.
     pub broken: bool,
     content: Option<Content>,
 }
@@ -57,9 +57,9 @@ pub struct Local {
     /// Look-ups of names that end in `.silent`.
     pub unanswered: Vec<LocalId>,
     pub events: VecDeque<LocalEvent>,
-    /// Destinations the core connected to.
+    /// Destinations that the core connected to.
     pub attempts: Vec<SocketAddr>,
-    /// The host has no way to IPv6 destinations.
+    /// The host has no route to IPv6 destinations.
     pub no_v6: bool,
 }
 
@@ -69,7 +69,7 @@ impl Local {
         LocalId(self.next)
     }
 
-    /// A user's program connects.
+    /// Connects a user's program.
     pub fn open(
         &mut self,
         (arrival, destination): (Arrival, SocketAddr),
@@ -98,7 +98,7 @@ impl Local {
         &self.streams[&id]
     }
 
-    /// The program sends more.
+    /// Sends more from the program.
     pub fn send(&mut self, id: LocalId, data: &[u8], ends: bool) {
         let stream = self.streams.get_mut(&id).unwrap();
         stream.sends.extend_from_slice(data);
@@ -106,13 +106,13 @@ impl Local {
         self.events.push_back(LocalEvent::Readable { id });
     }
 
-    /// The program resets.
+    /// Resets the stream from the program.
     pub fn break_stream(&mut self, id: LocalId) {
         self.streams.get_mut(&id).unwrap().broken = true;
         self.events.push_back(LocalEvent::Broken { id });
     }
 
-    /// The resolver gives up a look-up that had no answer, the oldest one.
+    /// Lets the resolver give up the oldest unanswered look-up.
     pub fn give_up_lookup(&mut self) {
         let id = self.unanswered.remove(0);
         let addresses = Vec::new();
@@ -120,7 +120,7 @@ impl Local {
         self.events.push_back(event);
     }
 
-    /// The program reads again.
+    /// Lets the program read again.
     pub fn resume(&mut self, id: LocalId) {
         let stream = self.streams.get_mut(&id).unwrap();
         stream.stalled = false;

@@ -1,5 +1,4 @@
-//! Box and server in virtual time: two stacks, links that are nothing but a delay, local sides in
-//! memory.
+//! Box and server in virtual time: two stacks, links with nothing but a delay, downstream sockets in memory.
 
 #![expect(dead_code, reason = "each test binary uses a part of it")]
 
@@ -29,34 +28,34 @@ use braid_wire::{Instant, Rng, ip, tcp};
 use local::Local;
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
-/// Another server, where a test has one: it is to be preferred ([`Setup::first_server`]).
+/// A second server, preferred where a test sets [`Setup::first_server`].
 pub const PREFERRED: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
 pub const CONTENT: &str = "198.51.100.1:80";
-/// Where the destinations of tests are, and no server on the Internet goes (RFC 5737).
+/// Ranges of test destinations, reserved for documentation (RFC 5737).
 const DOCUMENTATION: [&str; 3] = ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"];
-/// The wall clock at the start.
+/// The wall-clock time at the start.
 pub const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
-/// The box's address on link `n`.
+/// Returns the box's address on link `n`.
 pub fn link_address(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 10 + n)
 }
 
-/// Who the box is.
+/// Returns the box's key.
 pub fn box_key() -> PrivateKey {
     PrivateKey::from_seed([1; 32])
 }
 
-/// Who every server is.
+/// Returns the key of every server.
 pub fn server_key() -> PrivateKey {
     PrivateKey::from_seed([2; 32])
 }
 
-/// One host: its stack and its local side.
+/// A host: its stack and its downstream sockets.
 pub struct Node {
     pub stack: Stack,
     pub local: Local,
-    /// Connections that there were.
+    /// All connections so far.
     conns: BTreeSet<ConnId>,
 }
 
@@ -64,7 +63,7 @@ pub struct Node {
 #[derive(Clone, Copy)]
 pub struct Link {
     pub one_way: Duration,
-    /// Swallows everything.
+    /// Drops every packet.
     pub dark: bool,
     /// Share of packets that are lost.
     pub loss: f64,
@@ -87,18 +86,18 @@ pub enum Side {
     Server,
 }
 
-/// Packets that a TUN device keeps for a process that does not read (`txqueuelen` as Linux sets it).
+/// Packets that a TUN device queues for a process that does not read (Linux's default `txqueuelen`).
 const DEVICE_QUEUE: usize = 500;
 
-/// What somebody on the way does to a packet, which goes towards the server or not: whether it goes on.
+/// A middlebox: gets each packet, and whether it goes towards the server; returns whether it passes.
 pub type Tamper = Box<dyn FnMut(bool, &mut Vec<u8>) -> bool>;
 
-/// Answers TCP on a link in the server's place, as a captive portal does; nothing else passes there.
+/// A captive portal: answers TCP on a link in the server's place; nothing else passes there.
 pub struct Portal {
     pub link: usize,
-    /// What it says to whoever connects, before it closes; silent where there is nothing.
+    /// The answer to every connection, before it is closed; `None` stays silent.
     pub says: Option<&'static [u8]>,
-    /// Bytes that came to it.
+    /// Bytes that it received.
     pub heard: usize,
     stack: Stack,
 }
@@ -120,17 +119,17 @@ pub struct World {
     pub notices: Vec<(Instant, Notice)>,
     /// A trial of a host at [`TRIAL`].
     pub trial: Option<Trial>,
-    /// What a restarted server starts with.
+    /// The contents for a restarted server.
     pub contents: Local,
-    /// What was on the wire, and whether towards the server; kept where somebody wants to see it.
+    /// Packets on the wire with their direction (towards the server), recorded while `Some`.
     pub wire: Option<Vec<(bool, Vec<u8>)>>,
     pub tamper: Option<Tamper>,
     pub portal: Option<Portal>,
-    /// Links whose network takes the options of Multipath TCP out.
+    /// Links whose network strips the options of Multipath TCP.
     pub strips: Vec<usize>,
     /// The side whose process stands still.
     still: Option<Side>,
-    /// Packets that came to it meanwhile.
+    /// Packets that arrived for that side meanwhile.
     unread: Vec<Flying>,
     flying: BinaryHeap<Flying>,
     order: u64,
@@ -138,30 +137,30 @@ pub struct World {
     rng: Rng,
 }
 
-/// Edits of the two configuration files.
+/// Changes to the two configuration files.
 #[derive(Default, Clone, Copy)]
 pub struct Setup<'a> {
-    /// Goes above the links.
+    /// Lines above the links.
     pub boxed: &'a str,
-    /// Most warm connections of the box.
+    /// Most idle connections of the box.
     pub warm: usize,
-    /// Follows `interface` of the last link.
+    /// Lines after `interface` of the last link.
     pub last_link: &'a str,
-    /// Address of a server that is preferred to the one there is.
+    /// Address of a preferred server.
     pub first_server: Option<&'a str>,
-    /// Goes above the user.
+    /// Lines above the user.
     pub server: &'a str,
-    /// Whom the server takes for its user, where it is not the box.
+    /// The server's user, where this is not the box.
     pub user: Option<PublicKey>,
-    /// The box does not protect its connections.
+    /// The box's connections are plaintext.
     pub clear: bool,
-    /// The versions of the protocol that the box speaks, and the server's, where they are of other releases.
+    /// The protocol versions of box and server, where they differ from this release's.
     pub versions: Option<[Versions; 2]>,
-    /// Stacks' settings.
+    /// Changes to the stacks' settings.
     pub tweak: Option<fn(&mut Config)>,
 }
 
-/// TCP payload of a packet.
+/// Returns the TCP payload of a packet.
 pub fn payload(packet: &[u8]) -> &[u8] {
     let (_, segment) = ip::Repr::parse(packet).unwrap();
     let segment = tcp::Packet::new(segment).unwrap();
@@ -241,7 +240,7 @@ fn server_node(
 }
 
 impl World {
-    /// A box with `links` links (10 ms and 25 ms one way, …) and a server; nothing has run yet.
+    /// Creates a box with `links` links (10 ms and 25 ms one way, …) and a server; nothing has run yet.
     pub fn new(links: usize, setup: Setup<'_>) -> World {
         let (config, server_config) = configs(links, &setup);
         let now = Instant::from_millis(1_000);
@@ -303,7 +302,7 @@ impl World {
         }
     }
 
-    /// The same, with all links up.
+    /// Creates a world with all links up.
     pub fn up(links: usize, setup: Setup<'_>) -> World {
         let mut world = World::new(links, setup);
         for i in 0..links {
@@ -312,7 +311,7 @@ impl World {
         world
     }
 
-    /// The same, with the first probes answered.
+    /// Creates a world in which the first probes are answered.
     pub fn ready(links: usize, setup: Setup<'_>) -> World {
         let mut world = World::up(links, setup);
         world.run_for(Duration::from_millis(500));
@@ -320,7 +319,7 @@ impl World {
         world
     }
 
-    /// The same, of a box that has had a connection, and so a ticket for the next.
+    /// Creates a world whose box has had a connection, and so has a ticket for the next.
     pub fn met(links: usize, setup: Setup<'_>) -> World {
         let mut world = World::ready(links, setup);
         let greeter = "198.51.100.250:80";
@@ -337,7 +336,7 @@ impl World {
             .set_link_up(self.now, path, up, &mut self.boxed.stack);
     }
 
-    /// Adds what a destination does.
+    /// Sets the behaviour of a destination.
     pub fn content(&mut self, addr: &str, content: local::Content) {
         let addr = addr.parse().unwrap();
         self.contents.contents.insert(addr, content.clone());
@@ -347,19 +346,19 @@ impl World {
         }
     }
 
-    /// A user connects.
+    /// Connects a user.
     pub fn open(&mut self, destination: &str, sends: &[u8], ends: bool) -> LocalId {
         let to = (Arrival::Intercepted, destination.parse().unwrap());
         self.boxed.local.open(to, sends.to_vec(), ends)
     }
 
-    /// A program of the LAN connects to the box's own proxy.
+    /// Connects a SOCKS client to the box.
     pub fn knock(&mut self, sends: &[u8]) -> LocalId {
         let to = (Arrival::Addressed, "192.168.1.1:1080".parse().unwrap());
         self.boxed.local.open(to, sends.to_vec(), false)
     }
 
-    /// What the server knows of the sizes of its connections.
+    /// Returns the flow sizes of the connections at the server.
     pub fn sizes_at_server(&self) -> Vec<FlowSize> {
         let (node, _) = self.server.as_ref().unwrap();
         let stats = node.conns.iter().filter_map(|c| node.stack.conn_stats(*c));
@@ -378,20 +377,20 @@ impl World {
         &mut self.server.as_mut().unwrap().0.local
     }
 
-    /// The only stream of the server's local side that is left.
+    /// Returns the only open downstream stream of the server.
     pub fn only_content(&mut self) -> LocalId {
         let streams = &self.server_local().streams;
         assert_eq!(streams.len(), 1);
         *streams.keys().next().unwrap()
     }
 
-    /// Kills the server: everything it knew is gone.
+    /// Kills the server: all its state is gone.
     pub fn kill_server(&mut self) {
         self.server = None;
     }
 
-    /// Stops the process of one side for a time, as SIGSTOP does. Its timers wait, and so do as many
-    /// packets as its device holds, and all that users and destinations do.
+    /// Stops the process of one side for a time, as SIGSTOP does. Its timers wait, as do the events of users and
+    /// destinations, and as many packets as its device queues.
     pub fn stand_still(&mut self, side: Side, time: Duration) {
         self.still = Some(side);
         self.run_for(time);
@@ -413,7 +412,7 @@ impl World {
         self.server = Some((node, core));
     }
 
-    /// Starts the server at [`PREFERRED`], with the same key and users as the other one.
+    /// Starts the server at [`PREFERRED`], with the key and users of the other one.
     pub fn start_preferred(&mut self) {
         let setup = Setup::default();
         let node = server_node(PREFERRED, &self.server_config, &self.contents, 7, &setup);
@@ -422,7 +421,7 @@ impl World {
         self.preferred = Some((node, core));
     }
 
-    /// The server goes on with other users.
+    /// Reloads the server with other users.
     pub fn set_users(&mut self, users: &[(&str, PublicKey)]) {
         let user = |(name, key): &(&str, PublicKey)| UserConfig {
             name: (*name).to_owned(),
@@ -433,8 +432,7 @@ impl World {
         core.reload(&mut node.ctx(self.now), &self.server_config);
     }
 
-    /// The box goes on with what `edit` makes of its configuration; what that changes, and the paths of
-    /// links that are no more.
+    /// Reloads the box with its configuration after `edit`; returns the changes, and the paths of removed links.
     pub fn reload_box(&mut self, edit: impl FnOnce(&mut BoxConfig)) -> (Changes, Vec<PathId>) {
         let mut new = self.config.clone();
         edit(&mut new);
@@ -445,8 +443,8 @@ impl World {
         (changes, left)
     }
 
-    /// Adds link number `link` of the box's configuration, up at once, in the place of a link before if that
-    /// is said; packets take `one_way` each way.
+    /// Adds link number `link` of the box's configuration, up at once, at path `place` if given; packets take
+    /// `one_way` each way.
     pub fn plug_in(&mut self, link: usize, one_way: Duration, place: Option<PathId>) -> PathId {
         let at = place.map_or(self.links.len(), |path| usize::from(path.0));
         let addresses = LinkAddresses {
@@ -475,35 +473,35 @@ impl World {
         path
     }
 
-    /// The box forgets a path that was left.
+    /// Removes the path of a removed link from the box.
     pub fn remove_path(&mut self, path: PathId) {
         self.core.remove_path(self.now, path, &mut self.boxed.stack);
     }
 
-    /// What the box shows of itself.
+    /// Returns the status of the box.
     pub fn box_status(&self) -> Status {
         self.core.status(self.now, &self.boxed.stack)
     }
 
-    /// What the server shows of itself.
+    /// Returns the status of the server.
     pub fn server_status(&self) -> Status {
         let (node, core) = self.server.as_ref().unwrap();
         core.status(self.now, &node.stack)
     }
 
-    /// The server's process is asked to end; see [`Drain`].
+    /// Starts the graceful stop of the server; see [`Drain`].
     pub fn drain_server(&mut self) {
         let (node, core) = self.server.as_mut().unwrap();
         core.drain(&mut node.ctx(self.now));
     }
 
-    /// It ends what is left.
+    /// Ends the server's remaining connections.
     pub fn close_server(&mut self) {
         let (node, _) = self.server.as_mut().unwrap();
         node.stack.close(self.now);
     }
 
-    /// Connections of the server's engine.
+    /// Returns the number of connections of the server's engine.
     pub fn server_conns(&self) -> usize {
         let (node, _) = self.server.as_ref().unwrap();
         node.stack.connections()
@@ -517,14 +515,14 @@ impl World {
         self.boxed.stack.close(self.now);
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the wall-clock time, milliseconds since 1970-01-01 UTC.
     pub fn unix_ms(&self) -> u64 {
         let since = EPOCH + self.now.saturating_since(Instant::from_millis(1_000));
         since.as_millis() as u64
     }
 
-    /// What the box says up to the server's answer for a user who says `says`, in a world of one link.
-    /// Nothing of it has reached the server, and the user has gone.
+    /// Returns the box's first flight for a user who sends `says`, in a world of one link. None of it reaches the
+    /// server, and the user leaves.
     pub fn hold_first_flight(&mut self, says: &[u8]) -> Vec<u8> {
         let flight = Rc::new(RefCell::new(Vec::new()));
         let (held, mut first) = (Rc::clone(&flight), None);
@@ -537,7 +535,7 @@ impl World {
             let seq = tcp::Packet::new(segment).unwrap().seq().0;
             let at = seq.wrapping_sub(*first.get_or_insert(seq));
             let mut held = held.borrow_mut();
-            // What is sent again is there.
+            // Skip retransmissions.
             if at as usize == held.len() {
                 held.extend_from_slice(payload);
             }
@@ -551,7 +549,7 @@ impl World {
         flight.take()
     }
 
-    /// A connection of the host without a core to the server.
+    /// Connects the host without a core to the server.
     pub fn raw_connect(&mut self) -> ConnId {
         let strategy = braid_strategy::by_name("minrtt").unwrap();
         let options = ConnectOptions::new(SocketAddr::from((SERVER, 1080)), strategy);
@@ -560,7 +558,7 @@ impl World {
         conn
     }
 
-    /// What arrived at the host without a core.
+    /// Returns the bytes that have arrived at the host without a core.
     pub fn raw_read(&mut self, conn: ConnId) -> Vec<u8> {
         let mut got = Vec::new();
         loop {
@@ -580,7 +578,7 @@ impl World {
         self.run_to(end, |_| false);
     }
 
-    /// Runs until `done`, at most a virtual minute.
+    /// Runs until `done`, at most for a virtual minute.
     pub fn run_until(&mut self, done: impl FnMut(&mut World) -> bool) {
         let end = self.now + Duration::from_secs(60);
         assert!(self.run_to(end, done), "nothing happened for a minute");
@@ -613,7 +611,7 @@ impl World {
         self.times().into_iter().flatten().min()
     }
 
-    /// When something is due: packets, the host without a core, box, server.
+    /// Returns the times at which packets, the host without a core, box and server are due.
     fn times(&self) -> Vec<Option<Instant>> {
         let mut times = vec![self.flying.peek().map(|f| f.at.0), self.raw.next_timeout()];
         times.extend(self.portal.as_ref().map(|p| p.stack.next_timeout()));
@@ -711,7 +709,7 @@ impl World {
         }
     }
 
-    /// Events and packets until there are none.
+    /// Processes events and packets until there are none.
     fn settle(&mut self) {
         let now = self.now;
         let mut sent = Vec::new();
@@ -762,7 +760,7 @@ impl World {
             let now = self.now;
             let to_portal = self.portal.as_ref().filter(|p| link == Some(p.link));
             let to_portal = match to_portal {
-                // The server's packets do not pass it.
+                // The server's own packets do not pass the portal.
                 Some(_) if !to_server => continue,
                 Some(_) => {
                     packet = strip(now, packet);
@@ -806,7 +804,7 @@ impl World {
         });
     }
 
-    /// A captive portal takes a link over.
+    /// Puts a captive portal on a link.
     pub fn put_portal(&mut self, link: usize, says: Option<&'static [u8]>) {
         let mut stack = stack(Config::default(), 6, &Setup::default());
         let path = stack.add_path(PathConfig::v4(SERVER)).unwrap();
@@ -821,7 +819,7 @@ impl World {
     }
 }
 
-/// Takes the options of Multipath TCP out.
+/// Strips the options of Multipath TCP.
 fn strip(now: Instant, packet: Vec<u8>) -> Vec<u8> {
     let mut out = Output::new();
     let mut network = OptionEdit::new(Target::MPTCP, Scope::All, Edit::Remove);
@@ -861,7 +859,7 @@ impl Node {
     }
 }
 
-/// What a driver does after anything happened.
+/// Processes events as a driver does after each call.
 fn turn(now: Instant, core: &mut dyn Core, node: &mut Node, sent: &mut Vec<(Vec<u8>, u16)>) {
     loop {
         let mut idle = true;
@@ -871,7 +869,7 @@ fn turn(now: Instant, core: &mut dyn Core, node: &mut Node, sent: &mut Vec<(Vec<
             idle = false;
         }
         while let Some(event) = node.local.events.pop_front() {
-            // Of a stream that the core forgot nothing may be told any more.
+            // A core must get no event of a stream that it has forgotten.
             let gone = |id: &LocalId| node.local.streams.get(id).is_some_and(|s| s.closed);
             if event.ends_id() || !gone(&event.id()) {
                 core.on_local_event(&mut node.ctx(now), event);

@@ -1,4 +1,4 @@
-//! A user with a key of its own program: it speaks as a box does, and ends as it likes.
+//! A user with a key and a program of its own, which speaks as a box does, and ends as the test wants.
 
 #![expect(dead_code, reason = "each test binary uses a part of it")]
 
@@ -18,61 +18,61 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, Signa
 use crate::world::{World, box_key};
 
 pub const GREETING: [u8; 3] = [5, 1, 0];
-/// A note without hints, CONNECT to [`CONTENT`](crate::world::CONTENT), and a foreword without hints.
+/// Metadata without hints, CONNECT to [`CONTENT`](crate::world::CONTENT), and early hints without hints.
 pub const REQUEST: [u8; 15] = [0xb5, 0, 0, 5, 1, 0, 1, 198, 51, 100, 1, 0, 80, 0, 0];
 
-/// Contents of records (`docs/protocol.md`).
+/// Content types of records (`docs/protocol.md`).
 pub const ALERT: u8 = 21;
 pub const HANDSHAKE: u8 = 22;
 pub const DATA: u8 = 23;
 pub const FLOW_END: u8 = 0xe0;
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 pub const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 1];
-/// Most bytes of a record.
+/// Most payload bytes of a record.
 const MOST: usize = (16 << 10) - 22;
 
-/// Keys of a level, ours and the server's, each with the number of the next record.
+/// The keys of a level, ours and the server's, each with the number of the next record.
 type Keys = [(Box<dyn PacketKey>, u64); 2];
 
 /// A connection of the host without a core.
 pub struct Program {
     pub conn: ConnId,
     session: ClientConnection,
-    /// Of the handshake, and of what follows.
+    /// The keys of the handshake, and of what follows.
     keys: [Option<Keys>; 2],
     next: Option<Secrets>,
-    /// The server's next keys, where ours were replaced first.
+    /// The server's next keys, for rekeys that this end began.
     servers_next: VecDeque<Box<dyn PacketKey>>,
-    /// By which keys it says what it says, and hears what it hears: 0 is none.
+    /// The levels of writing and reading: 0 is plaintext.
     level: usize,
     hears: usize,
-    /// How often the server replaced its key.
+    /// Number of times that the server replaced its key.
     pub followed: usize,
-    /// What it has not said yet, and heard in part.
+    /// Bytes to be sent, and bytes received that are not yet a whole record.
     pub out: Vec<u8>,
     heard: Vec<u8>,
-    /// What the server said.
+    /// Data received from the server.
     pub got: Vec<u8>,
-    /// Descriptions of the alerts that it sent.
+    /// Descriptions of the alerts received.
     pub alerts: Vec<u8>,
-    /// How much of that it had said when users' bytes ended.
+    /// The length of `got` at each end of a user's bytes.
     pub ends: Vec<usize>,
 }
 
 impl Program {
-    /// Connects and says hello, with the box's key.
+    /// Connects, and sends a ClientHello with the box's key.
     pub fn connect(w: &mut World) -> Program {
         Program::connect_as(w, b"braid/4", None)
     }
 
-    /// Connects, and asks for [`CONTENT`](crate::world::CONTENT) with those words behind the request.
+    /// Connects, and requests [`CONTENT`](crate::world::CONTENT) with `words` behind the request.
     pub fn asking(w: &mut World, words: &[u8]) -> Program {
         let mut program = Program::connect(w);
         program.say(w, &[&GREETING[..], &REQUEST, words].concat());
         program
     }
 
-    /// As [`connect`](Self::connect), for another protocol, and with a mistake that is found in the server's key.
+    /// Connects with another ALPN protocol, and with an error about the server's key.
     pub fn connect_as(
         w: &mut World,
         protocol: &[u8],
@@ -82,7 +82,7 @@ impl Program {
         Program::connect_by(w, protocol, mistake, (key.public(), &key))
     }
 
-    /// As [`connect`](Self::connect), by somebody who shows the first key and signs by the second.
+    /// Connects as an attacker who presents the first key and signs by the second.
     pub fn pretending(w: &mut World, shows: PublicKey, has: &PrivateKey) -> Program {
         Program::connect_by(w, b"braid/4", None, (shows, has))
     }
@@ -126,12 +126,12 @@ impl Program {
         program
     }
 
-    /// Says what there is to say, and hears what there is to hear, for a while.
+    /// Sends queued bytes, and processes what comes for a while.
     pub fn go_on(&mut self, w: &mut World) {
         assert!(self.try_go_on(w), "it takes what there is to say");
     }
 
-    /// The same where the server may have ended it, so that nothing can be said; whether something could.
+    /// Works as [`go_on`](Self::go_on) does; returns false where the server has ended the connection.
     pub fn try_go_on(&mut self, w: &mut World) -> bool {
         for _ in 0..10 {
             self.shake_hands();
@@ -189,12 +189,12 @@ impl Program {
         Some(&mut keys[usize::from(theirs)])
     }
 
-    /// Adds a record to what is to be said.
+    /// Queues a record.
     pub fn record(&mut self, content: u8, bytes: &[u8]) {
         self.padded(content, bytes, 0);
     }
 
-    /// The same with zeros behind its content.
+    /// Queues a record with zeros behind its content type.
     pub fn padded(&mut self, content: u8, bytes: &[u8], zeros: usize) {
         let mut body = bytes.to_vec();
         let header = |content: u8, len: usize| {
@@ -234,22 +234,22 @@ impl Program {
         Some((content, body))
     }
 
-    /// Adds bytes to what is to be said.
+    /// Queues data.
     pub fn data(&mut self, bytes: &[u8]) {
         bytes.chunks(MOST).for_each(|part| self.record(DATA, part));
     }
 
-    /// Adds the end of a user's bytes.
+    /// Queues the end of a user's bytes.
     pub fn end(&mut self) {
         self.record(FLOW_END, &[]);
     }
 
-    /// Adds that nothing more will be said.
+    /// Queues a close_notify.
     pub fn close(&mut self) {
         self.record(ALERT, &CLOSE_NOTIFY);
     }
 
-    /// Adds that another key follows.
+    /// Queues a KeyUpdate, and replaces the key.
     pub fn renew(&mut self) {
         self.record(HANDSHAKE, &KEY_UPDATE);
         let keys = self.next.as_mut().unwrap().next_packet_keys();
@@ -257,7 +257,7 @@ impl Program {
         self.keys[1].as_mut().unwrap()[0] = (keys.local, 0);
     }
 
-    /// The server has replaced its key, as it was asked to.
+    /// Replaces the server's key, as it was asked to.
     fn follow(&mut self) {
         let key = self.servers_next.pop_front().expect("it was asked to");
         self.keys[1].as_mut().unwrap()[1] = (key, 0);
@@ -270,7 +270,7 @@ impl Program {
     }
 }
 
-/// Takes any server, or none.
+/// Accepts any server, or fails with this error.
 #[derive(Debug)]
 struct Judge(Option<CertificateError>);
 

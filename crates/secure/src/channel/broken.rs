@@ -1,4 +1,4 @@
-//! What goes wrong with a protected connection, and what its operator is told.
+//! Errors of a protected connection, and their descriptions for the operator of a box.
 
 use std::borrow::Cow;
 
@@ -6,34 +6,34 @@ use rustls::AlertDescription;
 
 use super::versions::Versions;
 
-/// What ends a protected connection but its end.
+/// An error that ends a protected connection other than by an orderly close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// The other end does not know our key.
+    /// The peer does not know our key.
     Refused,
-    /// The other end has not the key it should have, or none that is known.
+    /// The peer has not proved the expected key, or presented no usable key.
     WrongKey,
-    /// The other end speaks TLS, but another version of Braid, or for something else.
+    /// The peer speaks TLS, but another version of Braid or another protocol.
     Incompatible,
-    /// The other end is of a release with which this one has no version of the protocol in common.
+    /// The peer's release has no version of the protocol in common with this one.
     OtherVersions {
-        /// What this end speaks.
+        /// The versions and features of this end.
         ours: Versions,
-        /// What the other end speaks; `None` where it says that in a form that is not known here.
+        /// The versions and features of the peer; `None` where it announces them in an unknown form.
         theirs: Option<Versions>,
     },
-    /// The other end says that something is wrong with what came to it.
+    /// The peer reports an error in what it received.
     Alert(AlertDescription),
-    /// A record is not as its sender made it, or this is another protocol.
+    /// A record is malformed or fails authentication, or this is another protocol.
     Damaged,
-    /// The connection ended, and the other end has not said that it would.
+    /// The connection ended without the peer's close_notify or end of the user's bytes.
     Truncated,
     /// The cryptographic library failed.
     Failed,
 }
 
 impl Broken {
-    /// What the operator of a box is told, and of what kind that is.
+    /// Returns a short kind for statistics and logs, and a description for the operator of a box.
     pub fn at_box(self) -> (&'static str, Cow<'static, str>) {
         let (kind, text) = match self {
             Broken::Refused => (
@@ -78,7 +78,7 @@ impl Broken {
         (kind, text.into())
     }
 
-    /// What the other end is told, where the library does not say so itself.
+    /// Returns the alert for the peer where rustls raised none itself; `None` where no alert is due.
     pub(super) fn alert(self) -> Option<AlertDescription> {
         match self {
             Broken::OtherVersions { .. } => Some(AlertDescription::ProtocolVersion),

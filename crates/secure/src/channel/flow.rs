@@ -1,6 +1,6 @@
-//! How a direction of a user's connection ends while the connection that carries it goes on.
+//! The end of one user's bytes in each direction, on a connection that outlives them.
 
-/// What is said one way.
+/// The state of the direction that this end writes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outgoing {
     /// Messages of box and server.
@@ -8,22 +8,22 @@ pub(super) enum Outgoing {
     Messages,
     /// A user's bytes.
     Flow,
-    /// Their end was written, and may wait here.
+    /// The end of the user's bytes is written; the engine may not have taken it yet.
     Ending,
-    /// The stack has it.
+    /// The engine has taken the end of the user's bytes.
     Ended,
-    /// The other end has it.
+    /// The peer has acknowledged the end of the user's bytes.
     Delivered,
 }
 
 impl Outgoing {
-    /// Returns whether nothing more is said.
+    /// Returns whether the user's bytes have ended, so that nothing more may be written.
     pub(super) fn is_over(self) -> bool {
         !matches!(self, Outgoing::Messages | Outgoing::Flow)
     }
 }
 
-/// How far the other way was read.
+/// The state of the direction that this end reads.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Incoming {
     /// Messages of box and server.
@@ -31,6 +31,6 @@ pub(super) enum Incoming {
     Messages,
     /// A user's bytes, which have not ended.
     Flow,
-    /// They have.
+    /// A reader has taken the last of the user's bytes.
     Ended,
 }

@@ -1,13 +1,14 @@
-//! A connection between box and server, protected by TLS 1.3 or in clear.
+//! A connection between box and server, protected by TLS 1.3 or in plaintext.
 //!
-//! The calls are those of the [`Stack`]; what is read and written are the bytes that the two ends mean for
-//! each other. A user's first bytes leave with the first flight where the server has given a ticket
-//! before, and wait for its answer otherwise.
+//! The calls mirror those of the [`Stack`], but carry only the payload of box and server. A user's first bytes
+//! leave with the first flight where the box has a ticket of the server, and wait for the server's answer
+//! otherwise.
 //!
-//! Of users' bytes little is kept here, and none while a connection is idle: of what goes out a record,
-//! or what left with a first flight in vain, where memory has run out; of what came in a batch that a
-//! reader did not take, a record behind that, and the first part of a record; and at a box what left with the first flight, until
-//! it is known to have been taken. What goes out is protected in the engine's memory, where a socket put it.
+//! A channel buffers few of the users' bytes, and none while a connection is idle. Outgoing, it holds one record,
+//! or a rejected first flight, while the engine has no memory. Incoming, it holds a batch that a reader did not
+//! take, one opened record behind that, and the first part of a record. A box also holds its first flight until
+//! the server has accepted it. Outgoing bytes are encrypted in the engine's memory, into which the socket was
+//! read.
 
 mod broken;
 mod flow;
@@ -34,37 +35,37 @@ use session::{ServerSide, Tls};
 pub use tls::{Client, Server};
 pub use versions::{Agreed, Versions};
 
-/// Most bytes that are protected, or shown to a reader, at a time.
+/// Most bytes that are encrypted, or shown to a reader, at a time.
 const BATCH: usize = 64 << 10;
-/// How a box of `braid/3` began, whose records had another form.
+/// The first byte of a ClientHello from a `braid/3` box, whose records had another form.
 const OLDER_HELLO: u8 = 1;
 
-/// A connection to the other end.
+/// A connection between box and server.
 #[derive(Debug)]
 pub struct Channel {
-    /// The connection of the stack that carries it.
+    /// The connection of the stack that carries this channel.
     pub conn: ConnId,
     tls: Option<Box<Tls>>,
 }
 
 impl Channel {
-    /// A connection without protection.
+    /// Creates a channel without protection.
     pub fn clear(conn: ConnId) -> Self {
         Channel { conn, tls: None }
     }
 
-    /// A connection that came in. Nothing joins it before [`accept`](Self::accept) knows how it is
-    /// protected.
+    /// Creates a channel for an accepted connection. The engine holds subflows back until [`accept`](Self::accept)
+    /// knows how they authenticate.
     pub fn incoming(now: Instant, conn: ConnId, stack: &mut Stack) -> Self {
-        // One that is gone says so by its `Closed`.
+        // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_join_auth(now, conn, JoinAuth::Pending);
         Channel::clear(conn)
     }
 
-    /// A connection that `client` protects; its first words are written.
+    /// Opens a channel that `client` protects, and writes the ClientHello.
     ///
     /// # Errors
-    /// There is no memory; the cryptographic library fails.
+    /// The engine has no memory; the cryptographic library fails.
     pub fn open(
         now: Instant,
         conn: ConnId,
@@ -81,8 +82,8 @@ impl Channel {
         })
     }
 
-    /// A connection that came in, once its client has said something: protected by `server` where it
-    /// asks for that.
+    /// Starts an accepted connection once its first byte is there: protected by `server` where the byte begins a
+    /// TLS handshake, in plaintext otherwise. Returns `None` while nothing has come.
     pub fn accept(now: Instant, conn: ConnId, server: &Server, stack: &mut Stack) -> Option<Self> {
         let mut first = None;
         let peek = |bufs: &[IoSlice<'_>]| {
@@ -108,40 +109,37 @@ impl Channel {
         Some(Channel { conn, tls })
     }
 
-    /// Returns whether it is protected.
+    /// Returns whether the channel is protected.
     pub fn is_protected(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Returns whether it is protected, and the other end is of a release whose subflows do not prove themselves.
+    /// Returns whether the channel is protected, but the peer's release cannot authenticate subflows by a secret.
     pub fn is_joined_by_keys(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.joins_prove == Some(false))
     }
 
-    /// Returns the version and the features that both ends speak, once that is known; `None` of a connection
-    /// without protection too.
+    /// Returns the version and features in use once both ends know them; `None` in plaintext.
     pub fn agreed(&self) -> Option<Agreed> {
         self.tls.as_ref()?.agreed
     }
 
-    /// Takes the families in which the server says that it reaches destinations: once, when the handshake has
-    /// ended.
+    /// Takes the address families that the server reports to reach. Present once, after the handshake.
     pub fn take_families(&mut self) -> Option<Families> {
         self.tls.as_mut()?.told_families.take()
     }
 
-    /// The key of the other end, once it has proved that it has it; with the first words of a client
-    /// that did so for its ticket.
+    /// Returns the peer's key once the peer has proved to hold it. A client that resumes with a ticket proves its
+    /// key by the first early data.
     pub fn peer(&self) -> Option<PublicKey> {
         self.tls.as_ref()?.peer()
     }
 
-    /// Reads what there is for as far as that can be done without a reader: a handshake goes on, and
-    /// the end comes to be known.
+    /// Processes received records as far as possible without a reader: handshake, alerts, end of the connection.
     ///
     /// # Errors
-    /// The connection is no more, or broken.
+    /// The connection is gone, or a protocol error has ended it.
     pub fn drive<E: From<ApiError> + From<Broken>>(
         &mut self,
         now: Instant,
@@ -153,7 +151,7 @@ impl Channel {
         }
     }
 
-    /// As [`Stack::read_with`].
+    /// Reads as [`Stack::read_with`] does.
     pub fn read_with<E: From<ApiError> + From<Broken>>(
         &mut self,
         now: Instant,
@@ -166,8 +164,8 @@ impl Channel {
         tls.read_with(now, self.conn, stack, drain)
     }
 
-    /// As [`Stack::read_finished`]; of a protected connection, whether the other end said so: of the
-    /// connection, or of a user's while its bytes are read.
+    /// Returns whether the direction has ended, as [`Stack::read_finished`] does. On a protected channel the peer
+    /// must have said so: by close_notify, or by the end of the user's bytes while those are read.
     pub fn read_finished(&self, stack: &Stack) -> bool {
         match &self.tls {
             Some(tls) => tls.read_finished(),
@@ -175,31 +173,31 @@ impl Channel {
         }
     }
 
-    /// What is written from now on is a user's, whose end need not be that of the connection.
+    /// Declares that the bytes written from now on are a user's, which can end before the connection does.
     pub fn begin_writing(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.outgoing = Outgoing::Flow;
         }
     }
 
-    /// The same of what is read.
+    /// Declares that the bytes read from now on are a user's, which can end before the connection does.
     pub fn begin_reading(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.begin_reading();
         }
     }
 
-    /// Returns whether a user's bytes have ended both ways, whatever becomes of the connection.
+    /// Returns whether the user's bytes have ended in both directions, whatever the state of the connection.
     pub fn has_parted(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_parted())
     }
 
-    /// Returns whether they have, and the connection has not.
+    /// Returns whether the user's bytes have ended in both directions and the connection can serve another user.
     pub fn is_free(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_free())
     }
 
-    /// The stack says that the other end has all of a user's bytes.
+    /// Notes that the peer has acknowledged all of the user's bytes, as the stack reports.
     pub fn on_delivered(&mut self) {
         if let Some(tls) = &mut self.tls
             && tls.outgoing == Outgoing::Ended
@@ -208,31 +206,32 @@ impl Channel {
         }
     }
 
-    /// Returns whether it has.
+    /// Returns whether the peer has acknowledged all of the user's bytes and their end.
     pub fn is_delivered(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.outgoing == Outgoing::Delivered)
     }
 
-    /// Returns whether there is nothing to read.
+    /// Returns whether nothing is buffered for a reader, here or in the engine.
     pub fn is_silent(&self, stack: &Stack) -> bool {
         let silent = self.tls.as_ref().is_none_or(|tls| tls.is_silent());
         silent && stack.readable(self.conn) == 0
     }
 
-    /// What follows a user's bytes that have ended are messages again.
+    /// Ends the current user's exchange: box and server exchange messages from now on.
     pub fn release(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.release();
         }
     }
 
-    /// Returns whether all was said both ways, where the stack says that both directions ended in order.
+    /// Returns whether every byte was delivered both ways, provided that the stack reports an orderly end of both
+    /// directions.
     pub fn is_whole(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.has_parted())
     }
 
-    /// As [`Stack::write_with`].
+    /// Writes as [`Stack::write_with`] does.
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -246,7 +245,7 @@ impl Channel {
         tls.write_with(now, self.conn, stack, max, fill)
     }
 
-    /// As [`Stack::write`]; of a protected connection it takes all or nothing.
+    /// Writes as [`Stack::write`] does, but a protected channel takes all of `bytes` or none.
     pub fn write(
         &mut self,
         now: Instant,
@@ -259,7 +258,7 @@ impl Channel {
         tls.write(now, self.conn, stack, bytes)
     }
 
-    /// [`write`](Self::write), whole or not at all: there is no room only where memory has run out.
+    /// Writes all of `bytes` or fails; room lacks only where the engine has run out of memory.
     pub fn write_all(
         &mut self,
         now: Instant,
@@ -272,9 +271,9 @@ impl Channel {
         }
     }
 
-    /// Says that no more will be written: of a user's, whose bytes may be all that ends, or else as
-    /// [`close`](Self::close). Of the former [`Event::FlowDelivered`](braid_engine::Event) says when the
-    /// other end has it.
+    /// Ends the written direction: the user's bytes alone while a user's are written, else the connection as
+    /// [`close`](Self::close) does. [`Event::FlowDelivered`](braid_engine::Event) reports that the peer has the
+    /// end of the user's bytes.
     pub fn shutdown(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
         match &mut self.tls {
             Some(tls) => tls.shutdown(now, self.conn, stack),
@@ -282,12 +281,12 @@ impl Channel {
         }
     }
 
-    /// Returns whether [`Self::close`] was called on one that is protected: the other end is told, or will be.
+    /// Returns whether [`Self::close`] was called on a protected channel: the close_notify is sent or due.
     pub fn is_ending(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_ending())
     }
 
-    /// As [`Stack::shutdown`], after the other end was told.
+    /// Ends the connection as [`Stack::shutdown`] does, after a close_notify where the channel is protected.
     pub fn close(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
         match &mut self.tls {
             Some(tls) => tls.close(now, self.conn, stack),
@@ -295,7 +294,7 @@ impl Channel {
         }
     }
 
-    /// As [`Stack::abort`].
+    /// Resets the connection as [`Stack::abort`] does.
     pub fn abort(&self, now: Instant, stack: &mut Stack) {
         stack.abort(now, self.conn);
     }

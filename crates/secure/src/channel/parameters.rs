@@ -1,9 +1,9 @@
-//! What box and server tell each other in the handshake, as transport parameters (RFC 9000 section 18): a box
-//! in its ClientHello, which everybody can read, and a server in its EncryptedExtensions, which only the box can
-//! read, and believes once the handshake is complete.
+//! The parameters that box and server exchange in the handshake, encoded as QUIC transport parameters (RFC 9000
+//! section 18). The box sends its own in the ClientHello, which anybody can read; the server sends its own in the
+//! EncryptedExtensions, which only the box can read. The box relies on them once the handshake is complete.
 //!
-//! - The secret by which subflows prove themselves. The server draws it, so it has the secret before the box,
-//!   and is never asked for a proof that it cannot judge.
+//! - The secret that authenticates subflows. The server draws it, so the server has it before the box and is never
+//! asked for a proof that it cannot check.
 //! - The address families in which the server reaches destinations.
 //! - The versions of the protocol that the end speaks, and its features.
 
@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use super::versions::Versions;
 use crate::Families;
 
+// The numbers begin at "brid" in ASCII, as much of it as the 30 bits of a four-byte integer hold.
 /// The number of the parameter with the secret.
 const SECRET: u32 = 0x2272_6964;
 /// The number of the parameter with the families.
@@ -20,10 +21,10 @@ const FAMILIES: u32 = 0x2272_6965;
 /// The number of the parameter with the versions.
 const VERSIONS: u32 = 0x2272_6966;
 
-/// The secret of one connection.
+/// The secret of one connection that authenticates its subflows.
 pub(super) type JoinSecret = Zeroizing<[u8; 32]>;
 
-/// Returns what a box says in its ClientHello: it can prove its subflows, and speaks `versions`.
+/// Returns the parameters of a box: it can authenticate subflows, and speaks `versions`.
 pub(super) fn offer(versions: Versions) -> Vec<u8> {
     let mut said = Vec::new();
     put(&mut said, SECRET, &[]);
@@ -31,9 +32,10 @@ pub(super) fn offer(versions: Versions) -> Vec<u8> {
     said
 }
 
-/// Returns what a server says in its EncryptedExtensions; a box that made no offer reads past it. Nothing is
-/// said of families where both are reached.
+/// Returns the parameters of a server. A box that made no offer ignores them. The families are left out where the
+/// server reaches both.
 pub(super) fn answer(secret: &JoinSecret, reached: Families, versions: Versions) -> Vec<u8> {
+    // A box of an older release takes missing families for both, so only a restriction needs a word.
     let mut said = Vec::new();
     put(&mut said, SECRET, &secret[..]);
     if reached != Families::BOTH {
@@ -43,15 +45,14 @@ pub(super) fn answer(secret: &JoinSecret, reached: Families, versions: Versions)
     said
 }
 
-/// Adds the versions that an end speaks. Those of an end that says nothing need not be said.
+/// Appends the versions of an end. An end that speaks version 1 alone announces nothing.
 fn put_versions(said: &mut Vec<u8>, versions: Versions) {
     if versions != Versions::UNSAID {
         put(said, VERSIONS, &versions.encode());
     }
 }
 
-/// Returns the versions that an end speaks that has said `told`; `None` where it says them in a form that is
-/// not known here.
+/// Returns the versions that the peer's parameters `told` announce; `None` if they have an unknown form.
 pub(super) fn versions(told: &[u8]) -> Option<Versions> {
     match find(told, VERSIONS) {
         Some(said) => Versions::decode(said),
@@ -59,8 +60,7 @@ pub(super) fn versions(told: &[u8]) -> Option<Versions> {
     }
 }
 
-/// Returns the families in which the server reaches destinations that has said `told`; both where it says
-/// nothing of them.
+/// Returns the families in the server's parameters `told`; both where they are missing or malformed.
 pub(super) fn families(told: &[u8]) -> Families {
     match find(told, FAMILIES) {
         Some([bits]) => Families::from_bits(*bits),
@@ -68,7 +68,7 @@ pub(super) fn families(told: &[u8]) -> Families {
     }
 }
 
-/// Returns how joins prove themselves after the other end has said `told`; `own` is the secret of a server.
+/// Returns how MP_JOINs authenticate after the peer sent `told`; `own` is the secret of a server.
 pub(super) fn agreed(own: Option<&JoinSecret>, told: &[u8]) -> JoinAuth {
     let secret = match (own, find(told, SECRET)) {
         (Some(own), Some(_)) => Some(**own),
@@ -78,9 +78,9 @@ pub(super) fn agreed(own: Option<&JoinSecret>, told: &[u8]) -> JoinAuth {
     secret.map_or(JoinAuth::Keys, JoinAuth::Secret)
 }
 
-/// Adds a parameter: its number in four bytes, and its length in one.
+/// Appends a parameter: its number in four bytes, its length in one, its value.
 fn put(said: &mut Vec<u8>, id: u32, value: &[u8]) {
-    /// What says that an integer has four bytes (RFC 9000 section 16).
+    /// The two leading bits of a four-byte integer (RFC 9000 section 16).
     const FOUR_BYTES: u32 = 0b10 << 30;
     debug_assert!(value.len() < 64, "the length of {id:#x} has one byte");
     said.extend_from_slice(&(FOUR_BYTES | id).to_be_bytes());
@@ -88,7 +88,7 @@ fn put(said: &mut Vec<u8>, id: u32, value: &[u8]) {
     said.extend_from_slice(value);
 }
 
-/// Returns the value of the parameter with this number; others are skipped.
+/// Returns the value of the parameter `wanted`; skips others. `None` where it is missing or malformed.
 fn find(mut parameters: &[u8], wanted: u32) -> Option<&[u8]> {
     loop {
         let id = take_number(&mut parameters)?;
@@ -101,7 +101,7 @@ fn find(mut parameters: &[u8], wanted: u32) -> Option<&[u8]> {
     }
 }
 
-/// An integer of variable length (RFC 9000 section 16).
+/// Takes an integer of variable length (RFC 9000 section 16); `None` where it is cut off.
 fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let (first, _) = bytes.split_first()?;
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(agreed(Some(&secret), &offer(Versions::OURS)), agreed_on);
         let answer = answer(&secret, Families::BOTH, Versions::OURS);
         assert_eq!(agreed(None, &answer), agreed_on);
-        // Others may stand before it and behind it.
+        // Other parameters may stand around it.
         let among = [&[1, 2, 0, 0][..], &answer, &[3, 0]].concat();
         assert_eq!(agreed(None, &among), agreed_on);
     }
@@ -184,7 +184,7 @@ mod tests {
             v6: true,
         };
         assert_eq!(families(&later), v6_only);
-        // A box of the release before has no word for it, and finds its secret.
+        // A box of an older release ignores the families and still finds the secret.
         assert_eq!(agreed(None, &told), JoinAuth::Secret([7; 32]));
     }
 
@@ -205,10 +205,10 @@ mod tests {
         let told = answer(&Zeroizing::new([7; 32]), Families::BOTH, speaks);
         assert_eq!(told[37..], said);
         assert_eq!(versions(&told), Some(speaks));
-        // A later release says more behind it.
+        // A later release may append further fields.
         let later = [&[0xa2, 0x72, 0x69, 0x66, 10][..], &said[5..], &[9, 9]].concat();
         assert_eq!(versions(&later), Some(speaks));
-        // Releases before version 2 say nothing.
+        // Releases before version 2 announce nothing.
         assert_eq!(offer(Versions::UNSAID), [0xa2, 0x72, 0x69, 0x64, 0]);
         assert_eq!(versions(&offer(Versions::UNSAID)), Some(Versions::UNSAID));
         for malformed in [

@@ -1,11 +1,10 @@
-//! Records: the bytes of box and server on the wire.
+//! The record layer between box and server.
 //!
-//! A record has the form that TLS 1.3 gives it (RFC 8446 section 5), so that one sees of it from outside
-//! what one sees of TLS: a type, a version, a length and ciphertext. The [`Content`] stands inside, behind
-//! the bytes, and zeros that pad short records behind that. Nonce and additional data are also those of
-//! TLS 1.3: each key numbers its records from 0, and the header is authenticated. Keys and handshake
-//! are those that QUIC takes from TLS 1.3 (RFC 9001), because there the library protects bytes where
-//! they stand; its own record layer copies them.
+//! A record has the form of TLS 1.3 (RFC 8446 section 5), so that an observer sees only what TLS shows: a type, a
+//! version, a length and ciphertext. The [`Content`] type is encrypted behind the bytes, followed by zeros that
+//! pad short records. Nonce and additional data also follow TLS 1.3: each key numbers its records from 0, and the
+//! header is authenticated. Keys and handshake are those that QUIC takes from TLS 1.3 (RFC 9001), because that
+//! interface of rustls encrypts in place; its own record layer copies.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -15,55 +14,55 @@ use rustls::quic::{PacketKey, Secrets};
 
 use super::Broken;
 
-/// Before the bytes of a record: type, version, length.
+/// Bytes of the record header: type, version, length.
 pub(super) const HEADER: usize = 5;
-/// Behind them, where it is protected: the content, and the tag of the cipher.
+/// Bytes behind the payload of a protected record: the content type, and the AEAD tag.
 const CONTENT: usize = 1;
 const TAG: usize = 16;
-/// What a protected record has besides its bytes, without padding.
+/// Bytes that protection adds to the payload, without padding.
 pub const OVERHEAD: usize = HEADER + CONTENT + TAG;
-/// Most bytes of a record: a reader needs all of it before it gets the first.
+/// Most bytes of a record. A reader needs the whole record before its first byte can be used.
 pub(super) const MOST: usize = 16 << 10;
-/// Most of them that are somebody's.
+/// Most payload bytes of a record.
 pub(super) const MOST_PLAIN: usize = MOST - OVERHEAD;
-/// The version that all records of TLS 1.3 bear (RFC 8446 section 5.1).
+/// The version in every TLS 1.3 record (RFC 8446 section 5.1).
 const VERSION: [u8; 2] = [3, 3];
-/// The least that is encrypted in a record once there are keys: messages, ends of users' bytes, alerts
-/// and a user's keystrokes look the same.
+/// The fewest bytes that are encrypted in a record once keys exist, so that messages, ends of users' bytes, alerts
+/// and keystrokes have the same size.
 const LEAST_PADDED: usize = 128;
-/// Up to here messages are padded to powers of two, longer ones to whole packets.
+/// Messages up to this size are padded to powers of two, longer ones to multiples of [`PACKET`].
 const MOST_DOUBLED: usize = 1024;
-/// What is encrypted in a record of 1,400 bytes, which is a packet, whatever options it has.
+/// The plaintext that fills a record of 1,400 bytes, which fits a packet with any TCP options.
 const PACKET: usize = 1400 - HEADER - TAG;
-/// A peer that replaces its key has made so many records under it: to replace one costs more than to read
-/// one.
+/// Fewest records under a key before the peer may replace it. A rekey costs more than reading a record, so a peer
+/// must not force one per record.
 const LEAST_RECORDS: u64 = 1024;
-/// Most keys that one direction may be ahead of the other, whose end has been asked to follow.
+/// Most keys that one direction may be ahead of the other, which was asked to follow.
 const MOST_AHEAD: usize = 16;
-/// Most records that [`places`] makes room for.
+/// Most records that [`places`] lays out in one write.
 pub(super) const PLACES: usize = 16;
 
-/// The key that protects a record.
+/// The keys that protect a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Clear,
-    /// That of a ticket.
+    /// The key of a ticket, for early data.
     Early,
     Handshake,
-    /// That of both ends, once they know each other.
+    /// The keys of the established connection.
     Traffic,
 }
 
-/// The meaning of a record's bytes. All but the last are content types of TLS.
+/// The content type of a record. All but the last are content types of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Something is wrong, or the sender will say no more (RFC 8446 section 6): level and description.
+    /// An error or close_notify (RFC 8446 section 6): level and description.
     Alert = 21,
-    /// Messages of TLS.
+    /// Handshake messages of TLS.
     Handshake = 22,
-    /// Bytes of a user, or messages about them.
+    /// A user's bytes, or messages between box and server.
     Data = 23,
-    /// A user's bytes have ended; the connection goes on. No protocol has this number.
+    /// The end of a user's bytes; the connection goes on. No protocol has assigned this number.
     FlowEnd = 0xe0,
 }
 
@@ -78,45 +77,44 @@ impl Content {
         }
     }
 
-    /// Returns whether the record belongs to a user: of two users one after the other, records of the
-    /// second wait until the first is done.
+    /// Returns whether the record belongs to a user's bytes. Where one user follows another, the second one's
+    /// records wait until the first is finished.
     pub(super) fn is_flow(self) -> bool {
         matches!(self, Content::Data | Content::FlowEnd)
     }
 }
 
-/// The first byte of a connection. SOCKS5 begins by another one.
+/// The first byte of a TLS connection. SOCKS5 begins with 5.
 pub(super) const HELLO: u8 = Content::Handshake as u8;
 
-/// The message by which early data ends (RFC 8446 section 4.5).
+/// The EndOfEarlyData message (RFC 8446 section 4.5).
 pub(super) const END_OF_EARLY_DATA: [u8; 4] = [5, 0, 0, 0];
-/// The message after which the sender's next record has the next key (RFC 8446 section 4.6.3), up to its
-/// last byte.
+/// The KeyUpdate message without its last byte (RFC 8446 section 4.6.3); the sender's next record uses the next
+/// key.
 const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
-/// The alert of a sender that will say no more.
+/// The close_notify alert: the sender writes no more.
 pub(super) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
-/// Returns the message that replaces a key, and asks the other end to follow or does follow.
+/// Returns the KeyUpdate message, which asks the peer to follow where `asks`.
 pub(super) fn key_update(asks: bool) -> [u8; 5] {
     let [a, b, c, d] = KEY_UPDATE;
     [a, b, c, d, u8::from(asks)]
 }
 
-/// Returns whether a message replaces the sender's key.
+/// Returns whether `message` is a KeyUpdate.
 pub(super) fn is_key_update(message: &[u8]) -> bool {
     matches!(message.strip_prefix(&KEY_UPDATE[..]), Some([0 | 1]))
 }
 
-/// Returns the bytes of a whole record in plaintext.
+/// Encodes a whole plaintext record.
 pub(super) fn plaintext(content: Content, bytes: &[u8]) -> Vec<u8> {
     let [a, b] = (bytes.len() as u16).to_be_bytes();
     let header = [content as u8, VERSION[0], VERSION[1], a, b];
     [&header[..], bytes].concat()
 }
 
-/// Returns the zeros that pad a record of `len` bytes. Bytes of a user are padded only where there are
-/// fewer than in any other record. Messages come in few sizes, so that their size tells neither the
-/// length of a destination's name nor the kind of message.
+/// Returns the padding of a record of `len` bytes. A user's bytes are padded to [`LEAST_PADDED`] only. Messages
+/// have few sizes, so that a size reveals neither the length of a destination's name nor the kind of message.
 pub(super) fn padding(len: usize, of_user: bool) -> usize {
     let inner = len + CONTENT;
     let padded = match inner {
@@ -127,24 +125,26 @@ pub(super) fn padding(len: usize, of_user: bool) -> usize {
     (padded - inner).min(MOST_PLAIN.saturating_sub(len))
 }
 
-/// The bytes before those of a record.
+/// The header of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     bytes: [u8; HEADER],
-    /// What is seen from outside: protected records are all [`Content::Data`].
+    /// The type visible on the wire: [`Content::Data`] on every protected record.
     pub(super) outer: Content,
-    /// Bytes that follow.
+    /// Bytes behind the header.
     pub(super) body: usize,
 }
 
 impl Header {
+    /// Parses a record header.
+    ///
     /// # Errors
-    /// There is no such record.
+    /// The type, version or length is invalid.
     pub(super) fn read(bytes: [u8; HEADER]) -> Result<Self, Broken> {
         let [kind, major, minor, a, b] = bytes;
         let outer = Content::read(kind).filter(|c| *c != Content::FlowEnd);
         let outer = outer.ok_or(Broken::Damaged)?;
-        // The first record of an older library may say 1.0 (RFC 8446 section 5.1).
+        // RFC 8446 section 5.1 allows 1.0 in a first record, as older libraries send it.
         let version =
             [major, minor] == VERSION || (outer, major, minor) == (Content::Handshake, 3, 1);
         let body = usize::from(u16::from_be_bytes([a, b]));
@@ -159,7 +159,7 @@ impl Header {
     }
 }
 
-/// A key, and the number of its next record.
+/// A key, and the number of its next record, from which the nonce follows.
 struct Key {
     key: Box<dyn PacketKey>,
     number: u64,
@@ -180,9 +180,9 @@ pub(super) struct Way {
 
 struct Traffic {
     key: Key,
-    /// Most records under one key.
+    /// Most records under one key, from the AEAD's confidentiality limit.
     limit: u64,
-    /// How many keys there were before this one.
+    /// The number of keys before this one.
     generation: u64,
 }
 
@@ -204,7 +204,7 @@ impl Way {
     }
 
     pub(super) fn set_traffic(&mut self, key: Box<dyn PacketKey>) {
-        // A few are left for those that are made at a time.
+        // A batch is sealed without a check in between, so a batch's worth of records is held in reserve.
         let limit = key.confidentiality_limit() - PLACES as u64;
         self.traffic = Some(Traffic {
             key: Key::new(key),
@@ -217,37 +217,37 @@ impl Way {
         self.early.is_some()
     }
 
-    /// Forgets the key of early data, which has ended.
+    /// Drops the key of early data at its end.
     pub(super) fn forget_early(&mut self) {
         self.early = None;
     }
 
-    /// Forgets the keys of the handshake, which has ended.
+    /// Drops the handshake's keys at its end.
     pub(super) fn forget_handshake(&mut self) {
         self.early = None;
         self.handshake = None;
     }
 
-    /// Returns whether the key has to be replaced before the next record.
+    /// Returns whether the key has reached its record limit, so that a rekey must come first.
     pub(super) fn is_worn(&self) -> bool {
         let worn = |traffic: &Traffic| traffic.key.number >= traffic.limit;
         self.traffic.as_ref().is_some_and(worn)
     }
 
-    /// Returns whether the sender of these records may replace the key: after enough records, or to follow
-    /// the `other` direction.
+    /// Returns whether the sender of these records may rekey: after enough records, or to follow the `other`
+    /// direction.
     pub(super) fn may_renew(&self, other: &Way) -> bool {
         let used = |traffic: &Traffic| traffic.key.number > LEAST_RECORDS;
         self.traffic.as_ref().is_some_and(used) || self.is_behind(other)
     }
 
-    /// Returns whether fewer keys of this direction were replaced than of the `other` one.
+    /// Returns whether this direction has replaced fewer keys than the `other` one.
     pub(super) fn is_behind(&self, other: &Way) -> bool {
         let generation = |way: &Way| way.traffic.as_ref().map(|traffic| traffic.generation);
         generation(self) < generation(other)
     }
 
-    /// Replaces the key from now on.
+    /// Replaces the key, from the next record on.
     pub(super) fn renew(&mut self, key: Box<dyn PacketKey>) {
         if let Some(traffic) = &mut self.traffic {
             traffic.key = Key::new(key);
@@ -264,11 +264,11 @@ impl Way {
         }
     }
 
-    /// Makes a protected record of the `len` bytes that stand in `record` behind room for the header.
-    /// What is left behind them, but for content and tag, is padding.
+    /// Seals a record in place. The `len` payload bytes stand in `record` behind room for the header; the rest of
+    /// `record`, but for content type and tag, becomes padding.
     ///
     /// # Errors
-    /// There is no such key; the library fails.
+    /// The key of this level is missing; the library fails.
     pub(super) fn seal(
         &mut self,
         (level, content): (Level, Content),
@@ -294,11 +294,11 @@ impl Way {
         Ok(())
     }
 
-    /// Makes of a protected record's `body` the bytes that its sender put in, which stand where they stood,
-    /// and returns the content and how many there are. One that cannot be opened has no number.
+    /// Opens a record in place: decrypts `body` and returns the content type and the length of the payload at its
+    /// start. A record that cannot be opened does not advance the record number.
     ///
     /// # Errors
-    /// There is no such key; it is not as its sender made it.
+    /// The key of this level is missing; authentication fails; the content type is unknown.
     pub(super) fn open(
         &mut self,
         level: Level,
@@ -309,6 +309,7 @@ impl Way {
         let opened = key.key.decrypt_in_place(key.number, &header.bytes, body);
         let bytes = opened.map_err(|_| Broken::Damaged)?;
         key.number += 1;
+        // The content type is the last byte that is not padding (RFC 8446 section 5.4).
         let len = bytes.iter().rposition(|byte| *byte != 0);
         let len = len.ok_or(Broken::Damaged)?;
         let content = Content::read(bytes[len]).ok_or(Broken::Damaged)?;
@@ -316,9 +317,9 @@ impl Way {
     }
 }
 
-/// The secrets of the keys to come. The library derives the next keys of both directions at a time and
-/// keeps nothing older. So no secret is left of a key that was replaced; the key of the direction
-/// that has not come so far waits here.
+/// The secret from which the next keys follow. The library derives the keys of both directions at a time and keeps
+/// no older secret. The key of the direction that has not rekeyed yet waits here, so no secret is left of a key
+/// that was replaced.
 pub(super) struct NextKeys {
     secrets: Secrets,
     local: VecDeque<Box<dyn PacketKey>>,
@@ -334,10 +335,10 @@ impl NextKeys {
         }
     }
 
-    /// Returns the next key of what this end says.
+    /// Returns the next key of this end's direction.
     ///
     /// # Errors
-    /// The other end does not follow.
+    /// The peer has not followed [`MOST_AHEAD`] rekeys of this end.
     pub(super) fn local(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
         if let Some(key) = self.local.pop_front() {
             return Ok(key);
@@ -348,10 +349,10 @@ impl NextKeys {
         follows.then_some(keys.local).ok_or(Broken::Damaged)
     }
 
-    /// Returns the next key of what the other end says.
+    /// Returns the next key of the peer's direction.
     ///
     /// # Errors
-    /// This end could not follow, as the other end takes nothing.
+    /// This end could not follow [`MOST_AHEAD`] rekeys, because the peer does not read.
     pub(super) fn remote(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
         if let Some(key) = self.remote.pop_front() {
             return Ok(key);
@@ -363,8 +364,8 @@ impl NextKeys {
     }
 }
 
-/// Cuts memory into places for records that stand one behind the other: the last one in use need not be
-/// full. None is so small that nothing fits, unless all are left out from there on.
+/// Divides memory into places for consecutive records, of which the last one in use need not be full. Stops at the
+/// first place that would be too small for any payload.
 pub(super) fn places<'a>(bufs: &'a mut [IoSliceMut<'_>]) -> ArrayVec<&'a mut [u8], PLACES> {
     let mut places = ArrayVec::new();
     for buf in bufs {
@@ -381,7 +382,7 @@ pub(super) fn places<'a>(bufs: &'a mut [IoSliceMut<'_>]) -> ArrayVec<&'a mut [u8
     places
 }
 
-/// Where the bytes of a protected record stand in its place.
+/// Returns the payload bytes of a protected record's place.
 pub(super) fn plain_of(place: &mut [u8]) -> &mut [u8] {
     let end = place.len() - CONTENT - TAG;
     &mut place[HEADER..end]

@@ -11,7 +11,7 @@ use super::BATCH;
 pub(super) struct Scratch(Mutex<Box<[u8]>>);
 
 impl Scratch {
-    /// Lends [`BATCH`] bytes. Their user [wipes](wipe) what it put there, so that no user's bytes stay.
+    /// Lends [`BATCH`] bytes. The caller [wipes](wipe) what it put there, so that no user's bytes stay in memory.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.is_empty() {
@@ -21,24 +21,24 @@ impl Scratch {
     }
 }
 
-/// Shows nothing of what users say.
+/// Hides users' bytes from logs.
 impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Scratch(..)")
     }
 }
 
-/// Overwrites bytes of users. The memory goes on to be used and another thread may see it, so the compiler
-/// cannot leave the stores out as it could before memory is freed; they are as fast as stores can be.
+/// Overwrites users' bytes. The compiler keeps the stores because the memory stays in use and other threads can
+/// see it; before a deallocation it could drop them.
 pub(super) fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
 }
 
-/// What was gathered for a reader, in one piece, and room behind it. It is wiped at the end.
+/// Decrypted bytes for a reader, contiguous, and free room behind them. They are wiped on drop.
 pub(super) struct Plain<'a> {
     memory: &'a mut [u8],
     len: usize,
-    /// So much was lent as room.
+    /// The end of the room that was lent so far: the bytes to wipe.
     used: usize,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Plain<'a> {
         self.memory.len() - self.len >= len
     }
 
-    /// Returns room for `len` bytes, where there is so much.
+    /// Returns the next `len` bytes of room, or `None` where fewer are left.
     pub(super) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.len + len;
         let room = self.memory.get_mut(self.len..end)?;
@@ -78,7 +78,7 @@ impl<'a> Plain<'a> {
         Some(room)
     }
 
-    /// The first `n` bytes of the [`room`](Self::room) that was lent are for the reader.
+    /// Passes the first `n` bytes of the last [`room`](Self::room) to the reader.
     pub(super) fn commit(&mut self, n: usize) {
         self.len += n;
     }
@@ -95,7 +95,7 @@ mod tests {
         assert!(plain.room(101).is_none());
         plain.room(20).unwrap().fill(1);
         plain.commit(10);
-        // A record that was opened there and is none for a reader.
+        // An opened record that holds nothing for a reader.
         plain.room(30).unwrap().fill(2);
         assert_eq!(plain.bytes(), [1; 10]);
         drop(plain);

@@ -27,50 +27,49 @@ use super::{BATCH, Broken};
 use crate::Families;
 use crate::keys::PublicKey;
 
-/// Most bytes that wait for the end of a handshake: a request, its hints, and what a user said
-/// meanwhile.
+/// Most bytes that wait for the end of a handshake: a request, its hints, and the user's first bytes.
 const MOST_HELD: usize = 40 << 10;
-/// Most bytes that are taken in before a handshake ends: early data, and what is said besides.
+/// Most bytes that are accepted before a handshake ends: early data, and 8 KiB of handshake messages.
 const MOST_HANDSHAKE: usize = EARLY_LIMIT + (8 << 10);
-/// Where the engine's next piece of memory is smaller than this, a record is made elsewhere and copied.
+/// Least contiguous room in the engine's memory; below it a record is sealed in scratch memory and copied.
 const LEAST_ROOM: usize = 4 * OVERHEAD;
-/// The room that is asked for at least: that of a record that needs padding.
+/// Least room to ask the engine for: enough for a padded record.
 const LEAST_WANTED: usize = 256;
 
-/// The state of protection.
+/// The state of a protected connection.
 pub(super) struct Tls {
     session: Connection,
     end: Arc<End>,
-    /// Of a server.
+    /// State of a server's end; `None` at a client.
     server: Option<ServerSide>,
     /// The version and the features that both ends speak, once the other end has said its own.
     pub(super) agreed: Option<Agreed>,
-    /// Whether subflows prove themselves by the secret of the server, once that is known.
+    /// Set once both ends have said what they support: whether subflows authenticate by the server's secret.
     pub(super) joins_prove: Option<bool>,
-    /// Of a client: the families in which the server says that it reaches destinations, until it is asked.
+    /// At a client, the families that the server reports to reach, until they are taken.
     pub(super) told_families: Option<Families>,
     outgoing_keys: Way,
     incoming_keys: Way,
     next_keys: Option<NextKeys>,
-    /// What is written is protected by this key.
+    /// The level of records that this end writes.
     writing: Level,
-    /// What is read must be; of a client's first flight some is [`Level::Early`].
+    /// The level of records to be read; a client's first flight may also contain [`Level::Early`].
     reading: Level,
-    /// Records that the engine has not taken yet.
+    /// Sealed records that the engine has not taken yet.
     pending: Vec<u8>,
-    /// The first part of a record of which the rest has not come.
+    /// The first part of a record whose rest has not come.
     partial: Vec<u8>,
-    /// Of a client: what was written before the server's answer.
+    /// At a client, the bytes that were written before the server's answer.
     first: FirstFlight,
-    /// What a reader was shown and did not take.
+    /// Bytes that a reader was shown and did not take.
     said: Zeroizing<Vec<u8>>,
-    /// A record that was opened, and has to wait for a reader, or for the next user.
+    /// An opened record that has to wait for a reader, or for the next user.
     opened: Option<Opened>,
-    /// Bytes that came before the handshake ended.
+    /// Bytes of the records received before the handshake ended.
     shaken: usize,
-    /// The other end will say no more.
+    /// The peer has sent close_notify.
     peer_ended: bool,
-    /// A user's bytes end behind [`said`](Self::said).
+    /// The user's bytes end behind [`said`](Self::said).
     flow_ended: bool,
     ending: Ending,
     pub(super) outgoing: Outgoing,
@@ -78,15 +77,15 @@ pub(super) struct Tls {
     broken: Option<Broken>,
 }
 
-/// What a server alone has of a connection.
+/// State that only a server's end of a connection has.
 pub(super) struct ServerSide {
-    /// The secret by which subflows prove themselves, until both ends have agreed on it.
+    /// The secret that authenticates subflows, until it goes to the engine.
     join_secret: Option<JoinSecret>,
-    /// The tickets it gave.
+    /// The tickets that the server gave.
     tickets: Arc<Remembered>,
-    /// The client may have sent early data under a key that is not known.
+    /// The client may have sent early data under a key that this server does not have.
     skips_early: bool,
-    /// The client's ticket is proof of its key.
+    /// The client's ticket has proved its key.
     vouched: bool,
 }
 
@@ -101,15 +100,15 @@ impl ServerSide {
     }
 }
 
-/// What a client wrote before it had the server's answer.
+/// The bytes of a client from before the server's answer.
 #[derive(Default)]
 struct FirstFlight {
     held: Zeroizing<Vec<u8>>,
-    /// So much of it left as early data, in how many records, and with how much padding.
+    /// Bytes of `held` that left as early data, in how many records, with how much padding.
     early: usize,
     records: usize,
     padding: usize,
-    /// The end of a user's bytes did too.
+    /// The end of the user's bytes left as early data too.
     ended: bool,
 }
 
@@ -122,30 +121,30 @@ impl FirstFlight {
         }
     }
 
-    /// Returns whether something has to wait for the server's answer.
+    /// Returns whether some bytes have to wait for the server's answer.
     fn is_waiting(&self) -> bool {
         self.early < self.held.len()
     }
 }
 
-/// A record of users' bytes, which nobody has read.
+/// An opened record of users' bytes that nobody has read.
 struct Opened {
     content: Content,
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// The end of what we send.
+/// The progress of this end's close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
     Wanted,
-    /// The other end is told, once the record has gone.
+    /// The close_notify is written; the engine may not have taken it yet.
     Said,
-    /// The stack was told.
+    /// The engine has been told to end the direction.
     Done,
 }
 
-/// Shows nothing of what users say.
+/// Hides users' bytes from logs.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
@@ -203,10 +202,9 @@ impl Tls {
         tls
     }
 
-    /// Of a server: the client speaks `braid/3`, whose records had another form, and is told in that form
-    /// that nobody speaks it here.
+    /// Refuses a client of `braid/3`, whose records had another form, by an alert in that form. For servers.
     pub(super) fn meets_older(&mut self) {
-        // In plaintext an alert, of one byte.
+        // The record type of a one-byte plaintext alert in `braid/3`.
         const ALERT: u8 = 6;
         let what = AlertDescription::NoApplicationProtocol.into();
         self.pending = vec![ALERT, 0, 1, what];
@@ -225,18 +223,18 @@ impl Tls {
         said && self.incoming == Incoming::Ended
     }
 
-    /// Returns whether this end is done with the connection.
+    /// Returns whether this end has closed the connection.
     pub(super) fn is_ending(&self) -> bool {
         self.ending != Ending::No
     }
 
-    /// Returns whether users' bytes have parted, and the connection goes on.
+    /// Returns whether the user's bytes have ended both ways and the connection can go on.
     pub(super) fn is_free(&self) -> bool {
         let goes_on = !self.is_ending() && !self.peer_ended && self.broken.is_none();
         self.has_parted() && goes_on
     }
 
-    /// Returns whether nothing was taken in that is not read.
+    /// Returns whether no received byte waits to be read.
     pub(super) fn is_silent(&self) -> bool {
         self.said.is_empty() && self.opened.is_none() && self.partial.is_empty()
     }
@@ -254,13 +252,13 @@ impl Tls {
         self.settle();
     }
 
-    /// What follows a user's bytes that have ended are messages again.
+    /// Starts over with messages of box and server behind the ended bytes of a user.
     pub(super) fn release(&mut self) {
         (self.outgoing, self.incoming) = Default::default();
         self.flow_ended = false;
     }
 
-    /// A reader may have come to the end of a user's bytes.
+    /// Notes the end of the user's bytes once a reader has taken all of them.
     fn settle(&mut self) {
         if self.incoming == Incoming::Flow && self.flow_ended && self.said.is_empty() {
             self.incoming = Incoming::Ended;
@@ -271,14 +269,14 @@ impl Tls {
         matches!(self.session, Connection::Client(_))
     }
 
-    /// A client that does not know yet what has become of its first flight.
+    /// Returns whether this client does not know yet whether the server accepts its early data.
     fn is_asking(&self) -> bool {
         self.is_client() && self.session.is_handshaking()
     }
 
     // --- what goes out
 
-    /// As [`Stack::write_with`].
+    /// Writes as [`Stack::write_with`] does.
     pub(super) fn write_with<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -292,7 +290,8 @@ impl Tls {
             return Ok(0);
         }
         let room = match self.is_asking() {
-            // Only what may leave at once: a user's bytes that wait had better do so in the socket.
+            // Take only what may leave at once: a user's bytes that must wait do so in the socket, not in memory
+            // here.
             true if self.first.is_waiting() => 0,
             true => self.early_room(),
             false if self.writing != Level::Traffic || !self.pending.is_empty() => 0,
@@ -307,7 +306,7 @@ impl Tls {
         Ok(filled)
     }
 
-    /// Protects up to `room` bytes, which `fill` writes, and has them wait.
+    /// Seals up to `room` bytes that `fill` writes to scratch memory, and queues the records.
     fn fill_elsewhere<E>(
         &mut self,
         room: usize,
@@ -317,7 +316,7 @@ impl Tls {
         end.scratch.with(|memory| {
             let memory = &mut memory[..room];
             let filled = fill(&mut [IoSliceMut::new(memory)]);
-            // One that fails may have written anywhere.
+            // A failing `fill` may have written anywhere, so all of the room is wiped.
             let used = filled.as_ref().map_or(room, |filled| room.min(*filled));
             if filled.is_ok() {
                 self.say_bytes(&memory[..used]);
@@ -327,7 +326,7 @@ impl Tls {
         })
     }
 
-    /// The same once both ends know each other: what `fill` writes is protected where it stands.
+    /// Seals what `fill` writes in the engine's own memory, without a copy. For established connections.
     fn write_in_place<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -344,7 +343,7 @@ impl Tls {
             }
         }
         let mut filled = 0;
-        // With room for padding, where there is little to write.
+        // Ask for room for padding even where there is little to write.
         let wanted = max.saturating_add(OVERHEAD).clamp(LEAST_WANTED, BATCH);
         stack.write_with(now, conn, wanted, |bufs| {
             if bufs.first().is_none_or(|buf| buf.len() < LEAST_ROOM) {
@@ -368,8 +367,7 @@ impl Tls {
         Ok(filled)
     }
 
-    /// Makes records of the `filled` bytes that stand in the first of `places`, and returns the size of the
-    /// records.
+    /// Seals the `filled` bytes that stand at the front of `places`, and returns the total size of the records.
     fn seal_in_place(&mut self, places: &mut [&mut [u8]], filled: usize) -> usize {
         let (mut left, mut used) = (filled, 0);
         for place in places {
@@ -392,7 +390,7 @@ impl Tls {
         used
     }
 
-    /// Writes `bytes`, all or nothing.
+    /// Writes all of `bytes` or none.
     pub(super) fn write(
         &mut self,
         now: Instant,
@@ -413,7 +411,7 @@ impl Tls {
         Ok(bytes.len())
     }
 
-    /// Says that no more will be written: of a user's bytes where it is these, or else at all.
+    /// Ends the user's bytes where a user's are written, else the connection.
     pub(super) fn shutdown(
         &mut self,
         now: Instant,
@@ -450,7 +448,7 @@ impl Tls {
         self.flush(now, conn, stack)
     }
 
-    /// Bytes that may leave with the first flight.
+    /// Returns the number of bytes that may still leave with the first flight.
     fn early_room(&self) -> usize {
         match self.outgoing_keys.has_early() {
             true => self.first.room(),
@@ -458,7 +456,8 @@ impl Tls {
         }
     }
 
-    /// What is not empty.
+    /// Queues `bytes` for writing, as early data or to wait for the answer while a client's handshake runs. Does
+    /// nothing if they are empty.
     fn say_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -484,7 +483,7 @@ impl Tls {
         self.add_sealed((Level::Early, content), bytes, padding);
     }
 
-    /// Of a client: says that early data has ended, where the server took it.
+    /// Ends early data where the server accepted it (RFC 8446 section 4.5). For clients.
     fn end_early(&mut self) {
         if let Connection::Client(client) = &self.session
             && client.is_early_data_accepted()
@@ -500,12 +499,12 @@ impl Tls {
         }
     }
 
-    /// Protects `bytes`, which may be none, by what there is.
+    /// Seals `bytes`, which may be empty, at the current level and queues the records.
     fn say(&mut self, content: Content, bytes: &[u8]) {
         self.say_as(content, bytes, self.is_of_user());
     }
 
-    /// As [`say`](Self::say), padded as a user's bytes or as messages.
+    /// Works as [`say`](Self::say) does, padding as a user's bytes or as messages.
     fn say_as(&mut self, content: Content, bytes: &[u8], of_user: bool) {
         let mut rest = bytes;
         loop {
@@ -521,12 +520,12 @@ impl Tls {
         }
     }
 
-    /// Returns whether what is written now are a user's bytes.
+    /// Returns whether a user's bytes are written now.
     fn is_of_user(&self) -> bool {
         self.outgoing == Outgoing::Flow
     }
 
-    /// Replaces the key of what this end says: `asks` the other end to follow, or follows it.
+    /// Replaces this end's key by a KeyUpdate, which asks the peer to follow where `asks`.
     fn renew(&mut self, asks: bool) {
         let Some(next) = &mut self.next_keys else {
             return;
@@ -546,7 +545,7 @@ impl Tls {
                 let record = record::plaintext(content, bytes);
                 return self.pending.extend_from_slice(&record);
             }
-            // Their sizes are those of TLS.
+            // Handshake records have the sizes of any TLS handshake; padding would hide nothing.
             Level::Handshake => 0,
             _ => record::padding(bytes.len(), of_user),
         };
@@ -569,8 +568,7 @@ impl Tls {
         }
     }
 
-    /// Hands records to the engine, for as far as there is room; where there is none, the engine says
-    /// when there is.
+    /// Passes queued records to the engine until its room ends; the engine then reports when there is room again.
     pub(super) fn flush(
         &mut self,
         now: Instant,
@@ -590,6 +588,7 @@ impl Tls {
                 }
             }
             match self.ending {
+                // The peer has replaced several keys: follow each of them.
                 _ if self.follows() => {}
                 Ending::Wanted if !self.session.is_handshaking() => {
                     self.say(Content::Alert, &CLOSE_NOTIFY);
@@ -608,28 +607,30 @@ impl Tls {
         }
     }
 
-    /// Returns whether the other end has replaced its key and this end is to do the same now.
+    /// Returns whether the peer has replaced its key and this end is to follow now.
     fn follows(&self) -> bool {
         let behind = self.outgoing_keys.is_behind(&self.incoming_keys);
         behind && self.pending.is_empty() && self.ending == Ending::No && self.broken.is_none()
     }
 
-    /// Moves what waits into `bufs`, for as far as there is room, and returns how much.
+    /// Moves queued records into `bufs` until either ends, and returns the number of bytes moved.
     fn pass(&mut self, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let passed = slices::copy(&self.pending, bufs);
         self.pending.drain(..passed);
         if self.pending.is_empty() {
+            // Release the memory, so that an idle connection keeps none.
             self.pending = Vec::new();
         }
         passed
     }
 
-    /// Says the messages of TLS that there are to say, and notes the keys of those that follow.
+    /// Writes rustls's pending handshake messages, and installs the keys that follow them.
     fn speak(&mut self) {
         loop {
             let mut messages = Vec::new();
             let change = self.session.write_hs(&mut messages);
             if !messages.is_empty() {
+                // EndOfEarlyData precedes the client's Finished (RFC 8446 section 4.5).
                 self.end_early();
                 self.say(Content::Handshake, &messages);
             }
@@ -655,7 +656,7 @@ impl Tls {
         }
     }
 
-    /// Of a client: says what the server did not take with the first flight.
+    /// Writes what the server did not accept of the first flight. For clients.
     fn say_held(&mut self) {
         let Connection::Client(client) = &self.session else {
             return;
@@ -666,7 +667,7 @@ impl Tls {
             false => (0, false),
         };
         if arrived < held.len() {
-            // A request is in there, or was.
+            // A request stands in these bytes or before them, so they are padded like messages.
             self.say_as(Content::Data, &held[arrived..], false);
         }
         if self.outgoing == Outgoing::Ending && !ended {

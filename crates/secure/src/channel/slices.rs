@@ -1,4 +1,4 @@
-//! The engine's memory, as it is read and written.
+//! Cursors over the engine's buffers, for reading and writing.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -14,13 +14,13 @@ impl<'a, 'b> Input<'a, 'b> {
         Input { bufs, at: 0 }
     }
 
-    /// Bytes that were not read.
+    /// Returns the number of unread bytes.
     pub(super) fn left(&self) -> usize {
         let all: usize = self.bufs.iter().map(|buf| buf.len()).sum();
         all - self.at
     }
 
-    /// Up to `max` bytes that stand in one piece, which are done with; none where there are none left.
+    /// Takes up to `max` contiguous bytes; empty at the end of the input.
     pub(super) fn piece(&mut self, max: usize) -> &'a [u8] {
         while let Some((first, rest)) = self.bufs.split_first() {
             if self.at < first.len() {
@@ -33,12 +33,12 @@ impl<'a, 'b> Input<'a, 'b> {
         &[]
     }
 
-    /// Nothing of it is of interest.
+    /// Discards the rest of the input.
     pub(super) fn skip(&mut self) {
         (self.bufs, self.at) = (&[], 0);
     }
 
-    /// Fills `to` for as far as there is something, and returns how far.
+    /// Fills `to` from the input and returns the number of bytes copied, fewer than `to.len()` at the input's end.
     pub(super) fn read(&mut self, to: &mut [u8]) -> usize {
         let mut done = 0;
         while done < to.len() {
@@ -53,7 +53,7 @@ impl<'a, 'b> Input<'a, 'b> {
     }
 }
 
-/// Copies as much of `bytes` into `bufs` as there is room for, and returns how much.
+/// Copies `bytes` into `bufs` until either ends, and returns the number of bytes copied.
 pub(super) fn copy(mut bytes: &[u8], bufs: &mut [IoSliceMut<'_>]) -> usize {
     let all = bytes.len();
     for buf in bufs {

@@ -1,8 +1,8 @@
-//! TLS 1.3 (RFC 8446) with raw public keys (RFC 7250): who may speak to whom is said by one key each,
-//! and there are no certificates to manage.
+//! TLS 1.3 (RFC 8446) with raw public keys (RFC 7250). One key each identifies box and server, so there are no
+//! certificates to manage.
 //!
-//! Tickets are good for one connection each: the server forgets a ticket when it is used, so a first
-//! flight that is sent again finds none and has to prove who it is by a handshake.
+//! A ticket is good for one connection: the server forgets it when it is used. A replayed first flight therefore
+//! finds no ticket, and its sender has to prove its key by a full handshake.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -39,33 +39,34 @@ use crate::Families;
 use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
-/// What both ends say they speak (ALPN), so that another version is told apart.
+/// The protocol that both ends announce (ALPN, RFC 7301), so that incompatible record formats fail early.
 const PROTOCOL: &[u8] = b"braid/4";
 
-/// Most bytes that a box sends before the server's answer, with padding: what an initial window has room
-/// for.
+/// Most bytes that a box sends before the server's answer, with padding: 14 KiB, about an initial window of 10
+/// segments (RFC 6928).
 pub(super) const MOST_EARLY: usize = 14 << 10;
-/// In so many records at most.
+/// Most records of early data.
 pub(super) const MOST_EARLY_RECORDS: usize = 64;
-/// What the server takes of them, or skips where it does not know the ticket.
+/// Most bytes of early data on the wire. The server accepts as many, or skips them where it does not know the
+/// ticket.
 pub(super) const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * OVERHEAD;
 
-/// Tickets that a server gives on each connection: one to replace the one that was used, and one more
-/// for users who ask for more connections than before.
+/// Tickets that a server gives on each connection: one replaces the ticket that was used, one serves a growing
+/// number of connections.
 const TICKETS: usize = 2;
-/// Tickets a box keeps of each server; the one it got last is used first.
+/// Most tickets that a box keeps of each server; it uses the newest first.
 const KEPT_TICKETS: usize = 64;
-/// How long either end remembers a ticket that is not used.
+/// The lifetime of an unused ticket at either end.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Tickets a server remembers, of all users; the oldest give way.
+/// Most tickets that a server remembers, of all users; the oldest are dropped first.
 const REMEMBERED_TICKETS: usize = 16 << 10;
 
-/// The time, for the age of tickets: that of the wall clock, carried on by what goes on.
+/// The clock for the age of tickets: wall-clock time, advanced by the driver's instants.
 #[derive(Debug, Default)]
 pub(super) struct TicketClock {
-    /// What the wall clock showed at [`Instant::ZERO`], milliseconds since 1970-01-01 UTC.
+    /// Wall-clock time at [`Instant::ZERO`], milliseconds since 1970-01-01 UTC.
     zero_ms: AtomicU64,
-    /// When something went on last, milliseconds.
+    /// The latest instant, milliseconds since [`Instant::ZERO`].
     now_ms: AtomicU64,
 }
 
@@ -76,12 +77,12 @@ impl TicketClock {
         self.pass(now);
     }
 
-    /// It is `now`.
+    /// Advances the clock to `now`.
     pub(super) fn pass(&self, now: Instant) {
         self.now_ms.store(now.as_millis(), Ordering::Relaxed);
     }
 
-    /// What the wall clock has no part in.
+    /// Returns the monotonic time, which steps of the wall clock do not change.
     fn now(&self) -> Duration {
         Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
     }
@@ -94,11 +95,11 @@ impl TimeProvider for TicketClock {
     }
 }
 
-/// Why there is a version to speak.
+/// The reason why the version can be configured, for `expect`.
 const SUITES: &str = "the suites are of TLS 1.3";
 
-/// One way of doing it, so that there is nothing to negotiate but whether a machine has instructions for
-/// AES.
+/// Returns a provider with one key exchange and two ciphers, which differ in speed only: machines without AES
+/// instructions prefer ChaCha20-Poly1305.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![
@@ -110,7 +111,7 @@ fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-/// The key as TLS wants it, with the public key in place of a certificate.
+/// Wraps a key for rustls, with its public key in place of a certificate.
 fn certified(key: &PrivateKey) -> Arc<CertifiedKey> {
     let pkcs8 = key.to_pkcs8();
     let signing = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))
@@ -119,19 +120,19 @@ fn certified(key: &PrivateKey) -> Arc<CertifiedKey> {
     Arc::new(CertifiedKey::new(vec![public], signing))
 }
 
-/// The key that stands in place of a certificate.
+/// Returns the public key that stands in place of a certificate.
 pub(super) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
     PublicKey::from_spki(certificate)
 }
 
-/// What all connections of a [`Client`] or [`Server`] share.
+/// State that all connections of a [`Client`] or [`Server`] share.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) clock: Arc<TicketClock>,
     pub(super) scratch: Scratch,
-    /// What it speaks.
+    /// The versions that this end speaks.
     pub(super) versions: Versions,
-    /// What it and the other end of a connection agreed on last.
+    /// The version and features of the latest handshake; `None` where it found none in common.
     agreed: Mutex<Option<Agreed>>,
 }
 
@@ -150,7 +151,7 @@ impl End {
     }
 }
 
-/// A box towards one server.
+/// A box's end of connections to one server.
 pub struct Client {
     config: Arc<ClientConfig>,
     tickets: Arc<Tickets>,
@@ -158,7 +159,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A box with `key` that speaks `versions` to the server with the key `server` alone.
+    /// Creates the end of a box with `key` that speaks `versions`, and accepts only the server with the key
+    /// `server`.
     pub fn new(key: &PrivateKey, server: PublicKey, versions: Versions) -> Self {
         let provider = provider();
         let signatures = provider.signature_verification_algorithms;
@@ -183,13 +185,13 @@ impl Client {
         }
     }
 
-    /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
+    /// Sets the wall clock and forgets expired tickets. To be called at least once a minute.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
         self.end.clock.set(now, wall);
         drop(self.tickets.all());
     }
 
-    /// Returns what box and server agreed on last: `None` before their first handshake, and where they have no
+    /// Returns the version and features of the latest handshake: `None` before the first, and where they have no
     /// version in common.
     pub fn agreed(&self) -> Option<Agreed> {
         *self
@@ -199,13 +201,13 @@ impl Client {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection, whose first words are ready.
+    /// Starts a connection, whose ClientHello is ready.
     ///
     /// # Errors
-    /// The cryptographic library refuses.
+    /// The cryptographic library fails.
     pub(super) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
         self.end.clock.pass(now);
-        // Each server has tickets of its own; the name is not sent.
+        // Tickets are stored per server already, and the name is not sent, so any will do.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
         quic::ClientConnection::new(
             Arc::clone(&self.config),
@@ -222,10 +224,10 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A server towards its users.
+/// A server's end of connections to its users.
 pub struct Server {
     config: Arc<ServerConfig>,
-    /// The families in which destinations are reached, which boxes are told.
+    /// The families in which this server reaches destinations, as it reports to boxes.
     pub reached: Families,
     known: Arc<Known>,
     pub(super) tickets: Arc<Remembered>,
@@ -233,7 +235,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with `key` that speaks `versions` to those with one of the keys `users` alone.
+    /// Creates the end of a server with `key` that speaks `versions`, and accepts only the keys `users`.
     pub fn new(
         key: &PrivateKey,
         users: impl IntoIterator<Item = PublicKey>,
@@ -256,8 +258,9 @@ impl Server {
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         config.session_storage = Arc::clone(&tickets) as _;
         config.send_tls13_tickets = TICKETS;
-        // All or none, as QUIC has it; how much is taken is bounded where it is read. The answer to a first
-        // flight leaves at once. A ticket is good once, so nobody gets it by sending the flight again.
+        // QUIC allows only 0 or `u32::MAX` here (RFC 9001 section 4.6.1); the receive path bounds early data
+        // instead. The answer to a first flight leaves at once. Each ticket is good once, so nobody obtains the
+        // answer by a replay.
         config.max_early_data_size = u32::MAX;
         Server {
             config: Arc::new(config),
@@ -268,23 +271,23 @@ impl Server {
         }
     }
 
-    /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
+    /// Sets the wall clock and forgets expired tickets. To be called at least once a minute.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
         self.end.clock.set(now, wall);
         drop(self.tickets.all());
     }
 
-    /// Speaks to those with one of the keys `users` alone from now on. A ticket of anybody else still
-    /// proves whose it is, so who shows one has to be looked up as well.
+    /// Accepts only the keys `users` from now on. A ticket of a removed user still proves its key, so the caller
+    /// has to look up the user of a resumed connection as well.
     pub fn set_users(&self, users: impl IntoIterator<Item = PublicKey>) {
         let known = self.known.users.write();
         *known.unwrap_or_else(PoisonError::into_inner) = users.into_iter().collect();
     }
 
-    /// A connection that waits for its first words, and the secret by which its subflows prove themselves.
+    /// Prepares a connection that waits for a ClientHello, and draws the secret that authenticates its subflows.
     ///
     /// # Errors
-    /// The cryptographic library refuses.
+    /// The cryptographic library fails.
     pub(super) fn accept(&self) -> Result<(quic::ServerConnection, JoinSecret), Error> {
         let mut secret = JoinSecret::default();
         let random = self.config.crypto_provider().secure_random;
@@ -295,7 +298,7 @@ impl Server {
         Ok((session, secret))
     }
 
-    /// Tickets that were shown and are not known: used before, or too old.
+    /// Returns the number of presented tickets that were unknown: used before, or expired.
     pub fn unknown_tickets(&self) -> u64 {
         self.tickets.unknown.load(Ordering::Relaxed)
     }
@@ -307,7 +310,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Tickets of one server and when they were given, the newest last.
+/// Tickets of one server with the times of their receipt, newest last.
 #[derive(Debug)]
 struct Tickets {
     clock: Arc<TicketClock>,
@@ -322,7 +325,7 @@ impl Tickets {
         }
     }
 
-    /// All that are not too old.
+    /// Drops expired tickets and returns the rest.
     fn all(&self) -> MutexGuard<'_, VecDeque<(Duration, Tls13ClientSessionValue)>> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
@@ -364,9 +367,9 @@ impl ClientSessionStore for Tickets {
     }
 }
 
-/// Tickets that a server gave. The library asks for one by what a client shows, before it checks that the
-/// client knows the secret of the ticket; only then is the ticket used up. Else anybody who saw a
-/// ClientHello could use up the ticket in it.
+/// Tickets that a server gave. The library looks up a ticket before it checks the client's proof (the binder, RFC
+/// 8446 section 4.2.11.2). The ticket is used up only after that check; otherwise anybody who saw a ClientHello
+/// could use up the ticket in it.
 #[derive(Debug)]
 pub(super) struct Remembered {
     clock: Arc<TicketClock>,
@@ -374,13 +377,13 @@ pub(super) struct Remembered {
     unknown: AtomicU64,
 }
 
-/// Tickets by number, the oldest first. The hash table is looked up in, never walked.
+/// Tickets by number, oldest first. The hash table serves look-ups only; its order is never used.
 #[derive(Debug, Default)]
 struct ByAge {
     numbers: HashMap<Vec<u8>, u64>,
     tickets: BTreeMap<u64, Ticket>,
     next: u64,
-    /// The ticket that a client showed last, known or not.
+    /// The ticket that the latest ClientHello presented, known or not.
     shown: Option<Vec<u8>>,
 }
 
@@ -388,7 +391,7 @@ struct ByAge {
 struct Ticket {
     given: Duration,
     key: Vec<u8>,
-    /// Has the secret that early data is protected by.
+    /// The session state with the secret that protects early data.
     value: Zeroizing<Vec<u8>>,
 }
 
@@ -434,16 +437,16 @@ impl Remembered {
         }
     }
 
-    /// Notes that a ClientHello is read next.
+    /// Prepares for the next ClientHello.
     pub(super) fn begin(&self) {
         self.all().shown = None;
     }
 
-    /// Notes that a ClientHello was read, and whether its client has proved to know the secret of the
-    /// ticket that it showed last: then no other one can use the ticket. Returns whether it showed any.
+    /// Concludes a ClientHello. Where `proved`, the client has shown that it knows the ticket's secret, and the
+    /// ticket is used up. Returns whether the ClientHello presented a ticket.
     ///
     /// # Errors
-    /// The ticket was used meanwhile.
+    /// Another connection has used the ticket meanwhile.
     pub(super) fn settle(&self, proved: bool) -> Result<bool, Broken> {
         let mut all = self.all();
         let Some(shown) = all.shown.take() else {
@@ -455,7 +458,7 @@ impl Remembered {
         }
     }
 
-    /// All that are not too old.
+    /// Drops expired tickets and returns the rest.
     fn all(&self) -> MutexGuard<'_, ByAge> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(than) = self.clock.now().checked_sub(LIFETIME) {
@@ -477,7 +480,7 @@ impl StoresServerSessions for Remembered {
         self.take(key)
     }
 
-    /// Shows the library a ticket, which [`settle`](Remembered::settle) takes out.
+    /// Shows a ticket to the library without removing it; [`settle`](Remembered::settle) removes it.
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut all = self.all();
         all.shown = Some(key.to_vec());
@@ -493,7 +496,7 @@ impl StoresServerSessions for Remembered {
     }
 }
 
-/// What both ends say of keys in place of certificates.
+/// Verifier methods that clients and servers share: Ed25519 raw public keys, and no TLS 1.2.
 macro_rules! raw_keys {
     () => {
         fn verify_tls12_signature(
@@ -515,7 +518,7 @@ macro_rules! raw_keys {
     };
 }
 
-/// Takes the one server whose key is known.
+/// Accepts only the server with the configured key.
 #[derive(Debug)]
 struct Pinned {
     server: PublicKey,
@@ -549,7 +552,7 @@ impl ServerCertVerifier for Pinned {
     raw_keys!();
 }
 
-/// Takes users whose keys are in the configuration.
+/// Accepts users whose keys are in the configuration.
 #[derive(Debug)]
 struct Known {
     users: RwLock<BTreeSet<PublicKey>>,
@@ -561,7 +564,7 @@ impl ClientCertVerifier for Known {
         &[]
     }
 
-    /// Takes any key that is one: who it belongs to is looked up once its owner has proved to have it.
+    /// Accepts any well-formed key; the user is looked up once the client has proved to hold the key.
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -574,9 +577,8 @@ impl ClientCertVerifier for Known {
         }
     }
 
-    /// Checks the signature first, whoever's key this is, and gives one answer to all that are refused. So
-    /// somebody without a private key learns neither from the answer nor from its time whether a public
-    /// key that they guessed is a user's.
+    /// Checks the signature before the key, and gives one answer to every refused client. Neither the answer nor
+    /// its time then tells somebody without the private key whether a guessed public key is a user's.
     fn verify_tls13_signature(
         &self,
         message: &[u8],
@@ -595,7 +597,7 @@ impl ClientCertVerifier for Known {
     raw_keys!();
 }
 
-/// Returns whether `key` made the `signature` of a handshake.
+/// Verifies that `key` made the `signature` of a handshake.
 fn signed_by(
     message: &[u8],
     key: &CertificateDer<'_>,
@@ -612,14 +614,14 @@ mod tests {
 
     use super::*;
 
-    /// Runs a handshake, and returns how subflows prove themselves at the box and at the server.
+    /// Runs a handshake, and returns how subflows authenticate by the parameters of each end.
     fn shaken(
         client: quic::ClientConnection,
         (server, secret): (quic::ServerConnection, Option<JoinSecret>),
     ) -> [JoinAuth; 2] {
         let mut ends: [quic::Connection; 2] = [client.into(), server.into()];
         for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
-            // What stands under different keys is handed on apart.
+            // Messages under different keys are passed separately.
             let mut goes_on = true;
             while goes_on {
                 let mut messages = Vec::new();
@@ -644,12 +646,12 @@ mod tests {
         for _ in 0..3 {
             let (end, secret) = accept().unwrap();
             let expected = JoinAuth::Secret(**secret.as_ref().unwrap());
-            // From the second time on with a ticket.
+            // From the second round on, the handshake resumes with a ticket.
             assert_eq!(shaken(connect(), (end, secret)), [expected; 2]);
             assert!(!secrets.contains(&expected), "each connection has its own");
             secrets.push(expected);
         }
-        // Ends of an older release say nothing of it.
+        // Ends of an older release send no parameters.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
         let (boxed, version) = (Arc::clone(&client.config), quic::Version::V1);
         let older = quic::ClientConnection::new(boxed, version, name, Vec::new()).unwrap();
@@ -670,7 +672,7 @@ mod tests {
         server.end.clock.pass(at(1));
         give(1);
         give(2);
-        // Who shows one and cannot prove to know its secret has not used it up.
+        // Presenting a ticket without proof of its secret does not use it up.
         let show = |ticket: u8, proves: bool| {
             server.tickets.begin();
             let value = server.tickets.take(&[ticket]);

@@ -1,50 +1,50 @@
 //! Versions and features of the protocol that box and server speak under TLS.
 //!
-//! Each end says the oldest and the newest version that it speaks, and its features. Both then speak the newest
-//! version that both know, with the features that both have, so that releases next to each other work together.
-//! An end that says nothing is of a release before version 2.
+//! Each end announces the oldest and the newest version that it speaks, and its features. Both then use the newest
+//! version that both know, with the features that both have, so that adjacent releases interoperate. A peer that
+//! announces nothing runs a release before version 2.
 
 use core::fmt;
 
-/// What an end speaks: versions from `oldest` to `newest`, and features beyond them.
+/// The versions that an end speaks, from `oldest` to `newest`, and its optional features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Versions {
     oldest: u16,
     newest: u16,
-    /// A bit each, as `docs/protocol.md` numbers them.
+    /// One bit for each feature, numbered as in `docs/protocol.md`.
     features: u32,
 }
 
-/// What both ends of a connection speak.
+/// The version and features that both ends of a connection use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
     /// The version, from 1.
     pub version: u16,
-    /// A bit for each feature.
+    /// One bit for each feature.
     pub features: u32,
 }
 
 impl Versions {
-    /// What this release speaks. Version 2 differs from version 1 in that the ends say their versions. No feature
-    /// has a number yet.
+    /// The versions of this release. Version 2 adds the announcement of versions to version 1. No feature has a
+    /// number yet.
     pub const OURS: Versions = Versions {
         oldest: 1,
         newest: 2,
         features: 0,
     };
 
-    /// What an end speaks that says nothing of it.
+    /// The versions of a peer that announces none: version 1 alone.
     pub(super) const UNSAID: Versions = Versions {
         oldest: 1,
         newest: 1,
         features: 0,
     };
 
-    /// Bytes in which an end says it.
+    /// Bytes of an announcement, without the parameter's header.
     const LEN: usize = 8;
 
-    /// An end that speaks the versions from `oldest` to `newest`, and these features: `None` where that is no
-    /// range of versions, which are counted from 1.
+    /// Returns the versions from `oldest` to `newest` with these features; `None` where `oldest` is 0 or above
+    /// `newest`.
     pub fn new(oldest: u16, newest: u16, features: u32) -> Option<Self> {
         let versions = Versions {
             oldest,
@@ -54,12 +54,12 @@ impl Versions {
         (0 < oldest && oldest <= newest).then_some(versions)
     }
 
-    /// Returns the newest version that the end speaks.
+    /// Returns the newest version of this end.
     pub fn newest(self) -> u16 {
         self.newest
     }
 
-    /// Returns what both speak; `None` where they have no version in common.
+    /// Returns the version and features for both ends; `None` where they have no version in common.
     pub fn agree(self, other: Versions) -> Option<Agreed> {
         let version = self.newest.min(other.newest);
         let agreed = Agreed {
@@ -69,7 +69,8 @@ impl Versions {
         (version >= self.oldest.max(other.oldest)).then_some(agreed)
     }
 
-    /// Returns whether this end is of an older release than `other`, where they speak no version in common.
+    /// Returns whether this end runs an older release than `other`; meaningful where they have no version in
+    /// common.
     pub fn is_older(self, other: Versions) -> bool {
         self.newest < other.newest
     }
@@ -82,7 +83,7 @@ impl Versions {
         bytes
     }
 
-    /// Reads what an end says; later versions may say more behind it. `None` where it is malformed.
+    /// Reads an announcement, ignoring what later releases add behind it; `None` where it is malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let [n0, n1, o0, o1, features @ ..] = bytes.first_chunk::<{ Self::LEN }>()?;
         let (newest, oldest) = ([*n0, *n1], [*o0, *o1]);

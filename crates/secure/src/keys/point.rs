@@ -1,22 +1,22 @@
-//! The curve of Ed25519 (RFC 8032 section 5.1), as far as it takes to tell a public key from other bytes.
+//! The curve of Ed25519 (RFC 8032 section 5.1), to the extent needed to tell a public key from other bytes.
 //!
-//! Nothing here protects anybody: the arithmetic takes as long as the numbers make it take.
+//! Nothing here needs to resist timing attacks: running time depends on the numbers.
 
 /// The prime order of the base point, little endian.
 const ORDER: [u8; 32] = [
     0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14,
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
-/// p - 2, (p - 5) / 8 and (p - 1) / 4 of p = 2^255 - 19, little endian.
+/// The exponents p - 2, (p - 5) / 8 and (p - 1) / 4 for p = 2^255 - 19, little endian.
 const INVERT: [u8; 32] = exponent(0xeb, 0x7f);
 const ROOT: [u8; 32] = exponent(0xfd, 0x0f);
 const QUARTER: [u8; 32] = exponent(0xfb, 0x1f);
-/// Bits of a limb.
+/// Bits in a limb.
 const LIMB: u32 = 51;
 const MASK: u64 = (1 << LIMB) - 1;
 
-/// Returns whether `bytes` are a public key: a point of the curve in the group that keys are of. Of
-/// random bytes, such as a private key, one in sixteen is.
+/// Returns whether `bytes` encode a public key: a point in the prime-order subgroup. One in sixteen random strings
+/// does, hence one in sixteen private keys.
 pub(super) fn is_public(bytes: &[u8; 32]) -> bool {
     Point::decode(bytes).is_some_and(|point| point.times(&ORDER).is_neutral())
 }
@@ -28,7 +28,7 @@ const fn exponent(first: u8, last: u8) -> [u8; 32] {
     bytes
 }
 
-/// A number modulo p, in limbs of 51 bits that may be a little too large.
+/// A number modulo p, in five limbs of 51 bits, which may exceed 51 bits a little between carries.
 #[derive(Clone, Copy)]
 struct Number([u64; 5]);
 
@@ -40,7 +40,7 @@ impl Number {
         Number([value, 0, 0, 0, 0])
     }
 
-    /// The low 255 bits.
+    /// Reads the low 255 bits, little endian.
     fn decode(bytes: &[u8; 32]) -> Number {
         let mut limbs = [0; 5];
         for (at, byte) in bytes.iter().enumerate() {
@@ -54,10 +54,10 @@ impl Number {
         Number(limbs)
     }
 
-    /// The one form below p.
+    /// Encodes the unique representative below p.
     fn encode(self) -> [u8; 32] {
         let mut limbs = self.carried().carried().0;
-        // p is subtracted once where the number is at least p: where 19 more need a 256th bit.
+        // Subtract p once where the number is at least p, which is where adding 19 carries into bit 255.
         let mut carry = 19;
         for limb in limbs {
             carry = (limb + carry) >> LIMB;
@@ -98,7 +98,7 @@ impl Number {
     }
 
     fn minus(self, other: Number) -> Number {
-        // 4 p keeps each limb above zero.
+        // Adding 4 p keeps each limb from underflowing.
         let four = |at: usize| if at == 0 { 4 * (MASK - 18) } else { 4 * MASK };
         let difference = |at: usize| self.0[at] + four(at) - other.0[at];
         Number(core::array::from_fn(difference)).carried()
@@ -108,7 +108,7 @@ impl Number {
         let mut sums = [0_u128; 5];
         for (i, a) in self.0.iter().enumerate() {
             for (j, b) in other.0.iter().enumerate() {
-                // 2^255 is 19.
+                // 2^255 is 19 modulo p, so limbs above the fifth wrap around with this factor.
                 let wraps = if i + j >= 5 { 19 } else { 1 };
                 sums[(i + j) % 5] += u128::from(*a) * u128::from(*b) * wraps;
             }
@@ -145,14 +145,14 @@ impl Number {
         self.encode() == other.encode()
     }
 
-    /// d of the curve: -121665 / 121666.
+    /// Returns the curve's constant d = -121665 / 121666.
     fn of_curve() -> Number {
         let inverse = Number::small(121_666).power(&INVERT);
         Number::ZERO.minus(Number::small(121_665)).times(inverse)
     }
 }
 
-/// A point in extended coordinates (RFC 8032 section 5.1.4), and d.
+/// A point in extended coordinates (RFC 8032 section 5.1.4), with the curve's constant d.
 #[derive(Clone, Copy)]
 struct Point {
     x: Number,
@@ -163,7 +163,7 @@ struct Point {
 }
 
 impl Point {
-    /// The point of this text, in its one form (section 5.1.3).
+    /// Decodes a point, refusing non-canonical encodings (RFC 8032 section 5.1.3).
     fn decode(bytes: &[u8; 32]) -> Option<Point> {
         let sign = bytes[31] >> 7 == 1;
         let y = Number::decode(bytes);
@@ -177,11 +177,13 @@ impl Point {
             y.squared().minus(Number::ONE),
             d.times(y.squared()).plus(Number::ONE),
         );
+        // The candidate x = u v^3 (u v^7)^((p - 5) / 8) of RFC 8032 section 5.1.3.
         let v3 = v.squared().times(v);
         let root = u.times(v3.squared()).times(v).power(&ROOT);
         let mut x = u.times(v3).times(root);
         let found = v.times(x.squared());
         if found.equals(Number::ZERO.minus(u)) {
+            // 2^((p - 1) / 4) is a square root of -1.
             x = x.times(Number::small(2).power(&QUARTER));
         } else if !found.equals(u) {
             return None;
@@ -211,7 +213,7 @@ impl Point {
         self.x.equals(Number::ZERO) && self.y.equals(self.z)
     }
 
-    /// The sum, which has no exceptions (section 5.1.4).
+    /// Adds two points by the complete formula (RFC 8032 section 5.1.4), which also doubles.
     fn plus(self, other: Point) -> Point {
         let a = self.y.minus(self.x).times(other.y.minus(other.x));
         let b = self.y.plus(self.x).times(other.y.plus(other.x));
@@ -267,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Not below p; no square; of order 2 and 8, so outside of the group.
+    /// A value not below p, one without a square root, and points of order 2 and 8 outside of the group.
     #[test]
     fn other_bytes_are_none() {
         for other in [
@@ -280,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Half of random bytes are a point, and an eighth of points are of the group.
+    /// Half of all strings decode to a point, and one point in eight is in the group.
     #[test]
     fn one_in_sixteen_of_random_bytes_is() {
         let mut rng = Rng::from_seed([7; 32]);

@@ -1,7 +1,7 @@
-//! Mistakes in a file that can be read: settings that cannot work, or not as they were meant.
+//! Checks of a readable file for settings that cannot work, or not as intended.
 //!
-//! Only the file is looked at; `braid_linux::check` holds it against the machine and the links. A start
-//! refuses what can never work and warns of the rest.
+//! Only the file is examined; `braid_linux::check` compares it with the machine and the links. A start refuses
+//! settings that can never work, and warns of the others.
 
 mod numbers;
 mod of_box;
@@ -20,20 +20,20 @@ use super::common::Source;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// There is no way to know from here, which means nothing.
+    /// Cannot be known from here; says nothing.
     NotChecked,
-    /// This process may not look, or a tool is missing.
+    /// This process lacks the permission, or a tool is missing.
     CouldNotCheck,
-    /// Something works, but not as well or not as it was meant.
+    /// Works, but not as well as it could, or not as intended.
     Warning,
-    /// Something does not work.
+    /// Does not work.
     Failure,
 }
 
 impl Verdict {
-    /// The word for people.
+    /// Returns the word shown to people.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Ok => "ok",
@@ -45,28 +45,28 @@ impl Verdict {
     }
 }
 
-/// One thing that was checked.
+/// The finding of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The name of the check, the same in all versions.
+    /// The name of the check, stable between versions.
     pub id: &'static str,
-    /// The setting, link or server that it is about.
+    /// The setting, link or server examined.
     pub subject: String,
     /// The result.
     pub verdict: Verdict,
-    /// The values that were read, those that are expected, and what follows for users.
+    /// The value found, the value expected, and the effect on users.
     pub message: String,
-    /// The remedy; empty where nothing is to be done.
+    /// The remedy; empty where none is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
-    /// The mistake may come right while box or server runs, as by a cable that is plugged in: no reason to
+    /// The problem may resolve while box or server runs, for example when a cable is plugged in, so it does not
     /// refuse a start.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub may_heal: bool,
 }
 
 impl Finding {
-    /// A finding of this verdict that does not heal by itself.
+    /// Creates a finding that does not heal by itself.
     pub fn new(
         verdict: Verdict,
         (id, subject): (&'static str, impl Into<String>),
@@ -83,12 +83,12 @@ impl Finding {
         }
     }
 
-    /// All is well.
+    /// Creates a finding without a problem.
     pub fn ok(at: (&'static str, impl Into<String>), message: impl Into<String>) -> Self {
         Finding::new(Verdict::Ok, at, message, "")
     }
 
-    /// Something works badly.
+    /// Creates a finding about something that works badly.
     pub fn warning(
         at: (&'static str, impl Into<String>),
         message: impl Into<String>,
@@ -97,7 +97,7 @@ impl Finding {
         Finding::new(Verdict::Warning, at, message, remedy)
     }
 
-    /// Something does not work.
+    /// Creates a finding about something that does not work.
     pub fn failure(
         at: (&'static str, impl Into<String>),
         message: impl Into<String>,
@@ -106,7 +106,7 @@ impl Finding {
         Finding::new(Verdict::Failure, at, message, remedy)
     }
 
-    /// The same of something that may come right while box or server runs.
+    /// Marks a finding as one that may heal while box or server runs.
     #[must_use]
     pub fn healing(self) -> Self {
         Finding {
@@ -120,7 +120,7 @@ impl Finding {
         self.verdict == Verdict::Failure && !self.may_heal
     }
 
-    /// Returns whether somebody should know.
+    /// Returns whether the operator should know.
     pub fn is_bad(&self) -> bool {
         self.verdict >= Verdict::Warning
     }
@@ -136,15 +136,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The file of the private key that the text of `file` names.
+/// Returns the private key's file that `text` of `file` names.
 pub fn key_file(file: &str, text: &str) -> Option<PathBuf> {
     let table: Table = text.parse().ok()?;
     let name = table.get("key_file")?.as_str()?;
     Some(Source { file, text }.beside(name.as_ref()))
 }
 
-/// Turns warnings about `parts` of which one suffices, such as links, into failures where all of them are
-/// `broken`; `all_gone` says so.
+/// Turns warnings about `parts` into failures where all parts are `broken`, for parts of which one suffices, such
+/// as links; `all_gone` is added to the messages.
 pub fn weigh(parts: usize, broken: usize, findings: &mut [Finding], all_gone: &str) {
     if broken < parts {
         return;

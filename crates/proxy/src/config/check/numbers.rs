@@ -1,4 +1,4 @@
-//! Times and sizes: without a unit, or of a size that cannot be meant.
+//! Checks of times and sizes: a missing unit, or an implausible value.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::Finding;
 
-/// Settings that are times, by the table they stand in; the first of each is where a file has none.
+/// Settings that are times, by their table; the first entry has those outside of a table.
 const TIMES: [(&str, &[&str]); 5] = [
     ("", &["time_window"]),
     (
@@ -30,19 +30,19 @@ const TIMES: [(&str, &[&str]); 5] = [
 /// Settings that are sizes.
 const SIZES: [(&str, &[&str]); 2] = [("limits", &["buffer", "memory"]), ("rule", &["size"])];
 
-/// Blocks of the engine's memory have 32 KiB, and a connection holds some of them each way: with less than
-/// this there is no room for a handful.
+/// Least memory for all connections. The engine allocates blocks of 32 KiB, and a connection holds several of them
+/// each way, so less has no room for even a few connections.
 const LEAST_MEMORY: usize = 1 << 20;
-/// Less than this is a window that no access link is filled with.
+/// Memory below which the windows fill no access link.
 const LOW_MEMORY: usize = 16 << 20;
-/// The greeting and the request of a user have to fit.
+/// Least buffer, into which a user's greeting and request have to fit.
 const LEAST_BUFFER: usize = 4 << 10;
-/// At a round trip of 50 ms this is 10 Mbit/s.
+/// Buffer below which a window is small: at a round-trip time of 50 ms it allows 10 Mbit/s.
 const LOW_BUFFER: usize = 64 << 10;
 
-/// Settings whose value is a bare number.
+/// Finds settings whose value is a number without a unit.
 pub(super) fn without_unit(text: &str) -> Vec<Finding> {
-    // A file that cannot be read at all is refused elsewhere, with the position of the mistake.
+    // A file that cannot be parsed is refused elsewhere, with the position of the mistake.
     let Ok(table) = text.parse::<Table>() else {
         return Vec::new();
     };
@@ -64,8 +64,7 @@ pub(super) fn without_unit(text: &str) -> Vec<Finding> {
     found
 }
 
-/// Calls `look` with name and value of each of `keys` that stands in `section`, which may be there more
-/// than once.
+/// Calls `look` with name and value of each of `keys` in `section`, a table that may occur more than once.
 fn each(table: &Table, section: &str, keys: &[&str], mut look: impl FnMut(&str, &Value)) {
     let mut of_table = |table: &Table| {
         for key in keys {
@@ -83,7 +82,7 @@ fn each(table: &Table, section: &str, keys: &[&str], mut look: impl FnMut(&str, 
     }
 }
 
-/// The number, where nothing stands behind it.
+/// Returns the number, where no unit follows it.
 fn bare(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(number) => Some(*number as f64),
@@ -113,7 +112,7 @@ fn bare_size(name: &str, number: f64) -> Finding {
     Finding::warning(("unit", name), message, remedy)
 }
 
-/// `memory` and `buffer` of either file.
+/// Checks `memory` and `buffer` of either file.
 pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
     let mut found = Vec::new();
     let at = |key| ("limits", format!("limits.{key}"));
@@ -172,7 +171,7 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
     found
 }
 
-/// A time that ends what it should wait for.
+/// Returns a warning about a timeout that is shorter than `least`, with the `harm` that it does.
 pub(super) fn too_short(
     name: &str,
     time: Duration,
@@ -187,7 +186,7 @@ pub(super) fn too_short(
     Some(Finding::warning(("times", name), message, remedy))
 }
 
-/// Adds those of `bare` numbers of which nothing worse was found.
+/// Adds the findings about `bare` numbers whose settings have no worse finding.
 pub(super) fn add_bare(found: &mut Vec<Finding>, bare: Vec<Finding>) {
     for finding in bare {
         if !found.iter().any(|f| f.subject == finding.subject) {

@@ -1,4 +1,4 @@
-//! `box.toml`.
+//! Checks of `box.toml`.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -9,14 +9,14 @@ use super::super::box_config::{BoxConfig, Gateway, LinkConfig, ServerEntry};
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
-/// Shorter ones give up before a distant server can answer.
+/// Least timeouts; shorter ones give up before a distant server can answer.
 const LEAST_CONNECT: Duration = Duration::from_secs(1);
 const LEAST_ATTEMPT: Duration = Duration::from_millis(50);
-/// Shorter ones end connections whose users only pause.
+/// Least idle timeout; a shorter one ends connections of users who only pause.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 impl BoxConfig {
-    /// Returns the mistakes of this configuration, which was read from `text`, as far as the file tells.
+    /// Returns the mistakes in this configuration, read from `text`, that the file alone reveals.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
         let mut found = numbers::of_limits(self.limits.buffer, self.limits.memory);
         found.extend(self.short_times());
@@ -61,7 +61,7 @@ impl BoxConfig {
         all.into_iter().flatten()
     }
 
-    /// A public key in the place of the private one.
+    /// Checks for a public key in place of the private one.
     fn own_key(&self) -> Option<Finding> {
         let at = ("key.private", "key_file");
         let remedy = "name the file that `braid key new FILE` wrote; what that command prints is the \
@@ -94,7 +94,7 @@ impl BoxConfig {
         found
     }
 
-    /// The reason why a server can never be used.
+    /// Returns the reason why a server can never be used.
     fn unusable(&self, server: &ServerEntry) -> Option<Finding> {
         let subject = || format!("server {}", server.name);
         let at = || ("server.key", subject());
@@ -158,7 +158,7 @@ impl BoxConfig {
     fn bad_gateway(&self, link: &LinkConfig) -> Option<Finding> {
         let ranges = self.tun.ranges();
         let reason = |gateway: &IpAddr| {
-            // Neighbours in IPv6 have link-local addresses as a rule.
+            // IPv6 routers usually have link-local addresses.
             let neighbour = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
             let reason = no_destination(*gateway).filter(|_| !neighbour);
             let range = ranges.iter().find(|range| range.contains(gateway));
@@ -217,7 +217,7 @@ impl BoxConfig {
         found
     }
 
-    /// The range of those that are never taken in, but for `bypass` itself, that has all of `net`.
+    /// Returns the range that contains all of `net` and is never intercepted, apart from `bypass` itself.
     fn never_taken(&self, net: &IpNet) -> Option<IpNet> {
         let always = BoxConfig {
             bypass: Vec::new(),
@@ -241,7 +241,7 @@ impl BoxConfig {
                 found.push(Finding::warning(subject, message, remedy));
                 continue;
             }
-            // Programs that use SOCKS get to destinations that others bypass.
+            // SOCKS clients reach destinations that are bypassed for others.
             if self.socks.is_empty()
                 && let Some(message) = self.never_reached(&rule.addresses)
             {
@@ -252,7 +252,7 @@ impl BoxConfig {
         found
     }
 
-    /// Returns the reason why no connection that is aggregated goes to any of `addresses`.
+    /// Returns the reason why no aggregated connection goes to any of `addresses`.
     fn never_reached(&self, addresses: &[IpNet]) -> Option<String> {
         let forwarded = self.bypassed();
         let all = addresses
@@ -289,7 +289,7 @@ impl BoxConfig {
     }
 }
 
-/// A key that may be a public one in the place of a private one.
+/// Returns a warning about a private key that may be a public one.
 pub(super) fn looks_public(
     at: (&'static str, &'static str),
     key: &braid_secure::keys::PrivateKey,
@@ -314,7 +314,7 @@ fn gateways(link: &LinkConfig) -> Vec<IpAddr> {
     }
 }
 
-/// An earlier server in the same place.
+/// Returns a warning where an earlier server has the same address.
 fn same_place(before: &[ServerEntry], server: &ServerEntry) -> Option<Finding> {
     let endpoints = |s: &ServerEntry| [s.endpoint_v4(), s.endpoint_v6()].into_iter().flatten();
     let shared = |other: &ServerEntry| -> Option<SocketAddr> {
@@ -345,7 +345,7 @@ fn same_place(before: &[ServerEntry], server: &ServerEntry) -> Option<Finding> {
     Some(Finding::warning(("never.server", subject), message, remedy))
 }
 
-/// An earlier link that leaves by the same interface to the same next hop.
+/// Returns a warning where an earlier link uses the same interface and next hop.
 fn same_way(before: &[LinkConfig], link: &LinkConfig) -> Option<Finding> {
     let on_it = before.iter().filter(|o| o.interface == link.interface);
     let shared = |other: &&LinkConfig| {

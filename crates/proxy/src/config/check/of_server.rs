@@ -1,4 +1,4 @@
-//! `server.toml`.
+//! Checks of `server.toml`.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -11,13 +11,13 @@ use super::of_box::looks_public;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
-/// Shorter ones give up before a distant box can answer.
+/// Least timeouts; shorter ones give up before a distant box can answer.
 const LEAST_HANDSHAKE: Duration = Duration::from_millis(500);
-/// Shorter ones end connections whose users only pause.
+/// Least idle timeout; a shorter one ends connections of users who only pause.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 impl ServerConfig {
-    /// Returns the mistakes of this configuration, which was read from `text`, as far as the file tells.
+    /// Returns the mistakes in this configuration, read from `text`, that the file alone reveals.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
         let mut found = numbers::of_limits(self.limits.buffer, self.limits.memory);
         found.extend(self.short_times());
@@ -61,7 +61,7 @@ impl ServerConfig {
         all.into_iter().flatten()
     }
 
-    /// A public key in the place of the private one.
+    /// Checks for a public key in place of the private one.
     fn own_key(&self) -> Option<Finding> {
         let at = ("key.private", "key_file");
         let remedy = "name the file that `braid key new FILE` wrote; what that command prints is the \

@@ -1,4 +1,4 @@
-//! Entries of lists that can never match, for others match first.
+//! Entries of lists that can never match, because others match first.
 
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
@@ -7,10 +7,10 @@ use ipnet::IpNet;
 
 use super::super::rule::Rule;
 
-/// Most single cases of a rule that are looked at one by one.
+/// Most combinations of a rule's values that are examined one by one.
 const MAX_CASES: usize = 10_000;
 
-/// The position of the first of `others` that has all of `net` in it.
+/// Returns the first of `others` that contains all of `net`.
 pub(super) fn within<'a>(
     net: &IpNet,
     others: impl IntoIterator<Item = &'a IpNet>,
@@ -18,7 +18,7 @@ pub(super) fn within<'a>(
     others.into_iter().find(|other| other.contains(net))
 }
 
-/// Each of `list` that another one of it has in it, with that one. Of two that are the same the second.
+/// Returns each prefix of `list` that another one contains, with that one; of two equal ones the second.
 pub(super) fn nested(list: &[IpNet]) -> impl Iterator<Item = (IpNet, IpNet)> + '_ {
     list.iter().enumerate().filter_map(|(at, net)| {
         let others = list.iter().enumerate();
@@ -28,7 +28,7 @@ pub(super) fn nested(list: &[IpNet]) -> impl Iterator<Item = (IpNet, IpNet)> + '
     })
 }
 
-/// The address, in words, where it is none that packets go to over a link.
+/// Returns the kind of `addr` in words, if packets to it cannot go over a link.
 pub(super) fn no_destination(addr: IpAddr) -> Option<&'static str> {
     let (loopback, link_local) = match addr {
         IpAddr::V4(a) => (a.is_loopback(), a.is_link_local()),
@@ -44,8 +44,8 @@ pub(super) fn no_destination(addr: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The numbers, from 1, of the rules before the one at `at` that leave it nothing; none where some
-/// connection may still reach it.
+/// Returns the numbers, from 1, of earlier rules that together match everything that the rule at `at` does; none
+/// where some connection can still reach it.
 pub(super) fn shadowing(rules: &[Rule], at: usize) -> Vec<usize> {
     let rule = &rules[at];
     let cases = Cases::of(rule);
@@ -57,7 +57,7 @@ pub(super) fn shadowing(rules: &[Rule], at: usize) -> Vec<usize> {
         }
     };
     if count > MAX_CASES {
-        // One by one would take long: does a single rule have all of it?
+        // Too many to examine one by one, so look for a single rule that matches everything.
         let all = |other: &Rule| covers_all(other, &cases);
         let whole = rules[..at].iter().position(all);
         return whole.map(|n| n + 1).into_iter().collect();
@@ -80,7 +80,7 @@ pub(super) fn shadowing(rules: &[Rule], at: usize) -> Vec<usize> {
     used
 }
 
-/// The values of each condition; a condition that is left out is one case.
+/// The values of each condition; a missing condition counts as one case.
 struct Cases<'a> {
     ports: Vec<RangeInclusive<u16>>,
     addresses: Vec<Option<&'a IpNet>>,
@@ -115,7 +115,7 @@ fn covers_all(rule: &Rule, cases: &Cases<'_>) -> bool {
         && cases.domains.iter().all(|d| covers_domain(rule, *d))
 }
 
-/// Returns whether the ranges of the rule together have each of `ports`.
+/// Returns whether the ranges of the rule together contain all of `ports`.
 fn covers_ports(rule: &Rule, ports: &RangeInclusive<u16>) -> bool {
     if rule.ports.is_empty() {
         return true;

@@ -1,16 +1,15 @@
-//! Hints on the wire, as a box tells them to its server with a request.
+//! Hints on the wire, as a box sends them to its server with a request.
 //!
 //! A list of fields, each of a kind (1 byte), a length (1 byte) and a value:
 //!
 //! | kind | value |
 //! | --- | --- |
-//! | 1 | bytes of the direction that carries more: 1 byte how it is known (1 predicted, 2 read, 3 declared), 8 bytes, big endian |
+//! | 1 | 1 byte: 1 predicted, 2 read, 3 declared; 8 bytes, big endian: size of the larger direction, bytes |
 //! | 2 | urgency, 1 byte, 0 to 7 |
 //! | 3 | deadline, 4 bytes, milliseconds, big endian |
 //! | 4 | name of a strategy, 1 to 64 bytes of ASCII |
 //!
-//! Fields of other kinds are skipped, so that a newer box may say more. Of fields of one kind the
-//! last counts.
+//! Unknown kinds are skipped, so that a newer box may send more. Of fields of one kind the last counts.
 
 use core::time::Duration;
 
@@ -33,7 +32,7 @@ const DECLARED: u8 = 3;
 const MAX_NAME: usize = 64;
 
 impl FlowHints {
-    /// What the server, the sender of the download, is told; at most 86 bytes.
+    /// Encodes the hints for the server, which sends the download; at most 86 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut field = |kind, value: &[u8]| {
@@ -63,8 +62,8 @@ impl FlowHints {
         out
     }
 
-    /// Reads what [`encode`](Self::encode) wrote. What is malformed or out of range is left out;
-    /// with it comes how many fields that were.
+    /// Decodes hints; fields that are malformed or out of range are left out. Also returns the number of fields
+    /// left out.
     pub fn decode(mut bytes: &[u8]) -> (Self, u64) {
         let (mut hints, mut bad) = (FlowHints::default(), 0);
         while let [kind, len, rest @ ..] = bytes {
@@ -77,22 +76,22 @@ impl FlowHints {
         (hints, bad + u64::from(!bytes.is_empty()))
     }
 
-    /// The strategy that is named, where there is one of that name.
+    /// Creates the strategy that the hints name, where one of that name exists.
     pub(crate) fn strategy(&self) -> Option<Box<dyn Strategy>> {
         let name = self.strategy.as_deref()?;
         braid_strategy::by_name(name).ok()
     }
 
-    /// Tells the engine what a connection carries now, whatever it carried before.
+    /// Sets the hints of a connection's next user, replacing those of the one before.
     pub(crate) fn begin(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
-        // A connection that is gone says so by its `Closed`.
+        // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_urgency(now, conn, self.urgency.unwrap_or_default());
         self.apply(now, conn, stack);
     }
 
-    /// Tells the engine of a connection what it was not told at its opening.
+    /// Passes on hints that came after the connection was opened; what they leave open stays as it is.
     pub(crate) fn apply(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
-        // A connection that is gone says so by its `Closed`.
+        // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_flow_size(now, conn, self.size);
         if let Some(urgency) = self.urgency {
             let _ = stack.set_urgency(now, conn, urgency);
@@ -102,7 +101,7 @@ impl FlowHints {
         }
     }
 
-    /// Takes one field in; `None` where it is malformed.
+    /// Sets the hint of one field; `None` where the field is malformed.
     fn set(&mut self, kind: u8, value: &[u8]) -> Option<()> {
         match kind {
             SIZE => {

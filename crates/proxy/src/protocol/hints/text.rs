@@ -1,4 +1,4 @@
-//! Hints as programs write them.
+//! Hints as text, written by programs.
 
 use core::time::Duration;
 
@@ -8,12 +8,12 @@ use braid_units::value::{self, ValueError};
 
 use super::FlowHints;
 
-/// Longest deadline that means anything to a program.
+/// Longest deadline that a program may ask for.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
 
 impl FlowHints {
-    /// Reads what a program says of a connection, and what of it is no hint. That is left out, and
-    /// of two hints of a kind the later counts.
+    /// Reads a program's hints, and returns the mistakes found. Wrong items are left out; of two hints of a kind
+    /// the later counts.
     ///
     /// ```text
     /// size=64kB,urgency=1,strategy=fsa,deadline=250ms
@@ -69,12 +69,12 @@ impl FlowHints {
     }
 }
 
-/// What may stand before `=`.
+/// The keys of hints.
 const KEYS: [&str; 4] = ["size", "urgency", "deadline", "strategy"];
 const KEYS_HINT: &str = "size=64kB, urgency=1, deadline=250ms or strategy=minrtt";
 
-/// Parts `text` at the commas. What follows a strategy with settings and is no hint is one more
-/// setting.
+/// Splits `text` at the commas. An item that is not a hint and follows a strategy with settings belongs to that
+/// strategy, whose settings are separated by commas too.
 fn items(text: &str) -> Vec<&str> {
     let is_hint = |part: &str| KEYS.iter().any(|key| part.split('=').next() == Some(key));
     let mut items: Vec<&str> = Vec::new();

@@ -1,12 +1,11 @@
-//! The box's end.
+//! The box's end of the handshake.
 
 use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NOTE, Note,
     PROBE, Reply, VERSION, address_length,
 };
 
-/// Greeting and password in one piece. `user` and `password` are cut at 255 bytes (RFC 1929 has no
-/// room for more).
+/// Encodes greeting and password in one piece. Both fields are cut at 255 bytes, the limit of RFC 1929.
 pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
     let mut out = vec![VERSION, 1, METHOD_PASSWORD, AUTH_VERSION];
     for field in [user, password] {
@@ -17,11 +16,11 @@ pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Greeting of a box that has proved who it is.
+/// The greeting of a box whose key has already proved its identity.
 pub const GREETING: [u8; 3] = [VERSION, 1, METHOD_NONE];
 
-/// The request for `destination`, behind its note if it has one; the user's first bytes may follow
-/// at once, with a note behind a [`foreword`](super::foreword).
+/// Encodes the request for `destination`, after its metadata if any. The user's first bytes may follow at once;
+/// with metadata, a [`foreword`](super::foreword) comes before them.
 pub fn request(note: Option<&Note>, destination: &Destination) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     if let Some(note) = note {
@@ -32,7 +31,7 @@ pub fn request(note: Option<&Note>, destination: &Destination) -> Vec<u8> {
     out
 }
 
-/// Asks for a probe in place of a destination.
+/// Encodes the request for a probe, which takes the place of a destination.
 pub fn probe(note: &Note) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     note.encode(PROBE, &mut out);
@@ -44,7 +43,7 @@ pub fn probe(note: &Note) -> Vec<u8> {
 pub struct ClientHandshake {
     stage: Stage,
     message: Gather,
-    /// There is no password: the connection says who this is.
+    /// The connection itself proves who this box is, so there is no password.
     proven: bool,
 }
 
@@ -56,32 +55,32 @@ enum Stage {
     Reply,
 }
 
-/// Where a handshake stands after some input.
+/// The progress of a handshake after some input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientStep {
     /// All input was taken; more is needed.
     More,
     /// The destination is connected; what follows in the stream is its data.
     Connected,
-    /// It will not be.
+    /// The destination is not connected.
     Failed(ClientError),
 }
 
-/// Why a destination is not connected.
+/// The reason why a destination is not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientError {
     /// The server wants another authentication method.
     MethodRefused,
-    /// Unknown key, wrong signature or wrong time.
+    /// The server does not accept the password: unknown key, wrong signature or wrong time.
     AuthRefused,
-    /// The server's reply.
+    /// The server's reply to the request.
     Refused(Reply),
-    /// This is no SOCKS5 server.
+    /// The peer is not a SOCKS5 server.
     Garbage,
 }
 
 impl ClientHandshake {
-    /// Of a box that has `proven` who it is by its key, or else does so by its password.
+    /// Creates the handshake of a box that either has `proven` its identity by its key, or sends a password.
     pub fn new(proven: bool) -> Self {
         ClientHandshake {
             proven,
@@ -89,13 +88,13 @@ impl ClientHandshake {
         }
     }
 
-    /// Whether the password was accepted, and nothing of the answer to the request was taken.
+    /// Returns whether the box is signed in and no byte of the reply to the request was read.
     pub fn is_signed_in(&self) -> bool {
         self.stage == Stage::Reply && self.message.is_empty()
     }
 
-    /// Takes bytes of the server; says how many it took and where that leads. Bytes after the
-    /// reply are left alone.
+    /// Processes bytes of the server. Returns the number of bytes consumed and the progress; bytes behind the
+    /// reply are not consumed.
     pub fn input(&mut self, input: &[u8]) -> (usize, ClientStep) {
         let mut taken = 0;
         loop {

@@ -1,11 +1,11 @@
-//! What a box says between its request and the user's first byte.
+//! Early hints: a message from the box between its request and the user's first byte.
 
 use super::message::{Gather, Note};
 
-/// Before the hints: their length.
+/// Bytes of the length field before the hints.
 const HEAD: usize = 2;
 
-/// Hints that were not known when the request was sent; most often there are none.
+/// Encodes hints that were not known when the request was sent; usually there are none.
 ///
 /// | bytes | content |
 /// | --- | --- |
@@ -17,26 +17,26 @@ pub fn foreword(hints: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes(), hints].concat()
 }
 
-/// Reads a [`foreword`].
+/// Decodes the message of [`foreword`].
 #[derive(Debug, Default)]
 pub struct Foreword {
     message: Gather,
 }
 
-/// Where a foreword stands after some input.
+/// The progress of decoding after some input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForewordStep {
     /// All input was taken; more is needed.
     More,
-    /// These are its hints; what follows in the stream is the user's.
+    /// The hints; what follows in the stream is the user's.
     Hints(Vec<u8>),
-    /// This is none.
+    /// The message is malformed.
     Garbage,
 }
 
 impl Foreword {
-    /// Takes bytes of the box; says how many it took and where that leads. Bytes after the foreword
-    /// are left alone.
+    /// Processes bytes of the box. Returns the number of bytes consumed and the progress; bytes behind the message
+    /// are not consumed.
     pub fn input(&mut self, input: &[u8]) -> (usize, ForewordStep) {
         let hints = |m: &[u8]| {
             m.first_chunk()

@@ -1,4 +1,4 @@
-//! What the messages of both ends are made of.
+//! Messages and fields that both ends of the handshake use.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,6 +9,7 @@ use braid_secure::keys::SIGNATURE_LEN;
 
 use crate::app::ConnectFailure;
 
+// The values of RFC 1928 sections 3 to 5; AUTH_VERSION is of RFC 1929 section 2.
 pub(super) const VERSION: u8 = 5;
 pub(super) const AUTH_VERSION: u8 = 1;
 pub(super) const METHOD_NONE: u8 = 0;
@@ -19,30 +20,28 @@ pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
 pub(super) const ATYP_V6: u8 = 4;
 
-/// First byte of a [`Note`], version 3; a request begins with [`VERSION`].
+/// First byte of request metadata ([`Note`]), version 3; a request begins with [`VERSION`].
 pub(super) const NOTE: u8 = 0xb5;
-/// First byte of a note that asks for a probe in place of a destination, version 2.
+/// First byte of metadata that asks for a probe instead of a destination, version 2.
 pub(super) const PROBE: u8 = 0xb7;
-/// Before code and hints of a note: its first byte and their length.
+/// Bytes before the code and hints of the metadata: the first byte and a length.
 pub(super) const NOTE_HEAD: usize = 3;
 
-/// What a box says of its request, right before it: no client of RFC 1928 does.
+/// Metadata of a request, sent right before it. RFC 1928 clients send none.
 ///
 /// | bytes | content |
 /// | --- | --- |
-/// | 1 | 0xb5: a note, version 3 |
-/// | 2 | length of what follows, big endian, at most 1024, or 64 to 1088 in clear |
-/// | 0, or 64 in clear | code of the request, where the password is bound to no destination |
+/// | 1 | 0xb5: metadata, version 3 |
+/// | 2 | length of what follows, big endian, at most 1024, or 64 to 1088 in plaintext |
+/// | 0, or 64 in plaintext | code of the request, where the password is bound to no destination |
 /// | 0 to 1024 | hints |
 ///
-/// With 0xb7 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its
-/// fields.
+/// With 0xb7 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// Proof of destination and hints: a signature. None where the connection is proof of all that it
-    /// carries.
+    /// A signature over destination and hints; `None` where the connection itself proves all that it carries.
     pub code: Option<[u8; SIGNATURE_LEN]>,
-    /// What is known of the connection; judged by whoever applies it.
+    /// The encoded hints; [`FlowHints`](crate::FlowHints) decodes and checks them.
     pub hints: Vec<u8>,
 }
 
@@ -69,7 +68,7 @@ impl Note {
         out.extend_from_slice(hints);
     }
 
-    /// Bytes that follow a head, with a code if it is `coded`; `None` where that is no note's.
+    /// Returns the number of bytes that follow a head, with a code if `coded`; `None` where it is out of range.
     pub(super) fn length(head: [u8; 2], coded: bool) -> Option<usize> {
         let len = usize::from(u16::from_be_bytes(head));
         let code = if coded { SIGNATURE_LEN } else { 0 };
@@ -78,7 +77,7 @@ impl Note {
             .then_some(len)
     }
 
-    /// Reads what follows the head, with a code if it is `coded`.
+    /// Decodes what follows the head, with a code if `coded`.
     pub(super) fn decode(body: &[u8], coded: bool) -> Option<Self> {
         let (code, hints) = match coded {
             true => body
@@ -91,17 +90,17 @@ impl Note {
     }
 }
 
-/// Where a CONNECT request wants to go.
+/// The destination of a CONNECT request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// An address.
     Address(SocketAddr),
-    /// A name to be looked up at the server, 1 to 253 bytes of letters, digits, `-`, `_`, `.`.
+    /// A name that the server resolves, 1 to 253 bytes of letters, digits, `-`, `_`, `.`.
     Name(String, u16),
 }
 
 impl Destination {
-    /// ATYP, DST.ADDR and DST.PORT of a request (RFC 1928 section 4).
+    /// Appends ATYP, DST.ADDR and DST.PORT of a request (RFC 1928 section 4).
     pub fn encode(&self, out: &mut Vec<u8>) {
         let port = match self {
             Destination::Address(addr) => {
@@ -128,14 +127,14 @@ impl Destination {
         out.extend_from_slice(&port.to_be_bytes());
     }
 
-    /// Returns what [`encode`](Self::encode) writes.
+    /// Returns the form of [`encode`](Self::encode).
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.encode(&mut bytes);
         bytes
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` where it is malformed.
+    /// Decodes the form of [`encode`](Self::encode); `None` where it is malformed.
     pub(super) fn decode(atyp: u8, body: &[u8]) -> Option<Self> {
         let (addr, port) = body.split_at_checked(body.len().checked_sub(2)?)?;
         let port = u16::from_be_bytes(port.try_into().ok()?);
@@ -157,19 +156,20 @@ impl Destination {
     }
 }
 
-/// Whether `name` may be that of a [`Destination::Name`].
+/// Returns whether `name` is valid in a [`Destination::Name`].
 pub(crate) fn is_host_name(name: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    // The 255 octets of a DNS name on the wire (RFC 1035 section 2.3.4) are at most 253 characters of text.
     (1..=253).contains(&name.len()) && name.bytes().all(known)
 }
 
-/// Reads what [`Display`](fmt::Display) writes; the error says what is expected.
+/// Parses the form of [`Display`](fmt::Display); the error says what is expected.
 impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = text.rsplit_once(':').and_then(|(name, port)| {
-            // Numbers may have a sign elsewhere.
+            // Rust's integer parser also accepts a leading `+`.
             let digits = port.bytes().all(|b| b.is_ascii_digit());
             let port = port.parse().ok().filter(|port| digits && *port > 0)?;
             match text.parse::<SocketAddr>() {
@@ -184,7 +184,7 @@ impl FromStr for Destination {
 }
 
 impl Destination {
-    /// The address, where it is one and no name.
+    /// Returns the IP address, unless the destination is a name.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         match self {
             Destination::Address(addr) => Some(addr.ip()),
@@ -223,18 +223,18 @@ pub enum Reply {
     HostUnreachable,
     /// 5
     ConnectionRefused,
-    /// 6; stands for a timeout here.
+    /// 6; Braid reports a timeout by it.
     TtlExpired,
     /// 7
     CommandNotSupported,
-    /// 8; a server says so of a family in which it reaches no destination.
+    /// 8; a server also rejects an address family by it in which it reaches no destination.
     AddressTypeNotSupported,
-    /// Codes RFC 1928 does not assign.
+    /// A code that RFC 1928 does not assign.
     Unassigned(u8),
 }
 
 impl Reply {
-    /// The code on the wire.
+    /// Returns the code on the wire.
     pub fn code(self) -> u8 {
         match self {
             Reply::Succeeded => 0,
@@ -250,7 +250,7 @@ impl Reply {
         }
     }
 
-    /// The meaning of `code`.
+    /// Returns the reply for a code on the wire.
     pub fn from_code(code: u8) -> Self {
         match code {
             0 => Reply::Succeeded,
@@ -266,8 +266,8 @@ impl Reply {
         }
     }
 
-    /// The whole reply. BND.ADDR is always 0.0.0.0:0: which address the server uses towards the
-    /// destination is nobody's business here.
+    /// Encodes the whole reply. BND.ADDR is always 0.0.0.0:0, because clients have no use for the server's own
+    /// address.
     pub fn encode(self) -> [u8; 10] {
         [VERSION, self.code(), 0, ATYP_V4, 0, 0, 0, 0, 0, 0]
     }
@@ -288,16 +288,16 @@ impl From<ConnectFailure> for Reply {
     }
 }
 
-/// Collects one message of a length that its own first bytes tell.
+/// Buffers one message whose first bytes determine its length.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     buf: Vec<u8>,
 }
 
 impl Gather {
-    /// Takes from `input` what is missing of the message, at most; says how much was taken, and
-    /// whether the message is complete. `length` says how long the message is at least, given its
-    /// first bytes; it must grow until it is exact.
+    /// Takes from `input` at most the missing bytes of the message. Returns the number of bytes taken, and whether
+    /// the message is complete. Given the bytes so far, `length` returns a lower bound of the message's length,
+    /// which must grow until it is exact.
     pub(super) fn take(&mut self, input: &[u8], length: impl Fn(&[u8]) -> usize) -> (usize, bool) {
         let mut taken = 0;
         loop {
@@ -323,10 +323,11 @@ impl Gather {
     }
 }
 
-/// Length of the part after ATYP, as far as `body`'s first byte tells; `None` for an address type
-/// nobody knows.
+/// Returns the length of the part after ATYP, as far as `body`'s first byte determines it; `None` for an unknown
+/// address type.
 pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
     match atyp {
+        // The two bytes of the port are included, and the length byte of a name (RFC 1928 section 5).
         ATYP_V4 => Some(6),
         ATYP_V6 => Some(18),
         ATYP_NAME => Some(body.first().map_or(1, |n| usize::from(*n) + 3)),

@@ -1,10 +1,9 @@
-//! SOCKS5 (RFC 1928), both ends, CONNECT only; in clear with user/password (RFC 1929).
+//! SOCKS5 (RFC 1928), both ends, CONNECT only; in plaintext with user and password (RFC 1929).
 //!
-//! The client sends greeting, password if there is one, and request in one flight, together with the
-//! user's first bytes, and does not wait in between, or signs in beforehand; the server also takes them
-//! one by one, in any fragmentation. A box's request follows a [`Note`], and a [`foreword`] follows the
-//! request. Nothing here reads, writes or allocates more than one message (1091 bytes).
-//! `docs/protocol.md` gives each field.
+//! The client sends greeting, password if any, request and the user's first bytes in one flight, without waiting
+//! in between, or signs in beforehand. The server also accepts them one by one, in any fragmentation. A box's
+//! request follows its metadata ([`Note`]), and early hints ([`foreword`]) follow the request. The code does no
+//! I/O and buffers at most one message (1091 bytes). `docs/protocol.md` describes each field.
 
 mod client;
 mod foreword;

@@ -1,29 +1,29 @@
-//! The server's end.
+//! The server's end of the handshake.
 
 use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NO_METHOD, NOTE,
     NOTE_HEAD, Note, PROBE, Reply, VERSION, address_length,
 };
 
-/// Reads a client's greeting, password, note and request.
+/// Decodes a client's greeting, password, metadata and request.
 #[derive(Debug, Default)]
 pub struct ServerHandshake {
     stage: Stage,
     message: Gather,
-    /// Waits for its request.
+    /// Metadata whose request has not come yet.
     note: Option<Note>,
     clients: Clients,
 }
 
-/// Who comes.
+/// The clients that may connect.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Clients {
-    /// Whoever has a password.
+    /// Clients that sign in by a password.
     #[default]
     Unknown,
-    /// Whoever is in this network.
+    /// Any client of a trusted network.
     Welcome,
-    /// One that has proved who it is.
+    /// A box that has proved its identity by its key.
     Proven,
 }
 
@@ -32,39 +32,39 @@ enum Stage {
     #[default]
     Greeting,
     Auth,
-    /// A note or the request.
+    /// Metadata or the request.
     Request,
-    /// The request, after its note.
+    /// The request, after its metadata.
     Noted,
     Over,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Where it wants to go.
+    /// The requested destination.
     pub destination: Destination,
-    /// What it says of itself; a box's.
+    /// The metadata, which only boxes send.
     pub note: Option<Note>,
 }
 
-/// What the caller is to do after some input.
+/// The next action of the caller after some input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerStep {
-    /// Nothing; all input was taken.
+    /// Read more; all input was consumed.
     More,
-    /// Send these bytes and go on.
+    /// Send these bytes and continue.
     Send([u8; 2]),
-    /// Check these; go on after [`ServerHandshake::accepted`], or send
-    /// [`ServerHandshake::REFUSED`] and close.
+    /// Check these. Then continue by [`ServerHandshake::accepted`], or send [`ServerHandshake::REFUSED`] and
+    /// close.
     Credentials {
-        /// 1 to 255 bytes; less where [any will do](ServerHandshake::open).
+        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::open).
         user: Vec<u8>,
-        /// 1 to 255 bytes; less where [any will do](ServerHandshake::open).
+        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::open).
         password: Vec<u8>,
     },
-    /// Connect there and answer by [`Reply::encode`]; what follows in the stream is for the
-    /// destination, after a [`Foreword`](super::Foreword) where there is a note.
+    /// Connect to the destination and answer by [`Reply::encode`]. What follows in the stream is for the
+    /// destination, after a [`Foreword`](super::Foreword) where there is metadata.
     Request(Request),
     /// Answer a probe, and close.
     Probe(Note),
@@ -72,26 +72,27 @@ pub enum ServerStep {
     Failed(ServerError),
 }
 
-/// What was wrong with a client.
+/// The error of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerError {
-    /// Not SOCKS5, or malformed.
+    /// The input is not SOCKS5, or is malformed.
     Garbage,
-    /// The client does not offer user/password in clear, or no authentication where it is known.
+    /// The client does not offer the method that this end needs: user and password in plaintext, or none where the
+    /// connection or the network is proof.
     NoMethod,
-    /// Not CONNECT.
+    /// The command is not CONNECT.
     Command,
-    /// An address type nobody knows.
+    /// The address type is unknown.
     AddressType,
-    /// A name that is none.
+    /// The destination's name is invalid.
     Name,
 }
 
 impl ServerError {
-    /// What to send before closing.
+    /// Returns the bytes to send before closing.
     pub fn reply(self) -> Vec<u8> {
         match self {
-            // To something that speaks another protocol an answer would be noise.
+            // A peer of another protocol would not understand an answer.
             ServerError::Garbage => Vec::new(),
             ServerError::NoMethod => vec![VERSION, NO_METHOD],
             ServerError::Command => Reply::CommandNotSupported.encode().to_vec(),
@@ -102,12 +103,12 @@ impl ServerError {
 }
 
 impl ServerHandshake {
-    /// Answer to credentials that are right.
+    /// The answer to valid credentials.
     pub const ACCEPTED: [u8; 2] = [AUTH_VERSION, 0];
-    /// Answer to credentials that are wrong; the connection is to be closed (RFC 1929).
+    /// The answer to invalid credentials; the connection must then be closed (RFC 1929 section 2).
     pub const REFUSED: [u8; 2] = [AUTH_VERSION, 1];
 
-    /// With clients of a network that is trusted: any user and password will do, or none.
+    /// Creates a handshake for clients of a trusted network: any user and password will do, or none.
     pub fn open() -> Self {
         ServerHandshake {
             clients: Clients::Welcome,
@@ -115,7 +116,7 @@ impl ServerHandshake {
         }
     }
 
-    /// With a box that has proved who it is: there is no password, and notes have no code.
+    /// Creates a handshake for a box that has proved its identity: no password, and metadata without a code.
     pub fn proven() -> Self {
         ServerHandshake {
             clients: Clients::Proven,
@@ -123,10 +124,10 @@ impl ServerHandshake {
         }
     }
 
-    /// What a client hears that has proved who it is, before its first request and before each further one.
+    /// The message that admits a box without a password, before its first request and before each further one.
     pub const READY: [u8; 2] = [VERSION, METHOD_NONE];
 
-    /// With one that has signed in before: its next request is awaited.
+    /// Creates a handshake for a box that signed in before, and waits for its next request.
     pub fn signed_in() -> Self {
         ServerHandshake {
             stage: Stage::Request,
@@ -134,20 +135,19 @@ impl ServerHandshake {
         }
     }
 
-    /// The credentials are right: goes on to the request. The caller sends
-    /// [`ACCEPTED`](Self::ACCEPTED).
+    /// Continues to the request after valid credentials. The caller sends [`ACCEPTED`](Self::ACCEPTED).
     pub fn accepted(&mut self) {
         if self.stage == Stage::Over {
             self.stage = Stage::Request;
         }
     }
 
-    /// Whether a client signed in and has not begun its request.
+    /// Returns whether a client has signed in and no byte of its request was read.
     pub fn awaits_request(&self) -> bool {
         self.stage == Stage::Request && self.message.is_empty()
     }
 
-    /// Takes bytes of the client, up to the next step; says how many it took.
+    /// Processes bytes of the client, up to the next step. Returns the number of bytes consumed, and the step.
     pub fn input(&mut self, input: &[u8]) -> (usize, ServerStep) {
         let coded = self.clients != Clients::Proven;
         let mut taken = 0;
@@ -228,8 +228,8 @@ impl ServerHandshake {
     }
 }
 
-/// Length of the message that starts with `m`; a message whose first byte is wrong already ends
-/// there, so that garbage is not waited for.
+/// Returns the length of the message that starts with `m`, as far as known. A message whose first byte is wrong
+/// ends there, so that nothing waits for the rest of garbage.
 fn length((stage, coded): (Stage, bool), m: &[u8]) -> usize {
     match (stage, m) {
         (_, []) => 1,

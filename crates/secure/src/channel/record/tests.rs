@@ -9,7 +9,7 @@ use crate::keys::PrivateKey;
 
 const DATA: (Level, Content) = (Level::Traffic, Content::Data);
 
-/// Both directions of one end, and the keys to come.
+/// Both directions of one end, and its next keys.
 struct End {
     out: Way,
     into: Way,
@@ -37,7 +37,7 @@ impl End {
     }
 }
 
-/// A box and its server, which know each other.
+/// Returns a box and its server after their handshake.
 fn ends() -> [End; 2] {
     let [key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
     let client = Client::new(&key, server_key.public(), Versions::OURS);
@@ -101,7 +101,7 @@ fn what_is_sealed_is_opened_in_its_order_only() {
     let (mut out, mut into) = ways();
     let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
     assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
-    // In the place of another, and again.
+    // A record out of order, and one that is repeated.
     assert_eq!(open(&mut into, &records[2]), Err(Broken::Damaged));
     assert_eq!(open(&mut into, &records[1]).unwrap(), b"");
     assert_eq!(open(&mut into, &records[1]), Err(Broken::Damaged));
@@ -113,7 +113,7 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
     for at in 0..OVERHEAD + 3 {
         let (mut out, mut into) = ways();
         let mut record = seal(&mut out, DATA, b"abc");
-        // The length is not that of what follows then, which the test would find itself.
+        // A wrong length would fail earlier: the test itself could not cut out the record.
         if at == 3 || at == 4 {
             continue;
         }
@@ -129,7 +129,7 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
     assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
 }
 
-/// Nothing but the size of a record tells from outside what is in it.
+/// From outside, a record reveals only its size.
 #[test]
 fn the_content_is_inside_and_padding_is_taken_off() {
     for content in [
@@ -147,7 +147,7 @@ fn the_content_is_inside_and_padding_is_taken_off() {
             assert_eq!(opened, Ok((content, bytes.to_vec())));
         }
     }
-    // Zeros alone have no content (RFC 8446 section 5.4), and others than these are unknown.
+    // Zeros alone have no content type (RFC 8446 section 5.4), and unknown types are refused.
     for inside in [&[0; 20][..], &[1, 2, 3, 24]] {
         let (mut out, mut into) = ways();
         let header = [23, 3, 3, 0, inside.len() as u8 + 16];
@@ -191,14 +191,14 @@ fn keys_wear_out_and_are_replaced() {
     assert_eq!(open(&mut server.into, &old).unwrap(), b"old");
     server.renew_into();
     assert_eq!(open(&mut server.into, &new).unwrap(), b"new");
-    // The old one is good for nothing any more.
+    // The replaced key opens nothing any more.
     let [mut client, mut server] = ends();
     let under_old = seal(&mut client.out, DATA, b"old");
     server.renew_into();
     assert_eq!(open(&mut server.into, &under_old), Err(Broken::Damaged));
 }
 
-/// Whatever the order in which both directions move on, the keys of both ends agree.
+/// The keys of both ends agree whatever the order in which the directions rekey.
 #[test]
 fn directions_move_on_in_any_order() {
     let [mut client, mut server] = ends();
@@ -214,13 +214,13 @@ fn directions_move_on_in_any_order() {
             assert_eq!(open(&mut to.into, &record).unwrap(), b"new");
         }
     }
-    // Five and five: neither waits for the other, and no key of before is kept.
+    // Five rekeys each way: neither direction waits for the other, and no earlier key is kept.
     assert!(!client.out.is_behind(&client.into) && !client.into.is_behind(&client.out));
     assert!(client.next.local.is_empty() && client.next.remote.is_empty());
 }
 
-/// Once a direction has moved on, its old secret is nowhere at that end: neither do the secrets that are
-/// left make the key before, nor is it kept for the other direction.
+/// After a rekey the old secret is gone from that end: the remaining secrets do not derive the earlier key, nor is
+/// it kept for the other direction.
 #[test]
 fn a_replaced_key_cannot_be_made_again() {
     let [mut client, mut server] = ends();
@@ -236,8 +236,7 @@ fn a_replaced_key_cannot_be_made_again() {
     );
     client.renew_out();
     server.renew_into();
-    // All that the server still has of keys: it makes the third and later ones of the client's, not the
-    // second.
+    // All keys that the server still has derive the client's third key and later ones, not the second.
     let mut left = vec![server.next.remote().unwrap()];
     left.extend(core::iter::from_fn(|| server.next.remote.pop_front()));
     left.extend((0..3).map(|_| server.next.secrets.next_packet_keys().remote));
@@ -266,7 +265,7 @@ fn heads_of_no_record_are_told() {
     let most = (MOST - HEADER) as u16;
     assert_eq!(head(23, most), Ok((23, MOST - HEADER)));
     assert_eq!(head(23, most + 1), Err(Broken::Damaged));
-    // A content and a tag, at least; in clear there is neither.
+    // A protected record has at least a content type and a tag; a plaintext one may be empty.
     assert_eq!(head(23, 17), Ok((23, 17)));
     assert_eq!(head(23, 16), Err(Broken::Damaged));
     assert_eq!(head(HELLO, 0), Ok((HELLO, 0)));
@@ -278,14 +277,14 @@ fn heads_of_no_record_are_told() {
     assert_eq!(read(23), [true, false, false, false]);
 }
 
-/// Made by another library (AES-GCM of OpenSSL) from the same keys.
+/// Records sealed by another library (AES-GCM of OpenSSL) with the same keys.
 const VECTORS: [&str; 3] = [
     "170303001628d17db6f56b94aec22de6ce1c83e0f81294503e14fd",
     "17030300188a3aabbc0787c2ce55761221a3eb2525c2be761a7b08c259",
     "1703030013d6b19c885a78c61e455be8d77fc825c9aeafaa",
 ];
 
-/// Keys of RFC 9001 appendix A.1: what `docs/security.md` shows, for who writes another implementation.
+/// The keys are those of RFC 9001 appendix A.1; `docs/security.md` shows the records for other implementations.
 #[test]
 fn records_are_these_bytes() {
     let suite = TLS13_AES_128_GCM_SHA256.tls13().unwrap();
@@ -311,10 +310,10 @@ fn places_stand_one_behind_the_other() {
         places(&mut bufs).iter().map(|place| place.len()).collect()
     };
     assert_eq!(lens(&[32 << 10, 32 << 10]), [16 << 10; 4]);
-    // No record is larger, and none is so small as a remainder would be.
+    // No record exceeds the most, and memory is divided evenly so that none is a small remainder.
     assert_eq!(lens(&[(16 << 10) + 1]), [8 << 10, (8 << 10) + 1]);
     assert_eq!(lens(&[100, 32 << 10, 50]), [100, 16 << 10, 16 << 10, 50]);
-    // Nothing fits into the last.
+    // The last place is too small for any payload.
     assert_eq!(lens(&[20_000, OVERHEAD]), [10_000, 10_000]);
     assert_eq!(lens(&[OVERHEAD]), []);
     assert_eq!(lens(&[32 << 10; 20]).len(), PLACES);

@@ -1,4 +1,4 @@
-//! What comes in on a protected connection.
+//! The receive path of a protected connection.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::super::slices::Input;
 use super::{MOST_HANDSHAKE, Opened, Tls};
 
 impl Tls {
-    /// Takes in what there is: into `plain` what is for a reader, for as far as there is room, and where
-    /// there is none of that, what stands before it.
+    /// Processes received records. Puts a reader's bytes into `plain` while room lasts; without `plain`, stops at
+    /// the first record that needs a reader.
     pub(in crate::channel) fn drive<E: From<ApiError> + From<Broken>>(
         &mut self,
         now: Instant,
@@ -34,7 +34,7 @@ impl Tls {
                 let mut input = Input::new(bufs);
                 let all = input.left();
                 if self.peer_ended {
-                    // What comes after the end means nothing.
+                    // Whatever follows close_notify is ignored (RFC 8446 section 6.1).
                     return Ok(all);
                 }
                 if let Err(broken) = self.take(&mut input, &mut plain) {
@@ -42,26 +42,26 @@ impl Tls {
                 }
                 Ok::<_, ApiError>(all - input.left())
             })?;
-            // Before the box can know the secret, and use it.
+            // The engine must learn the secret before the answer goes out, after which the box can use it.
             self.agree_on_joins(now, conn, stack)?;
-            // An answer, or the alert that says what was wrong.
+            // Sends an answer, or the alert about an error.
             self.flush(now, conn, stack)?;
             if taken == 0 {
                 break;
             }
         }
-        // No more will come: had the other end ended, it would have said so.
+        // An orderly end would have been announced by close_notify.
         if stack.read_finished(conn) && !self.peer_ended && self.opened.is_none() {
             self.broken = self.broken.or(Some(Broken::Truncated));
         }
-        // What was opened behind the end of a user's bytes is the next one's.
+        // A record opened behind the end of a user's bytes belongs to the next user.
         let unread = !self.said.is_empty() || self.opened.is_some() && !self.flow_ended;
         let unread = unread || plain.is_some_and(|plain| !plain.is_empty());
         if unread {
             return Ok(());
         }
         self.settle();
-        // A user's bytes had ended before, else they are not all there.
+        // The connection must not end before the user's bytes do, or some are missing.
         if self.peer_ended && self.incoming == Incoming::Flow {
             self.broken = self.broken.or(Some(Broken::Truncated));
         }
@@ -71,8 +71,8 @@ impl Tls {
         }
     }
 
-    /// Tells the engine how subflows prove themselves, once the other end has said what it can do: a box in
-    /// its ClientHello, and a server in what its Finished confirms.
+    /// Tells the engine how subflows authenticate, once the peer has said what it supports: a box in its
+    /// ClientHello, a server in the parameters that its Finished confirms.
     fn agree_on_joins(
         &mut self,
         now: Instant,
@@ -116,7 +116,7 @@ impl Tls {
             if plain.is_empty() {
                 driven?;
                 if self.flow_ended && self.incoming == Incoming::Messages {
-                    // A user's bytes end of which nobody spoke.
+                    // The peer ended a user's bytes although none were announced.
                     self.fail(Broken::Damaged);
                     self.flush(now, conn, stack)?;
                     return Err(Broken::Damaged.into());
@@ -131,7 +131,7 @@ impl Tls {
         })
     }
 
-    /// Something is wrong with what came in, and the other end is told.
+    /// Records an error in the received bytes, and tells the peer by an alert.
     fn fail(&mut self, broken: Broken) {
         self.broken = self.broken.or(Some(broken));
         let alert = self.session.alert().or(broken.alert());
@@ -142,7 +142,7 @@ impl Tls {
         }
     }
 
-    /// Hands on the record that was opened before, if it need not wait any more.
+    /// Passes on the record that was opened earlier, unless it still has to wait.
     fn pass_opened(&mut self, plain: &mut Option<&mut Plain<'_>>) {
         let Some(opened) = &self.opened else {
             return;
@@ -167,19 +167,19 @@ impl Tls {
         }
     }
 
-    /// Returns whether nobody reads users' bytes any more.
+    /// Returns whether nobody will read users' bytes any more.
     fn is_waste(&self) -> bool {
         self.is_ending() && self.has_parted()
     }
 
-    /// Returns whether a record has to wait: for a reader, or because it is of the next user, as the bytes
-    /// of this one have ended.
+    /// Returns whether a record has to wait: for a reader, or for the next user where the bytes of this one have
+    /// ended.
     fn has_to_wait(&self, content: Content, has_reader: bool) -> bool {
         content.is_flow() && !self.is_waste() && (self.flow_ended || !has_reader)
     }
 
-    /// Takes records while there is room for what is in them. What is inside shows only once a record is
-    /// open: the first one that has to wait is kept, and those behind it stay where they are.
+    /// Opens records while `plain` has room for their payload. A record's content type shows only after opening,
+    /// so the first one that has to wait is kept, and the rest stay in the engine.
     fn take(
         &mut self,
         input: &mut Input<'_, '_>,
@@ -226,7 +226,7 @@ impl Tls {
             if content == Content::Data && len == 0 || content == Content::FlowEnd && len > 0 {
                 return Err(Broken::Damaged);
             }
-            // Early data has to make way for the end of the handshake, which stands behind it.
+            // Early data must not block the end of the handshake behind it, so it never waits for a reader.
             if self.has_to_wait(content, has_reader || level == Level::Early) {
                 let bytes = Zeroizing::new(body[..len].to_vec());
                 self.opened = Some(Opened { content, bytes });
@@ -243,7 +243,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Returns the key under which a record has to be.
+    /// Returns the level of the key under which a record must be.
     fn level(&self, header: &Header) -> Result<Level, Broken> {
         match (header.outer, self.reading) {
             (Content::Handshake | Content::Alert, Level::Clear) => Ok(Level::Clear),
@@ -253,10 +253,12 @@ impl Tls {
         }
     }
 
-    /// Takes what is no user's.
+    /// Processes a record that holds no user's bytes.
     fn take_control(&mut self, level: Level, content: Content, bytes: &[u8]) -> Result<(), Broken> {
         match (content, level) {
             (Content::Alert, Level::Clear | Level::Handshake | Level::Traffic) => match *bytes {
+                // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
+                // close_notify.
                 [_, 0] if level == Level::Traffic => self.peer_ended = true,
                 [_, alert] => return Err(heard(level, alert.into())),
                 _ => return Err(Broken::Damaged),
@@ -278,14 +280,14 @@ impl Tls {
         Ok(())
     }
 
-    /// The head of the next record, if all of it has come.
+    /// Returns the header of the next record, or `None` while a part of it is missing.
     fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, Broken> {
         let mut bytes = [0; HEADER];
         let kept = self.partial.len().min(HEADER);
         bytes[..kept].copy_from_slice(&self.partial[..kept]);
         match kept + input.read(&mut bytes[kept..]) {
             HEADER => match Header::read(bytes) {
-                // Whoever this is has never said a word that is Braid's.
+                // A peer whose first bytes are no TLS record is not a Braid server.
                 Err(_) if self.reading == Level::Clear && self.is_client() => {
                     Err(Broken::Incompatible)
                 }
@@ -295,14 +297,14 @@ impl Tls {
         }
     }
 
-    /// Keeps what is left, which is less than a record.
+    /// Buffers the rest of the input, which is less than a record.
     fn keep(&mut self, input: &mut Input<'_, '_>) {
         while let piece @ [_, ..] = input.piece(usize::MAX) {
             self.partial.extend_from_slice(piece);
         }
     }
 
-    /// Copies what follows a head, all of which has come, into `body`.
+    /// Copies the body of a record, all of which has come, into `body`, and consumes the header.
     fn gather(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
         let partial = core::mem::take(&mut self.partial);
         match partial.get(HEADER..) {
@@ -317,7 +319,7 @@ impl Tls {
         }
     }
 
-    /// Opens a record; `None` where it is early data that this end cannot read.
+    /// Opens a record; `None` where it is early data that this server skips.
     fn open(
         &mut self,
         level: Level,
@@ -344,21 +346,22 @@ impl Tls {
                     .then_some(Some((content, len)))
                     .ok_or(Broken::Damaged)
             }
-            // What was said early is said again (RFC 8446 section 4.2.10).
+            // The client sends rejected early data again (RFC 8446 section 4.2.10).
             Err(_) if level == Level::Handshake && self.skips_early() => Ok(None),
             Err(broken) => Err(broken),
         }
     }
 
-    /// Takes in messages of TLS.
+    /// Processes handshake messages of TLS.
     fn hear(&mut self, messages: &[u8]) -> Result<(), Broken> {
-        // A client has no more to say of that kind once it is known, and nobody says nothing.
+        // After the handshake only a server sends further messages (tickets), and none is empty.
         let over = self.reading == Level::Traffic && !self.is_client();
         if over || messages.is_empty() {
             return Err(Broken::Damaged);
         }
         self.read_messages(messages)?;
-        // Where no version is in common the box still learns what the server speaks.
+        // Answer before the versions are compared, so that the box learns the server's versions even where none is
+        // in common.
         self.speak();
         self.agree_on_version()?;
         if self.reading == Level::Handshake && !self.session.is_handshaking() {
@@ -370,12 +373,12 @@ impl Tls {
         Ok(())
     }
 
-    /// Returns whether early data may come that this end cannot read.
+    /// Returns whether early data may come that this server skips.
     fn skips_early(&self) -> bool {
         self.server.as_ref().is_some_and(|s| s.skips_early)
     }
 
-    /// Finds the version and the features that both ends speak, once the other end has said its own.
+    /// Computes the version and the features in use, once the peer has announced its own.
     fn agree_on_version(&mut self) -> Result<(), Broken> {
         if self.agreed.is_some() || self.is_asking() {
             return Ok(());
@@ -393,8 +396,8 @@ impl Tls {
         }
     }
 
-    /// Has the library read messages. A ticket is used up once its owner has proved to know its secret,
-    /// before a byte that it protects is read.
+    /// Passes messages to the library. A ticket is used up once its owner has proved to know its secret, before
+    /// any byte under it is read.
     fn read_messages(&mut self, messages: &[u8]) -> Result<(), Broken> {
         let is_hello = self.reading == Level::Clear;
         let mut server = self.server.as_mut().filter(|_| is_hello);
@@ -411,8 +414,8 @@ impl Tls {
     }
 }
 
-/// What an alert means. In clear anybody may have said it, and a server that does not know a key says so
-/// under another.
+/// Classifies an alert. Anybody can forge a plaintext alert, and a server refuses an unknown key only in an
+/// encrypted one, so a plaintext refusal does not count as one.
 fn heard(level: Level, alert: AlertDescription) -> Broken {
     match rustls::Error::AlertReceived(alert).into() {
         Broken::Refused if level == Level::Clear => Broken::Alert(alert),
