@@ -17,6 +17,7 @@ use std::process::{Command, Stdio};
 
 use braid_proxy::config::{MptcpHosts, Quic};
 use braid_secure::Families;
+use braid_wire::ip;
 use ipnet::IpNet;
 
 use crate::net::sysctl::Sysctl;
@@ -260,7 +261,7 @@ impl BoxRules {
             "chain prerouting {{ type filter hook prerouting priority mangle; policy accept;
              iifname != {lan} return
              ct mark & {not_flow} == {mark} ct mark != {{ {mark}, {intercepted} }} meta mark set ct mark return
-             ct mark {intercepted} meta l4proto {{ icmp, ipv6-icmp }} meta mark set {mark} accept
+             ct mark {intercepted} meta l4proto {{ {icmp}, {icmpv6} }} meta mark set {mark} accept
              meta l4proto != tcp return
              tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 \
                  meta mark set {mark} ct mark set {intercepted} accept
@@ -272,6 +273,9 @@ impl BoxRules {
              ip6 daddr @bypass6 return",
             lan = Names(&self.lan),
             not_flow = !Identity::FLOW_BITS,
+            // By number: a confined process cannot look names up in /etc/protocols.
+            icmp = ip::PROTO_ICMP,
+            icmpv6 = ip::PROTO_ICMPV6,
             forwarded_mptcp = match self.mptcp_hosts {
                 MptcpHosts::Forward => "tcp option mptcp exists".to_owned(),
                 MptcpHosts::Proxy => format!("tcp option mptcp subtype {MP_JOIN}"),
