@@ -1,5 +1,5 @@
 //! The rules of the house as a test: which crate may import which, the length of files and functions, the size of
-//! types, and what is forbidden in which crates. `make lint` runs it apart, `cargo test` with the rest.
+//! types, the language, and what is forbidden in which crates. `make lint` runs it apart, `cargo test` with the rest.
 //!
 //! If a limit would make the code worse, a comment `// tidy: <why>` directly above the function (or on the
 //! line itself, for the line rules) lifts it.
@@ -7,6 +7,7 @@
 mod circles;
 mod conformance;
 mod imports;
+mod language;
 mod rooms;
 mod source;
 mod types;
@@ -49,6 +50,25 @@ fn rust_files() -> Vec<(String, String)> {
     files
 }
 
+/// Returns the pages for people: those at the root and in `docs`, by path and text.
+fn pages() -> Vec<(String, String)> {
+    let root = root();
+    let mut pages = Vec::new();
+    for directory in ["", "docs"] {
+        let entries = fs::read_dir(root.join(directory)).expect("a readable directory");
+        for entry in entries {
+            let path = entry.expect("a readable directory").path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let name = path.strip_prefix(&root).expect("below the root");
+                let text = fs::read_to_string(&path).expect("a readable file");
+                pages.push((name.display().to_string(), text));
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
+
 /// Fails with every complaint at once.
 fn report(complaints: &[String]) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
@@ -87,6 +107,25 @@ fn source_keeps_the_rules() {
         .flat_map(|(name, text)| source::check(name, text))
         .collect();
     report(&complaints);
+}
+
+#[test]
+fn rustdoc_begins_with_a_statement() {
+    let files = rust_files();
+    let complaints = files
+        .iter()
+        .flat_map(|(name, text)| language::check_rustdoc(name, text));
+    report(&complaints.collect::<Vec<_>>());
+}
+
+#[test]
+fn pages_speak_of_people_by_name() {
+    let pages = pages();
+    assert!(pages.len() > 10, "the search for pages is broken");
+    let complaints = pages
+        .iter()
+        .flat_map(|(name, text)| language::check_page(name, text));
+    report(&complaints.collect::<Vec<_>>());
 }
 
 #[test]

@@ -24,8 +24,8 @@ pub const DEFAULT_PORT: u16 = 1080;
 /// leaves competing flows their share.
 pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
 
-/// Default time for transfers to finish at a stop. Most are shorter, and whoever restarts a box or a server has to
-/// wait for it.
+/// Default time for transfers to finish at a stop. Most are shorter, and the operator who restarts a box or a
+/// server has to wait for it.
 pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 
 /// Most paths: links of a box, or listening addresses of a server.
