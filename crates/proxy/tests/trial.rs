@@ -255,6 +255,8 @@ fn releases_without_a_version_in_common_are_told_what_each_speaks() {
             theirs: Some(theirs),
         };
         assert_eq!(report.end, TrialEnd::Broken(expected));
+        let now = world.now;
+        world.trial.as_mut().unwrap().give_up(now);
         world.run_for(Duration::from_secs(1));
         assert_eq!(world.server().counters().incompatible, 1);
         assert_eq!(world.server().connections(), 0);

@@ -38,7 +38,7 @@ impl Near {
     }
 }
 
-/// What is changed of a packet.
+/// A change to a packet.
 #[derive(Debug, Clone, TypeGenerator)]
 pub enum Change {
     Seq(Near),
@@ -51,7 +51,7 @@ pub enum Change {
     Sack([(Near, Near); 3]),
     /// Cut, or filled up with other bytes.
     Payload(#[generator(0..3000)] u16),
-    /// Of the sender.
+    /// The port of the sender.
     Port(u16),
     /// ECN bits of the packet.
     Ecn(#[generator(0..4)] u8),
@@ -64,7 +64,7 @@ pub enum Change {
     FastClose(u8),
     /// Near what the packet acknowledges of the data.
     Fail(Near),
-    /// Of the address the packet comes from, under another id and port: right as an echo alone.
+    /// ADD_ADDR of the address that the packet comes from, under another id and port: valid as an echo only.
     AddAddr(u8, Option<u16>, Option<u64>),
     RemoveAddr([u8; 2]),
     /// Anything at all behind the ports.

@@ -30,7 +30,7 @@ struct Case {
 #[derive(Debug, Clone, TypeGenerator)]
 struct Step {
     end: bool,
-    /// Which connection, path or packet; as if those there are were without end.
+    /// The number of a connection, path or packet, modulo those that exist.
     which: u8,
     what: What,
 }
@@ -55,7 +55,7 @@ enum What {
     CarryAndRead(u8, u8),
     /// Nothing arrives for so many microseconds, shifted.
     Pass(u16, u8),
-    /// What happens to a packet under way.
+    /// The fate of a packet under way.
     Mark,
     Arrive,
     Drop,

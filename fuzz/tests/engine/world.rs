@@ -29,7 +29,7 @@ const STREAMS: usize = 4;
 /// A stream counts its bytes by a prime, so that no block that is missing goes unnoticed.
 const PERIOD: u64 = 61;
 
-/// What one end is made of.
+/// The settings of one end.
 #[derive(Debug, Clone, TypeGenerator)]
 pub struct EndSetup {
     #[generator(1..=3)]
@@ -101,7 +101,7 @@ pub struct End {
     received: usize,
     /// Its SYNs have neither timestamps nor word of SACK, or lack one of them.
     lacks: [bool; 2],
-    /// It took a path out of use: those who accepted a connection there cannot open another.
+    /// The end took a path out of use: a peer that accepted a connection there cannot open another.
     left: bool,
 }
 
@@ -120,7 +120,7 @@ pub struct World {
     pub now: Instant,
     pub ends: [End; 2],
     v6: bool,
-    /// Of every connection, by the end that writes.
+    /// The books of every connection, by the end that writes.
     books: Vec<[Books; 2]>,
     /// Whose SYN came from there.
     opened: BTreeMap<SocketAddr, usize>,
@@ -414,7 +414,7 @@ fn addresses(end: usize, path: u8) -> (Ipv4Addr, Ipv6Addr) {
     (Ipv4Addr::new(10, 0, path, end), v6)
 }
 
-/// Where an end listens.
+/// Returns the address at which an end listens.
 fn server(end: usize, v6: bool) -> SocketAddr {
     let (four, six) = addresses(end, 0);
     let ip: IpAddr = if v6 { six.into() } else { four.into() };

@@ -83,10 +83,10 @@ fn socks() {
     });
 }
 
-/// What a user says with the first flight.
+/// The bytes that a user sends with the first flight.
 const SAID: &[u8] = b"hello";
 
-/// What happens to a first flight that was heard on the way.
+/// An edit of a first flight that was heard on the way.
 #[derive(Debug, Clone, TypeGenerator)]
 struct Edit {
     at: u16,
@@ -165,7 +165,7 @@ fn first_flights() {
         });
 }
 
-/// What somebody with a key says.
+/// A message of somebody with a key.
 #[derive(Debug, Clone, TypeGenerator)]
 enum Say {
     Record(u8, Vec<u8>),

@@ -1,4 +1,4 @@
-//! What must hold for any bytes from the network: parsing never panics, and what was parsed can be
+//! Properties that hold for any bytes from the network: parsing never panics, and what was parsed can be
 //! written and read again without change.
 //!
 //! Each check takes arbitrary bytes and panics where its promise is broken.

@@ -28,7 +28,7 @@ fn bytes() {
 #[derive(Debug, Clone, TypeGenerator)]
 struct RawOption {
     kind: u8,
-    /// What the length byte says beyond the truth; mostly nothing.
+    /// The excess of the length byte over the true length; mostly 0.
     lie: u8,
     first: u8,
     body: [u8; 28],
