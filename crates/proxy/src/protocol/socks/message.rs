@@ -22,7 +22,7 @@ pub(super) const ATYP_V6: u8 = 4;
 
 /// First byte of request metadata ([`Note`]), version 3; a request begins with [`VERSION`].
 pub(super) const NOTE: u8 = 0xb5;
-/// First byte of metadata that asks for a probe instead of a destination, version 2.
+/// First byte of metadata that asks for a probe instead of a destination, version 3.
 pub(super) const PROBE: u8 = 0xb7;
 /// Bytes before the code and hints of the metadata: the first byte and a length.
 pub(super) const NOTE_HEAD: usize = 3;
