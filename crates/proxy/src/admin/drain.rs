@@ -9,9 +9,9 @@ use crate::app::{Core, Ctx};
 /// # Use
 ///
 /// 1. Call [`drain`](Self::drain), and drive the core until [`is_drained`](Self::is_drained), for
-/// [`drain_time`](Self::drain_time) at most.
+///    [`drain_time`](Self::drain_time) at most.
 /// 2. Call [`Stack::close`](braid_engine::Stack::close), which ends the rest, and drive the core until the stack
-/// has no connection, so that the peers learn of it.
+///    has no connection, so that the peers learn of it.
 pub trait Drain: Core {
     /// Accepts nothing new, and ends connections that no user waits for.
     fn drain(&mut self, ctx: &mut Ctx<'_>);

@@ -42,10 +42,10 @@ use session::{Outcome, Session, Stage};
 /// # Use
 ///
 /// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start, then whenever the system's clock was set,
-/// at least once a minute.
+///    at least once a minute.
 /// 2. Call [`add_link`](Self::add_link) for each configured link, and [`set_link_up`](Self::set_link_up) whenever
-/// one comes or goes (never [`Stack::set_path_up`], because the core keeps metered links down until they are
-/// needed).
+///    one comes or goes (never [`Stack::set_path_up`], because the core keeps metered links down until they are
+///    needed).
 /// 3. Pass events as [`Core`] describes; then call [`poll_notice`](Self::poll_notice) until `None`.
 ///
 /// Intercept users' connections only while [`intake_wanted`](Self::intake_wanted); one more or one less around a

@@ -51,8 +51,8 @@ use train::Allowance;
 /// # Use
 ///
 /// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start (earlier passwords are refused, because a
-/// restarted server cannot know whether they were used), then whenever the system's clock was set, at least once a
-/// minute.
+///    restarted server cannot know whether they were used), then whenever the system's clock was set, at least once a
+///    minute.
 /// 2. Call [`set_own_addresses`](Self::set_own_addresses) at the start, and when they change.
 /// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]

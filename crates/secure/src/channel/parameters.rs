@@ -3,7 +3,7 @@
 //! EncryptedExtensions, which only the box can read. The box relies on them once the handshake is complete.
 //!
 //! - The secret that authenticates subflows. The server draws it, so the server has it before the box and is never
-//! asked for a proof that it cannot check.
+//!   asked for a proof that it cannot check.
 //! - The address families in which the server reaches destinations.
 //! - The versions of the protocol that the end speaks, and its features.
 
