@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use braid_testbed::Pattern;
@@ -11,7 +10,7 @@ use braid_testbed::netns;
 use braid_testbed::render::render_config;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::bed::{Bed, unique_name};
+use super::bed::{Bed, unique_name, write_script};
 use super::control::status;
 
 /// The server's default port.
@@ -87,9 +86,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
         let program = std::env::temp_dir().join(format!("{}-braid", unique_name()));
         let braid = env!("CARGO_BIN_EXE_braid");
         let script = format!("#!/bin/bash\nexec {braid} \"$@\" {stderr}\n");
-        fs::write(&program, script).expect("a writable directory");
-        let executable = fs::Permissions::from_mode(0o700);
-        fs::set_permissions(&program, executable).expect("its owner's");
+        write_script(&program, &script);
         let render = render_config(None).expect("randomness");
         let mut bed = Bed::up_idle_by(render, program.clone());
         for host in ["server", "box"] {

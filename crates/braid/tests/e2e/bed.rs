@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -72,6 +73,13 @@ pub fn laboratory() -> PathBuf {
         "is missing; run the tests of the whole workspace, which builds it: cargo test --workspace";
     assert!(program.exists(), "{} {missing}", program.display());
     program
+}
+
+/// Writes a script that its owner may run.
+pub fn write_script(path: &Path, text: &str) {
+    fs::write(path, text).expect("a writable directory");
+    let mode = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(path, mode).expect("its owner's");
 }
 
 /// A testbed that is up; removed when dropped.

@@ -2,14 +2,13 @@
 //! the one under test.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use braid_proxy::status::ProtocolStatus;
 use braid_proxy::verdict::{Condition, Health};
 use braid_testbed::render::render_config;
 
-use super::bed::{Bed, bulk, unique_name};
+use super::bed::{Bed, bulk, unique_name, write_script};
 use super::control::status;
 
 /// Programs that box and server run, each to be replaced while the other one goes on.
@@ -21,10 +20,7 @@ impl Programs {
         fs::create_dir(&directory).expect("a temporary directory");
         let programs = Programs(directory);
         let script = format!("#!/bin/sh\nexec {}/\"$1\" \"$@\"\n", programs.0.display());
-        let runner = programs.runner();
-        fs::write(&runner, script).expect("the directory is writable");
-        let executable = fs::Permissions::from_mode(0o700);
-        fs::set_permissions(&runner, executable).expect("its owner's");
+        write_script(&programs.runner(), &script);
         programs
     }
 

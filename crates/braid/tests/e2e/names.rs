@@ -4,7 +4,6 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +14,7 @@ use braid_proxy::socks::Destination;
 use braid_testbed::Role;
 
 use super::attacks::{Client, counters, grown, inside, keep_pace, namespace};
-use super::bed::{Bed, Judge, render_changed, unique_name};
+use super::bed::{Bed, Judge, render_changed, unique_name, write_script};
 use super::reload::{Guested, in_clear_too};
 use super::siege::{Siege, USERS};
 
@@ -34,10 +33,7 @@ impl Etc {
             env!("CARGO_BIN_EXE_braid")
         );
         let etc = Etc(directory);
-        let program = etc.program();
-        fs::write(&program, script).expect("a writable directory");
-        let mode = fs::Permissions::from_mode(0o700);
-        fs::set_permissions(program, mode).expect("its owner's");
+        write_script(&etc.program(), &script);
         etc
     }
 

@@ -74,6 +74,12 @@ fn report(complaints: &[String]) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
+/// Fails with every complaint of `check` about the files, each given by path and text.
+fn report_each(files: &[(String, String)], check: fn(&str, &str) -> Vec<String>) {
+    let complaints = files.iter().flat_map(|(name, text)| check(name, text));
+    report(&complaints.collect::<Vec<_>>());
+}
+
 #[test]
 fn crates_import_only_what_stands_to_their_left() {
     report(&imports::check(&root()));
@@ -102,30 +108,19 @@ fn source_keeps_the_rules() {
         "the search for source files is broken: {} found",
         files.len()
     );
-    let complaints: Vec<_> = files
-        .iter()
-        .flat_map(|(name, text)| source::check(name, text))
-        .collect();
-    report(&complaints);
+    report_each(&files, source::check);
 }
 
 #[test]
 fn rustdoc_begins_with_a_statement() {
-    let files = rust_files();
-    let complaints = files
-        .iter()
-        .flat_map(|(name, text)| language::check_rustdoc(name, text));
-    report(&complaints.collect::<Vec<_>>());
+    report_each(&rust_files(), language::check_rustdoc);
 }
 
 #[test]
 fn pages_speak_of_people_by_name() {
     let pages = pages();
     assert!(pages.len() > 10, "the search for pages is broken");
-    let complaints = pages
-        .iter()
-        .flat_map(|(name, text)| language::check_page(name, text));
-    report(&complaints.collect::<Vec<_>>());
+    report_each(&pages, language::check_page);
 }
 
 #[test]

@@ -22,7 +22,7 @@ const SOCKETS: &str = "/run/braid";
 /// must not delay the check.
 const PATIENCE: Duration = Duration::from_millis(2_500);
 /// The part of this time that a single one of the others may take.
-const PATIENCE_FOR_ONE: Duration = Duration::from_millis(500);
+const TIMEOUT_FOR_ONE: Duration = Duration::from_millis(500);
 
 /// The properties that identify the instance of a configuration.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
                 braid_proxy::config::Verdict::CouldNotCheck,
                 at(),
                 format!(
-                    "the device is there, and whoever has it cannot be asked ({}: {error})",
+                    "the device is there, and the process that has it cannot be asked ({}: {error})",
                     path.display()
                 ),
                 match error.kind() {
@@ -225,7 +225,7 @@ fn by_sockets(sought: &Sought<'_>) -> Vec<Finding> {
     // A bound in case the directory is full of stale sockets.
     for socket in others.take(16) {
         let left = until.saturating_duration_since(Instant::now());
-        let left = left.min(PATIENCE_FOR_ONE);
+        let left = left.min(TIMEOUT_FOR_ONE);
         if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
             && status.role == sought.role
             && sought.role == Role::Server

@@ -10,7 +10,7 @@ use crate::admin::status::{
     PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
 };
 use crate::admin::verdict::Condition;
-use crate::config::Protection;
+use crate::config::{Protection, ServerEntry};
 use crate::select::selection::Need;
 
 impl Upstream {
@@ -69,10 +69,18 @@ impl Upstream {
 
     pub(crate) fn server_status(&self) -> Vec<ServerStatus> {
         let servers = self.servers.entries.iter().enumerate();
-        let status = servers.map(|(i, server)| ServerStatus {
+        let status = servers.map(|(i, server)| self.status_of(i, server));
+        status.collect()
+    }
+
+    fn status_of(&self, i: usize, server: &ServerEntry) -> ServerStatus {
+        let condition = self.links.server_condition(i);
+        // After a server was replaced by another release, the earlier agreement no longer holds.
+        let agreed = (condition != Condition::OtherVersion).then(|| self.servers.agreed_with(i));
+        ServerStatus {
             name: server.name.clone(),
             measured: self.measured(i),
-            condition: self.links.server_condition(i),
+            condition,
             over_links: self.links.all.iter().map(|l| l.condition_over(i)).collect(),
             by_bandwidth: self.servers.current(Need::Throughput) == i,
             by_delay: self.servers.current(Need::Latency) == i,
@@ -82,15 +90,10 @@ impl Upstream {
                 .collect(),
             reached: !self.links.is_server_down(i),
             families: self.servers.families_of(i),
-            // Of a server that was replaced by one of another release it is not the newest word.
-            protocol: match self.links.server_condition(i) {
-                Condition::OtherVersion => None,
-                _ => self.servers.agreed_with(i),
-            },
+            protocol: agreed.flatten(),
             current: self.servers.is_current(i),
             protected: server.protection != Protection::None,
-        });
-        status.collect()
+        }
     }
 
     pub(crate) fn select_status(&self) -> SelectStatus {

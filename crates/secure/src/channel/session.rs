@@ -115,9 +115,10 @@ struct FirstFlight {
 impl FirstFlight {
     /// Returns how many bytes may still leave as early data.
     fn room(&self) -> usize {
-        match self.records < MOST_EARLY_RECORDS {
-            true => MOST_EARLY - self.early - self.padding,
-            false => 0,
+        if self.records < MOST_EARLY_RECORDS {
+            MOST_EARLY - self.early - self.padding
+        } else {
+            0
         }
     }
 
@@ -450,9 +451,10 @@ impl Tls {
 
     /// Returns the number of bytes that may still leave with the first flight.
     fn early_room(&self) -> usize {
-        match self.outgoing_keys.has_early() {
-            true => self.first.room(),
-            false => 0,
+        if self.outgoing_keys.has_early() {
+            self.first.room()
+        } else {
+            0
         }
     }
 

@@ -132,7 +132,7 @@ pub(super) struct End {
     pub(super) scratch: Scratch,
     /// The versions that this end speaks.
     pub(super) versions: Versions,
-    /// The version and features of the latest handshake; `None` where it found none in common.
+    /// The version and features of a client's latest handshake; `None` where it found none in common.
     agreed: Mutex<Option<Agreed>>,
 }
 

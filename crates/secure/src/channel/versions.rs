@@ -97,9 +97,10 @@ impl Versions {
 
 impl fmt::Display for Versions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.oldest == self.newest {
-            true => write!(f, "version {}", self.newest),
-            false => write!(f, "versions {} to {}", self.oldest, self.newest),
+        if self.oldest == self.newest {
+            write!(f, "version {}", self.newest)
+        } else {
+            write!(f, "versions {} to {}", self.oldest, self.newest)
         }
     }
 }

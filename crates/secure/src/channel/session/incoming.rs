@@ -388,7 +388,9 @@ impl Tls {
         };
         let (ours, theirs) = (self.end.versions, parameters::versions(told));
         let agreed = theirs.and_then(|theirs| ours.agree(theirs));
-        self.end.note_agreed(agreed);
+        if self.is_client() {
+            self.end.note_agreed(agreed);
+        }
         self.agreed = agreed;
         match agreed {
             Some(_) => Ok(()),
