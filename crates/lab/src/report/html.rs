@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::overview::{by_source, failing};
 use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
 use super::store::Stored;
 use crate::experiments::Table;
@@ -24,6 +25,11 @@ pub fn html(stored: &[Stored]) -> String {
     );
     out += STYLE;
     out += "</style>\n</head>\n<body>\n<h1>Report of the lab</h1>\n";
+    table(&mut out, &by_source(stored));
+    let failing = failing(stored);
+    if !failing.rows.is_empty() {
+        table(&mut out, &failing);
+    }
     table(&mut out, &summary(stored));
     for arms in by_experiment(stored) {
         section(&mut out, arms);
@@ -96,7 +102,9 @@ fn table(out: &mut String, table: &Table) {
             let text = escape(cell);
             let (class, text) = match cell {
                 _ if column == "id" => ("", format!("<a href=\"#{text}\">{text}</a>")),
-                _ if cell.contains("does not hold") => (" class=\"no\"", text),
+                _ if cell.contains("does not hold") || cell.ends_with("claims hold") => {
+                    (" class=\"no\"", text)
+                }
                 _ if cell.starts_with("holds") => (" class=\"yes\"", text),
                 _ if cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
                     (" class=\"n\"", text)

@@ -1,14 +1,29 @@
-//! The report as one page of Markdown: reported and measured values, and the leading figure of each
-//! result.
+//! The report as one page of Markdown: a summary, reported and measured values, and the leading figure of
+//! each result.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use super::overview::{by_source, failing};
 use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
 use super::store::{Stored, failed, write};
 use crate::arm::Error;
 use crate::experiments::{Outcome, Table};
+
+const OPENING: &str = "\
+# Results
+
+An experiment repeats a measurement that a paper reports, or asks a question that no paper answers. It states its
+claims before it runs: each is a bound that all measured values must keep. A claim counts once for each backend
+that measured it, the simulator (`sim`) or emulated links (`links`).
+
+";
+
+const CLOSING: &str = "
+`braid-lab report` writes this page from the stored results of `braid-lab run`; do not edit it. `report.html`, which
+it writes from the same results, has every table and figure.
+";
 
 /// Returns the page for the directory of the results, with links to the figures stored there.
 pub fn markdown(stored: &[Stored]) -> String {
@@ -19,10 +34,14 @@ pub fn markdown(stored: &[Stored]) -> String {
 
 /// Returns the page. `place` returns the path of a figure, relative to the page.
 fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
-    let mut out = String::from(
-        "# Results\n\nWritten by `braid-lab report` from what `braid-lab run` has stored, and by \
-         nobody's hand.\nThe HTML page that it makes of the same has every table and figure.\n\n",
-    );
+    let mut out = String::from(OPENING);
+    table(&mut out, &by_source(stored));
+    let failing = failing(stored);
+    if !failing.rows.is_empty() {
+        out.push_str("\nClaims that do not hold stay on this page:\n\n");
+        table(&mut out, &failing);
+    }
+    out.push_str("\n## Experiments\n\n");
     table(&mut out, &summary(stored));
     // Writing to a string does not fail.
     for arms in by_experiment(stored) {
@@ -54,6 +73,7 @@ fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
             }
         }
     }
+    out.push_str(CLOSING);
     out
 }
 

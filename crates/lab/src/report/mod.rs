@@ -6,6 +6,7 @@
 
 mod html;
 mod markdown;
+mod overview;
 mod parts;
 mod store;
 

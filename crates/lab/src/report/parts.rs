@@ -43,7 +43,7 @@ fn in_short(outcome: &Outcome) -> String {
     let holding = outcome.verdicts.iter().filter(|v| v.holds).count();
     match holding == count {
         true => format!("holds ({count} of {count} claims)"),
-        false => format!("does not hold ({holding} of {count} claims do)"),
+        false => format!("{holding} of {count} claims hold"),
     }
 }
 

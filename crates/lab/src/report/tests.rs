@@ -145,8 +145,10 @@ fn the_page_stands_alone_and_says_what_holds() {
     assert!(html(&stored(false)).contains(">does not hold<"));
     let text = markdown(&stored(false));
     for expected in [
+        "| paper | 1 | 1 | 0 |\n| all | 1 | 1 | 0 |\n",
+        "| [x-1](#x-1) | 1 of 1 | too few |\n",
         "| id | what is compared | source | sim |\n",
-        "| [x-1](#x-1) | A <b> & C | paper | does not hold (0 of 1 claims do) |\n",
+        "| [x-1](#x-1) | A <b> & C | paper | 0 of 1 claims hold |\n",
         "| a > b: above 5 \\| % | +3 % | 4.500 \\| % | does not hold |\n",
         "- a > b (sim): too few\n",
         "**sim**: `braid-lab run x-1 --backend sim --runs 30 --seed 1`; queue: 50\n",
@@ -190,7 +192,7 @@ fn arms_stand_side_by_side() {
         "| a: at most 1 |  | 0.500 | 2 | sim holds; links does not hold |",
         "| b: at most 1 |  | 0.500 |  | holds |",
         "| c: at most 1 |  |  | 0.250 | holds |",
-        "holds (2 of 2 claims) | does not hold (1 of 2 claims do) |",
+        "holds (2 of 2 claims) | 1 of 2 claims hold |",
         // Only parameters that differ.
         "**links**: `braid-lab run x-1 --backend links --runs 30 --seed 1`; kernel: 6.18\n",
     ] {
