@@ -1,6 +1,17 @@
 //! Sans-IO Multipath TCP (RFC 8684): the protocol machine of Braid.
 //!
 //! The engine owns no socket, no thread and no clock. [`Stack`] documents how to drive it.
+//!
+//! - `stack`: demultiplexing, listeners, timers, and the order in which connections send.
+//! - `mptcp`: the connection, its subflows, and what its peer is told.
+//! - `tcp`: one concern of a subflow in each file. Loss recovery decides what is lost.
+//! - [`cc`]: congestion control. A controller owns the window of its subflow.
+//! - `path`: the path manager of a connection, and what is remembered of paths beyond connections.
+//! - [`buffer`]: payload in blocks of one bounded pool.
+//! - [`strategy`]: the trait by which a strategy decides, and the plain data that it sees.
+//!
+//! **Architecture Invariant:** the same calls with the same seed give the same packets. Nothing iterates over a
+//! hash table, and no strategy is known by name.
 #![forbid(unsafe_code)]
 
 pub mod buffer;
