@@ -31,7 +31,7 @@ bench: export BRAID_RELAYS = 1
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
 	@scripts/bench.sh $(BENCH_ARGS)
 
-results: ## run the simulator's experiments and write docs/results.md (see CONTRIBUTING.md)
+results: ## run the simulator's experiments and write docs/results.md (see docs/lab.md)
 	@scripts/results.sh $(RESULTS_ARGS)
 
 faults: install-deps ## what fourteen faults of a link do to users, over emulated links; minutes

@@ -1,5 +1,5 @@
 //! Fuzz targets of `braid-wire`. Under `cargo test` each runs a short while on random input; how to
-//! run them for long, and guided by coverage, stands in CONTRIBUTING.md.
+//! run them for long, and guided by coverage, is in docs/testing.md.
 
 mod checks;
 

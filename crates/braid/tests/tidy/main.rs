@@ -8,6 +8,7 @@ mod circles;
 mod conformance;
 mod imports;
 mod language;
+mod links;
 mod rooms;
 mod source;
 mod types;
@@ -121,6 +122,11 @@ fn pages_speak_of_people_by_name() {
     let pages = pages();
     assert!(pages.len() > 10, "the search for pages is broken");
     report_each(&pages, language::check_page);
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    report(&links::check(&root(), &pages()));
 }
 
 #[test]
