@@ -37,6 +37,14 @@ pub enum Command {
     /// server and an nginx in network namespaces of their own; downloads over each link alone,
     /// over both by the kernel's Multipath TCP, and over both through Braid. Needs root.
     Demo(DemoArgs),
+    /// Compare Braid with the kernel's Multipath TCP by what users notice.
+    ///
+    /// Builds the hosts and links of the demo twice: with box and server, and with relays of kernel
+    /// sockets in their place. Both take turns at the same transfers: downloads, a page and an echo
+    /// beside a download, small transfers, a download over a link that dies, and many short
+    /// connections. Prints the figures side by side. A round takes about a minute and a half. Needs
+    /// root and an idle machine.
+    Compare(CompareArgs),
     /// Build, use, change and remove a network of namespaces and emulated links.
     #[command(subcommand)]
     Testbed(Testbed),
@@ -93,6 +101,21 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 20, value_name = "MB",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub size: u32,
+    /// Congestion control of every sender.
+    #[arg(long, default_value = "cubic", value_name = "NAME")]
+    pub congestion: String,
+}
+
+/// Arguments of `braid-lab compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// Settings of a link, with the keys of `testbed set`. Give it twice.
+    #[arg(long = "link", num_args = 1, value_name = "SETTINGS",
+          default_values = ["rate=20mbit delay=15ms", "rate=10mbit delay=35ms"])]
+    pub links: Vec<String>,
+    /// Rounds of measurements.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
     /// Congestion control of every sender.
     #[arg(long, default_value = "cubic", value_name = "NAME")]
     pub congestion: String,

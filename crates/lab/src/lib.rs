@@ -8,6 +8,7 @@ mod cell;
 pub mod cli;
 mod clip;
 pub mod command;
+pub mod content;
 pub mod engine_peer;
 pub mod experiments;
 pub mod fct;

@@ -1,6 +1,5 @@
 //! Testbeds for benchmarks through box and server: a user, the gateways, and a content host.
 
-use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,12 +7,10 @@ use braid::failure::Failure;
 use braid::program::BRAID;
 use braid_testbed::bed::{self, Bed};
 use braid_testbed::render::{in_clear, render_config};
-use braid_testbed::{Options, RenderConfig, Rendered, Role, netns};
+use braid_testbed::{Options, RenderConfig, Rendered, Role};
 
 /// Longest wait for a process or an answer.
 pub const LONGEST: Duration = Duration::from_secs(20);
-/// The port of the content host's plain listener; nginx has port 80.
-const PORT: u16 = 8_080;
 
 /// The programs that carry users' connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,12 +97,4 @@ fn build(description: &str, render: RenderConfig) -> Result<Bed, Failure> {
         ..Options::default()
     };
     Ok(Bed::up(bed::spec(description)?, options, || false)?)
-}
-
-/// Opens a listener on the content host.
-pub fn listen(bed: &Bed) -> Result<TcpListener, Failure> {
-    let host = bed.testbed.layout().host("content")?;
-    let address: SocketAddr = (host.interfaces[0].address4, PORT).into();
-    let listener = netns::run_inside(&host.namespace, || TcpListener::bind(address))?;
-    Ok(listener)
 }

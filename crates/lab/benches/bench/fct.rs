@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use braid::failure::Failure;
+use braid_lab::content::{self, fetch};
 use braid_testbed::bed::Bed;
 use braid_testbed::netns;
 use serde::Serialize;
 
 use crate::bed::{self, Gateways};
-use crate::content::{self, fetch};
 use crate::slow;
 use crate::speed::Spread;
 

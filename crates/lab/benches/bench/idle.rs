@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use braid::failure::Failure;
+use braid_lab::content;
 use braid_testbed::netns;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
@@ -129,7 +130,7 @@ struct Bed(braid_testbed::bed::Bed);
 impl Bed {
     /// Serves answers on the content host. Returns the listener's address.
     fn offer(&self) -> Result<SocketAddr, Failure> {
-        let listener = bed::listen(&self.0)?;
+        let listener = content::listen(&self.0)?;
         let address = listener.local_addr()?;
         thread::spawn(move || {
             // Streams are kept until the process ends: the user closes first.

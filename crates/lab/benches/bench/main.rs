@@ -7,7 +7,6 @@
 
 mod arms;
 mod bed;
-mod content;
 mod cost;
 mod fct;
 mod idle;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::failure::Failure;
+use braid_lab::content;
 use braid_testbed::LinkChange;
 use braid_testbed::bed::Bed;
 use serde::Serialize;
@@ -120,7 +121,7 @@ impl Transfer {
     fn start(bed: &Bed, way: Way) -> Result<Transfer, Failure> {
         let file = bed.testbed.state_dir().join("content/www/long");
         File::create(&file)?.set_len(SIZE)?;
-        let sink = bed::listen(bed)?;
+        let sink = content::listen(bed)?;
         let to = sink.local_addr()?;
         let mut curl = bed.exec("user", "curl")?;
         curl.args(["-q", "-sS", "--fail", "--no-buffer", "--noproxy", "*"]);

@@ -10,13 +10,13 @@ use std::thread;
 use std::time::Instant;
 
 use braid::failure::Failure;
+use braid_lab::content::{self, fetch};
 use braid_testbed::bed::Bed;
 use braid_testbed::netns;
 use serde::Serialize;
 
 use crate::Arguments;
 use crate::bed::{self, Gateways, LONGEST};
-use crate::content::{self, fetch};
 use crate::cost::Cost;
 use crate::peers::{ATTEMPTS, LEAST_CARRIED};
 use crate::speed::{Ratio, Spread};

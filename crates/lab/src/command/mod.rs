@@ -1,5 +1,6 @@
 //! The commands of `braid-lab`, one module each. Glue only: reads the command line, calls, prints.
 
+mod compare;
 mod demo;
 mod experiments;
 mod fct;
@@ -58,6 +59,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let (json, verbose) = (cli.json, cli.verbose > 0);
     match cli.command {
         Command::Demo(args) => demo::run(&args, json),
+        Command::Compare(args) => compare::run(&args, json),
         Command::Testbed(command) => testbed::run(&command, json),
         Command::Fct(args) => fct::run(&args, json),
         Command::List(args) => experiments::list(args.backend, json),

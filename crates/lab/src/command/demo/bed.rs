@@ -11,8 +11,6 @@ use super::interrupt::Interrupt;
 use crate::command::testbed::options;
 use braid::failure::Failure;
 
-/// Name of the testbed.
-const NAME: &str = "braid-demo";
 /// Rates and one-way delays of the links.
 const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 /// Names of the links, in the order of the results.
@@ -20,9 +18,9 @@ pub const LINKS: [&str; 2] = ["link1", "link2"];
 /// Lines of a log that are shown after a failure.
 const LOG_LINES: usize = 8;
 
-/// Builds the demo's testbed.
-pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
-    let mut spec = bed::spec(&bed::description(NAME, PATHS))?;
+/// Builds the demo's testbed under the name `name`.
+pub fn up(name: &str, congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
+    let mut spec = bed::spec(&bed::description(name, PATHS))?;
     congestion.clone_into(&mut spec.congestion);
     // The box's relay opens Multipath TCP connections.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
@@ -82,6 +80,13 @@ pub fn explain(bed: &mut Bed, failure: Failure) -> Failure {
 
 /// A process that is killed when this value is dropped.
 pub struct Background(Child);
+
+impl Background {
+    /// Returns the number of the process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Background {
     fn drop(&mut self) {

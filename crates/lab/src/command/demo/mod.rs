@@ -5,9 +5,9 @@
 //! server. `braid`: through `braid box` and `braid server`. In every row an ordinary curl on the user
 //! host talks TCP and an ordinary nginx answers it.
 
-mod bed;
+pub(super) mod bed;
 mod fetch;
-mod interrupt;
+pub(super) mod interrupt;
 mod table;
 
 use std::fs::{self, File};
@@ -29,6 +29,8 @@ use crate::kernel_peer::hex;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
+/// Name of the testbed.
+const NAME: &str = "braid-demo";
 /// Port of the relays of the kernel row.
 const RELAY_PORT: u16 = 7001;
 /// Longest that box and server may take to start.
@@ -42,7 +44,7 @@ const LATE_US: f64 = 1000.0;
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     testbed::netns_allowed()?;
     let interrupt = Interrupt::install()?;
-    let mut bed = bed::up(&args.congestion, interrupt)?;
+    let mut bed = bed::up(NAME, &args.congestion, interrupt)?;
     let rows = Demo::new(&mut bed, args).and_then(|mut demo| demo.rows());
     let rows = rows.map_err(|failure| bed::explain(&mut bed, failure));
     let late = bed.testbed.lateness().map(|late| late.p99_us);

@@ -1,0 +1,160 @@
+//! `braid-lab compare`: Braid beside the kernel's Multipath TCP over the same two emulated links.
+//!
+//! Both add up the rates of two links, which the demo shows. This command measures what users notice
+//! besides: a page and an echo while a download fills the links, small transfers, a link that dies, and
+//! connections a second; and the processor time that it takes. In the column `kernel`, a relay of kernel
+//! sockets replaces the box, another the server, as in the demo. Each column has hosts and links of its
+//! own, and the columns take turns.
+
+mod measure;
+mod variant;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use self::measure::Samples;
+use self::variant::Variant;
+use super::demo::bed::LINKS;
+use super::demo::interrupt::Interrupt;
+use super::testbed;
+use crate::cli::CompareArgs;
+use crate::stats;
+use braid::failure::Failure;
+use braid::print::{print, print_json};
+
+/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable.
+const LATE_US: f64 = 1000.0;
+
+/// Runs the comparison. The testbeds are taken down before this returns, even after a failure.
+pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
+    if args.links.len() != LINKS.len() {
+        let given = args.links.len();
+        return Err(Failure::Usage(format!(
+            "--link is given {given} times; give it {} times, once for each link",
+            LINKS.len()
+        )));
+    }
+    testbed::netns_allowed()?;
+    let interrupt = Interrupt::install()?;
+    let mut kernel = Variant::kernel(args, interrupt.clone())?;
+    let mut braid = Variant::braid(args, interrupt)?;
+    let mut samples = [Samples::default(), Samples::default()];
+    for round in 1..=args.rounds {
+        for (variant, samples) in [&mut kernel, &mut braid].into_iter().zip(&mut samples) {
+            eprintln!("round {round} of {}: {}", args.rounds, variant.name);
+            measure::round(variant, samples)?;
+        }
+    }
+    let late = kernel.lateness_us()?.max(braid.lateness_us()?);
+    if late > LATE_US {
+        eprintln!(
+            "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
+        );
+    }
+    let [kernel, braid] = samples;
+    let rows = rows(&kernel, &braid);
+    if json {
+        return print_json(&rows);
+    }
+    print(Table { rows: &rows, args })
+}
+
+/// One figure of both variants.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// Name and unit of the figure.
+    figure: String,
+    kernel: f64,
+    braid: f64,
+    /// `braid / kernel`.
+    ratio: f64,
+}
+
+impl Row {
+    fn new(figure: impl Into<String>, kernel: f64, braid: f64) -> Row {
+        Row {
+            figure: figure.into(),
+            kernel,
+            braid,
+            ratio: braid / kernel,
+        }
+    }
+}
+
+fn rows(kernel: &Samples, braid: &Samples) -> Vec<Row> {
+    type Of = fn(&Samples) -> &Vec<f64>;
+    let mut rows = Vec::new();
+    let mut add = |name: &str, q: f64, of: Of| {
+        rows.push(Row::new(
+            name,
+            quantile(of(kernel), q),
+            quantile(of(braid), q),
+        ));
+    };
+    add("download, Mbit/s", 0.5, |s| &s.download_mbit_s);
+    add("page beside a download, median ms", 0.5, |s| &s.page_ms);
+    add("page beside a download, p95 ms", 0.95, |s| &s.page_ms);
+    add("echo beside a download, median ms", 0.5, |s| &s.echo_ms);
+    add("echo beside a download, p95 ms", 0.95, |s| &s.echo_ms);
+    for (n, bytes) in measure::SIZES.into_iter().enumerate() {
+        let mean = |samples: &Samples| stats::mean(&samples.small_ms[n]).unwrap_or(f64::NAN);
+        let figure = format!("{} kB alone, mean ms", bytes / 1_000);
+        rows.push(Row::new(figure, mean(kernel), mean(braid)));
+    }
+    let mut add = |name: &str, of: Of| {
+        rows.push(Row::new(
+            name,
+            quantile(of(kernel), 0.5),
+            quantile(of(braid), 0.5),
+        ));
+    };
+    add("longest pause when link1 dies, median ms", |s| &s.pause_ms);
+    add("connections a second", |s| &s.connections_s);
+    add("processor time of the download, ms/Gbit", |s| {
+        &s.cpu_ms_per_gbit
+    });
+    rows
+}
+
+/// Returns the quantile `q` of a sample; not a number if the sample is empty.
+fn quantile(sample: &[f64], q: f64) -> f64 {
+    let mut sorted = sample.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    stats::quantile(&sorted, q).unwrap_or(f64::NAN)
+}
+
+/// The rows as a table.
+struct Table<'a> {
+    rows: &'a [Row],
+    args: &'a CompareArgs,
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CompareArgs {
+            links,
+            rounds,
+            congestion,
+        } = self.args;
+        for (name, link) in LINKS.iter().zip(links) {
+            writeln!(f, "{name}: {link}")?;
+        }
+        writeln!(
+            f,
+            "congestion control {congestion} everywhere; rounds in turn: {rounds}"
+        )?;
+        writeln!(f, "page: {}\n", measure::PAGE)?;
+        writeln!(f, "{:<42}{:>10}{:>10}{:>8}", "", "kernel", "braid", "ratio")?;
+        for row in self.rows {
+            let Row {
+                figure,
+                kernel,
+                braid,
+                ratio,
+            } = row;
+            writeln!(f, "{figure:<42}{kernel:>10.1}{braid:>10.1}{ratio:>8.2}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! A testbed with the programs of one column.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use braid_testbed::bed::Bed;
+use braid_testbed::{LinkChange, netns};
+
+use crate::cli::CompareArgs;
+use crate::command::demo::bed::{self, Background, LINKS};
+use crate::command::demo::interrupt::Interrupt;
+use crate::content::{self, fetch};
+use braid::failure::Failure;
+
+/// Ports of the relays at box and server.
+const RELAY_PORT: u16 = 7001;
+/// Longest that a program may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// One column: a testbed of its own with the programs that carry users' connections.
+pub struct Variant {
+    /// Name of the column.
+    pub name: &'static str,
+    /// The testbed.
+    pub bed: Bed,
+    /// The user host.
+    pub user: User,
+    /// The relays, empty where box and server run.
+    relays: Vec<Background>,
+}
+
+impl Variant {
+    /// Starts the relays of kernel sockets.
+    pub fn kernel(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
+        let mut variant = Variant::build("kernel", args, interrupt)?;
+        let bed = &variant.bed;
+        let near = SocketAddr::new(bed.lan_address("box")?, RELAY_PORT);
+        let far = SocketAddr::new(bed.address("server")?, RELAY_PORT);
+        let (content, cc) = (variant.user.content, &args.congestion);
+        variant.relays = vec![
+            bed::relay(bed, "server", (far, "mptcp"), (content, "tcp"), cc)?,
+            bed::relay(bed, "box", (near, "tcp"), (far, "mptcp"), cc)?,
+        ];
+        variant.user.content = near;
+        variant.ready()
+    }
+
+    /// Starts box and server.
+    pub fn braid(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
+        let mut variant = Variant::build("braid", args, interrupt)?;
+        variant.bed.start("server", START)?;
+        variant.bed.start("box", START)?;
+        variant.bed.wait_for_intake(START)?;
+        variant.ready()
+    }
+
+    fn build(
+        name: &'static str,
+        args: &CompareArgs,
+        interrupt: Interrupt,
+    ) -> Result<Variant, Failure> {
+        let mut bed = bed::up(
+            &format!("braid-compare-{name}"),
+            &args.congestion,
+            interrupt,
+        )?;
+        for (link, settings) in LINKS.iter().zip(&args.links) {
+            let mut change = LinkChange::parse(settings.split_whitespace())?;
+            change.load(&std::env::current_dir()?)?;
+            bed.testbed.set(link, None, &change)?;
+        }
+        let user = User {
+            namespace: bed.testbed.layout().host("user")?.namespace.clone(),
+            content: content::offer(&bed)?,
+        };
+        Ok(Variant {
+            name,
+            bed,
+            user,
+            relays: Vec::new(),
+        })
+    }
+
+    /// Makes one transfer that does not count: the start of the programs is not measured.
+    fn ready(self) -> Result<Variant, Failure> {
+        self.user.run(|content| fetch(content, 1_000).map(drop))?;
+        self.bed.testbed.reset_lateness()?;
+        Ok(self)
+    }
+
+    /// Returns the processor time so far of the two programs between user and content host, in seconds.
+    pub fn cpu_seconds(&mut self) -> Result<f64, Failure> {
+        let mut pids: Vec<u32> = self.relays.iter().map(Background::id).collect();
+        if pids.is_empty() {
+            let running = ["box", "server"].map(|host| self.bed.testbed.pid(host));
+            pids.extend(running.into_iter().flatten());
+        }
+        let mut seconds = 0.0;
+        for pid in pids {
+            seconds += crate::kernel_peer::Cost::of(&pid.to_string())?.cpu_seconds;
+        }
+        Ok(seconds)
+    }
+
+    /// Returns the 99th percentile of the emulator's lateness, µs.
+    pub fn lateness_us(&self) -> Result<f64, Failure> {
+        Ok(self.bed.testbed.lateness()?.p99_us)
+    }
+}
+
+/// The user host, for threads that transfer on it.
+#[derive(Debug, Clone)]
+pub struct User {
+    namespace: String,
+    /// The address that users connect to for the content host.
+    content: SocketAddr,
+}
+
+impl User {
+    /// Runs `work` in the user's namespace, with the address of the content host.
+    pub fn run<T: Send>(
+        &self,
+        work: impl FnOnce(SocketAddr) -> io::Result<T> + Send,
+    ) -> Result<T, Failure> {
+        let done = netns::run_inside(&self.namespace, || work(self.content));
+        done.map_err(|error| Failure::run("a transfer", error))
+    }
+}
