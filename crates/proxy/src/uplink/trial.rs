@@ -12,7 +12,7 @@ use braid_engine::{
     RxMeta, Stack,
 };
 use braid_secure::auth::{SignIn, WallClock};
-use braid_secure::channel::{Broken, Channel, Client, Versions};
+use braid_secure::channel::{Channel, ChannelError, Client, Versions};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng};
 
@@ -77,7 +77,7 @@ pub enum TrialEnd {
     /// The network reports that there is no route.
     Unreachable,
     /// The protected handshake failed.
-    Broken(Broken),
+    Broken(ChannelError),
     /// The server refuses the box's password, which authenticates plaintext connections.
     PasswordRefused,
 }

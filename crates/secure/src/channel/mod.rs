@@ -10,7 +10,7 @@
 //! the server has accepted it. Outgoing bytes are encrypted in the engine's memory, into which the socket was
 //! read.
 
-mod broken;
+mod error;
 mod flow;
 mod parameters;
 mod record;
@@ -28,7 +28,7 @@ use braid_wire::Instant;
 use crate::Families;
 use crate::keys::PublicKey;
 
-pub use broken::Broken;
+pub use error::ChannelError;
 use flow::Outgoing;
 pub use record::OVERHEAD;
 use session::{ServerSide, Tls};
@@ -140,7 +140,7 @@ impl Channel {
     ///
     /// # Errors
     /// The connection is gone, or a protocol error has ended it.
-    pub fn drive<E: From<ApiError> + From<Broken>>(
+    pub fn drive<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -152,7 +152,7 @@ impl Channel {
     }
 
     /// Reads as [`Stack::read_with`] does.
-    pub fn read_with<E: From<ApiError> + From<Broken>>(
+    pub fn read_with<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         stack: &mut Stack,

@@ -12,7 +12,7 @@ use std::io::IoSliceMut;
 use arrayvec::ArrayVec;
 use rustls::quic::{PacketKey, Secrets};
 
-use super::Broken;
+use super::ChannelError;
 
 /// Bytes of the record header: type, version, length.
 pub(super) const HEADER: usize = 5;
@@ -140,10 +140,10 @@ impl Header {
     ///
     /// # Errors
     /// The type, version or length is invalid.
-    pub(super) fn read(bytes: [u8; HEADER]) -> Result<Self, Broken> {
+    pub(super) fn read(bytes: [u8; HEADER]) -> Result<Self, ChannelError> {
         let [kind, major, minor, a, b] = bytes;
         let outer = Content::read(kind).filter(|c| *c != Content::FlowEnd);
-        let outer = outer.ok_or(Broken::Damaged)?;
+        let outer = outer.ok_or(ChannelError::Damaged)?;
         // RFC 8446 section 5.1 allows 1.0 in a first record, as older libraries send it.
         let version =
             [major, minor] == VERSION || (outer, major, minor) == (Content::Handshake, 3, 1);
@@ -155,7 +155,7 @@ impl Header {
         let sound = version && body >= least && body <= MOST - HEADER;
         sound
             .then_some(Header { bytes, outer, body })
-            .ok_or(Broken::Damaged)
+            .ok_or(ChannelError::Damaged)
     }
 }
 
@@ -274,11 +274,11 @@ impl Way {
         (level, content): (Level, Content),
         record: &mut [u8],
         len: usize,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ChannelError> {
         let body = record.len() - HEADER;
         debug_assert!(len + CONTENT + TAG <= body && record.len() <= MOST);
         let [a, b] = u16::try_from(body)
-            .map_err(|_| Broken::Failed)?
+            .map_err(|_| ChannelError::Failed)?
             .to_be_bytes();
         let header = [Content::Data as u8, VERSION[0], VERSION[1], a, b];
         let (place, body) = record.split_at_mut(HEADER);
@@ -287,7 +287,7 @@ impl Way {
         let (content_place, padding) = bytes[len..].split_at_mut(CONTENT);
         content_place.copy_from_slice(&[content as u8]);
         padding.fill(0);
-        let key = self.key(level).ok_or(Broken::Failed)?;
+        let key = self.key(level).ok_or(ChannelError::Failed)?;
         let made = key.key.encrypt_in_place(key.number, &header, bytes)?;
         tag.copy_from_slice(made.as_ref());
         key.number += 1;
@@ -304,15 +304,15 @@ impl Way {
         level: Level,
         header: &Header,
         body: &mut [u8],
-    ) -> Result<(Content, usize), Broken> {
-        let key = self.key(level).ok_or(Broken::Damaged)?;
+    ) -> Result<(Content, usize), ChannelError> {
+        let key = self.key(level).ok_or(ChannelError::Damaged)?;
         let opened = key.key.decrypt_in_place(key.number, &header.bytes, body);
-        let bytes = opened.map_err(|_| Broken::Damaged)?;
+        let bytes = opened.map_err(|_| ChannelError::Damaged)?;
         key.number += 1;
         // The content type is the last byte that is not padding (RFC 8446 section 5.4).
         let len = bytes.iter().rposition(|byte| *byte != 0);
-        let len = len.ok_or(Broken::Damaged)?;
-        let content = Content::read(bytes[len]).ok_or(Broken::Damaged)?;
+        let len = len.ok_or(ChannelError::Damaged)?;
+        let content = Content::read(bytes[len]).ok_or(ChannelError::Damaged)?;
         Ok((content, len))
     }
 }
@@ -339,28 +339,28 @@ impl NextKeys {
     ///
     /// # Errors
     /// The peer has not followed [`MOST_AHEAD`] rekeys of this end.
-    pub(super) fn local(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
+    pub(super) fn local(&mut self) -> Result<Box<dyn PacketKey>, ChannelError> {
         if let Some(key) = self.local.pop_front() {
             return Ok(key);
         }
         let keys = self.secrets.next_packet_keys();
         self.remote.push_back(keys.remote);
         let follows = self.remote.len() <= MOST_AHEAD;
-        follows.then_some(keys.local).ok_or(Broken::Damaged)
+        follows.then_some(keys.local).ok_or(ChannelError::Damaged)
     }
 
     /// Returns the next key of the peer's direction.
     ///
     /// # Errors
     /// This end could not follow [`MOST_AHEAD`] rekeys, because the peer does not read.
-    pub(super) fn remote(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
+    pub(super) fn remote(&mut self) -> Result<Box<dyn PacketKey>, ChannelError> {
         if let Some(key) = self.remote.pop_front() {
             return Ok(key);
         }
         let keys = self.secrets.next_packet_keys();
         self.local.push_back(keys.local);
         let follows = self.local.len() <= MOST_AHEAD;
-        follows.then_some(keys.remote).ok_or(Broken::Damaged)
+        follows.then_some(keys.remote).ok_or(ChannelError::Damaged)
     }
 }
 

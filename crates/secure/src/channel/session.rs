@@ -23,7 +23,7 @@ use super::scratch::wipe;
 use super::slices;
 use super::tls::{self, EARLY_LIMIT, End, MOST_EARLY, MOST_EARLY_RECORDS, Remembered};
 use super::versions::Agreed;
-use super::{BATCH, Broken};
+use super::{BATCH, ChannelError};
 use crate::Families;
 use crate::keys::PublicKey;
 
@@ -74,7 +74,7 @@ pub(super) struct Tls {
     ending: Ending,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    broken: Option<Broken>,
+    error: Option<ChannelError>,
 }
 
 /// State that only a server's end of a connection has.
@@ -162,7 +162,7 @@ impl fmt::Debug for Tls {
             .field("ending", &self.ending)
             .field("outgoing", &self.outgoing)
             .field("incoming", &self.incoming)
-            .field("broken", &self.broken)
+            .field("error", &self.error)
             .finish_non_exhaustive()
     }
 }
@@ -192,7 +192,7 @@ impl Tls {
             ending: Ending::No,
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
-            broken: None,
+            error: None,
         };
         if tls.is_client()
             && let Some(keys) = tls.session.zero_rtt_keys()
@@ -209,7 +209,7 @@ impl Tls {
         const ALERT: u8 = 6;
         let what = AlertDescription::NoApplicationProtocol.into();
         self.pending = vec![ALERT, 0, 1, what];
-        self.broken = Some(Broken::Incompatible);
+        self.error = Some(ChannelError::Incompatible);
     }
 
     pub(super) fn peer(&self) -> Option<PublicKey> {
@@ -231,7 +231,7 @@ impl Tls {
 
     /// Returns whether the user's bytes have ended both ways and the connection can go on.
     pub(super) fn is_free(&self) -> bool {
-        let goes_on = !self.is_ending() && !self.peer_ended && self.broken.is_none();
+        let goes_on = !self.is_ending() && !self.peer_ended && self.error.is_none();
         self.has_parted() && goes_on
     }
 
@@ -287,7 +287,7 @@ impl Tls {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.flush(now, conn, stack)?;
-        if self.is_ending() || self.outgoing.is_over() || self.broken.is_some() {
+        if self.is_ending() || self.outgoing.is_over() || self.error.is_some() {
             return Ok(0);
         }
         let room = match self.is_asking() {
@@ -382,8 +382,8 @@ impl Tls {
             let sealed = self
                 .outgoing_keys
                 .seal((self.writing, Content::Data), record, len);
-            if let Err(broken) = sealed {
-                self.broken = self.broken.or(Some(broken));
+            if let Err(error) = sealed {
+                self.error = self.error.or(Some(error));
                 break;
             }
             (left, used) = (left - len, used + record.len());
@@ -537,7 +537,7 @@ impl Tls {
                 self.add_record(Content::Handshake, &record::key_update(asks), false);
                 self.outgoing_keys.renew(key);
             }
-            Err(broken) => self.broken = self.broken.or(Some(broken)),
+            Err(error) => self.error = self.error.or(Some(error)),
         }
     }
 
@@ -563,10 +563,10 @@ impl Tls {
         let sealed = self
             .outgoing_keys
             .seal(kind, &mut self.pending[at..], bytes.len());
-        if let Err(broken) = sealed {
+        if let Err(error) = sealed {
             wipe(&mut self.pending[at..]);
             self.pending.truncate(at);
-            self.broken = self.broken.or(Some(broken));
+            self.error = self.error.or(Some(error));
         }
     }
 
@@ -612,7 +612,7 @@ impl Tls {
     /// Returns whether the peer has replaced its key and this end is to follow now.
     fn follows(&self) -> bool {
         let behind = self.outgoing_keys.is_behind(&self.incoming_keys);
-        behind && self.pending.is_empty() && self.ending == Ending::No && self.broken.is_none()
+        behind && self.pending.is_empty() && self.ending == Ending::No && self.error.is_none()
     }
 
     /// Moves queued records into `bufs` until either ends, and returns the number of bytes moved.

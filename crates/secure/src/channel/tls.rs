@@ -30,7 +30,7 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::Broken;
+use super::ChannelError;
 use super::parameters::{self, JoinSecret};
 use super::record::OVERHEAD;
 use super::scratch::Scratch;
@@ -447,13 +447,13 @@ impl Remembered {
     ///
     /// # Errors
     /// Another connection has used the ticket meanwhile.
-    pub(super) fn settle(&self, proved: bool) -> Result<bool, Broken> {
+    pub(super) fn settle(&self, proved: bool) -> Result<bool, ChannelError> {
         let mut all = self.all();
         let Some(shown) = all.shown.take() else {
             return Ok(false);
         };
         match proved && all.take(&shown).is_none() {
-            true => Err(Broken::Damaged),
+            true => Err(ChannelError::Damaged),
             false => Ok(true),
         }
     }

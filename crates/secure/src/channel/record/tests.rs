@@ -82,7 +82,7 @@ fn seal(way: &mut Way, kind: (Level, Content), bytes: &[u8]) -> Vec<u8> {
     seal_padded(way, kind, bytes, 0)
 }
 
-fn open_as(way: &mut Way, record: &[u8]) -> Result<(Content, Vec<u8>), Broken> {
+fn open_as(way: &mut Way, record: &[u8]) -> Result<(Content, Vec<u8>), ChannelError> {
     let (head, body) = record.split_first_chunk().unwrap();
     let header = Header::read(*head)?;
     assert_eq!(header.body, body.len());
@@ -92,7 +92,7 @@ fn open_as(way: &mut Way, record: &[u8]) -> Result<(Content, Vec<u8>), Broken> {
     Ok((content, body))
 }
 
-fn open(way: &mut Way, record: &[u8]) -> Result<Vec<u8>, Broken> {
+fn open(way: &mut Way, record: &[u8]) -> Result<Vec<u8>, ChannelError> {
     open_as(way, record).map(|(_, bytes)| bytes)
 }
 
@@ -102,9 +102,9 @@ fn what_is_sealed_is_opened_in_its_order_only() {
     let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
     assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
     // A record out of order, and one that is repeated.
-    assert_eq!(open(&mut into, &records[2]), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &records[2]), Err(ChannelError::Damaged));
     assert_eq!(open(&mut into, &records[1]).unwrap(), b"");
-    assert_eq!(open(&mut into, &records[1]), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &records[1]), Err(ChannelError::Damaged));
     assert_eq!(open(&mut into, &records[2]).unwrap(), b"three");
 }
 
@@ -119,14 +119,14 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
         }
         record[at] ^= 1;
         let found = open(&mut into, &record);
-        assert_eq!(found, Err(Broken::Damaged), "byte {at}");
+        assert_eq!(found, Err(ChannelError::Damaged), "byte {at}");
     }
     // The length is authenticated too.
     let (mut out, mut into) = ways();
     let mut record = seal(&mut out, DATA, b"abc");
     record[4] += 1;
     record.push(0);
-    assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &record), Err(ChannelError::Damaged));
 }
 
 /// From outside, a record reveals only its size.
@@ -155,7 +155,7 @@ fn the_content_is_inside_and_padding_is_taken_off() {
         let key = out.key(Level::Traffic).unwrap();
         let tag = key.key.encrypt_in_place(0, &header, &mut body).unwrap();
         let record = [&header[..], &body, tag.as_ref()].concat();
-        assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
+        assert_eq!(open(&mut into, &record), Err(ChannelError::Damaged));
     }
 }
 
@@ -195,7 +195,10 @@ fn keys_wear_out_and_are_replaced() {
     let [mut client, mut server] = ends();
     let under_old = seal(&mut client.out, DATA, b"old");
     server.renew_into();
-    assert_eq!(open(&mut server.into, &under_old), Err(Broken::Damaged));
+    assert_eq!(
+        open(&mut server.into, &under_old),
+        Err(ChannelError::Damaged)
+    );
 }
 
 /// The keys of both ends agree whatever the order in which the directions rekey.
@@ -253,7 +256,7 @@ fn an_end_that_does_not_follow_is_no_reason_to_keep_keys_for_ever() {
     for _ in 0..MOST_AHEAD {
         assert!(client.next.remote().is_ok());
     }
-    assert!(matches!(client.next.remote(), Err(Broken::Damaged)));
+    assert!(matches!(client.next.remote(), Err(ChannelError::Damaged)));
 }
 
 #[test]
@@ -264,10 +267,10 @@ fn heads_of_no_record_are_told() {
     };
     let most = (MOST - HEADER) as u16;
     assert_eq!(head(23, most), Ok((23, MOST - HEADER)));
-    assert_eq!(head(23, most + 1), Err(Broken::Damaged));
+    assert_eq!(head(23, most + 1), Err(ChannelError::Damaged));
     // A protected record has at least a content type and a tag; a plaintext one may be empty.
     assert_eq!(head(23, 17), Ok((23, 17)));
-    assert_eq!(head(23, 16), Err(Broken::Damaged));
+    assert_eq!(head(23, 16), Err(ChannelError::Damaged));
     assert_eq!(head(HELLO, 0), Ok((HELLO, 0)));
     let known: Vec<u8> = (0..=255).filter(|kind| head(*kind, 100).is_ok()).collect();
     assert_eq!(known, [21, 22, 23]);

@@ -8,7 +8,7 @@ use braid_wire::Instant;
 use rustls::{AlertDescription, HandshakeKind};
 use zeroize::Zeroizing;
 
-use super::super::Broken;
+use super::super::ChannelError;
 use super::super::flow::Incoming;
 use super::super::parameters;
 use super::super::record::{self, Content, END_OF_EARLY_DATA, HEADER, Header, Level};
@@ -19,7 +19,7 @@ use super::{MOST_HANDSHAKE, Opened, Tls};
 impl Tls {
     /// Processes received records. Puts a reader's bytes into `plain` while room lasts; without `plain`, stops at
     /// the first record that needs a reader.
-    pub(in crate::channel) fn drive<E: From<ApiError> + From<Broken>>(
+    pub(in crate::channel) fn drive<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         conn: ConnId,
@@ -28,7 +28,7 @@ impl Tls {
     ) -> Result<(), E> {
         self.flush(now, conn, stack)?;
         self.pass_opened(&mut plain);
-        while self.broken.is_none() && stack.readable(conn) > 0 {
+        while self.error.is_none() && stack.readable(conn) > 0 {
             self.end.clock.pass(now);
             let taken = stack.read_with(now, conn, |bufs| {
                 let mut input = Input::new(bufs);
@@ -37,8 +37,8 @@ impl Tls {
                     // Whatever follows close_notify is ignored (RFC 8446 section 6.1).
                     return Ok(all);
                 }
-                if let Err(broken) = self.take(&mut input, &mut plain) {
-                    self.fail(broken);
+                if let Err(error) = self.take(&mut input, &mut plain) {
+                    self.fail(error);
                 }
                 Ok::<_, ApiError>(all - input.left())
             })?;
@@ -52,7 +52,7 @@ impl Tls {
         }
         // An orderly end would have been announced by close_notify.
         if stack.read_finished(conn) && !self.peer_ended && self.opened.is_none() {
-            self.broken = self.broken.or(Some(Broken::Truncated));
+            self.error = self.error.or(Some(ChannelError::Truncated));
         }
         // A record opened behind the end of a user's bytes belongs to the next user.
         let unread = !self.said.is_empty() || self.opened.is_some() && !self.flow_ended;
@@ -63,10 +63,10 @@ impl Tls {
         self.settle();
         // The connection must not end before the user's bytes do, or some are missing.
         if self.peer_ended && self.incoming == Incoming::Flow {
-            self.broken = self.broken.or(Some(Broken::Truncated));
+            self.error = self.error.or(Some(ChannelError::Truncated));
         }
-        match self.broken {
-            Some(broken) => Err(broken.into()),
+        match self.error {
+            Some(error) => Err(error.into()),
             None => Ok(()),
         }
     }
@@ -92,7 +92,7 @@ impl Tls {
         stack.set_join_auth(now, conn, auth)
     }
 
-    pub(in crate::channel) fn read_with<E: From<ApiError> + From<Broken>>(
+    pub(in crate::channel) fn read_with<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         conn: ConnId,
@@ -117,9 +117,9 @@ impl Tls {
                 driven?;
                 if self.flow_ended && self.incoming == Incoming::Messages {
                     // The peer ended a user's bytes although none were announced.
-                    self.fail(Broken::Damaged);
+                    self.fail(ChannelError::Damaged);
                     self.flush(now, conn, stack)?;
-                    return Err(Broken::Damaged.into());
+                    return Err(ChannelError::Damaged.into());
                 }
                 return Ok(0);
             }
@@ -132,9 +132,9 @@ impl Tls {
     }
 
     /// Records an error in the received bytes, and tells the peer by an alert.
-    fn fail(&mut self, broken: Broken) {
-        self.broken = self.broken.or(Some(broken));
-        let alert = self.session.alert().or(broken.alert());
+    fn fail(&mut self, error: ChannelError) {
+        self.error = self.error.or(Some(error));
+        let alert = self.session.alert().or(error.alert());
         if let Some(alert) = alert {
             const FATAL: u8 = 2;
             self.end_early();
@@ -184,7 +184,7 @@ impl Tls {
         &mut self,
         input: &mut Input<'_, '_>,
         plain: &mut Option<&mut Plain<'_>>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ChannelError> {
         while !self.peer_ended {
             if self.opened.is_some() {
                 return Ok(());
@@ -195,7 +195,7 @@ impl Tls {
             };
             let size = HEADER + header.body;
             if self.reading != Level::Traffic && self.shaken + size > MOST_HANDSHAKE {
-                return Err(Broken::Damaged);
+                return Err(ChannelError::Damaged);
             }
             let has_reader = plain.is_some();
             let fits = |plain: &&mut Plain<'_>| plain.has_room(header.body);
@@ -224,7 +224,7 @@ impl Tls {
                 continue;
             }
             if content == Content::Data && len == 0 || content == Content::FlowEnd && len > 0 {
-                return Err(Broken::Damaged);
+                return Err(ChannelError::Damaged);
             }
             // Early data must not block the end of the handshake behind it, so it never waits for a reader.
             if self.has_to_wait(content, has_reader || level == Level::Early) {
@@ -244,44 +244,49 @@ impl Tls {
     }
 
     /// Returns the level of the key under which a record must be.
-    fn level(&self, header: &Header) -> Result<Level, Broken> {
+    fn level(&self, header: &Header) -> Result<Level, ChannelError> {
         match (header.outer, self.reading) {
             (Content::Handshake | Content::Alert, Level::Clear) => Ok(Level::Clear),
             (Content::Data, Level::Handshake) if self.incoming_keys.has_early() => Ok(Level::Early),
             (Content::Data, level @ (Level::Handshake | Level::Traffic)) => Ok(level),
-            _ => Err(Broken::Damaged),
+            _ => Err(ChannelError::Damaged),
         }
     }
 
     /// Processes a record that holds no user's bytes.
-    fn take_control(&mut self, level: Level, content: Content, bytes: &[u8]) -> Result<(), Broken> {
+    fn take_control(
+        &mut self,
+        level: Level,
+        content: Content,
+        bytes: &[u8],
+    ) -> Result<(), ChannelError> {
         match (content, level) {
             (Content::Alert, Level::Clear | Level::Handshake | Level::Traffic) => match *bytes {
                 // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
                 // close_notify.
                 [_, 0] if level == Level::Traffic => self.peer_ended = true,
                 [_, alert] => return Err(heard(level, alert.into())),
-                _ => return Err(Broken::Damaged),
+                _ => return Err(ChannelError::Damaged),
             },
             (Content::Handshake, Level::Early) if bytes == END_OF_EARLY_DATA => {
                 self.incoming_keys.forget_early();
             }
-            (Content::Handshake, Level::Early) => return Err(Broken::Damaged),
+            (Content::Handshake, Level::Early) => return Err(ChannelError::Damaged),
             (Content::Handshake, Level::Traffic) if record::is_key_update(bytes) => {
                 if !self.incoming_keys.may_renew(&self.outgoing_keys) {
-                    return Err(Broken::Damaged);
+                    return Err(ChannelError::Damaged);
                 }
-                let next = self.next_keys.as_mut().ok_or(Broken::Damaged)?;
+                let next = self.next_keys.as_mut().ok_or(ChannelError::Damaged)?;
                 self.incoming_keys.renew(next.remote()?);
             }
             (Content::Handshake, _) => self.hear(bytes)?,
-            _ => return Err(Broken::Damaged),
+            _ => return Err(ChannelError::Damaged),
         }
         Ok(())
     }
 
     /// Returns the header of the next record, or `None` while a part of it is missing.
-    fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, Broken> {
+    fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, ChannelError> {
         let mut bytes = [0; HEADER];
         let kept = self.partial.len().min(HEADER);
         bytes[..kept].copy_from_slice(&self.partial[..kept]);
@@ -289,7 +294,7 @@ impl Tls {
             HEADER => match Header::read(bytes) {
                 // A peer whose first bytes are no TLS record is not a Braid server.
                 Err(_) if self.reading == Level::Clear && self.is_client() => {
-                    Err(Broken::Incompatible)
+                    Err(ChannelError::Incompatible)
                 }
                 header => header.map(Some),
             },
@@ -325,7 +330,7 @@ impl Tls {
         level: Level,
         header: &Header,
         body: &mut [u8],
-    ) -> Result<Option<(Content, usize)>, Broken> {
+    ) -> Result<Option<(Content, usize)>, ChannelError> {
         if self.reading != Level::Traffic {
             self.shaken += HEADER + body.len();
         }
@@ -344,20 +349,20 @@ impl Tls {
                 }
                 allowed
                     .then_some(Some((content, len)))
-                    .ok_or(Broken::Damaged)
+                    .ok_or(ChannelError::Damaged)
             }
             // The client sends rejected early data again (RFC 8446 section 4.2.10).
             Err(_) if level == Level::Handshake && self.skips_early() => Ok(None),
-            Err(broken) => Err(broken),
+            Err(error) => Err(error),
         }
     }
 
     /// Processes handshake messages of TLS.
-    fn hear(&mut self, messages: &[u8]) -> Result<(), Broken> {
+    fn hear(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
         // After the handshake only a server sends further messages (tickets), and none is empty.
         let over = self.reading == Level::Traffic && !self.is_client();
         if over || messages.is_empty() {
-            return Err(Broken::Damaged);
+            return Err(ChannelError::Damaged);
         }
         self.read_messages(messages)?;
         // Answer before the versions are compared, so that the box learns the server's versions even where none is
@@ -379,7 +384,7 @@ impl Tls {
     }
 
     /// Computes the version and the features in use, once the peer has announced its own.
-    fn agree_on_version(&mut self) -> Result<(), Broken> {
+    fn agree_on_version(&mut self) -> Result<(), ChannelError> {
         if self.agreed.is_some() || self.is_asking() {
             return Ok(());
         }
@@ -394,13 +399,13 @@ impl Tls {
         self.agreed = agreed;
         match agreed {
             Some(_) => Ok(()),
-            None => Err(Broken::OtherVersions { ours, theirs }),
+            None => Err(ChannelError::OtherVersions { ours, theirs }),
         }
     }
 
     /// Passes messages to the library. A ticket is used up once its owner has proved to know its secret, before
     /// any byte under it is read.
-    fn read_messages(&mut self, messages: &[u8]) -> Result<(), Broken> {
+    fn read_messages(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
         let is_hello = self.reading == Level::Clear;
         let mut server = self.server.as_mut().filter(|_| is_hello);
         if let Some(server) = &server {
@@ -418,9 +423,9 @@ impl Tls {
 
 /// Classifies an alert. Anybody can forge a plaintext alert, and a server refuses an unknown key only in an
 /// encrypted one, so a plaintext refusal does not count as one.
-fn heard(level: Level, alert: AlertDescription) -> Broken {
+fn heard(level: Level, alert: AlertDescription) -> ChannelError {
     match rustls::Error::AlertReceived(alert).into() {
-        Broken::Refused if level == Level::Clear => Broken::Alert(alert),
-        broken => broken,
+        ChannelError::Refused if level == Level::Clear => ChannelError::Alert(alert),
+        error => error,
     }
 }
