@@ -298,7 +298,7 @@ fn open(
         let sign_in = SignIn::new(wall.unix_ms(now), nonce);
         let user = key.public().to_string();
         let words = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
-        return Ok((Channel::clear(conn), words));
+        return Ok((Channel::plaintext(conn), words));
     }
     let client = Client::new(key, server.key, *versions);
     client.set_clock(now, wall);

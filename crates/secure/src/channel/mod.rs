@@ -50,7 +50,7 @@ pub struct Channel {
 
 impl Channel {
     /// Creates a channel without protection.
-    pub fn clear(conn: ConnId) -> Self {
+    pub fn plaintext(conn: ConnId) -> Self {
         Channel { conn, tls: None }
     }
 
@@ -59,7 +59,7 @@ impl Channel {
     pub fn incoming(now: Instant, conn: ConnId, stack: &mut Stack) -> Self {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_join_auth(now, conn, JoinAuth::Pending);
-        Channel::clear(conn)
+        Channel::plaintext(conn)
     }
 
     /// Opens a channel that `client` protects, and writes the ClientHello.

@@ -44,8 +44,8 @@ pub(super) const PLACES: usize = 16;
 
 /// The keys that protect a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Level {
-    Clear,
+pub(super) enum EncryptionLevel {
+    Plaintext,
     /// The key of a ticket, for early data.
     Early,
     Handshake,
@@ -107,7 +107,7 @@ pub(super) fn is_key_update(message: &[u8]) -> bool {
 }
 
 /// Encodes a whole plaintext record.
-pub(super) fn plaintext(content: Content, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn encode_plaintext(content: Content, bytes: &[u8]) -> Vec<u8> {
     let [a, b] = (bytes.len() as u16).to_be_bytes();
     let header = [content as u8, VERSION[0], VERSION[1], a, b];
     [&header[..], bytes].concat()
@@ -255,12 +255,12 @@ impl Way {
         }
     }
 
-    fn key(&mut self, level: Level) -> Option<&mut Key> {
+    fn key(&mut self, level: EncryptionLevel) -> Option<&mut Key> {
         match level {
-            Level::Clear => None,
-            Level::Early => self.early.as_mut(),
-            Level::Handshake => self.handshake.as_mut(),
-            Level::Traffic => self.traffic.as_mut().map(|traffic| &mut traffic.key),
+            EncryptionLevel::Plaintext => None,
+            EncryptionLevel::Early => self.early.as_mut(),
+            EncryptionLevel::Handshake => self.handshake.as_mut(),
+            EncryptionLevel::Traffic => self.traffic.as_mut().map(|traffic| &mut traffic.key),
         }
     }
 
@@ -271,7 +271,7 @@ impl Way {
     /// The key of this level is missing; the library fails.
     pub(super) fn seal(
         &mut self,
-        (level, content): (Level, Content),
+        (level, content): (EncryptionLevel, Content),
         record: &mut [u8],
         len: usize,
     ) -> Result<(), ChannelError> {
@@ -301,7 +301,7 @@ impl Way {
     /// The key of this level is missing; authentication fails; the content type is unknown.
     pub(super) fn open(
         &mut self,
-        level: Level,
+        level: EncryptionLevel,
         header: &Header,
         body: &mut [u8],
     ) -> Result<(Content, usize), ChannelError> {

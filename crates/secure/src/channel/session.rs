@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 use super::flow::{Incoming, Outgoing};
 use super::parameters::JoinSecret;
 use super::record::{
-    self, CLOSE_NOTIFY, Content, END_OF_EARLY_DATA, HEADER, Level, MOST_PLAIN, NextKeys, OVERHEAD,
-    Way,
+    self, CLOSE_NOTIFY, Content, END_OF_EARLY_DATA, EncryptionLevel, HEADER, MOST_PLAIN, NextKeys,
+    OVERHEAD, Way,
 };
 use super::scratch::wipe;
 use super::slices;
@@ -52,9 +52,9 @@ pub(super) struct Tls {
     incoming_keys: Way,
     next_keys: Option<NextKeys>,
     /// The level of records that this end writes.
-    writing: Level,
-    /// The level of records to be read; a client's first flight may also contain [`Level::Early`].
-    reading: Level,
+    writing: EncryptionLevel,
+    /// The level of records to be read; a client's first flight may also contain [`EncryptionLevel::Early`].
+    reading: EncryptionLevel,
     /// Sealed records that the engine has not taken yet.
     pending: Vec<u8>,
     /// The first part of a record whose rest has not come.
@@ -179,8 +179,8 @@ impl Tls {
             outgoing_keys: Way::new(),
             incoming_keys: Way::new(),
             next_keys: None,
-            writing: Level::Clear,
-            reading: Level::Clear,
+            writing: EncryptionLevel::Plaintext,
+            reading: EncryptionLevel::Plaintext,
             pending: Vec::new(),
             partial: Vec::new(),
             first: FirstFlight::default(),
@@ -295,7 +295,7 @@ impl Tls {
             // here.
             true if self.first.is_waiting() => 0,
             true => self.early_room(),
-            false if self.writing != Level::Traffic || !self.pending.is_empty() => 0,
+            false if self.writing != EncryptionLevel::Traffic || !self.pending.is_empty() => 0,
             false => return self.write_in_place(now, conn, stack, max, fill),
         };
         let room = room.min(max);
@@ -402,7 +402,7 @@ impl Tls {
         self.flush(now, conn, stack)?;
         let takes = match self.is_asking() {
             true => self.first.held.len() + bytes.len() <= MOST_HELD,
-            false => self.writing == Level::Traffic && self.pending.is_empty(),
+            false => self.writing == EncryptionLevel::Traffic && self.pending.is_empty(),
         };
         if !takes {
             return Ok(0);
@@ -482,7 +482,7 @@ impl Tls {
         let padding = record::padding(bytes.len(), self.is_of_user()).min(self.early_room());
         self.first.records += 1;
         self.first.padding += padding;
-        self.add_sealed((Level::Early, content), bytes, padding);
+        self.add_sealed((EncryptionLevel::Early, content), bytes, padding);
     }
 
     /// Ends early data where the server accepted it (RFC 8446 section 4.5). For clients.
@@ -493,7 +493,7 @@ impl Tls {
         {
             let padding = record::padding(END_OF_EARLY_DATA.len(), false);
             self.add_sealed(
-                (Level::Early, Content::Handshake),
+                (EncryptionLevel::Early, Content::Handshake),
                 &END_OF_EARLY_DATA,
                 padding,
             );
@@ -543,18 +543,18 @@ impl Tls {
 
     fn add_record(&mut self, content: Content, bytes: &[u8], of_user: bool) {
         let padding = match self.writing {
-            Level::Clear => {
-                let record = record::plaintext(content, bytes);
+            EncryptionLevel::Plaintext => {
+                let record = record::encode_plaintext(content, bytes);
                 return self.pending.extend_from_slice(&record);
             }
             // Handshake records have the sizes of any TLS handshake; padding would hide nothing.
-            Level::Handshake => 0,
+            EncryptionLevel::Handshake => 0,
             _ => record::padding(bytes.len(), of_user),
         };
         self.add_sealed((self.writing, content), bytes, padding);
     }
 
-    fn add_sealed(&mut self, kind: (Level, Content), bytes: &[u8], padding: usize) {
+    fn add_sealed(&mut self, kind: (EncryptionLevel, Content), bytes: &[u8], padding: usize) {
         let at = self.pending.len();
         self.pending.resize(at + HEADER, 0);
         self.pending.extend_from_slice(bytes);
@@ -640,7 +640,8 @@ impl Tls {
                 Some(KeyChange::Handshake { keys }) => {
                     self.outgoing_keys.set_handshake(keys.local.packet);
                     self.incoming_keys.set_handshake(keys.remote.packet);
-                    (self.writing, self.reading) = (Level::Handshake, Level::Handshake);
+                    (self.writing, self.reading) =
+                        (EncryptionLevel::Handshake, EncryptionLevel::Handshake);
                     if !self.is_client()
                         && let Some(keys) = self.session.zero_rtt_keys()
                     {
@@ -651,7 +652,7 @@ impl Tls {
                     self.outgoing_keys.set_traffic(keys.local.packet);
                     self.incoming_keys.set_traffic(keys.remote.packet);
                     self.next_keys = Some(NextKeys::new(next));
-                    self.writing = Level::Traffic;
+                    self.writing = EncryptionLevel::Traffic;
                 }
                 None => return,
             }

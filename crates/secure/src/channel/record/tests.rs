@@ -7,7 +7,7 @@ use super::*;
 use crate::channel::{Client, Server, Versions};
 use crate::keys::PrivateKey;
 
-const DATA: (Level, Content) = (Level::Traffic, Content::Data);
+const DATA: (EncryptionLevel, Content) = (EncryptionLevel::Traffic, Content::Data);
 
 /// Both directions of one end, and its next keys.
 struct End {
@@ -71,14 +71,19 @@ fn ways() -> (Way, Way) {
     (client.out, server.into)
 }
 
-fn seal_padded(way: &mut Way, kind: (Level, Content), bytes: &[u8], padding: usize) -> Vec<u8> {
+fn seal_padded(
+    way: &mut Way,
+    kind: (EncryptionLevel, Content),
+    bytes: &[u8],
+    padding: usize,
+) -> Vec<u8> {
     let mut record = [&[0; HEADER], bytes].concat();
     record.resize(bytes.len() + OVERHEAD + padding, 0);
     way.seal(kind, &mut record, bytes.len()).unwrap();
     record
 }
 
-fn seal(way: &mut Way, kind: (Level, Content), bytes: &[u8]) -> Vec<u8> {
+fn seal(way: &mut Way, kind: (EncryptionLevel, Content), bytes: &[u8]) -> Vec<u8> {
     seal_padded(way, kind, bytes, 0)
 }
 
@@ -87,7 +92,7 @@ fn open_as(way: &mut Way, record: &[u8]) -> Result<(Content, Vec<u8>), ChannelEr
     let header = Header::read(*head)?;
     assert_eq!(header.body, body.len());
     let mut body = body.to_vec();
-    let (content, len) = way.open(Level::Traffic, &header, &mut body)?;
+    let (content, len) = way.open(EncryptionLevel::Traffic, &header, &mut body)?;
     body.truncate(len);
     Ok((content, body))
 }
@@ -141,7 +146,7 @@ fn the_content_is_inside_and_padding_is_taken_off() {
         for bytes in [&b""[..], b"a name", &[0; 40]] {
             let (mut out, mut into) = ways();
             let pad = padding(bytes.len(), false);
-            let record = seal_padded(&mut out, (Level::Traffic, content), bytes, pad);
+            let record = seal_padded(&mut out, (EncryptionLevel::Traffic, content), bytes, pad);
             assert_eq!(record[..5], [23, 3, 3, 0, 128 + 16]);
             let opened = open_as(&mut into, &record);
             assert_eq!(opened, Ok((content, bytes.to_vec())));
@@ -152,7 +157,7 @@ fn the_content_is_inside_and_padding_is_taken_off() {
         let (mut out, mut into) = ways();
         let header = [23, 3, 3, 0, inside.len() as u8 + 16];
         let mut body = inside.to_vec();
-        let key = out.key(Level::Traffic).unwrap();
+        let key = out.key(EncryptionLevel::Traffic).unwrap();
         let tag = key.key.encrypt_in_place(0, &header, &mut body).unwrap();
         let record = [&header[..], &body, tag.as_ref()].concat();
         assert_eq!(open(&mut into, &record), Err(ChannelError::Damaged));
@@ -180,8 +185,8 @@ fn keys_wear_out_and_are_replaced() {
     let [mut client, mut server] = ends();
     let limit = client.out.traffic.as_ref().unwrap().limit;
     assert_eq!(limit, (1 << 23) - PLACES as u64, "as RFC 9001 has it");
-    client.out.key(Level::Traffic).unwrap().number = limit - 1;
-    server.into.key(Level::Traffic).unwrap().number = limit - 1;
+    client.out.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
+    server.into.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
     assert!(!client.out.is_worn());
     let old = seal(&mut client.out, DATA, b"old");
     assert!(client.out.is_worn());
@@ -299,8 +304,17 @@ fn records_are_these_bytes() {
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
     let records = [
         seal(&mut way, DATA, b"hello"),
-        seal_padded(&mut way, (Level::Traffic, Content::FlowEnd), b"", 7),
-        seal(&mut way, (Level::Traffic, Content::Alert), &CLOSE_NOTIFY),
+        seal_padded(
+            &mut way,
+            (EncryptionLevel::Traffic, Content::FlowEnd),
+            b"",
+            7,
+        ),
+        seal(
+            &mut way,
+            (EncryptionLevel::Traffic, Content::Alert),
+            &CLOSE_NOTIFY,
+        ),
     ];
     assert_eq!(records.map(|record| hex(&record)), VECTORS);
 }

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::super::ChannelError;
 use super::super::flow::Incoming;
 use super::super::parameters;
-use super::super::record::{self, Content, END_OF_EARLY_DATA, HEADER, Header, Level};
+use super::super::record::{self, Content, END_OF_EARLY_DATA, EncryptionLevel, HEADER, Header};
 use super::super::scratch::Plain;
 use super::super::slices::Input;
 use super::{MOST_HANDSHAKE, Opened, Tls};
@@ -194,7 +194,7 @@ impl Tls {
                 return Ok(());
             };
             let size = HEADER + header.body;
-            if self.reading != Level::Traffic && self.shaken + size > MOST_HANDSHAKE {
+            if self.reading != EncryptionLevel::Traffic && self.shaken + size > MOST_HANDSHAKE {
                 return Err(ChannelError::Damaged);
             }
             let has_reader = plain.is_some();
@@ -227,7 +227,7 @@ impl Tls {
                 return Err(ChannelError::Damaged);
             }
             // Early data must not block the end of the handshake behind it, so it never waits for a reader.
-            if self.has_to_wait(content, has_reader || level == Level::Early) {
+            if self.has_to_wait(content, has_reader || level == EncryptionLevel::Early) {
                 let bytes = Zeroizing::new(body[..len].to_vec());
                 self.opened = Some(Opened { content, bytes });
             } else if content == Content::FlowEnd {
@@ -244,11 +244,17 @@ impl Tls {
     }
 
     /// Returns the level of the key under which a record must be.
-    fn level(&self, header: &Header) -> Result<Level, ChannelError> {
+    fn level(&self, header: &Header) -> Result<EncryptionLevel, ChannelError> {
         match (header.outer, self.reading) {
-            (Content::Handshake | Content::Alert, Level::Clear) => Ok(Level::Clear),
-            (Content::Data, Level::Handshake) if self.incoming_keys.has_early() => Ok(Level::Early),
-            (Content::Data, level @ (Level::Handshake | Level::Traffic)) => Ok(level),
+            (Content::Handshake | Content::Alert, EncryptionLevel::Plaintext) => {
+                Ok(EncryptionLevel::Plaintext)
+            }
+            (Content::Data, EncryptionLevel::Handshake) if self.incoming_keys.has_early() => {
+                Ok(EncryptionLevel::Early)
+            }
+            (Content::Data, level @ (EncryptionLevel::Handshake | EncryptionLevel::Traffic)) => {
+                Ok(level)
+            }
             _ => Err(ChannelError::Damaged),
         }
     }
@@ -256,23 +262,26 @@ impl Tls {
     /// Processes a record that holds no user's bytes.
     fn take_control(
         &mut self,
-        level: Level,
+        level: EncryptionLevel,
         content: Content,
         bytes: &[u8],
     ) -> Result<(), ChannelError> {
         match (content, level) {
-            (Content::Alert, Level::Clear | Level::Handshake | Level::Traffic) => match *bytes {
+            (
+                Content::Alert,
+                EncryptionLevel::Plaintext | EncryptionLevel::Handshake | EncryptionLevel::Traffic,
+            ) => match *bytes {
                 // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
                 // close_notify.
-                [_, 0] if level == Level::Traffic => self.peer_ended = true,
+                [_, 0] if level == EncryptionLevel::Traffic => self.peer_ended = true,
                 [_, alert] => return Err(heard(level, alert.into())),
                 _ => return Err(ChannelError::Damaged),
             },
-            (Content::Handshake, Level::Early) if bytes == END_OF_EARLY_DATA => {
+            (Content::Handshake, EncryptionLevel::Early) if bytes == END_OF_EARLY_DATA => {
                 self.incoming_keys.forget_early();
             }
-            (Content::Handshake, Level::Early) => return Err(ChannelError::Damaged),
-            (Content::Handshake, Level::Traffic) if record::is_key_update(bytes) => {
+            (Content::Handshake, EncryptionLevel::Early) => return Err(ChannelError::Damaged),
+            (Content::Handshake, EncryptionLevel::Traffic) if record::is_key_update(bytes) => {
                 if !self.incoming_keys.may_renew(&self.outgoing_keys) {
                     return Err(ChannelError::Damaged);
                 }
@@ -293,7 +302,7 @@ impl Tls {
         match kept + input.read(&mut bytes[kept..]) {
             HEADER => match Header::read(bytes) {
                 // A peer whose first bytes are no TLS record is not a Braid server.
-                Err(_) if self.reading == Level::Clear && self.is_client() => {
+                Err(_) if self.reading == EncryptionLevel::Plaintext && self.is_client() => {
                     Err(ChannelError::Incompatible)
                 }
                 header => header.map(Some),
@@ -327,32 +336,32 @@ impl Tls {
     /// Opens a record; `None` where it is early data that this server skips.
     fn open(
         &mut self,
-        level: Level,
+        level: EncryptionLevel,
         header: &Header,
         body: &mut [u8],
     ) -> Result<Option<(Content, usize)>, ChannelError> {
-        if self.reading != Level::Traffic {
+        if self.reading != EncryptionLevel::Traffic {
             self.shaken += HEADER + body.len();
         }
-        if level == Level::Clear {
+        if level == EncryptionLevel::Plaintext {
             return Ok(Some((header.outer, body.len())));
         }
         match self.incoming_keys.open(level, header, body) {
             Ok((content, len)) => {
                 let allowed = match level {
-                    Level::Handshake => !content.is_flow(),
+                    EncryptionLevel::Handshake => !content.is_flow(),
                     _ => true,
                 };
                 if let Some(server) = &mut self.server {
                     server.skips_early = false;
-                    server.vouched |= level == Level::Early;
+                    server.vouched |= level == EncryptionLevel::Early;
                 }
                 allowed
                     .then_some(Some((content, len)))
                     .ok_or(ChannelError::Damaged)
             }
             // The client sends rejected early data again (RFC 8446 section 4.2.10).
-            Err(_) if level == Level::Handshake && self.skips_early() => Ok(None),
+            Err(_) if level == EncryptionLevel::Handshake && self.skips_early() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -360,7 +369,7 @@ impl Tls {
     /// Processes handshake messages of TLS.
     fn hear(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
         // After the handshake only a server sends further messages (tickets), and none is empty.
-        let over = self.reading == Level::Traffic && !self.is_client();
+        let over = self.reading == EncryptionLevel::Traffic && !self.is_client();
         if over || messages.is_empty() {
             return Err(ChannelError::Damaged);
         }
@@ -369,8 +378,8 @@ impl Tls {
         // in common.
         self.speak();
         self.agree_on_version()?;
-        if self.reading == Level::Handshake && !self.session.is_handshaking() {
-            self.reading = Level::Traffic;
+        if self.reading == EncryptionLevel::Handshake && !self.session.is_handshaking() {
+            self.reading = EncryptionLevel::Traffic;
             self.outgoing_keys.forget_handshake();
             self.incoming_keys.forget_handshake();
             self.say_held();
@@ -406,7 +415,7 @@ impl Tls {
     /// Passes messages to the library. A ticket is used up once its owner has proved to know its secret, before
     /// any byte under it is read.
     fn read_messages(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
-        let is_hello = self.reading == Level::Clear;
+        let is_hello = self.reading == EncryptionLevel::Plaintext;
         let mut server = self.server.as_mut().filter(|_| is_hello);
         if let Some(server) = &server {
             server.tickets.begin();
@@ -423,9 +432,9 @@ impl Tls {
 
 /// Classifies an alert. Anybody can forge a plaintext alert, and a server refuses an unknown key only in an
 /// encrypted one, so a plaintext refusal does not count as one.
-fn heard(level: Level, alert: AlertDescription) -> ChannelError {
+fn heard(level: EncryptionLevel, alert: AlertDescription) -> ChannelError {
     match rustls::Error::AlertReceived(alert).into() {
-        ChannelError::Refused if level == Level::Clear => ChannelError::Alert(alert),
+        ChannelError::Refused if level == EncryptionLevel::Plaintext => ChannelError::Alert(alert),
         error => error,
     }
 }
