@@ -172,7 +172,7 @@ impl Key {
 }
 
 /// The keys of one direction.
-pub(super) struct Way {
+pub(super) struct DirectionKeys {
     early: Option<Key>,
     handshake: Option<Key>,
     traffic: Option<Traffic>,
@@ -186,9 +186,9 @@ struct Traffic {
     generation: u64,
 }
 
-impl Way {
+impl DirectionKeys {
     pub(super) const fn new() -> Self {
-        Way {
+        DirectionKeys {
             early: None,
             handshake: None,
             traffic: None,
@@ -229,26 +229,27 @@ impl Way {
     }
 
     /// Returns whether the key has reached its record limit, so that a rekey must come first.
-    pub(super) fn is_worn(&self) -> bool {
-        let worn = |traffic: &Traffic| traffic.key.number >= traffic.limit;
-        self.traffic.as_ref().is_some_and(worn)
+    pub(super) fn is_key_limit_reached(&self) -> bool {
+        let reached = |traffic: &Traffic| traffic.key.number >= traffic.limit;
+        self.traffic.as_ref().is_some_and(reached)
     }
 
     /// Returns whether the sender of these records may rekey: after enough records, or to follow the `other`
     /// direction.
-    pub(super) fn may_renew(&self, other: &Way) -> bool {
+    pub(super) fn may_rekey(&self, other: &DirectionKeys) -> bool {
         let used = |traffic: &Traffic| traffic.key.number > LEAST_RECORDS;
         self.traffic.as_ref().is_some_and(used) || self.is_behind(other)
     }
 
     /// Returns whether this direction has replaced fewer keys than the `other` one.
-    pub(super) fn is_behind(&self, other: &Way) -> bool {
-        let generation = |way: &Way| way.traffic.as_ref().map(|traffic| traffic.generation);
+    pub(super) fn is_behind(&self, other: &DirectionKeys) -> bool {
+        let generation =
+            |keys: &DirectionKeys| keys.traffic.as_ref().map(|traffic| traffic.generation);
         generation(self) < generation(other)
     }
 
     /// Replaces the key, from the next record on.
-    pub(super) fn renew(&mut self, key: Box<dyn PacketKey>) {
+    pub(super) fn replace_key(&mut self, key: Box<dyn PacketKey>) {
         if let Some(traffic) = &mut self.traffic {
             traffic.key = Key::new(key);
             traffic.generation += 1;

@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 use super::flow::{Incoming, Outgoing};
 use super::parameters::JoinSecret;
 use super::record::{
-    self, CLOSE_NOTIFY, Content, END_OF_EARLY_DATA, EncryptionLevel, HEADER, MOST_PLAIN, NextKeys,
-    OVERHEAD, Way,
+    self, CLOSE_NOTIFY, Content, DirectionKeys, END_OF_EARLY_DATA, EncryptionLevel, HEADER,
+    MOST_PLAIN, NextKeys, OVERHEAD,
 };
 use super::scratch::wipe;
 use super::slices;
@@ -48,8 +48,8 @@ pub(super) struct Tls {
     pub(super) joins_prove: Option<bool>,
     /// At a client, the families that the server reports to reach, until they are taken.
     pub(super) told_families: Option<Families>,
-    outgoing_keys: Way,
-    incoming_keys: Way,
+    outgoing_keys: DirectionKeys,
+    incoming_keys: DirectionKeys,
     next_keys: Option<NextKeys>,
     /// The level of records that this end writes.
     writing: EncryptionLevel,
@@ -176,8 +176,8 @@ impl Tls {
             agreed: None,
             joins_prove: None,
             told_families: None,
-            outgoing_keys: Way::new(),
-            incoming_keys: Way::new(),
+            outgoing_keys: DirectionKeys::new(),
+            incoming_keys: DirectionKeys::new(),
             next_keys: None,
             writing: EncryptionLevel::Plaintext,
             reading: EncryptionLevel::Plaintext,
@@ -336,8 +336,8 @@ impl Tls {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        if self.outgoing_keys.is_worn() {
-            self.renew(true);
+        if self.outgoing_keys.is_key_limit_reached() {
+            self.rekey(true);
             self.flush(now, conn, stack)?;
             if !self.pending.is_empty() {
                 return Ok(0);
@@ -510,8 +510,8 @@ impl Tls {
     fn say_as(&mut self, content: Content, bytes: &[u8], of_user: bool) {
         let mut rest = bytes;
         loop {
-            if self.outgoing_keys.is_worn() {
-                self.renew(true);
+            if self.outgoing_keys.is_key_limit_reached() {
+                self.rekey(true);
             }
             let (now, later) = rest.split_at(rest.len().min(MOST_PLAIN));
             self.add_record(content, now, of_user);
@@ -528,14 +528,14 @@ impl Tls {
     }
 
     /// Replaces this end's key by a KeyUpdate, which asks the peer to follow where `asks`.
-    fn renew(&mut self, asks: bool) {
+    fn rekey(&mut self, asks: bool) {
         let Some(next) = &mut self.next_keys else {
             return;
         };
         match next.local() {
             Ok(key) => {
                 self.add_record(Content::Handshake, &record::key_update(asks), false);
-                self.outgoing_keys.renew(key);
+                self.outgoing_keys.replace_key(key);
             }
             Err(error) => self.error = self.error.or(Some(error)),
         }
@@ -579,7 +579,7 @@ impl Tls {
     ) -> Result<(), ApiError> {
         loop {
             if self.follows() {
-                self.renew(false);
+                self.rekey(false);
             }
             while !self.pending.is_empty() && self.ending != Ending::Done {
                 let most = self.pending.len();

@@ -11,14 +11,14 @@ const DATA: (EncryptionLevel, Content) = (EncryptionLevel::Traffic, Content::Dat
 
 /// Both directions of one end, and its next keys.
 struct End {
-    out: Way,
-    into: Way,
+    out: DirectionKeys,
+    into: DirectionKeys,
     next: NextKeys,
 }
 
 impl End {
     fn new(keys: Keys, next: Secrets) -> End {
-        let (mut out, mut into) = (Way::new(), Way::new());
+        let (mut out, mut into) = (DirectionKeys::new(), DirectionKeys::new());
         out.set_traffic(keys.local.packet);
         into.set_traffic(keys.remote.packet);
         End {
@@ -28,12 +28,12 @@ impl End {
         }
     }
 
-    fn renew_out(&mut self) {
-        self.out.renew(self.next.local().unwrap());
+    fn rekey_out(&mut self) {
+        self.out.replace_key(self.next.local().unwrap());
     }
 
-    fn renew_into(&mut self) {
-        self.into.renew(self.next.remote().unwrap());
+    fn rekey_into(&mut self) {
+        self.into.replace_key(self.next.remote().unwrap());
     }
 }
 
@@ -66,44 +66,44 @@ fn ends() -> [End; 2] {
     keys.map(|end| end.expect("keys"))
 }
 
-fn ways() -> (Way, Way) {
+fn directions() -> (DirectionKeys, DirectionKeys) {
     let [client, server] = ends();
     (client.out, server.into)
 }
 
 fn seal_padded(
-    way: &mut Way,
+    keys: &mut DirectionKeys,
     kind: (EncryptionLevel, Content),
     bytes: &[u8],
     padding: usize,
 ) -> Vec<u8> {
     let mut record = [&[0; HEADER], bytes].concat();
     record.resize(bytes.len() + OVERHEAD + padding, 0);
-    way.seal(kind, &mut record, bytes.len()).unwrap();
+    keys.seal(kind, &mut record, bytes.len()).unwrap();
     record
 }
 
-fn seal(way: &mut Way, kind: (EncryptionLevel, Content), bytes: &[u8]) -> Vec<u8> {
-    seal_padded(way, kind, bytes, 0)
+fn seal(keys: &mut DirectionKeys, kind: (EncryptionLevel, Content), bytes: &[u8]) -> Vec<u8> {
+    seal_padded(keys, kind, bytes, 0)
 }
 
-fn open_as(way: &mut Way, record: &[u8]) -> Result<(Content, Vec<u8>), ChannelError> {
+fn open_as(keys: &mut DirectionKeys, record: &[u8]) -> Result<(Content, Vec<u8>), ChannelError> {
     let (head, body) = record.split_first_chunk().unwrap();
     let header = Header::read(*head)?;
     assert_eq!(header.body, body.len());
     let mut body = body.to_vec();
-    let (content, len) = way.open(EncryptionLevel::Traffic, &header, &mut body)?;
+    let (content, len) = keys.open(EncryptionLevel::Traffic, &header, &mut body)?;
     body.truncate(len);
     Ok((content, body))
 }
 
-fn open(way: &mut Way, record: &[u8]) -> Result<Vec<u8>, ChannelError> {
-    open_as(way, record).map(|(_, bytes)| bytes)
+fn open(keys: &mut DirectionKeys, record: &[u8]) -> Result<Vec<u8>, ChannelError> {
+    open_as(keys, record).map(|(_, bytes)| bytes)
 }
 
 #[test]
 fn what_is_sealed_is_opened_in_its_order_only() {
-    let (mut out, mut into) = ways();
+    let (mut out, mut into) = directions();
     let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
     assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
     // A record out of order, and one that is repeated.
@@ -116,7 +116,7 @@ fn what_is_sealed_is_opened_in_its_order_only() {
 #[test]
 fn a_bit_that_was_changed_is_found_wherever_it_stands() {
     for at in 0..OVERHEAD + 3 {
-        let (mut out, mut into) = ways();
+        let (mut out, mut into) = directions();
         let mut record = seal(&mut out, DATA, b"abc");
         // A wrong length would fail earlier: the test itself could not cut out the record.
         if at == 3 || at == 4 {
@@ -127,7 +127,7 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
         assert_eq!(found, Err(ChannelError::Damaged), "byte {at}");
     }
     // The length is authenticated too.
-    let (mut out, mut into) = ways();
+    let (mut out, mut into) = directions();
     let mut record = seal(&mut out, DATA, b"abc");
     record[4] += 1;
     record.push(0);
@@ -144,7 +144,7 @@ fn the_content_is_inside_and_padding_is_taken_off() {
         Content::FlowEnd,
     ] {
         for bytes in [&b""[..], b"a name", &[0; 40]] {
-            let (mut out, mut into) = ways();
+            let (mut out, mut into) = directions();
             let pad = padding(bytes.len(), false);
             let record = seal_padded(&mut out, (EncryptionLevel::Traffic, content), bytes, pad);
             assert_eq!(record[..5], [23, 3, 3, 0, 128 + 16]);
@@ -154,7 +154,7 @@ fn the_content_is_inside_and_padding_is_taken_off() {
     }
     // Zeros alone have no content type (RFC 8446 section 5.4), and unknown types are refused.
     for inside in [&[0; 20][..], &[1, 2, 3, 24]] {
-        let (mut out, mut into) = ways();
+        let (mut out, mut into) = directions();
         let header = [23, 3, 3, 0, inside.len() as u8 + 16];
         let mut body = inside.to_vec();
         let key = out.key(EncryptionLevel::Traffic).unwrap();
@@ -181,25 +181,25 @@ fn messages_come_in_few_sizes_and_users_bytes_are_never_tiny() {
 }
 
 #[test]
-fn keys_wear_out_and_are_replaced() {
+fn keys_reach_their_limit_and_are_replaced() {
     let [mut client, mut server] = ends();
     let limit = client.out.traffic.as_ref().unwrap().limit;
     assert_eq!(limit, (1 << 23) - PLACES as u64, "as RFC 9001 has it");
     client.out.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
     server.into.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
-    assert!(!client.out.is_worn());
+    assert!(!client.out.is_key_limit_reached());
     let old = seal(&mut client.out, DATA, b"old");
-    assert!(client.out.is_worn());
-    client.renew_out();
-    assert!(!client.out.is_worn());
+    assert!(client.out.is_key_limit_reached());
+    client.rekey_out();
+    assert!(!client.out.is_key_limit_reached());
     let new = seal(&mut client.out, DATA, b"new");
     assert_eq!(open(&mut server.into, &old).unwrap(), b"old");
-    server.renew_into();
+    server.rekey_into();
     assert_eq!(open(&mut server.into, &new).unwrap(), b"new");
     // The replaced key opens nothing any more.
     let [mut client, mut server] = ends();
     let under_old = seal(&mut client.out, DATA, b"old");
-    server.renew_into();
+    server.rekey_into();
     assert_eq!(
         open(&mut server.into, &under_old),
         Err(ChannelError::Damaged)
@@ -216,8 +216,8 @@ fn directions_move_on_in_any_order() {
                 true => (&mut client, &mut server),
                 false => (&mut server, &mut client),
             };
-            from.renew_out();
-            to.renew_into();
+            from.rekey_out();
+            to.rekey_into();
             let record = seal(&mut from.out, DATA, b"new");
             assert_eq!(open(&mut to.into, &record).unwrap(), b"new");
         }
@@ -233,17 +233,17 @@ fn directions_move_on_in_any_order() {
 fn a_replaced_key_cannot_be_made_again() {
     let [mut client, mut server] = ends();
     let second = |end: &mut End| {
-        end.renew_out();
+        end.rekey_out();
         seal(&mut end.out, DATA, b"of the second key")
     };
     let record = second(&mut client);
-    server.renew_into();
+    server.rekey_into();
     assert_eq!(
         open(&mut server.into, &record).unwrap(),
         b"of the second key"
     );
-    client.renew_out();
-    server.renew_into();
+    client.rekey_out();
+    server.rekey_into();
     // All keys that the server still has derive the client's third key and later ones, not the second.
     let mut left = vec![server.next.remote().unwrap()];
     left.extend(core::iter::from_fn(|| server.next.remote.pop_front()));
@@ -299,19 +299,19 @@ fn records_are_these_bytes() {
     let quic = suite.quic_suite().unwrap();
     let id = 0x8394_c8f0_3e51_5708_u64.to_be_bytes();
     let keys = Keys::initial(Version::V1, quic.suite, quic.quic, &id, Side::Client);
-    let mut way = Way::new();
-    way.set_traffic(keys.local.packet);
+    let mut direction = DirectionKeys::new();
+    direction.set_traffic(keys.local.packet);
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
     let records = [
-        seal(&mut way, DATA, b"hello"),
+        seal(&mut direction, DATA, b"hello"),
         seal_padded(
-            &mut way,
+            &mut direction,
             (EncryptionLevel::Traffic, Content::FlowEnd),
             b"",
             7,
         ),
         seal(
-            &mut way,
+            &mut direction,
             (EncryptionLevel::Traffic, Content::Alert),
             &CLOSE_NOTIFY,
         ),

@@ -282,11 +282,11 @@ impl Tls {
             }
             (Content::Handshake, EncryptionLevel::Early) => return Err(ChannelError::Damaged),
             (Content::Handshake, EncryptionLevel::Traffic) if record::is_key_update(bytes) => {
-                if !self.incoming_keys.may_renew(&self.outgoing_keys) {
+                if !self.incoming_keys.may_rekey(&self.outgoing_keys) {
                     return Err(ChannelError::Damaged);
                 }
                 let next = self.next_keys.as_mut().ok_or(ChannelError::Damaged)?;
-                self.incoming_keys.renew(next.remote()?);
+                self.incoming_keys.replace_key(next.remote()?);
             }
             (Content::Handshake, _) => self.hear(bytes)?,
             _ => return Err(ChannelError::Damaged),
