@@ -30,15 +30,15 @@ use crate::keys::PublicKey;
 
 pub use error::ChannelError;
 use flow::Outgoing;
-pub use record::OVERHEAD;
+pub use record::RECORD_OVERHEAD;
 use session::{ServerSide, Tls};
 pub use tls::{Client, Server};
 pub use versions::{Agreed, Versions};
 
 /// Most bytes that are encrypted, or shown to a reader, at a time.
-const BATCH: usize = 64 << 10;
+const MAX_BATCH: usize = 64 << 10;
 /// The first byte of a ClientHello from a `braid/3` box, whose records had another form.
-const OLDER_HELLO: u8 = 1;
+const BRAID_3_FIRST_BYTE: u8 = 1;
 
 /// A connection between box and server.
 #[derive(Debug)]
@@ -92,11 +92,11 @@ impl Channel {
         };
         let _ = stack.read_with(now, conn, peek);
         let tls = match first? {
-            byte @ (record::HELLO | OLDER_HELLO) => {
+            byte @ (record::FIRST_TLS_BYTE | BRAID_3_FIRST_BYTE) => {
                 let (session, join_secret) = server.accept().ok()?;
                 let own = ServerSide::new(join_secret, &server.tickets);
                 let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.end));
-                if byte == OLDER_HELLO {
+                if byte == BRAID_3_FIRST_BYTE {
                     tls.meets_older();
                 }
                 Some(tls)

@@ -15,32 +15,32 @@ use rustls::quic::{PacketKey, Secrets};
 use super::ChannelError;
 
 /// Bytes of the record header: type, version, length.
-pub(super) const HEADER: usize = 5;
+pub(super) const HEADER_LEN: usize = 5;
 /// Bytes behind the payload of a protected record: the content type, and the AEAD tag.
-const CONTENT: usize = 1;
-const TAG: usize = 16;
+const CONTENT_TYPE_LEN: usize = 1;
+const TAG_LEN: usize = 16;
 /// Bytes that protection adds to the payload, without padding.
-pub const OVERHEAD: usize = HEADER + CONTENT + TAG;
+pub const RECORD_OVERHEAD: usize = HEADER_LEN + CONTENT_TYPE_LEN + TAG_LEN;
 /// Most bytes of a record. A reader needs the whole record before its first byte can be used.
-pub(super) const MOST: usize = 16 << 10;
+pub(super) const MAX_RECORD: usize = 16 << 10;
 /// Most payload bytes of a record.
-pub(super) const MOST_PLAIN: usize = MOST - OVERHEAD;
+pub(super) const MAX_PAYLOAD: usize = MAX_RECORD - RECORD_OVERHEAD;
 /// The version in every TLS 1.3 record (RFC 8446 section 5.1).
-const VERSION: [u8; 2] = [3, 3];
+const RECORD_VERSION: [u8; 2] = [3, 3];
 /// The fewest bytes that are encrypted in a record once keys exist, so that messages, ends of users' bytes, alerts
 /// and keystrokes have the same size.
-const LEAST_PADDED: usize = 128;
-/// Messages up to this size are padded to powers of two, longer ones to multiples of [`PACKET`].
-const MOST_DOUBLED: usize = 1024;
+const MIN_INNER_PLAINTEXT: usize = 128;
+/// Messages up to this size are padded to powers of two, longer ones to multiples of [`PACKET_INNER_PLAINTEXT`].
+const MAX_DOUBLED_INNER_PLAINTEXT: usize = 1024;
 /// The plaintext that fills a record of 1,400 bytes, which fits a packet with any TCP options.
-const PACKET: usize = 1400 - HEADER - TAG;
+const PACKET_INNER_PLAINTEXT: usize = 1400 - HEADER_LEN - TAG_LEN;
 /// Fewest records under a key before the peer may replace it. A rekey costs more than reading a record, so a peer
 /// must not force one per record.
-const LEAST_RECORDS: u64 = 1024;
+const MIN_RECORDS_PER_KEY: u64 = 1024;
 /// Most keys that one direction may be ahead of the other, which was asked to follow.
-const MOST_AHEAD: usize = 16;
+const MAX_KEYS_AHEAD: usize = 16;
 /// Most records that [`places`] lays out in one write.
-pub(super) const PLACES: usize = 16;
+pub(super) const MAX_RECORDS_PER_WRITE: usize = 16;
 
 /// The keys that protect a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Content {
 }
 
 /// The first byte of a TLS connection. SOCKS5 begins with 5.
-pub(super) const HELLO: u8 = Content::Handshake as u8;
+pub(super) const FIRST_TLS_BYTE: u8 = Content::Handshake as u8;
 
 /// The EndOfEarlyData message (RFC 8446 section 4.5).
 pub(super) const END_OF_EARLY_DATA: [u8; 4] = [5, 0, 0, 0];
@@ -109,26 +109,27 @@ pub(super) fn is_key_update(message: &[u8]) -> bool {
 /// Encodes a whole plaintext record.
 pub(super) fn encode_plaintext(content: Content, bytes: &[u8]) -> Vec<u8> {
     let [a, b] = (bytes.len() as u16).to_be_bytes();
-    let header = [content as u8, VERSION[0], VERSION[1], a, b];
+    let header = [content as u8, RECORD_VERSION[0], RECORD_VERSION[1], a, b];
     [&header[..], bytes].concat()
 }
 
-/// Returns the padding of a record of `len` bytes. A user's bytes are padded to [`LEAST_PADDED`] only. Messages
-/// have few sizes, so that a size reveals neither the length of a destination's name nor the kind of message.
+/// Returns the padding of a record of `len` bytes. A user's bytes are padded to [`MIN_INNER_PLAINTEXT`] only.
+/// Messages have few sizes, so that a size reveals neither the length of a destination's name nor the kind of
+/// message.
 pub(super) fn padding(len: usize, of_user: bool) -> usize {
-    let inner = len + CONTENT;
+    let inner = len + CONTENT_TYPE_LEN;
     let padded = match inner {
-        _ if of_user => inner.max(LEAST_PADDED),
-        ..=MOST_DOUBLED => inner.next_power_of_two().max(LEAST_PADDED),
-        _ => inner.next_multiple_of(PACKET),
+        _ if of_user => inner.max(MIN_INNER_PLAINTEXT),
+        ..=MAX_DOUBLED_INNER_PLAINTEXT => inner.next_power_of_two().max(MIN_INNER_PLAINTEXT),
+        _ => inner.next_multiple_of(PACKET_INNER_PLAINTEXT),
     };
-    (padded - inner).min(MOST_PLAIN.saturating_sub(len))
+    (padded - inner).min(MAX_PAYLOAD.saturating_sub(len))
 }
 
 /// The header of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
-    bytes: [u8; HEADER],
+    bytes: [u8; HEADER_LEN],
     /// The type visible on the wire: [`Content::Data`] on every protected record.
     pub(super) outer: Content,
     /// Bytes behind the header.
@@ -140,19 +141,19 @@ impl Header {
     ///
     /// # Errors
     /// The type, version or length is invalid.
-    pub(super) fn read(bytes: [u8; HEADER]) -> Result<Self, ChannelError> {
+    pub(super) fn read(bytes: [u8; HEADER_LEN]) -> Result<Self, ChannelError> {
         let [kind, major, minor, a, b] = bytes;
         let outer = Content::read(kind).filter(|c| *c != Content::FlowEnd);
         let outer = outer.ok_or(ChannelError::Damaged)?;
         // RFC 8446 section 5.1 allows 1.0 in a first record, as older libraries send it.
         let version =
-            [major, minor] == VERSION || (outer, major, minor) == (Content::Handshake, 3, 1);
+            [major, minor] == RECORD_VERSION || (outer, major, minor) == (Content::Handshake, 3, 1);
         let body = usize::from(u16::from_be_bytes([a, b]));
         let least = match outer {
-            Content::Data => CONTENT + TAG,
+            Content::Data => CONTENT_TYPE_LEN + TAG_LEN,
             _ => 0,
         };
-        let sound = version && body >= least && body <= MOST - HEADER;
+        let sound = version && body >= least && body <= MAX_RECORD - HEADER_LEN;
         sound
             .then_some(Header { bytes, outer, body })
             .ok_or(ChannelError::Damaged)
@@ -205,7 +206,7 @@ impl DirectionKeys {
 
     pub(super) fn set_traffic(&mut self, key: Box<dyn PacketKey>) {
         // A batch is sealed without a check in between, so a batch's worth of records is held in reserve.
-        let limit = key.confidentiality_limit() - PLACES as u64;
+        let limit = key.confidentiality_limit() - MAX_RECORDS_PER_WRITE as u64;
         self.traffic = Some(Traffic {
             key: Key::new(key),
             limit,
@@ -237,7 +238,7 @@ impl DirectionKeys {
     /// Returns whether the sender of these records may rekey: after enough records, or to follow the `other`
     /// direction.
     pub(super) fn may_rekey(&self, other: &DirectionKeys) -> bool {
-        let used = |traffic: &Traffic| traffic.key.number > LEAST_RECORDS;
+        let used = |traffic: &Traffic| traffic.key.number > MIN_RECORDS_PER_KEY;
         self.traffic.as_ref().is_some_and(used) || self.is_behind(other)
     }
 
@@ -276,16 +277,22 @@ impl DirectionKeys {
         record: &mut [u8],
         len: usize,
     ) -> Result<(), ChannelError> {
-        let body = record.len() - HEADER;
-        debug_assert!(len + CONTENT + TAG <= body && record.len() <= MOST);
+        let body = record.len() - HEADER_LEN;
+        debug_assert!(len + CONTENT_TYPE_LEN + TAG_LEN <= body && record.len() <= MAX_RECORD);
         let [a, b] = u16::try_from(body)
             .map_err(|_| ChannelError::Failed)?
             .to_be_bytes();
-        let header = [Content::Data as u8, VERSION[0], VERSION[1], a, b];
-        let (place, body) = record.split_at_mut(HEADER);
+        let header = [
+            Content::Data as u8,
+            RECORD_VERSION[0],
+            RECORD_VERSION[1],
+            a,
+            b,
+        ];
+        let (place, body) = record.split_at_mut(HEADER_LEN);
         place.copy_from_slice(&header);
-        let (bytes, tag) = body.split_at_mut(body.len() - TAG);
-        let (content_place, padding) = bytes[len..].split_at_mut(CONTENT);
+        let (bytes, tag) = body.split_at_mut(body.len() - TAG_LEN);
+        let (content_place, padding) = bytes[len..].split_at_mut(CONTENT_TYPE_LEN);
         content_place.copy_from_slice(&[content as u8]);
         padding.fill(0);
         let key = self.key(level).ok_or(ChannelError::Failed)?;
@@ -339,43 +346,45 @@ impl NextKeys {
     /// Returns the next key of this end's direction.
     ///
     /// # Errors
-    /// The peer has not followed [`MOST_AHEAD`] rekeys of this end.
+    /// The peer has not followed [`MAX_KEYS_AHEAD`] rekeys of this end.
     pub(super) fn local(&mut self) -> Result<Box<dyn PacketKey>, ChannelError> {
         if let Some(key) = self.local.pop_front() {
             return Ok(key);
         }
         let keys = self.secrets.next_packet_keys();
         self.remote.push_back(keys.remote);
-        let follows = self.remote.len() <= MOST_AHEAD;
+        let follows = self.remote.len() <= MAX_KEYS_AHEAD;
         follows.then_some(keys.local).ok_or(ChannelError::Damaged)
     }
 
     /// Returns the next key of the peer's direction.
     ///
     /// # Errors
-    /// This end could not follow [`MOST_AHEAD`] rekeys, because the peer does not read.
+    /// This end could not follow [`MAX_KEYS_AHEAD`] rekeys, because the peer does not read.
     pub(super) fn remote(&mut self) -> Result<Box<dyn PacketKey>, ChannelError> {
         if let Some(key) = self.remote.pop_front() {
             return Ok(key);
         }
         let keys = self.secrets.next_packet_keys();
         self.local.push_back(keys.local);
-        let follows = self.local.len() <= MOST_AHEAD;
+        let follows = self.local.len() <= MAX_KEYS_AHEAD;
         follows.then_some(keys.remote).ok_or(ChannelError::Damaged)
     }
 }
 
 /// Divides memory into places for consecutive records, of which the last one in use need not be full. Stops at the
 /// first place that would be too small for any payload.
-pub(super) fn places<'a>(bufs: &'a mut [IoSliceMut<'_>]) -> ArrayVec<&'a mut [u8], PLACES> {
+pub(super) fn places<'a>(
+    bufs: &'a mut [IoSliceMut<'_>],
+) -> ArrayVec<&'a mut [u8], MAX_RECORDS_PER_WRITE> {
     let mut places = ArrayVec::new();
     for buf in bufs {
         let mut rest = &mut buf[..];
-        let count = rest.len().div_ceil(MOST);
+        let count = rest.len().div_ceil(MAX_RECORD);
         for left in (1..=count).rev() {
             let (place, after) = rest.split_at_mut(rest.len() / left);
             rest = after;
-            if place.len() <= OVERHEAD || places.try_push(place).is_err() {
+            if place.len() <= RECORD_OVERHEAD || places.try_push(place).is_err() {
                 return places;
             }
         }
@@ -385,8 +394,8 @@ pub(super) fn places<'a>(bufs: &'a mut [IoSliceMut<'_>]) -> ArrayVec<&'a mut [u8
 
 /// Returns the payload bytes of a protected record's place.
 pub(super) fn plain_of(place: &mut [u8]) -> &mut [u8] {
-    let end = place.len() - CONTENT - TAG;
-    &mut place[HEADER..end]
+    let end = place.len() - CONTENT_TYPE_LEN - TAG_LEN;
+    &mut place[HEADER_LEN..end]
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::BATCH;
+use super::MAX_BATCH;
 
 /// Memory that all connections of a [`Client`](super::Client) or [`Server`](super::Server) use in turn,
 /// so that none has to keep its own.
@@ -11,11 +11,12 @@ use super::BATCH;
 pub(super) struct Scratch(Mutex<Box<[u8]>>);
 
 impl Scratch {
-    /// Lends [`BATCH`] bytes. The caller [wipes](wipe) what it put there, so that no user's bytes stay in memory.
+    /// Lends [`MAX_BATCH`] bytes. The caller [wipes](wipe) what it put there, so that no user's bytes stay in
+    /// memory.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.is_empty() {
-            *memory = vec![0; BATCH].into();
+            *memory = vec![0; MAX_BATCH].into();
         }
         work(&mut memory)
     }

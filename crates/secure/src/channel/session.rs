@@ -16,25 +16,27 @@ use zeroize::Zeroizing;
 use super::flow::{Incoming, Outgoing};
 use super::parameters::JoinSecret;
 use super::record::{
-    self, CLOSE_NOTIFY, Content, DirectionKeys, END_OF_EARLY_DATA, EncryptionLevel, HEADER,
-    MOST_PLAIN, NextKeys, OVERHEAD,
+    self, CLOSE_NOTIFY, Content, DirectionKeys, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN,
+    MAX_PAYLOAD, NextKeys, RECORD_OVERHEAD,
 };
 use super::scratch::wipe;
 use super::slices;
-use super::tls::{self, EARLY_LIMIT, End, MOST_EARLY, MOST_EARLY_RECORDS, Remembered};
+use super::tls::{
+    self, End, MAX_EARLY_DATA, MAX_EARLY_DATA_ON_WIRE, MAX_EARLY_RECORDS, Remembered,
+};
 use super::versions::Agreed;
-use super::{BATCH, ChannelError};
+use super::{ChannelError, MAX_BATCH};
 use crate::Families;
 use crate::keys::PublicKey;
 
 /// Most bytes that wait for the end of a handshake: a request, its hints, and the user's first bytes.
-const MOST_HELD: usize = 40 << 10;
+const MAX_PRE_HANDSHAKE_BUF: usize = 40 << 10;
 /// Most bytes that are accepted before a handshake ends: early data, and 8 KiB of handshake messages.
-const MOST_HANDSHAKE: usize = EARLY_LIMIT + (8 << 10);
+const MAX_BYTES_BEFORE_TRAFFIC_KEYS: usize = MAX_EARLY_DATA_ON_WIRE + (8 << 10);
 /// Least contiguous room in the engine's memory; below it a record is sealed in scratch memory and copied.
-const LEAST_ROOM: usize = 4 * OVERHEAD;
+const MIN_IN_PLACE_ROOM: usize = 4 * RECORD_OVERHEAD;
 /// Least room to ask the engine for: enough for a padded record.
-const LEAST_WANTED: usize = 256;
+const MIN_WRITE_REQUEST: usize = 256;
 
 /// The state of a protected connection.
 pub(super) struct Tls {
@@ -115,8 +117,8 @@ struct FirstFlight {
 impl FirstFlight {
     /// Returns how many bytes may still leave as early data.
     fn room(&self) -> usize {
-        if self.records < MOST_EARLY_RECORDS {
-            MOST_EARLY - self.early - self.padding
+        if self.records < MAX_EARLY_RECORDS {
+            MAX_EARLY_DATA - self.early - self.padding
         } else {
             0
         }
@@ -345,10 +347,12 @@ impl Tls {
         }
         let mut filled = 0;
         // Ask for room for padding even where there is little to write.
-        let wanted = max.saturating_add(OVERHEAD).clamp(LEAST_WANTED, BATCH);
+        let wanted = max
+            .saturating_add(RECORD_OVERHEAD)
+            .clamp(MIN_WRITE_REQUEST, MAX_BATCH);
         stack.write_with(now, conn, wanted, |bufs| {
-            if bufs.first().is_none_or(|buf| buf.len() < LEAST_ROOM) {
-                filled = self.fill_elsewhere(max.min(MOST_PLAIN), fill)?;
+            if bufs.first().is_none_or(|buf| buf.len() < MIN_IN_PLACE_ROOM) {
+                filled = self.fill_elsewhere(max.min(MAX_PAYLOAD), fill)?;
                 return Ok(self.pass(bufs));
             }
             let mut places = record::places(bufs);
@@ -359,7 +363,8 @@ impl Tls {
                 left -= len;
                 &mut plain[..len]
             });
-            let mut plain: ArrayVec<_, { record::PLACES }> = plain.map(IoSliceMut::new).collect();
+            let mut plain: ArrayVec<_, { record::MAX_RECORDS_PER_WRITE }> =
+                plain.map(IoSliceMut::new).collect();
             filled = fill(&mut plain)?;
             drop(plain);
             Ok::<_, E>(self.seal_in_place(&mut places, filled))
@@ -372,13 +377,13 @@ impl Tls {
     fn seal_in_place(&mut self, places: &mut [&mut [u8]], filled: usize) -> usize {
         let (mut left, mut used) = (filled, 0);
         for place in places {
-            let room = place.len() - OVERHEAD;
+            let room = place.len() - RECORD_OVERHEAD;
             let len = left.min(room);
             if len == 0 {
                 break;
             }
             let padding = record::padding(len, true).min(room - len);
-            let record = &mut place[..len + OVERHEAD + padding];
+            let record = &mut place[..len + RECORD_OVERHEAD + padding];
             let sealed = self
                 .outgoing_keys
                 .seal((self.writing, Content::Data), record, len);
@@ -401,7 +406,7 @@ impl Tls {
     ) -> Result<usize, ApiError> {
         self.flush(now, conn, stack)?;
         let takes = match self.is_asking() {
-            true => self.first.held.len() + bytes.len() <= MOST_HELD,
+            true => self.first.held.len() + bytes.len() <= MAX_PRE_HANDSHAKE_BUF,
             false => self.writing == EncryptionLevel::Traffic && self.pending.is_empty(),
         };
         if !takes {
@@ -513,7 +518,7 @@ impl Tls {
             if self.outgoing_keys.is_key_limit_reached() {
                 self.rekey(true);
             }
-            let (now, later) = rest.split_at(rest.len().min(MOST_PLAIN));
+            let (now, later) = rest.split_at(rest.len().min(MAX_PAYLOAD));
             self.add_record(content, now, of_user);
             rest = later;
             if rest.is_empty() {
@@ -556,10 +561,10 @@ impl Tls {
 
     fn add_sealed(&mut self, kind: (EncryptionLevel, Content), bytes: &[u8], padding: usize) {
         let at = self.pending.len();
-        self.pending.resize(at + HEADER, 0);
+        self.pending.resize(at + HEADER_LEN, 0);
         self.pending.extend_from_slice(bytes);
         self.pending
-            .resize(at + bytes.len() + OVERHEAD + padding, 0);
+            .resize(at + bytes.len() + RECORD_OVERHEAD + padding, 0);
         let sealed = self
             .outgoing_keys
             .seal(kind, &mut self.pending[at..], bytes.len());

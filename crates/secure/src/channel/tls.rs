@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 
 use super::ChannelError;
 use super::parameters::{self, JoinSecret};
-use super::record::OVERHEAD;
+use super::record::RECORD_OVERHEAD;
 use super::scratch::Scratch;
 use super::versions::{Agreed, Versions};
 use crate::Families;
@@ -40,26 +40,27 @@ use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// The protocol that both ends announce (ALPN, RFC 7301), so that incompatible record formats fail early.
-const PROTOCOL: &[u8] = b"braid/4";
+const ALPN_PROTOCOL: &[u8] = b"braid/4";
 
 /// Most bytes that a box sends before the server's answer, with padding: 14 KiB, about an initial window of 10
 /// segments (RFC 6928).
-pub(super) const MOST_EARLY: usize = 14 << 10;
+pub(super) const MAX_EARLY_DATA: usize = 14 << 10;
 /// Most records of early data.
-pub(super) const MOST_EARLY_RECORDS: usize = 64;
+pub(super) const MAX_EARLY_RECORDS: usize = 64;
 /// Most bytes of early data on the wire. The server accepts as many, or skips them where it does not know the
 /// ticket.
-pub(super) const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * OVERHEAD;
+pub(super) const MAX_EARLY_DATA_ON_WIRE: usize =
+    MAX_EARLY_DATA + MAX_EARLY_RECORDS * RECORD_OVERHEAD;
 
 /// Tickets that a server gives on each connection: one replaces the ticket that was used, one serves a growing
 /// number of connections.
-const TICKETS: usize = 2;
+const TICKETS_PER_CONNECTION: usize = 2;
 /// Most tickets that a box keeps of each server; it uses the newest first.
-const KEPT_TICKETS: usize = 64;
+const MAX_CLIENT_TICKETS: usize = 64;
 /// The lifetime of an unused ticket at either end.
-const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+const TICKET_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Most tickets that a server remembers, of all users; the oldest are dropped first.
-const REMEMBERED_TICKETS: usize = 16 << 10;
+const MAX_SERVER_TICKETS: usize = 16 << 10;
 
 /// The clock for the age of tickets: wall-clock time, advanced by the driver's instants.
 #[derive(Debug, Default)]
@@ -96,7 +97,7 @@ impl TimeProvider for TicketClock {
 }
 
 /// The reason why the version can be configured, for `expect`.
-const SUITES: &str = "the suites are of TLS 1.3";
+const SUITES_ARE_TLS13: &str = "the suites are of TLS 1.3";
 
 /// Returns a provider with one key exchange and two ciphers, which differ in speed only: machines without AES
 /// instructions prefer ChaCha20-Poly1305.
@@ -167,13 +168,13 @@ impl Client {
         let clock = Arc::new(TicketClock::default());
         let mut config = ClientConfig::builder_with_details(provider, Arc::clone(&clock) as _)
             .with_protocol_versions(&[&version::TLS13])
-            .expect(SUITES)
+            .expect(SUITES_ARE_TLS13)
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Pinned { server, signatures }))
             .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
                 certified(key),
             )));
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         config.enable_sni = false;
         config.enable_early_data = true;
         let tickets = Arc::new(Tickets::new(&clock));
@@ -249,15 +250,15 @@ impl Server {
         });
         let mut config = ServerConfig::builder_with_details(provider, Arc::clone(&clock) as _)
             .with_protocol_versions(&[&version::TLS13])
-            .expect(SUITES)
+            .expect(SUITES_ARE_TLS13)
             .with_client_cert_verifier(Arc::clone(&known) as _)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
                 key,
             ))));
         let tickets = Arc::new(Remembered::new(&clock));
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         config.session_storage = Arc::clone(&tickets) as _;
-        config.send_tls13_tickets = TICKETS;
+        config.send_tls13_tickets = TICKETS_PER_CONNECTION;
         // QUIC allows only 0 or `u32::MAX` here (RFC 9001 section 4.6.1); the receive path bounds early data
         // instead. The answer to a first flight leaves at once. Each ticket is good once, so nobody obtains the
         // answer by a replay.
@@ -331,7 +332,7 @@ impl Tickets {
         let now = self.clock.now();
         while tickets
             .front()
-            .is_some_and(|(given, _)| *given + LIFETIME <= now)
+            .is_some_and(|(given, _)| *given + TICKET_LIFETIME <= now)
         {
             tickets.pop_front();
         }
@@ -356,7 +357,7 @@ impl ClientSessionStore for Tickets {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
         let mut tickets = self.all();
-        if tickets.len() == KEPT_TICKETS {
+        if tickets.len() == MAX_CLIENT_TICKETS {
             tickets.pop_front();
         }
         tickets.push_back((self.clock.now(), value));
@@ -397,7 +398,7 @@ struct Ticket {
 
 impl ByAge {
     fn put(&mut self, ticket: Ticket) {
-        if self.tickets.len() == REMEMBERED_TICKETS {
+        if self.tickets.len() == MAX_SERVER_TICKETS {
             self.forget_first();
         }
         self.numbers.insert(ticket.key.clone(), self.next);
@@ -461,7 +462,7 @@ impl Remembered {
     /// Drops expired tickets and returns the rest.
     fn all(&self) -> MutexGuard<'_, ByAge> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(than) = self.clock.now().checked_sub(LIFETIME) {
+        if let Some(than) = self.clock.now().checked_sub(TICKET_LIFETIME) {
             tickets.forget_older(than);
         }
         tickets
@@ -691,10 +692,10 @@ mod tests {
         assert_eq!(left(&server.tickets.tickets.lock().unwrap()), (1, 1));
         assert_eq!(server.tickets.take(&[2]), None);
         assert_eq!(server.tickets.take(&[3]), Some(vec![3, 0]));
-        for n in 0..=REMEMBERED_TICKETS as u32 {
+        for n in 0..=MAX_SERVER_TICKETS as u32 {
             server.tickets.put(n.to_be_bytes().to_vec(), Vec::new());
         }
-        assert_eq!(left(&server.tickets.all()).1, REMEMBERED_TICKETS);
+        assert_eq!(left(&server.tickets.all()).1, MAX_SERVER_TICKETS);
         assert_eq!(server.tickets.take(&0u32.to_be_bytes()), None);
     }
 }

@@ -77,8 +77,8 @@ fn seal_padded(
     bytes: &[u8],
     padding: usize,
 ) -> Vec<u8> {
-    let mut record = [&[0; HEADER], bytes].concat();
-    record.resize(bytes.len() + OVERHEAD + padding, 0);
+    let mut record = [&[0; HEADER_LEN], bytes].concat();
+    record.resize(bytes.len() + RECORD_OVERHEAD + padding, 0);
     keys.seal(kind, &mut record, bytes.len()).unwrap();
     record
 }
@@ -115,7 +115,7 @@ fn what_is_sealed_is_opened_in_its_order_only() {
 
 #[test]
 fn a_bit_that_was_changed_is_found_wherever_it_stands() {
-    for at in 0..OVERHEAD + 3 {
+    for at in 0..RECORD_OVERHEAD + 3 {
         let (mut out, mut into) = directions();
         let mut record = seal(&mut out, DATA, b"abc");
         // A wrong length would fail earlier: the test itself could not cut out the record.
@@ -174,8 +174,8 @@ fn messages_come_in_few_sizes_and_users_bytes_are_never_tiny() {
     assert_eq!(sizes(false, 0..1024), [128, 256, 512, 1024]);
     assert_eq!(sizes(false, 1024..1400), [1379, 2758]);
     assert_eq!(
-        sizes(false, MOST_PLAIN - 9..MOST_PLAIN + 1),
-        [MOST_PLAIN + 1]
+        sizes(false, MAX_PAYLOAD - 9..MAX_PAYLOAD + 1),
+        [MAX_PAYLOAD + 1]
     );
     assert_eq!(sizes(true, 0..130), [128, 129, 130]);
 }
@@ -184,7 +184,11 @@ fn messages_come_in_few_sizes_and_users_bytes_are_never_tiny() {
 fn keys_reach_their_limit_and_are_replaced() {
     let [mut client, mut server] = ends();
     let limit = client.out.traffic.as_ref().unwrap().limit;
-    assert_eq!(limit, (1 << 23) - PLACES as u64, "as RFC 9001 has it");
+    assert_eq!(
+        limit,
+        (1 << 23) - MAX_RECORDS_PER_WRITE as u64,
+        "as RFC 9001 has it"
+    );
     client.out.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
     server.into.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
     assert!(!client.out.is_key_limit_reached());
@@ -249,7 +253,7 @@ fn a_replaced_key_cannot_be_made_again() {
     left.extend(core::iter::from_fn(|| server.next.remote.pop_front()));
     left.extend((0..3).map(|_| server.next.secrets.next_packet_keys().remote));
     for key in left {
-        let (head, body) = record.split_first_chunk::<HEADER>().unwrap();
+        let (head, body) = record.split_first_chunk::<HEADER_LEN>().unwrap();
         let opened = key.decrypt_in_place(0, head, &mut body.to_vec()).is_ok();
         assert!(!opened);
     }
@@ -258,7 +262,7 @@ fn a_replaced_key_cannot_be_made_again() {
 #[test]
 fn an_end_that_does_not_follow_is_no_reason_to_keep_keys_for_ever() {
     let [mut client, _] = ends();
-    for _ in 0..MOST_AHEAD {
+    for _ in 0..MAX_KEYS_AHEAD {
         assert!(client.next.remote().is_ok());
     }
     assert!(matches!(client.next.remote(), Err(ChannelError::Damaged)));
@@ -270,18 +274,18 @@ fn heads_of_no_record_are_told() {
         let [a, b] = len.to_be_bytes();
         Header::read([kind, 3, 3, a, b]).map(|header| (header.outer as u8, header.body))
     };
-    let most = (MOST - HEADER) as u16;
-    assert_eq!(head(23, most), Ok((23, MOST - HEADER)));
+    let most = (MAX_RECORD - HEADER_LEN) as u16;
+    assert_eq!(head(23, most), Ok((23, MAX_RECORD - HEADER_LEN)));
     assert_eq!(head(23, most + 1), Err(ChannelError::Damaged));
     // A protected record has at least a content type and a tag; a plaintext one may be empty.
     assert_eq!(head(23, 17), Ok((23, 17)));
     assert_eq!(head(23, 16), Err(ChannelError::Damaged));
-    assert_eq!(head(HELLO, 0), Ok((HELLO, 0)));
+    assert_eq!(head(FIRST_TLS_BYTE, 0), Ok((FIRST_TLS_BYTE, 0)));
     let known: Vec<u8> = (0..=255).filter(|kind| head(*kind, 100).is_ok()).collect();
     assert_eq!(known, [21, 22, 23]);
     let versions = [[3, 3], [3, 1], [3, 4], [2, 0]];
     let read = |kind: u8| versions.map(|[a, b]| Header::read([kind, a, b, 0, 100]).is_ok());
-    assert_eq!(read(HELLO), [true, true, false, false]);
+    assert_eq!(read(FIRST_TLS_BYTE), [true, true, false, false]);
     assert_eq!(read(23), [true, false, false, false]);
 }
 
@@ -331,7 +335,7 @@ fn places_stand_one_behind_the_other() {
     assert_eq!(lens(&[(16 << 10) + 1]), [8 << 10, (8 << 10) + 1]);
     assert_eq!(lens(&[100, 32 << 10, 50]), [100, 16 << 10, 16 << 10, 50]);
     // The last place is too small for any payload.
-    assert_eq!(lens(&[20_000, OVERHEAD]), [10_000, 10_000]);
-    assert_eq!(lens(&[OVERHEAD]), []);
-    assert_eq!(lens(&[32 << 10; 20]).len(), PLACES);
+    assert_eq!(lens(&[20_000, RECORD_OVERHEAD]), [10_000, 10_000]);
+    assert_eq!(lens(&[RECORD_OVERHEAD]), []);
+    assert_eq!(lens(&[32 << 10; 20]).len(), MAX_RECORDS_PER_WRITE);
 }

@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 use super::super::ChannelError;
 use super::super::flow::Incoming;
 use super::super::parameters;
-use super::super::record::{self, Content, END_OF_EARLY_DATA, EncryptionLevel, HEADER, Header};
+use super::super::record::{self, Content, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN, Header};
 use super::super::scratch::Plain;
 use super::super::slices::Input;
-use super::{MOST_HANDSHAKE, Opened, Tls};
+use super::{MAX_BYTES_BEFORE_TRAFFIC_KEYS, Opened, Tls};
 
 impl Tls {
     /// Processes received records. Puts a reader's bytes into `plain` while room lasts; without `plain`, stops at
@@ -193,8 +193,10 @@ impl Tls {
                 self.keep(input);
                 return Ok(());
             };
-            let size = HEADER + header.body;
-            if self.reading != EncryptionLevel::Traffic && self.shaken + size > MOST_HANDSHAKE {
+            let size = HEADER_LEN + header.body;
+            if self.reading != EncryptionLevel::Traffic
+                && self.shaken + size > MAX_BYTES_BEFORE_TRAFFIC_KEYS
+            {
                 return Err(ChannelError::Damaged);
             }
             let has_reader = plain.is_some();
@@ -296,11 +298,11 @@ impl Tls {
 
     /// Returns the header of the next record, or `None` while a part of it is missing.
     fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, ChannelError> {
-        let mut bytes = [0; HEADER];
-        let kept = self.partial.len().min(HEADER);
+        let mut bytes = [0; HEADER_LEN];
+        let kept = self.partial.len().min(HEADER_LEN);
         bytes[..kept].copy_from_slice(&self.partial[..kept]);
         match kept + input.read(&mut bytes[kept..]) {
-            HEADER => match Header::read(bytes) {
+            HEADER_LEN => match Header::read(bytes) {
                 // A peer whose first bytes are no TLS record is not a Braid server.
                 Err(_) if self.reading == EncryptionLevel::Plaintext && self.is_client() => {
                     Err(ChannelError::Incompatible)
@@ -321,13 +323,13 @@ impl Tls {
     /// Copies the body of a record, all of which has come, into `body`, and consumes the header.
     fn gather(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
         let partial = core::mem::take(&mut self.partial);
-        match partial.get(HEADER..) {
+        match partial.get(HEADER_LEN..) {
             Some(kept) => {
                 body[..kept.len()].copy_from_slice(kept);
                 input.read(&mut body[kept.len()..]);
             }
             None => {
-                input.read(&mut [0; HEADER][partial.len()..]);
+                input.read(&mut [0; HEADER_LEN][partial.len()..]);
                 input.read(body);
             }
         }
@@ -341,7 +343,7 @@ impl Tls {
         body: &mut [u8],
     ) -> Result<Option<(Content, usize)>, ChannelError> {
         if self.reading != EncryptionLevel::Traffic {
-            self.shaken += HEADER + body.len();
+            self.shaken += HEADER_LEN + body.len();
         }
         if level == EncryptionLevel::Plaintext {
             return Ok(Some((header.outer, body.len())));
