@@ -35,7 +35,7 @@ use session::{ServerSide, Tls};
 pub use tls::{Client, Server};
 pub use versions::{Agreed, Versions};
 
-/// Most bytes that are encrypted, or shown to a reader, at a time.
+/// Most bytes that are encrypted, or offered to a reader, at a time.
 const MAX_BATCH: usize = 64 << 10;
 /// The first byte of a ClientHello from a `braid/3` box, whose records had another form.
 const BRAID_3_FIRST_BYTE: u8 = 1;
@@ -97,7 +97,7 @@ impl Channel {
                 let own = ServerSide::new(join_secret, &server.tickets);
                 let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.end));
                 if byte == BRAID_3_FIRST_BYTE {
-                    tls.meets_older();
+                    tls.refuse_braid_3();
                 }
                 Some(tls)
             }
@@ -117,7 +117,7 @@ impl Channel {
     /// Returns whether the channel is protected, but the peer's release cannot authenticate subflows by a secret.
     pub fn is_joined_by_keys(&self) -> bool {
         let tls = self.tls.as_ref();
-        tls.is_some_and(|tls| tls.joins_prove == Some(false))
+        tls.is_some_and(|tls| tls.joins_use_secret == Some(false))
     }
 
     /// Returns the version and features in use once both ends know them; `None` in plaintext.
@@ -127,7 +127,7 @@ impl Channel {
 
     /// Takes the address families that the server reports to reach. Present once, after the handshake.
     pub fn take_families(&mut self) -> Option<Families> {
-        self.tls.as_mut()?.told_families.take()
+        self.tls.as_mut()?.peer_families.take()
     }
 
     /// Returns the peer's key once the peer has proved to hold it. A client that resumes with a ticket proves its
@@ -165,7 +165,7 @@ impl Channel {
     }
 
     /// Returns whether the direction has ended, as [`Stack::read_finished`] does. On a protected channel the peer
-    /// must have said so: by close_notify, or by the end of the user's bytes while those are read.
+    /// must have announced it: by close_notify, or by the end of the user's bytes while those are read.
     pub fn read_finished(&self, stack: &Stack) -> bool {
         match &self.tls {
             Some(tls) => tls.read_finished(),
@@ -214,8 +214,8 @@ impl Channel {
 
     /// Returns whether nothing is buffered for a reader, here or in the engine.
     pub fn is_silent(&self, stack: &Stack) -> bool {
-        let silent = self.tls.as_ref().is_none_or(|tls| tls.is_silent());
-        silent && stack.readable(self.conn) == 0
+        let read = self.tls.as_ref().is_none_or(|tls| tls.is_silent());
+        read && stack.readable(self.conn) == 0
     }
 
     /// Ends the current user's exchange: box and server exchange messages from now on.

@@ -27,17 +27,17 @@ impl Tls {
         mut plain: Option<&mut Plain<'_>>,
     ) -> Result<(), E> {
         self.flush(now, conn, stack)?;
-        self.pass_opened(&mut plain);
+        self.deliver_opened(&mut plain);
         while self.error.is_none() && stack.readable(conn) > 0 {
             self.end.clock.pass(now);
             let taken = stack.read_with(now, conn, |bufs| {
                 let mut input = Input::new(bufs);
                 let all = input.left();
-                if self.peer_ended {
+                if self.close_notify_received {
                     // Whatever follows close_notify is ignored (RFC 8446 section 6.1).
                     return Ok(all);
                 }
-                if let Err(error) = self.take(&mut input, &mut plain) {
+                if let Err(error) = self.read_records(&mut input, &mut plain) {
                     self.fail(error);
                 }
                 Ok::<_, ApiError>(all - input.left())
@@ -51,18 +51,18 @@ impl Tls {
             }
         }
         // An orderly end would have been announced by close_notify.
-        if stack.read_finished(conn) && !self.peer_ended && self.opened.is_none() {
+        if stack.read_finished(conn) && !self.close_notify_received && self.opened.is_none() {
             self.error = self.error.or(Some(ChannelError::Truncated));
         }
         // A record opened behind the end of a user's bytes belongs to the next user.
-        let unread = !self.said.is_empty() || self.opened.is_some() && !self.flow_ended;
+        let unread = !self.plaintext_buf.is_empty() || self.opened.is_some() && !self.flow_ended;
         let unread = unread || plain.is_some_and(|plain| !plain.is_empty());
         if unread {
             return Ok(());
         }
-        self.settle();
+        self.finish_flow_if_read();
         // The connection must not end before the user's bytes do, or some are missing.
-        if self.peer_ended && self.incoming == Incoming::Flow {
+        if self.close_notify_received && self.incoming == Incoming::Flow {
             self.error = self.error.or(Some(ChannelError::Truncated));
         }
         match self.error {
@@ -71,7 +71,7 @@ impl Tls {
         }
     }
 
-    /// Tells the engine how subflows authenticate, once the peer has said what it supports: a box in its
+    /// Tells the engine how subflows authenticate, once the peer has announced what it supports: a box in its
     /// ClientHello, a server in the parameters that its Finished confirms.
     fn agree_on_joins(
         &mut self,
@@ -79,16 +79,18 @@ impl Tls {
         conn: ConnId,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        if self.joins_prove.is_some() || self.is_asking() {
+        if self.joins_use_secret.is_some() || self.awaits_server() {
             return Ok(());
         }
-        let Some(told) = self.session.quic_transport_parameters() else {
+        let Some(peer_parameters) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
         let own = self.server.as_mut().and_then(|s| s.join_secret.take());
-        let auth = parameters::agreed(own.as_ref(), told);
-        self.joins_prove = Some(auth != JoinAuth::Keys);
-        self.told_families = self.is_client().then(|| parameters::families(told));
+        let auth = parameters::agreed(own.as_ref(), peer_parameters);
+        self.joins_use_secret = Some(auth != JoinAuth::Keys);
+        self.peer_families = self
+            .is_client()
+            .then(|| parameters::families(peer_parameters));
         stack.set_join_auth(now, conn, auth)
     }
 
@@ -99,14 +101,14 @@ impl Tls {
         stack: &mut Stack,
         drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        if !self.said.is_empty() {
+        if !self.plaintext_buf.is_empty() {
             self.drive::<E>(now, conn, stack, None)?;
-            let taken = drain(&[IoSlice::new(&self.said)]);
-            self.said.drain(..*taken.as_ref().unwrap_or(&0));
-            if self.said.is_empty() {
-                self.said = Zeroizing::default();
+            let taken = drain(&[IoSlice::new(&self.plaintext_buf)]);
+            self.plaintext_buf.drain(..*taken.as_ref().unwrap_or(&0));
+            if self.plaintext_buf.is_empty() {
+                self.plaintext_buf = Zeroizing::default();
             }
-            self.settle();
+            self.finish_flow_if_read();
             return taken;
         }
         let end = Arc::clone(&self.end);
@@ -125,8 +127,8 @@ impl Tls {
             }
             let taken = driven.and_then(|()| drain(&[IoSlice::new(plain.bytes())]));
             let done = *taken.as_ref().unwrap_or(&0);
-            self.said.extend_from_slice(&plain.bytes()[done..]);
-            self.settle();
+            self.plaintext_buf.extend_from_slice(&plain.bytes()[done..]);
+            self.finish_flow_if_read();
             taken
         })
     }
@@ -137,19 +139,19 @@ impl Tls {
         let alert = self.session.alert().or(error.alert());
         if let Some(alert) = alert {
             const FATAL: u8 = 2;
-            self.end_early();
-            self.say(Content::Alert, &[FATAL, alert.into()]);
+            self.queue_end_of_early_data();
+            self.queue_record(Content::Alert, &[FATAL, alert.into()]);
         }
     }
 
     /// Passes on the record that was opened earlier, unless it still has to wait.
-    fn pass_opened(&mut self, plain: &mut Option<&mut Plain<'_>>) {
+    fn deliver_opened(&mut self, plain: &mut Option<&mut Plain<'_>>) {
         let Some(opened) = &self.opened else {
             return;
         };
         let len = opened.bytes.len();
         let fits = plain.as_ref().is_none_or(|plain| plain.has_room(len));
-        if !fits || self.has_to_wait(opened.content, plain.is_some()) {
+        if !fits || self.must_wait(opened.content, plain.is_some()) {
             return;
         }
         let Some(Opened { content, bytes }) = self.opened.take() else {
@@ -157,7 +159,7 @@ impl Tls {
         };
         match (content, plain) {
             (Content::FlowEnd, _) => self.flow_ended = true,
-            (_, Some(plain)) if !self.is_waste() => {
+            (_, Some(plain)) if !self.discards_flow() => {
                 if let Some(room) = plain.room(len) {
                     room.copy_from_slice(&bytes);
                     plain.commit(len);
@@ -168,34 +170,34 @@ impl Tls {
     }
 
     /// Returns whether nobody will read users' bytes any more.
-    fn is_waste(&self) -> bool {
+    fn discards_flow(&self) -> bool {
         self.is_ending() && self.has_parted()
     }
 
     /// Returns whether a record has to wait: for a reader, or for the next user where the bytes of this one have
     /// ended.
-    fn has_to_wait(&self, content: Content, has_reader: bool) -> bool {
-        content.is_flow() && !self.is_waste() && (self.flow_ended || !has_reader)
+    fn must_wait(&self, content: Content, has_reader: bool) -> bool {
+        content.is_flow() && !self.discards_flow() && (self.flow_ended || !has_reader)
     }
 
     /// Opens records while `plain` has room for their payload. A record's content type shows only after opening,
     /// so the first one that has to wait is kept, and the rest stay in the engine.
-    fn take(
+    fn read_records(
         &mut self,
         input: &mut Input<'_, '_>,
         plain: &mut Option<&mut Plain<'_>>,
     ) -> Result<(), ChannelError> {
-        while !self.peer_ended {
+        while !self.close_notify_received {
             if self.opened.is_some() {
                 return Ok(());
             }
             let Some(header) = self.next_header(*input)? else {
-                self.keep(input);
+                self.buffer_partial(input);
                 return Ok(());
             };
             let size = HEADER_LEN + header.body;
-            if self.reading != EncryptionLevel::Traffic
-                && self.shaken + size > MAX_BYTES_BEFORE_TRAFFIC_KEYS
+            if self.read_level != EncryptionLevel::Traffic
+                && self.handshake_bytes + size > MAX_BYTES_BEFORE_TRAFFIC_KEYS
             {
                 return Err(ChannelError::Damaged);
             }
@@ -205,7 +207,7 @@ impl Tls {
                 return Ok(());
             }
             if self.partial.len() + input.left() < size {
-                self.keep(input);
+                self.buffer_partial(input);
                 return Ok(());
             }
             let mut elsewhere = Zeroizing::new(Vec::new());
@@ -216,28 +218,28 @@ impl Tls {
                     &mut elsewhere[..]
                 }
             };
-            self.gather(input, body);
+            self.read_body(input, body);
             let level = self.level(&header)?;
-            let Some((content, len)) = self.open(level, &header, body)? else {
+            let Some((content, len)) = self.open_record(level, &header, body)? else {
                 continue;
             };
             if !content.is_flow() {
-                self.take_control(level, content, &body[..len])?;
+                self.process_control(level, content, &body[..len])?;
                 continue;
             }
             if content == Content::Data && len == 0 || content == Content::FlowEnd && len > 0 {
                 return Err(ChannelError::Damaged);
             }
             // Early data must not block the end of the handshake behind it, so it never waits for a reader.
-            if self.has_to_wait(content, has_reader || level == EncryptionLevel::Early) {
+            if self.must_wait(content, has_reader || level == EncryptionLevel::Early) {
                 let bytes = Zeroizing::new(body[..len].to_vec());
                 self.opened = Some(Opened { content, bytes });
             } else if content == Content::FlowEnd {
                 self.flow_ended = true;
-            } else if !self.is_waste() {
+            } else if !self.discards_flow() {
                 match plain {
                     Some(plain) => plain.commit(len),
-                    None => self.said.extend_from_slice(&elsewhere[..len]),
+                    None => self.plaintext_buf.extend_from_slice(&elsewhere[..len]),
                 }
             }
         }
@@ -247,7 +249,7 @@ impl Tls {
 
     /// Returns the level of the key under which a record must be.
     fn level(&self, header: &Header) -> Result<EncryptionLevel, ChannelError> {
-        match (header.outer, self.reading) {
+        match (header.outer, self.read_level) {
             (Content::Handshake | Content::Alert, EncryptionLevel::Plaintext) => {
                 Ok(EncryptionLevel::Plaintext)
             }
@@ -262,7 +264,7 @@ impl Tls {
     }
 
     /// Processes a record that holds no user's bytes.
-    fn take_control(
+    fn process_control(
         &mut self,
         level: EncryptionLevel,
         content: Content,
@@ -275,8 +277,8 @@ impl Tls {
             ) => match *bytes {
                 // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
                 // close_notify.
-                [_, 0] if level == EncryptionLevel::Traffic => self.peer_ended = true,
-                [_, alert] => return Err(heard(level, alert.into())),
+                [_, 0] if level == EncryptionLevel::Traffic => self.close_notify_received = true,
+                [_, alert] => return Err(classify_alert(level, alert.into())),
                 _ => return Err(ChannelError::Damaged),
             },
             (Content::Handshake, EncryptionLevel::Early) if bytes == END_OF_EARLY_DATA => {
@@ -290,7 +292,7 @@ impl Tls {
                 let next = self.next_keys.as_mut().ok_or(ChannelError::Damaged)?;
                 self.incoming_keys.replace_key(next.remote()?);
             }
-            (Content::Handshake, _) => self.hear(bytes)?,
+            (Content::Handshake, _) => self.read_handshake(bytes)?,
             _ => return Err(ChannelError::Damaged),
         }
         Ok(())
@@ -304,7 +306,7 @@ impl Tls {
         match kept + input.read(&mut bytes[kept..]) {
             HEADER_LEN => match Header::read(bytes) {
                 // A peer whose first bytes are no TLS record is not a Braid server.
-                Err(_) if self.reading == EncryptionLevel::Plaintext && self.is_client() => {
+                Err(_) if self.read_level == EncryptionLevel::Plaintext && self.is_client() => {
                     Err(ChannelError::Incompatible)
                 }
                 header => header.map(Some),
@@ -314,14 +316,14 @@ impl Tls {
     }
 
     /// Buffers the rest of the input, which is less than a record.
-    fn keep(&mut self, input: &mut Input<'_, '_>) {
+    fn buffer_partial(&mut self, input: &mut Input<'_, '_>) {
         while let piece @ [_, ..] = input.piece(usize::MAX) {
             self.partial.extend_from_slice(piece);
         }
     }
 
     /// Copies the body of a record, all of which has come, into `body`, and consumes the header.
-    fn gather(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
+    fn read_body(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
         let partial = core::mem::take(&mut self.partial);
         match partial.get(HEADER_LEN..) {
             Some(kept) => {
@@ -336,14 +338,14 @@ impl Tls {
     }
 
     /// Opens a record; `None` where it is early data that this server skips.
-    fn open(
+    fn open_record(
         &mut self,
         level: EncryptionLevel,
         header: &Header,
         body: &mut [u8],
     ) -> Result<Option<(Content, usize)>, ChannelError> {
-        if self.reading != EncryptionLevel::Traffic {
-            self.shaken += HEADER_LEN + body.len();
+        if self.read_level != EncryptionLevel::Traffic {
+            self.handshake_bytes += HEADER_LEN + body.len();
         }
         if level == EncryptionLevel::Plaintext {
             return Ok(Some((header.outer, body.len())));
@@ -356,7 +358,7 @@ impl Tls {
                 };
                 if let Some(server) = &mut self.server {
                     server.skips_early = false;
-                    server.vouched |= level == EncryptionLevel::Early;
+                    server.ticket_proved |= level == EncryptionLevel::Early;
                 }
                 allowed
                     .then_some(Some((content, len)))
@@ -369,22 +371,22 @@ impl Tls {
     }
 
     /// Processes handshake messages of TLS.
-    fn hear(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
+    fn read_handshake(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
         // After the handshake only a server sends further messages (tickets), and none is empty.
-        let over = self.reading == EncryptionLevel::Traffic && !self.is_client();
+        let over = self.read_level == EncryptionLevel::Traffic && !self.is_client();
         if over || messages.is_empty() {
             return Err(ChannelError::Damaged);
         }
-        self.read_messages(messages)?;
+        self.read_tls_messages(messages)?;
         // Answer before the versions are compared, so that the box learns the server's versions even where none is
         // in common.
-        self.speak();
+        self.write_handshake();
         self.agree_on_version()?;
-        if self.reading == EncryptionLevel::Handshake && !self.session.is_handshaking() {
-            self.reading = EncryptionLevel::Traffic;
+        if self.read_level == EncryptionLevel::Handshake && !self.session.is_handshaking() {
+            self.read_level = EncryptionLevel::Traffic;
             self.outgoing_keys.forget_handshake();
             self.incoming_keys.forget_handshake();
-            self.say_held();
+            self.queue_rejected_first_flight();
         }
         Ok(())
     }
@@ -396,13 +398,13 @@ impl Tls {
 
     /// Computes the version and the features in use, once the peer has announced its own.
     fn agree_on_version(&mut self) -> Result<(), ChannelError> {
-        if self.agreed.is_some() || self.is_asking() {
+        if self.agreed.is_some() || self.awaits_server() {
             return Ok(());
         }
-        let Some(told) = self.session.quic_transport_parameters() else {
+        let Some(peer_parameters) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
-        let (ours, theirs) = (self.end.versions, parameters::versions(told));
+        let (ours, theirs) = (self.end.versions, parameters::versions(peer_parameters));
         let agreed = theirs.and_then(|theirs| ours.agree(theirs));
         if self.is_client() {
             self.end.note_agreed(agreed);
@@ -416,8 +418,8 @@ impl Tls {
 
     /// Passes messages to the library. A ticket is used up once its owner has proved to know its secret, before
     /// any byte under it is read.
-    fn read_messages(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
-        let is_hello = self.reading == EncryptionLevel::Plaintext;
+    fn read_tls_messages(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
+        let is_hello = self.read_level == EncryptionLevel::Plaintext;
         let mut server = self.server.as_mut().filter(|_| is_hello);
         if let Some(server) = &server {
             server.tickets.begin();
@@ -434,7 +436,7 @@ impl Tls {
 
 /// Classifies an alert. Anybody can forge a plaintext alert, and a server refuses an unknown key only in an
 /// encrypted one, so a plaintext refusal does not count as one.
-fn heard(level: EncryptionLevel, alert: AlertDescription) -> ChannelError {
+fn classify_alert(level: EncryptionLevel, alert: AlertDescription) -> ChannelError {
     match rustls::Error::AlertReceived(alert).into() {
         ChannelError::Refused if level == EncryptionLevel::Plaintext => ChannelError::Alert(alert),
         error => error,
