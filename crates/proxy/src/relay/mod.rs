@@ -312,7 +312,7 @@ impl Relay {
     /// Returns how the relay ends when its connection closes for `reason`.
     pub(crate) fn on_closed(&self, channel: &Channel, reason: CloseReason) -> End {
         match reason {
-            CloseReason::Finished if channel.is_whole() => End::Finished,
+            CloseReason::Finished if channel.is_complete() => End::Finished,
             _ => End::Conn,
         }
     }
@@ -333,7 +333,7 @@ impl Relay {
             ctx.local.close(self.local);
         }
         let closing = self.half_closed() && !was_half_closed;
-        let over = self.parted() && channel.has_parted();
+        let over = self.parted() && channel.has_flow_ended();
         let turn = self.turned(ctx.now, moved, closing || parted, halts);
         Turn {
             parted,

@@ -593,7 +593,7 @@ impl ServerCore {
         let due = relay.due();
         session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
         self.counters.connected += 1;
-        self.counters.joined_by_keys += u64::from(session.channel.is_joined_by_keys());
+        self.counters.joined_by_keys += u64::from(session.channel.joins_use_keys());
         self.sessions.arm(id, due);
         self.connected.set(addr.is_ipv6(), self.isolated.has(addr));
         self.set_reached(addr.is_ipv6(), true);

@@ -115,7 +115,7 @@ impl Channel {
     }
 
     /// Returns whether the channel is protected, but the peer's release cannot authenticate subflows by a secret.
-    pub fn is_joined_by_keys(&self) -> bool {
+    pub fn joins_use_keys(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.joins_use_secret == Some(false))
     }
@@ -188,13 +188,13 @@ impl Channel {
     }
 
     /// Returns whether the user's bytes have ended in both directions, whatever the state of the connection.
-    pub fn has_parted(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.has_parted())
+    pub fn has_flow_ended(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_flow_ended())
     }
 
     /// Returns whether the user's bytes have ended in both directions and the connection can serve another user.
-    pub fn is_free(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.is_free())
+    pub fn is_reusable(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_reusable())
     }
 
     /// Notes that the peer has acknowledged all of the user's bytes, as the stack reports.
@@ -213,8 +213,8 @@ impl Channel {
     }
 
     /// Returns whether nothing is buffered for a reader, here or in the engine.
-    pub fn is_silent(&self, stack: &Stack) -> bool {
-        let read = self.tls.as_ref().is_none_or(|tls| tls.is_silent());
+    pub fn is_drained(&self, stack: &Stack) -> bool {
+        let read = self.tls.as_ref().is_none_or(|tls| tls.is_drained());
         read && stack.readable(self.conn) == 0
     }
 
@@ -227,8 +227,8 @@ impl Channel {
 
     /// Returns whether every byte was delivered both ways, provided that the stack reports an orderly end of both
     /// directions.
-    pub fn is_whole(&self) -> bool {
-        self.tls.as_ref().is_none_or(|tls| tls.has_parted())
+    pub fn is_complete(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.has_flow_ended())
     }
 
     /// Writes as [`Stack::write_with`] does.
@@ -282,8 +282,8 @@ impl Channel {
     }
 
     /// Returns whether [`Self::close`] was called on a protected channel: the close_notify is sent or due.
-    pub fn is_ending(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.is_ending())
+    pub fn is_closing(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_closing())
     }
 
     /// Ends the connection as [`Stack::shutdown`] does, after a close_notify where the channel is protected.

@@ -227,24 +227,24 @@ impl Tls {
         tls::key_of(certificate).filter(|_| proved)
     }
 
-    pub(super) fn has_parted(&self) -> bool {
+    pub(super) fn has_flow_ended(&self) -> bool {
         let ended = matches!(self.outgoing, Outgoing::Ended | Outgoing::Delivered);
         ended && self.incoming == Incoming::Ended
     }
 
     /// Returns whether this end has closed the connection.
-    pub(super) fn is_ending(&self) -> bool {
+    pub(super) fn is_closing(&self) -> bool {
         self.closing != Closing::No
     }
 
     /// Returns whether the user's bytes have ended both ways and the connection can go on.
-    pub(super) fn is_free(&self) -> bool {
-        let goes_on = !self.is_ending() && !self.close_notify_received && self.error.is_none();
-        self.has_parted() && goes_on
+    pub(super) fn is_reusable(&self) -> bool {
+        let goes_on = !self.is_closing() && !self.close_notify_received && self.error.is_none();
+        self.has_flow_ended() && goes_on
     }
 
     /// Returns whether no received byte waits to be read.
-    pub(super) fn is_silent(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         self.plaintext_buf.is_empty() && self.opened.is_none() && self.partial.is_empty()
     }
 
@@ -295,7 +295,7 @@ impl Tls {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.flush(now, conn, stack)?;
-        if self.is_ending() || self.outgoing.is_over() || self.error.is_some() {
+        if self.is_closing() || self.outgoing.is_over() || self.error.is_some() {
             return Ok(0);
         }
         let room = match self.awaits_server() {
@@ -456,7 +456,7 @@ impl Tls {
         conn: ConnId,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        if !self.is_ending() {
+        if !self.is_closing() {
             self.closing = Closing::Wanted;
         }
         self.flush(now, conn, stack)

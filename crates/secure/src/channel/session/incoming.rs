@@ -171,7 +171,7 @@ impl Tls {
 
     /// Returns whether nobody will read users' bytes any more.
     fn discards_flow(&self) -> bool {
-        self.is_ending() && self.has_parted()
+        self.is_closing() && self.has_flow_ended()
     }
 
     /// Returns whether a record has to wait: for a reader, or for the next user where the bytes of this one have
