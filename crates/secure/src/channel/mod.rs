@@ -74,7 +74,7 @@ impl Channel {
     ) -> Result<Self, ApiError> {
         let session = client.connect(now).map_err(|_| ApiError::LimitReached)?;
         stack.set_join_auth(now, conn, JoinAuth::Pending)?;
-        let mut tls = Box::new(Tls::new(session.into(), None, &client.end));
+        let mut tls = Box::new(Tls::new(session.into(), None, &client.endpoint));
         tls.flush(now, conn, stack)?;
         Ok(Channel {
             conn,
@@ -95,7 +95,7 @@ impl Channel {
             byte @ (record::FIRST_TLS_BYTE | BRAID_3_FIRST_BYTE) => {
                 let (session, join_secret) = server.accept().ok()?;
                 let own = ServerSide::new(join_secret, &server.tickets);
-                let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.end));
+                let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.endpoint));
                 if byte == BRAID_3_FIRST_BYTE {
                     tls.refuse_braid_3();
                 }

@@ -1,9 +1,9 @@
 //! The record layer between box and server.
 //!
 //! A record has the form of TLS 1.3 (RFC 8446 section 5), so that an observer sees only what TLS shows: a type, a
-//! version, a length and ciphertext. The [`Content`] type is encrypted behind the bytes, followed by zeros that
-//! pad short records. Nonce and additional data also follow TLS 1.3: each key numbers its records from 0, and the
-//! header is authenticated. Keys and handshake are those that QUIC takes from TLS 1.3 (RFC 9001), because that
+//! version, a length and ciphertext. The [`ContentType`] type is encrypted behind the bytes, followed by zeros
+//! that pad short records. Nonce and additional data also follow TLS 1.3: each key numbers its records from 0, and
+//! the header is authenticated. Keys and handshake are those that QUIC takes from TLS 1.3 (RFC 9001), because that
 //! interface of rustls encrypts in place; its own record layer copies.
 
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ const PACKET_INNER_PLAINTEXT: usize = 1400 - HEADER_LEN - TAG_LEN;
 const MIN_RECORDS_PER_KEY: u64 = 1024;
 /// Most keys that one direction may be ahead of the other, which was asked to follow.
 const MAX_KEYS_AHEAD: usize = 16;
-/// Most records that [`places`] lays out in one write.
+/// Most records that [`split_into_records`] lays out in one write.
 pub(super) const MAX_RECORDS_PER_WRITE: usize = 16;
 
 /// The keys that protect a record.
@@ -55,7 +55,7 @@ pub(super) enum EncryptionLevel {
 
 /// The content type of a record. All but the last are content types of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ContentType {
     /// An error or close_notify (RFC 8446 section 6): level and description.
     Alert = 21,
     /// Handshake messages of TLS.
@@ -66,13 +66,13 @@ pub(super) enum Content {
     FlowEnd = 0xe0,
 }
 
-impl Content {
+impl ContentType {
     fn read(byte: u8) -> Option<Self> {
         match byte {
-            21 => Some(Content::Alert),
-            22 => Some(Content::Handshake),
-            23 => Some(Content::Data),
-            0xe0 => Some(Content::FlowEnd),
+            21 => Some(ContentType::Alert),
+            22 => Some(ContentType::Handshake),
+            23 => Some(ContentType::Data),
+            0xe0 => Some(ContentType::FlowEnd),
             _ => None,
         }
     }
@@ -80,12 +80,12 @@ impl Content {
     /// Returns whether the record belongs to a user's bytes. Where one user follows another, the second one's
     /// records wait until the first is finished.
     pub(super) fn is_flow(self) -> bool {
-        matches!(self, Content::Data | Content::FlowEnd)
+        matches!(self, ContentType::Data | ContentType::FlowEnd)
     }
 }
 
 /// The first byte of a TLS connection. SOCKS5 begins with 5.
-pub(super) const FIRST_TLS_BYTE: u8 = Content::Handshake as u8;
+pub(super) const FIRST_TLS_BYTE: u8 = ContentType::Handshake as u8;
 
 /// The EndOfEarlyData message (RFC 8446 section 4.5).
 pub(super) const END_OF_EARLY_DATA: [u8; 4] = [5, 0, 0, 0];
@@ -107,7 +107,7 @@ pub(super) fn is_key_update(message: &[u8]) -> bool {
 }
 
 /// Encodes a whole plaintext record.
-pub(super) fn encode_plaintext(content: Content, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn encode_plaintext(content: ContentType, bytes: &[u8]) -> Vec<u8> {
     let [a, b] = (bytes.len() as u16).to_be_bytes();
     let header = [content as u8, RECORD_VERSION[0], RECORD_VERSION[1], a, b];
     [&header[..], bytes].concat()
@@ -130,8 +130,8 @@ pub(super) fn padding(len: usize, of_user: bool) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     bytes: [u8; HEADER_LEN],
-    /// The type visible on the wire: [`Content::Data`] on every protected record.
-    pub(super) outer: Content,
+    /// The type visible on the wire: [`ContentType::Data`] on every protected record.
+    pub(super) outer: ContentType,
     /// Bytes behind the header.
     pub(super) body: usize,
 }
@@ -143,14 +143,14 @@ impl Header {
     /// The type, version or length is invalid.
     pub(super) fn read(bytes: [u8; HEADER_LEN]) -> Result<Self, ChannelError> {
         let [kind, major, minor, a, b] = bytes;
-        let outer = Content::read(kind).filter(|c| *c != Content::FlowEnd);
+        let outer = ContentType::read(kind).filter(|c| *c != ContentType::FlowEnd);
         let outer = outer.ok_or(ChannelError::Damaged)?;
         // RFC 8446 section 5.1 allows 1.0 in a first record, as older libraries send it.
-        let version =
-            [major, minor] == RECORD_VERSION || (outer, major, minor) == (Content::Handshake, 3, 1);
+        let version = [major, minor] == RECORD_VERSION
+            || (outer, major, minor) == (ContentType::Handshake, 3, 1);
         let body = usize::from(u16::from_be_bytes([a, b]));
         let least = match outer {
-            Content::Data => CONTENT_TYPE_LEN + TAG_LEN,
+            ContentType::Data => CONTENT_TYPE_LEN + TAG_LEN,
             _ => 0,
         };
         let sound = version && body >= least && body <= MAX_RECORD - HEADER_LEN;
@@ -273,7 +273,7 @@ impl DirectionKeys {
     /// The key of this level is missing; the library fails.
     pub(super) fn seal(
         &mut self,
-        (level, content): (EncryptionLevel, Content),
+        (level, content): (EncryptionLevel, ContentType),
         record: &mut [u8],
         len: usize,
     ) -> Result<(), ChannelError> {
@@ -283,17 +283,17 @@ impl DirectionKeys {
             .map_err(|_| ChannelError::Failed)?
             .to_be_bytes();
         let header = [
-            Content::Data as u8,
+            ContentType::Data as u8,
             RECORD_VERSION[0],
             RECORD_VERSION[1],
             a,
             b,
         ];
-        let (place, body) = record.split_at_mut(HEADER_LEN);
-        place.copy_from_slice(&header);
+        let (slot, body) = record.split_at_mut(HEADER_LEN);
+        slot.copy_from_slice(&header);
         let (bytes, tag) = body.split_at_mut(body.len() - TAG_LEN);
-        let (content_place, padding) = bytes[len..].split_at_mut(CONTENT_TYPE_LEN);
-        content_place.copy_from_slice(&[content as u8]);
+        let (content_slot, padding) = bytes[len..].split_at_mut(CONTENT_TYPE_LEN);
+        content_slot.copy_from_slice(&[content as u8]);
         padding.fill(0);
         let key = self.key(level).ok_or(ChannelError::Failed)?;
         let made = key.key.encrypt_in_place(key.number, &header, bytes)?;
@@ -312,7 +312,7 @@ impl DirectionKeys {
         level: EncryptionLevel,
         header: &Header,
         body: &mut [u8],
-    ) -> Result<(Content, usize), ChannelError> {
+    ) -> Result<(ContentType, usize), ChannelError> {
         let key = self.key(level).ok_or(ChannelError::Damaged)?;
         let opened = key.key.decrypt_in_place(key.number, &header.bytes, body);
         let bytes = opened.map_err(|_| ChannelError::Damaged)?;
@@ -320,7 +320,7 @@ impl DirectionKeys {
         // The content type is the last byte that is not padding (RFC 8446 section 5.4).
         let len = bytes.iter().rposition(|byte| *byte != 0);
         let len = len.ok_or(ChannelError::Damaged)?;
-        let content = Content::read(bytes[len]).ok_or(ChannelError::Damaged)?;
+        let content = ContentType::read(bytes[len]).ok_or(ChannelError::Damaged)?;
         Ok((content, len))
     }
 }
@@ -372,30 +372,30 @@ impl NextKeys {
     }
 }
 
-/// Divides memory into places for consecutive records, of which the last one in use need not be full. Stops at the
-/// first place that would be too small for any payload.
-pub(super) fn places<'a>(
+/// Divides memory into slots for consecutive records, of which the last one in use need not be full. Stops at the
+/// first slot that would be too small for any payload.
+pub(super) fn split_into_records<'a>(
     bufs: &'a mut [IoSliceMut<'_>],
 ) -> ArrayVec<&'a mut [u8], MAX_RECORDS_PER_WRITE> {
-    let mut places = ArrayVec::new();
+    let mut slots = ArrayVec::new();
     for buf in bufs {
         let mut rest = &mut buf[..];
         let count = rest.len().div_ceil(MAX_RECORD);
         for left in (1..=count).rev() {
-            let (place, after) = rest.split_at_mut(rest.len() / left);
+            let (slot, after) = rest.split_at_mut(rest.len() / left);
             rest = after;
-            if place.len() <= RECORD_OVERHEAD || places.try_push(place).is_err() {
-                return places;
+            if slot.len() <= RECORD_OVERHEAD || slots.try_push(slot).is_err() {
+                return slots;
             }
         }
     }
-    places
+    slots
 }
 
-/// Returns the payload bytes of a protected record's place.
-pub(super) fn plain_of(place: &mut [u8]) -> &mut [u8] {
-    let end = place.len() - CONTENT_TYPE_LEN - TAG_LEN;
-    &mut place[HEADER_LEN..end]
+/// Returns the payload bytes of a protected record's slot.
+pub(super) fn payload_mut(slot: &mut [u8]) -> &mut [u8] {
+    let end = slot.len() - CONTENT_TYPE_LEN - TAG_LEN;
+    &mut slot[HEADER_LEN..end]
 }
 
 #[cfg(test)]

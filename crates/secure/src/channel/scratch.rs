@@ -36,22 +36,22 @@ pub(super) fn wipe(bytes: &mut [u8]) {
 }
 
 /// Decrypted bytes for a reader, contiguous, and free room behind them. They are wiped on drop.
-pub(super) struct Plain<'a> {
+pub(super) struct PlaintextBuf<'a> {
     memory: &'a mut [u8],
     len: usize,
     /// The end of the room that was lent so far: the bytes to wipe.
     used: usize,
 }
 
-impl Drop for Plain<'_> {
+impl Drop for PlaintextBuf<'_> {
     fn drop(&mut self) {
         wipe(&mut self.memory[..self.used]);
     }
 }
 
-impl<'a> Plain<'a> {
+impl<'a> PlaintextBuf<'a> {
     pub(super) fn new(memory: &'a mut [u8]) -> Self {
-        Plain {
+        PlaintextBuf {
             memory,
             len: 0,
             used: 0,
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn what_a_reader_was_shown_is_wiped_and_no_more() {
         let mut memory = [7; 100];
-        let mut plain = Plain::new(&mut memory);
+        let mut plain = PlaintextBuf::new(&mut memory);
         assert!(plain.room(101).is_none());
         plain.room(20).unwrap().fill(1);
         plain.commit(10);

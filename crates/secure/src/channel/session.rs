@@ -16,13 +16,13 @@ use zeroize::Zeroizing;
 use super::flow::{Incoming, Outgoing};
 use super::parameters::JoinSecret;
 use super::record::{
-    self, CLOSE_NOTIFY, Content, DirectionKeys, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN,
+    self, CLOSE_NOTIFY, ContentType, DirectionKeys, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN,
     MAX_PAYLOAD, NextKeys, RECORD_OVERHEAD,
 };
 use super::scratch::wipe;
 use super::slices;
 use super::tls::{
-    self, End, MAX_EARLY_DATA, MAX_EARLY_DATA_ON_WIRE, MAX_EARLY_RECORDS, Remembered,
+    self, EndpointState, MAX_EARLY_DATA, MAX_EARLY_DATA_ON_WIRE, MAX_EARLY_RECORDS, ServerTickets,
 };
 use super::versions::Agreed;
 use super::{ChannelError, MAX_BATCH};
@@ -41,7 +41,7 @@ const MIN_WRITE_REQUEST: usize = 256;
 /// The state of a protected connection.
 pub(super) struct Tls {
     session: Connection,
-    end: Arc<End>,
+    endpoint: Arc<EndpointState>,
     /// State of a server's end; `None` at a client.
     server: Option<ServerSide>,
     /// The version and the features that both ends speak, once the peer has announced its own.
@@ -84,7 +84,7 @@ pub(super) struct ServerSide {
     /// The secret that authenticates subflows, until it goes to the engine.
     join_secret: Option<JoinSecret>,
     /// The tickets that the server gave.
-    tickets: Arc<Remembered>,
+    tickets: Arc<ServerTickets>,
     /// The client may have sent early data under a key that this server does not have.
     skips_early: bool,
     /// The client's ticket has proved its key.
@@ -92,7 +92,7 @@ pub(super) struct ServerSide {
 }
 
 impl ServerSide {
-    pub(super) fn new(join_secret: JoinSecret, tickets: &Arc<Remembered>) -> Self {
+    pub(super) fn new(join_secret: JoinSecret, tickets: &Arc<ServerTickets>) -> Self {
         ServerSide {
             join_secret: Some(join_secret),
             tickets: Arc::clone(tickets),
@@ -132,7 +132,7 @@ impl FirstFlight {
 
 /// An opened record of users' bytes that nobody has read.
 struct Opened {
-    content: Content,
+    content: ContentType,
     bytes: Zeroizing<Vec<u8>>,
 }
 
@@ -173,10 +173,14 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    pub(super) fn new(session: Connection, server: Option<ServerSide>, end: &Arc<End>) -> Self {
+    pub(super) fn new(
+        session: Connection,
+        server: Option<ServerSide>,
+        endpoint: &Arc<EndpointState>,
+    ) -> Self {
         let mut tls = Tls {
             session,
-            end: Arc::clone(end),
+            endpoint: Arc::clone(endpoint),
             server,
             agreed: None,
             joins_use_secret: None,
@@ -224,7 +228,7 @@ impl Tls {
             .is_some_and(|server| server.ticket_proved);
         let proved = ticket_proved || !self.session.is_handshaking();
         let certificate = self.session.peer_certificates()?.first()?;
-        tls::key_of(certificate).filter(|_| proved)
+        tls::public_key_of(certificate).filter(|_| proved)
     }
 
     pub(super) fn has_flow_ended(&self) -> bool {
@@ -321,8 +325,8 @@ impl Tls {
         room: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        let end = Arc::clone(&self.end);
-        end.scratch.with(|memory| {
+        let endpoint = Arc::clone(&self.endpoint);
+        endpoint.scratch.with(|memory| {
             let memory = &mut memory[..room];
             let filled = fill(&mut [IoSliceMut::new(memory)]);
             // A failing `fill` may have written anywhere, so all of the room is wiped.
@@ -361,10 +365,10 @@ impl Tls {
                 filled = self.write_via_scratch(max.min(MAX_PAYLOAD), fill)?;
                 return Ok(self.move_pending(bufs));
             }
-            let mut places = record::places(bufs);
+            let mut slots = record::split_into_records(bufs);
             let mut left = max;
-            let plain = places.iter_mut().map(|place| {
-                let plain = record::plain_of(place);
+            let plain = slots.iter_mut().map(|slot| {
+                let plain = record::payload_mut(slot);
                 let len = plain.len().min(left);
                 left -= len;
                 &mut plain[..len]
@@ -373,26 +377,26 @@ impl Tls {
                 plain.map(IoSliceMut::new).collect();
             filled = fill(&mut plain)?;
             drop(plain);
-            Ok::<_, E>(self.seal_in_place(&mut places, filled))
+            Ok::<_, E>(self.seal_in_place(&mut slots, filled))
         })?;
         self.flush(now, conn, stack)?;
         Ok(filled)
     }
 
-    /// Seals the `filled` bytes that stand at the front of `places`, and returns the total size of the records.
-    fn seal_in_place(&mut self, places: &mut [&mut [u8]], filled: usize) -> usize {
+    /// Seals the `filled` bytes that stand at the front of `slots`, and returns the total size of the records.
+    fn seal_in_place(&mut self, slots: &mut [&mut [u8]], filled: usize) -> usize {
         let (mut left, mut used) = (filled, 0);
-        for place in places {
-            let room = place.len() - RECORD_OVERHEAD;
+        for slot in slots {
+            let room = slot.len() - RECORD_OVERHEAD;
             let len = left.min(room);
             if len == 0 {
                 break;
             }
             let padding = record::padding(len, true).min(room - len);
-            let record = &mut place[..len + RECORD_OVERHEAD + padding];
-            let sealed = self
-                .outgoing_keys
-                .seal((self.write_level, Content::Data), record, len);
+            let record = &mut slot[..len + RECORD_OVERHEAD + padding];
+            let sealed =
+                self.outgoing_keys
+                    .seal((self.write_level, ContentType::Data), record, len);
             if let Err(error) = sealed {
                 self.error = self.error.or(Some(error));
                 break;
@@ -437,11 +441,11 @@ impl Tls {
                 self.outgoing = Outgoing::Ending;
                 match self.awaits_server() {
                     true if !self.first_flight.is_waiting() && self.early_room() > 0 => {
-                        self.queue_early_record(Content::FlowEnd, &[]);
+                        self.queue_early_record(ContentType::FlowEnd, &[]);
                         self.first_flight.ended = true;
                     }
                     true => {}
-                    false => self.queue_record(Content::FlowEnd, &[]),
+                    false => self.queue_record(ContentType::FlowEnd, &[]),
                 }
                 self.flush(now, conn, stack)
             }
@@ -478,7 +482,7 @@ impl Tls {
             return;
         }
         if !self.awaits_server() {
-            return self.queue_record(Content::Data, bytes);
+            return self.queue_record(ContentType::Data, bytes);
         }
         let room = self.early_room();
         let first = &mut self.first_flight;
@@ -488,11 +492,11 @@ impl Tls {
             let next =
                 Zeroizing::new(first.pre_handshake_buf[first.early..first.early + next].to_vec());
             first.early += next.len();
-            self.queue_early_record(Content::Data, &next);
+            self.queue_early_record(ContentType::Data, &next);
         }
     }
 
-    fn queue_early_record(&mut self, content: Content, bytes: &[u8]) {
+    fn queue_early_record(&mut self, content: ContentType, bytes: &[u8]) {
         let padding = record::padding(bytes.len(), self.is_writing_flow()).min(self.early_room());
         self.first_flight.records += 1;
         self.first_flight.padding += padding;
@@ -507,7 +511,7 @@ impl Tls {
         {
             let padding = record::padding(END_OF_EARLY_DATA.len(), false);
             self.push_sealed(
-                (EncryptionLevel::Early, Content::Handshake),
+                (EncryptionLevel::Early, ContentType::Handshake),
                 &END_OF_EARLY_DATA,
                 padding,
             );
@@ -516,12 +520,12 @@ impl Tls {
     }
 
     /// Seals `bytes`, which may be empty, at the current level and queues the records.
-    fn queue_record(&mut self, content: Content, bytes: &[u8]) {
+    fn queue_record(&mut self, content: ContentType, bytes: &[u8]) {
         self.queue_padded_record(content, bytes, self.is_writing_flow());
     }
 
     /// Works as [`queue_record`](Self::queue_record) does, padding as a user's bytes or as messages.
-    fn queue_padded_record(&mut self, content: Content, bytes: &[u8], of_user: bool) {
+    fn queue_padded_record(&mut self, content: ContentType, bytes: &[u8], of_user: bool) {
         let mut rest = bytes;
         loop {
             if self.outgoing_keys.is_key_limit_reached() {
@@ -548,14 +552,14 @@ impl Tls {
         };
         match next.local() {
             Ok(key) => {
-                self.push_record(Content::Handshake, &record::key_update(asks), false);
+                self.push_record(ContentType::Handshake, &record::key_update(asks), false);
                 self.outgoing_keys.replace_key(key);
             }
             Err(error) => self.error = self.error.or(Some(error)),
         }
     }
 
-    fn push_record(&mut self, content: Content, bytes: &[u8], of_user: bool) {
+    fn push_record(&mut self, content: ContentType, bytes: &[u8], of_user: bool) {
         let padding = match self.write_level {
             EncryptionLevel::Plaintext => {
                 let record = record::encode_plaintext(content, bytes);
@@ -568,7 +572,7 @@ impl Tls {
         self.push_sealed((self.write_level, content), bytes, padding);
     }
 
-    fn push_sealed(&mut self, kind: (EncryptionLevel, Content), bytes: &[u8], padding: usize) {
+    fn push_sealed(&mut self, kind: (EncryptionLevel, ContentType), bytes: &[u8], padding: usize) {
         let at = self.pending.len();
         self.pending.resize(at + HEADER_LEN, 0);
         self.pending.extend_from_slice(bytes);
@@ -608,7 +612,7 @@ impl Tls {
                 // The peer has replaced several keys: follow each of them.
                 _ if self.must_follow_rekey() => {}
                 Closing::Wanted if !self.session.is_handshaking() => {
-                    self.queue_record(Content::Alert, &CLOSE_NOTIFY);
+                    self.queue_record(ContentType::Alert, &CLOSE_NOTIFY);
                     self.closing = Closing::Queued;
                 }
                 Closing::Queued => {
@@ -649,7 +653,7 @@ impl Tls {
             if !messages.is_empty() {
                 // EndOfEarlyData precedes the client's Finished (RFC 8446 section 4.5).
                 self.queue_end_of_early_data();
-                self.queue_record(Content::Handshake, &messages);
+                self.queue_record(ContentType::Handshake, &messages);
             }
             match change {
                 Some(KeyChange::Handshake { keys }) => {
@@ -686,10 +690,10 @@ impl Tls {
         };
         if arrived < unsent.len() {
             // A request stands in these bytes or before them, so they are padded like messages.
-            self.queue_padded_record(Content::Data, &unsent[arrived..], false);
+            self.queue_padded_record(ContentType::Data, &unsent[arrived..], false);
         }
         if self.outgoing == Outgoing::Ending && !ended {
-            self.queue_record(Content::FlowEnd, &[]);
+            self.queue_record(ContentType::FlowEnd, &[]);
         }
     }
 }

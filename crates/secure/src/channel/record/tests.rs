@@ -7,7 +7,7 @@ use super::*;
 use crate::channel::{Client, Server, Versions};
 use crate::keys::PrivateKey;
 
-const DATA: (EncryptionLevel, Content) = (EncryptionLevel::Traffic, Content::Data);
+const DATA: (EncryptionLevel, ContentType) = (EncryptionLevel::Traffic, ContentType::Data);
 
 /// Both directions of one end, and its next keys.
 struct End {
@@ -73,7 +73,7 @@ fn directions() -> (DirectionKeys, DirectionKeys) {
 
 fn seal_padded(
     keys: &mut DirectionKeys,
-    kind: (EncryptionLevel, Content),
+    kind: (EncryptionLevel, ContentType),
     bytes: &[u8],
     padding: usize,
 ) -> Vec<u8> {
@@ -83,11 +83,14 @@ fn seal_padded(
     record
 }
 
-fn seal(keys: &mut DirectionKeys, kind: (EncryptionLevel, Content), bytes: &[u8]) -> Vec<u8> {
+fn seal(keys: &mut DirectionKeys, kind: (EncryptionLevel, ContentType), bytes: &[u8]) -> Vec<u8> {
     seal_padded(keys, kind, bytes, 0)
 }
 
-fn open_as(keys: &mut DirectionKeys, record: &[u8]) -> Result<(Content, Vec<u8>), ChannelError> {
+fn open_as(
+    keys: &mut DirectionKeys,
+    record: &[u8],
+) -> Result<(ContentType, Vec<u8>), ChannelError> {
     let (head, body) = record.split_first_chunk().unwrap();
     let header = Header::read(*head)?;
     assert_eq!(header.body, body.len());
@@ -138,10 +141,10 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
 #[test]
 fn the_content_is_inside_and_padding_is_taken_off() {
     for content in [
-        Content::Alert,
-        Content::Handshake,
-        Content::Data,
-        Content::FlowEnd,
+        ContentType::Alert,
+        ContentType::Handshake,
+        ContentType::Data,
+        ContentType::FlowEnd,
     ] {
         for bytes in [&b""[..], b"a name", &[0; 40]] {
             let (mut out, mut into) = directions();
@@ -310,13 +313,13 @@ fn records_are_these_bytes() {
         seal(&mut direction, DATA, b"hello"),
         seal_padded(
             &mut direction,
-            (EncryptionLevel::Traffic, Content::FlowEnd),
+            (EncryptionLevel::Traffic, ContentType::FlowEnd),
             b"",
             7,
         ),
         seal(
             &mut direction,
-            (EncryptionLevel::Traffic, Content::Alert),
+            (EncryptionLevel::Traffic, ContentType::Alert),
             &CLOSE_NOTIFY,
         ),
     ];
@@ -324,11 +327,14 @@ fn records_are_these_bytes() {
 }
 
 #[test]
-fn places_stand_one_behind_the_other() {
+fn records_lie_one_behind_the_other() {
     let lens = |bufs: &[usize]| -> Vec<usize> {
         let mut memory: Vec<Vec<u8>> = bufs.iter().map(|len| vec![0; *len]).collect();
         let mut bufs: Vec<_> = memory.iter_mut().map(|m| IoSliceMut::new(m)).collect();
-        places(&mut bufs).iter().map(|place| place.len()).collect()
+        split_into_records(&mut bufs)
+            .iter()
+            .map(|place| place.len())
+            .collect()
     };
     assert_eq!(lens(&[32 << 10, 32 << 10]), [16 << 10; 4]);
     // No record exceeds the most, and memory is divided evenly so that none is a small remainder.

@@ -11,8 +11,10 @@ use zeroize::Zeroizing;
 use super::super::ChannelError;
 use super::super::flow::Incoming;
 use super::super::parameters;
-use super::super::record::{self, Content, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN, Header};
-use super::super::scratch::Plain;
+use super::super::record::{
+    self, ContentType, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN, Header,
+};
+use super::super::scratch::PlaintextBuf;
 use super::super::slices::Input;
 use super::{MAX_BYTES_BEFORE_TRAFFIC_KEYS, Opened, Tls};
 
@@ -24,15 +26,15 @@ impl Tls {
         now: Instant,
         conn: ConnId,
         stack: &mut Stack,
-        mut plain: Option<&mut Plain<'_>>,
+        mut plain: Option<&mut PlaintextBuf<'_>>,
     ) -> Result<(), E> {
         self.flush(now, conn, stack)?;
         self.deliver_opened(&mut plain);
         while self.error.is_none() && stack.readable(conn) > 0 {
-            self.end.clock.pass(now);
+            self.endpoint.clock.advance(now);
             let taken = stack.read_with(now, conn, |bufs| {
                 let mut input = Input::new(bufs);
-                let all = input.left();
+                let all = input.remaining();
                 if self.close_notify_received {
                     // Whatever follows close_notify is ignored (RFC 8446 section 6.1).
                     return Ok(all);
@@ -40,7 +42,7 @@ impl Tls {
                 if let Err(error) = self.read_records(&mut input, &mut plain) {
                     self.fail(error);
                 }
-                Ok::<_, ApiError>(all - input.left())
+                Ok::<_, ApiError>(all - input.remaining())
             })?;
             // The engine must learn the secret before the answer goes out, after which the box can use it.
             self.agree_on_joins(now, conn, stack)?;
@@ -86,7 +88,7 @@ impl Tls {
             return Ok(());
         };
         let own = self.server.as_mut().and_then(|s| s.join_secret.take());
-        let auth = parameters::agreed(own.as_ref(), peer_parameters);
+        let auth = parameters::join_auth(own.as_ref(), peer_parameters);
         self.joins_use_secret = Some(auth != JoinAuth::Keys);
         self.peer_families = self
             .is_client()
@@ -111,9 +113,9 @@ impl Tls {
             self.finish_flow_if_read();
             return taken;
         }
-        let end = Arc::clone(&self.end);
-        end.scratch.with(|memory| {
-            let mut plain = Plain::new(memory);
+        let endpoint = Arc::clone(&self.endpoint);
+        endpoint.scratch.with(|memory| {
+            let mut plain = PlaintextBuf::new(memory);
             let driven = self.drive(now, conn, stack, Some(&mut plain));
             if plain.is_empty() {
                 driven?;
@@ -140,12 +142,12 @@ impl Tls {
         if let Some(alert) = alert {
             const FATAL: u8 = 2;
             self.queue_end_of_early_data();
-            self.queue_record(Content::Alert, &[FATAL, alert.into()]);
+            self.queue_record(ContentType::Alert, &[FATAL, alert.into()]);
         }
     }
 
     /// Passes on the record that was opened earlier, unless it still has to wait.
-    fn deliver_opened(&mut self, plain: &mut Option<&mut Plain<'_>>) {
+    fn deliver_opened(&mut self, plain: &mut Option<&mut PlaintextBuf<'_>>) {
         let Some(opened) = &self.opened else {
             return;
         };
@@ -158,7 +160,7 @@ impl Tls {
             return;
         };
         match (content, plain) {
-            (Content::FlowEnd, _) => self.flow_ended = true,
+            (ContentType::FlowEnd, _) => self.flow_ended = true,
             (_, Some(plain)) if !self.discards_flow() => {
                 if let Some(room) = plain.room(len) {
                     room.copy_from_slice(&bytes);
@@ -176,7 +178,7 @@ impl Tls {
 
     /// Returns whether a record has to wait: for a reader, or for the next user where the bytes of this one have
     /// ended.
-    fn must_wait(&self, content: Content, has_reader: bool) -> bool {
+    fn must_wait(&self, content: ContentType, has_reader: bool) -> bool {
         content.is_flow() && !self.discards_flow() && (self.flow_ended || !has_reader)
     }
 
@@ -185,7 +187,7 @@ impl Tls {
     fn read_records(
         &mut self,
         input: &mut Input<'_, '_>,
-        plain: &mut Option<&mut Plain<'_>>,
+        plain: &mut Option<&mut PlaintextBuf<'_>>,
     ) -> Result<(), ChannelError> {
         while !self.close_notify_received {
             if self.opened.is_some() {
@@ -202,11 +204,11 @@ impl Tls {
                 return Err(ChannelError::Damaged);
             }
             let has_reader = plain.is_some();
-            let fits = |plain: &&mut Plain<'_>| plain.has_room(header.body);
+            let fits = |plain: &&mut PlaintextBuf<'_>| plain.has_room(header.body);
             if !plain.as_ref().is_none_or(fits) {
                 return Ok(());
             }
-            if self.partial.len() + input.left() < size {
+            if self.partial.len() + input.remaining() < size {
                 self.buffer_partial(input);
                 return Ok(());
             }
@@ -227,14 +229,16 @@ impl Tls {
                 self.process_control(level, content, &body[..len])?;
                 continue;
             }
-            if content == Content::Data && len == 0 || content == Content::FlowEnd && len > 0 {
+            if content == ContentType::Data && len == 0
+                || content == ContentType::FlowEnd && len > 0
+            {
                 return Err(ChannelError::Damaged);
             }
             // Early data must not block the end of the handshake behind it, so it never waits for a reader.
             if self.must_wait(content, has_reader || level == EncryptionLevel::Early) {
                 let bytes = Zeroizing::new(body[..len].to_vec());
                 self.opened = Some(Opened { content, bytes });
-            } else if content == Content::FlowEnd {
+            } else if content == ContentType::FlowEnd {
                 self.flow_ended = true;
             } else if !self.discards_flow() {
                 match plain {
@@ -250,15 +254,16 @@ impl Tls {
     /// Returns the level of the key under which a record must be.
     fn level(&self, header: &Header) -> Result<EncryptionLevel, ChannelError> {
         match (header.outer, self.read_level) {
-            (Content::Handshake | Content::Alert, EncryptionLevel::Plaintext) => {
+            (ContentType::Handshake | ContentType::Alert, EncryptionLevel::Plaintext) => {
                 Ok(EncryptionLevel::Plaintext)
             }
-            (Content::Data, EncryptionLevel::Handshake) if self.incoming_keys.has_early() => {
+            (ContentType::Data, EncryptionLevel::Handshake) if self.incoming_keys.has_early() => {
                 Ok(EncryptionLevel::Early)
             }
-            (Content::Data, level @ (EncryptionLevel::Handshake | EncryptionLevel::Traffic)) => {
-                Ok(level)
-            }
+            (
+                ContentType::Data,
+                level @ (EncryptionLevel::Handshake | EncryptionLevel::Traffic),
+            ) => Ok(level),
             _ => Err(ChannelError::Damaged),
         }
     }
@@ -267,12 +272,12 @@ impl Tls {
     fn process_control(
         &mut self,
         level: EncryptionLevel,
-        content: Content,
+        content: ContentType,
         bytes: &[u8],
     ) -> Result<(), ChannelError> {
         match (content, level) {
             (
-                Content::Alert,
+                ContentType::Alert,
                 EncryptionLevel::Plaintext | EncryptionLevel::Handshake | EncryptionLevel::Traffic,
             ) => match *bytes {
                 // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
@@ -281,18 +286,18 @@ impl Tls {
                 [_, alert] => return Err(classify_alert(level, alert.into())),
                 _ => return Err(ChannelError::Damaged),
             },
-            (Content::Handshake, EncryptionLevel::Early) if bytes == END_OF_EARLY_DATA => {
+            (ContentType::Handshake, EncryptionLevel::Early) if bytes == END_OF_EARLY_DATA => {
                 self.incoming_keys.forget_early();
             }
-            (Content::Handshake, EncryptionLevel::Early) => return Err(ChannelError::Damaged),
-            (Content::Handshake, EncryptionLevel::Traffic) if record::is_key_update(bytes) => {
+            (ContentType::Handshake, EncryptionLevel::Early) => return Err(ChannelError::Damaged),
+            (ContentType::Handshake, EncryptionLevel::Traffic) if record::is_key_update(bytes) => {
                 if !self.incoming_keys.may_rekey(&self.outgoing_keys) {
                     return Err(ChannelError::Damaged);
                 }
                 let next = self.next_keys.as_mut().ok_or(ChannelError::Damaged)?;
                 self.incoming_keys.replace_key(next.remote()?);
             }
-            (Content::Handshake, _) => self.read_handshake(bytes)?,
+            (ContentType::Handshake, _) => self.read_handshake(bytes)?,
             _ => return Err(ChannelError::Damaged),
         }
         Ok(())
@@ -317,8 +322,8 @@ impl Tls {
 
     /// Buffers the rest of the input, which is less than a record.
     fn buffer_partial(&mut self, input: &mut Input<'_, '_>) {
-        while let piece @ [_, ..] = input.piece(usize::MAX) {
-            self.partial.extend_from_slice(piece);
+        while let chunk @ [_, ..] = input.chunk(usize::MAX) {
+            self.partial.extend_from_slice(chunk);
         }
     }
 
@@ -343,7 +348,7 @@ impl Tls {
         level: EncryptionLevel,
         header: &Header,
         body: &mut [u8],
-    ) -> Result<Option<(Content, usize)>, ChannelError> {
+    ) -> Result<Option<(ContentType, usize)>, ChannelError> {
         if self.read_level != EncryptionLevel::Traffic {
             self.handshake_bytes += HEADER_LEN + body.len();
         }
@@ -404,10 +409,13 @@ impl Tls {
         let Some(peer_parameters) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
-        let (ours, theirs) = (self.end.versions, parameters::versions(peer_parameters));
+        let (ours, theirs) = (
+            self.endpoint.versions,
+            parameters::versions(peer_parameters),
+        );
         let agreed = theirs.and_then(|theirs| ours.agree(theirs));
         if self.is_client() {
-            self.end.note_agreed(agreed);
+            self.endpoint.note_agreed(agreed);
         }
         self.agreed = agreed;
         match agreed {
@@ -422,13 +430,15 @@ impl Tls {
         let is_hello = self.read_level == EncryptionLevel::Plaintext;
         let mut server = self.server.as_mut().filter(|_| is_hello);
         if let Some(server) = &server {
-            server.tickets.begin();
+            server.tickets.begin_client_hello();
         }
         let read = self.session.read_hs(messages);
         if let Some(server) = &mut server {
             let resumed = self.session.handshake_kind() == Some(HandshakeKind::Resumed);
-            let shown = server.tickets.settle(read.is_ok() && resumed)?;
-            server.skips_early = shown && self.session.zero_rtt_keys().is_none();
+            let presented = server
+                .tickets
+                .finish_client_hello(read.is_ok() && resumed)?;
+            server.skips_early = presented && self.session.zero_rtt_keys().is_none();
         }
         Ok(read?)
     }
