@@ -199,7 +199,7 @@ pub struct InFlight {
     /// The stream offset behind the last byte.
     pub end: u64,
     /// The last sender of the bytes, which may be gone.
-    pub carrier: SubflowId,
+    pub last_sender: SubflowId,
     /// The time of the last send.
     pub sent_at: Instant,
 }

@@ -360,7 +360,7 @@ impl<'a> Scales<'a> {
 
     fn holder(&self, data: &InFlight) -> Option<&Weighed<'a>> {
         let mut subflows = self.subflows.iter();
-        subflows.find(|w| w.subflow.id == data.carrier)
+        subflows.find(|w| w.subflow.id == data.last_sender)
     }
 
     /// Returns the copy that is expected to bring the end of the flow nearest, if any does.
@@ -402,7 +402,7 @@ impl<'a> Scales<'a> {
             on.estimate.arrival((data.end - data.start) as f64)
         });
         // A subflow that is left out, or has lost its rate, is beyond all estimates.
-        let holder = of(data.carrier).filter(|holder| holder.subflow.peak_rate > 0);
+        let holder = of(data.last_sender).filter(|holder| holder.subflow.peak_rate > 0);
         let original = holder.map_or(f64::INFINITY, |holder| holder.estimate.drained());
         2.0 * arrival < original
     }

@@ -33,14 +33,14 @@ impl Connection {
         let mut subflows = ArrayVec::new();
         self.transport.show_subflows(ctx, copying, &mut subflows);
         let oldest = copying
-            .then(|| self.transport.snd.flight.oldest())
+            .then(|| self.transport.snd.scoreboard.oldest())
             .flatten();
         let is_done = self.flow.is_written() || !self.transport.closing.is_open();
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
             sent: self.flow.sent(self.transport.snd.nxt),
-            copied: self.flow.copied(self.transport.snd.flight.copied()),
+            copied: self.flow.copied(self.transport.snd.scoreboard.copied()),
             unsent: self.transport.snd.unsent(),
             unsent_by_urgency: self.transport.snd.unsent_by_urgency(),
             peer_window: self.transport.snd.peer_window(),
@@ -150,17 +150,17 @@ impl Transport {
     // Conforms: 9293-3.8.6.2.1-1
     pub(super) fn is_window_used_up(&self) -> bool {
         let window = self.snd.peer_window();
-        let carriers = self.subflows.iter().filter(|s| s.can_carry());
-        let segment = carriers.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
+        let usable = self.subflows.iter().filter(|s| s.can_carry());
+        let segment = usable.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
         let sliver = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
         window == 0 || sliver
     }
 
     /// Returns whether there may be data to copy. A lone subflow can only repeat lost data.
     pub(super) fn may_copy(&self) -> bool {
-        let flight = &self.snd.flight;
-        (self.subflows.len() > 1 || flight.lost() > 0)
-            && flight.is_open()
+        let scoreboard = &self.snd.scoreboard;
+        (self.subflows.len() > 1 || scoreboard.lost() > 0)
+            && scoreboard.has_outstanding()
             && self.mode.mptcp().is_some_and(|m| m.confirmed)
     }
 
@@ -171,13 +171,13 @@ impl Transport {
         copying: bool,
         views: &mut ArrayVec<SubflowView, MAX_VIEWS>,
     ) {
-        let carriers = self.subflows.iter_mut().filter(|s| s.can_carry());
-        for subflow in carriers.take(MAX_VIEWS) {
+        let usable = self.subflows.iter_mut().filter(|s| s.can_carry());
+        for subflow in usable.take(MAX_VIEWS) {
             let ready = subflow.room(ctx.now) > 0;
             let copies = match copying && ready {
                 true => self
                     .snd
-                    .flight
+                    .scoreboard
                     .copies(&mut subflow.place.cursors, subflow.place.slot),
                 false => Copies::default(),
             };
@@ -202,7 +202,7 @@ impl Transport {
             return None;
         }
         if penalise {
-            self.subflows.penalise(ctx.now, data.carrier);
+            self.subflows.penalise(ctx.now, data.last_sender);
         }
         let range = self.snd.buf.reach(start..end);
         Some(self.send_data(ctx, i, range, SegmentKind::Copy))
@@ -219,8 +219,8 @@ impl Mode {
 impl Subflows {
     /// Returns whether any view would show its subflow as ready, without the cost of making the views.
     pub(super) fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
-        let carriers = self.iter().filter(|s| s.can_carry());
-        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
+        let usable = self.iter().filter(|s| s.can_carry());
+        usable.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
     }
 
     /// Returns the index of the subflow that a strategy chose, or `None` if it is not ready. Sending there

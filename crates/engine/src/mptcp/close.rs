@@ -139,7 +139,7 @@ impl Transport {
         }
         for subflow in self.subflows.iter_mut().filter(|s| unanswered(s)) {
             subflow.closing.close();
-            self.snd.flight.on_failed(subflow.place.slot);
+            self.snd.scoreboard.on_failed(subflow.place.slot);
         }
         true
     }

@@ -71,7 +71,7 @@ impl Connection {
     pub fn begin_flow(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
         self.flow = Flow::begin(Marks {
             sent: self.transport.snd.buf.end(),
-            copied: self.transport.snd.flight.copied(),
+            copied: self.transport.snd.scoreboard.copied(),
             received: self.transport.rcv.buf.next(),
         });
         self.set_strategy(ctx, strategy);
@@ -212,7 +212,7 @@ impl Connection {
         self.transport.stop_writing(ctx);
         self.transport.snd.buf.clear(&mut ctx.shared.pool);
         self.transport.snd.nxt = self.transport.snd.buf.end();
-        self.transport.snd.flight.clear();
+        self.transport.snd.scoreboard.clear();
         if self.transport.rcv.buf.readable() > 0 {
             // A stream cut off before its end was read must not look finished.
             self.transport.rcv.fin = None;

@@ -40,7 +40,7 @@ impl Connection {
                 .farewell
                 .say_fail(&mut self.transport.subflows[i], dsn);
         } else {
-            self.transport.on_spoilt(i, failed);
+            self.transport.on_corrupted(i, failed);
             self.transport.subflows[i].fail(dsn);
         }
     }
@@ -103,7 +103,7 @@ impl Transport {
             if let Some(subflow) = self.subflows.first().filter(|_| told) {
                 self.farewell.begin(m, subflow);
             }
-            self.snd.flight.clear();
+            self.snd.scoreboard.clear();
             // The subflow's FIN replaces DATA_FIN.
             self.closing.repeat();
             if !self.rcv.complete() {
@@ -142,14 +142,14 @@ impl Transport {
     /// Marks the data that subflow `i` carried from `failed` on as useless to the peer, so that it is sent
     /// again.
     // Conforms: 8684-3.7-16
-    pub(super) fn on_spoilt(&mut self, i: usize, failed: Dsn64) {
+    pub(super) fn on_corrupted(&mut self, i: usize, failed: Dsn64) {
         let una = self.snd.una();
         let mptcp = self.mode.mptcp().filter(|m| m.checksum);
         let offset = mptcp.and_then(|m| una.checked_add_signed(failed.diff(m.dsn(una))));
         if let Some(offset) = offset {
             self.snd
-                .flight
-                .on_spoilt(offset, self.subflows[i].place.slot);
+                .scoreboard
+                .on_corrupted(offset, self.subflows[i].place.slot);
         }
     }
 }

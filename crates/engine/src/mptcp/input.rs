@@ -174,7 +174,7 @@ impl Connection {
             _ => None,
         });
         if let Some(dsn) = failed {
-            self.transport.on_spoilt(i, dsn);
+            self.transport.on_corrupted(i, dsn);
         }
         self.transport.subflows[i].close(match failed {
             Some(_) => SubflowCloseReason::BadChecksum,
@@ -278,7 +278,7 @@ impl Connection {
         for range in subflow.snd.board.take_arrived() {
             bytes += range.end - range.start;
             if multipath {
-                self.transport.snd.flight.on_arrived(range);
+                self.transport.snd.scoreboard.on_arrived(range);
             }
         }
         if bytes > 0 {
@@ -321,7 +321,7 @@ impl Connection {
             let needed = || repeats(subflows, una);
             let buf = &mut self.transport.snd.buf;
             buf.release_to(una, needed, &mut ctx.shared.pool);
-            self.transport.snd.flight.release_to(una);
+            self.transport.snd.scoreboard.release_to(una);
             self.transport.live.stall_at = None;
             self.transport.live.stall_tries = 0;
             self.transport.live.last_payload = ctx.now;
@@ -560,14 +560,14 @@ impl Connection {
                 break;
             }
             // A slice of a single block, as the buffer takes one block at a time.
-            let piece = payload.piece((at - range.start) as usize, len as usize);
-            let len = piece.len() as u64;
+            let slice = payload.slice((at - range.start) as usize, len as usize);
+            let len = slice.len() as u64;
             let subflow = &mut self.transport.subflows[i];
             let refused = match &mut subflow.rcv.held {
                 None => self
                     .transport
                     .rcv
-                    .insert(data, piece, &mut ctx.shared.pool)
+                    .insert(data, slice, &mut ctx.shared.pool)
                     .map(|done| {
                         subflow.duplicate += done.duplicate;
                         done.refused
@@ -580,7 +580,7 @@ impl Connection {
                         .max_offset()
                         .saturating_sub(data)
                         .min(len);
-                    let done = held.insert(at, piece.first(room as usize), &mut ctx.shared.pool);
+                    let done = held.insert(at, slice.first(room as usize), &mut ctx.shared.pool);
                     done.map(|done| done.refused + (len - room) as usize)
                 }
             };

@@ -435,8 +435,8 @@ impl Transport {
         let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
         if self.mode.mptcp().is_some() {
             let subflow = &self.subflows[i];
-            let flight = &mut self.snd.flight;
-            flight.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
+            let scoreboard = &mut self.snd.scoreboard;
+            scoreboard.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
         }
         match with_keys {
             true => self.send_in_parts(ctx, i, sent),

@@ -8,8 +8,8 @@ use braid_wire::mptcp::ResetReason;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::flight::MAX_SUBFLOWS;
 use super::mode::Mode;
+use super::scoreboard::MAX_SUBFLOWS;
 use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
@@ -161,7 +161,7 @@ impl Connection {
 
     /// Handles the removal of `subflow`.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
-        self.transport.snd.flight.on_gone(subflow.place.slot);
+        self.transport.snd.scoreboard.on_gone(subflow.place.slot);
         // The SYN may not have been answered, so its payload has to be sent again.
         if let Some(offer) = subflow.handshake.offer.take() {
             self.transport.snd.take_back(0, offer);
@@ -213,7 +213,7 @@ impl Connection {
     /// Marks the data that only subflow `i` carried as lost, so that another subflow takes it.
     pub(super) fn on_subflow_failed(&mut self, i: usize) {
         let subflow = &self.transport.subflows[i];
-        self.transport.snd.flight.on_failed(subflow.place.slot);
+        self.transport.snd.scoreboard.on_failed(subflow.place.slot);
         self.strategy.on_event(&StrategyEvent::TimedOut {
             subflow: subflow.id,
         });

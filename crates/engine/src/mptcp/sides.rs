@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-use super::flight::Flight;
 use super::opening::Offer;
+use super::scoreboard::Scoreboard;
 use super::shared::Shared;
 use super::subflow::Subflow;
 use super::window::WindowSize;
@@ -35,7 +35,7 @@ pub(crate) struct SendSide {
     /// copy arrives last, the peer discards it, and Linux then waits for ever for the DATA_FIN.
     pub fin_rides: bool,
     /// The subflows that carry the unacknowledged data; empty in regular TCP.
-    pub flight: Flight,
+    pub scoreboard: Scoreboard,
     /// The number of bytes dropped because their deadline passed before they were sent.
     pub dropped: u64,
     /// The urgency of a write that found no room; the most urgent one, if several did.
@@ -49,7 +49,7 @@ impl SendSide {
             nxt: 0,
             wnd_end: 0,
             fin_rides: false,
-            flight: Flight::default(),
+            scoreboard: Scoreboard::default(),
             dropped: 0,
             blocked: None,
         }
@@ -139,7 +139,7 @@ impl SendSide {
         let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
         debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
         debug_assert_eq!(nxt, self.buf.nxt());
-        self.flight.invariants(una..nxt);
+        self.scoreboard.invariants(una..nxt);
     }
 }
 

@@ -7,8 +7,8 @@ use braid_wire::tcp::{self, Flags, Options, Timestamps};
 use braid_wire::{Instant, Seq32, ip};
 
 use super::ending::{Ending, ResetKind};
-use super::flight::Place;
 use super::opening::{Handshake, SynData};
+use super::scoreboard::Place;
 use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};

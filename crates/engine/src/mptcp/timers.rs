@@ -249,7 +249,7 @@ impl Transport {
         }
         let working = self.subflows.iter().filter(|s| !s.signs.stale);
         // Data to be sent again moves nothing if the peer's window keeps it here.
-        let resends = self.snd.flight.lost() > 0
+        let resends = self.snd.scoreboard.lost() > 0
             && working
                 .clone()
                 .any(|s| s.can_carry() && s.snd.peer_room() > 0);
@@ -348,7 +348,7 @@ impl Liveness {
             Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND),
         };
         let range = una..snd.nxt.min(una + len);
-        snd.flight.on_discarded(range.clone());
+        snd.scoreboard.on_discarded(range.clone());
         self.resent = Some(range);
     }
 }

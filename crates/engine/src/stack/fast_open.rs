@@ -119,7 +119,7 @@ impl Stack {
     ) {
         let taken = self.with(now, id, |conn, ctx| {
             conn.transport.subflows[0].handshake.cookie = admission.cookie;
-            let payload = payload.piece(0, payload.len());
+            let payload = payload.slice(0, payload.len());
             admission.data && conn.accept_syn_data(ctx, syn.window, payload)
         });
         self.shared.stats.fast_accepted += u64::from(taken == Some(true));

@@ -27,7 +27,7 @@ pub fn late(view: &SendView<'_>) -> Option<Decision> {
 /// Returns when [`late`] will want data that is in flight now, at the earliest.
 pub fn late_at(view: &SendView<'_>) -> Option<braid_wire::Instant> {
     let oldest = view.oldest?;
-    overdue_at(view.subflow(oldest.carrier)?, &oldest).filter(|at| *at > view.now)
+    overdue_at(view.subflow(oldest.last_sender)?, &oldest).filter(|at| *at > view.now)
 }
 
 /// Returns the time from which on `data` is late: after a round trip without queues and twice the grace
@@ -103,7 +103,7 @@ fn fastest_beside<'a>(
 ) -> Option<(&'a SubflowView, InFlight)> {
     fastest(view, |s| {
         s.copies.single.filter(|data| {
-            let holder = view.subflow(data.carrier);
+            let holder = view.subflow(data.last_sender);
             holder.is_some_and(|holder| worthwhile(s, holder, data))
         })
     })

@@ -64,7 +64,7 @@ pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> O
     let ready = usable(view).filter(|s| s.ready);
     let copies = ready.filter_map(|s| {
         let data = s.copies.single?;
-        let holder = view.subflow(data.carrier)?;
+        let holder = view.subflow(data.last_sender)?;
         let age = view.now.saturating_since(data.sent_at);
         let overdue = age > holder.srtt + 2 * holder.rttvar;
         let overtakes = view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < holder.base_rtt / 2;
