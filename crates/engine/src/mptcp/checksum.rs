@@ -127,8 +127,8 @@ impl Connection {
             self.transport.fall_back(ctx, FallbackCause::BadChecksum);
             self.on_plain_ack(ctx, i);
             self.transport
-                .farewell
-                .say_fail(&mut self.transport.subflows[i], dsn);
+                .fallback_notice
+                .send_mp_fail(&mut self.transport.subflows[i], dsn);
         } else {
             self.transport.subflows[i].fail(dsn);
         }

@@ -27,7 +27,7 @@ impl Connection {
     pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
         let received = self.transport.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.transport.mode.mptcp() else {
-            self.transport.farewell.on_fail_heard();
+            self.transport.fallback_notice.on_peer_knows();
             return;
         };
         if !mptcp.checksum {
@@ -37,8 +37,8 @@ impl Connection {
         if self.transport.is_contiguous(i) {
             self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
             self.transport
-                .farewell
-                .say_fail(&mut self.transport.subflows[i], dsn);
+                .fallback_notice
+                .send_mp_fail(&mut self.transport.subflows[i], dsn);
         } else {
             self.transport.on_corrupted(i, failed);
             self.transport.subflows[i].fail(dsn);
@@ -51,7 +51,7 @@ impl Connection {
     pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
         let received = self.transport.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.transport.mode.mptcp() else {
-            self.transport.farewell.on_fail_heard();
+            self.transport.fallback_notice.on_peer_knows();
             return;
         };
         let sub = self.transport.subflows[i].mapped_from(map.subflow_seq);
@@ -99,9 +99,9 @@ impl Transport {
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
         if let Mode::Mptcp(m) = &self.mode {
             ctx.shared.demux.tokens.remove(&m.local.token);
-            let told = cause != FallbackCause::PeerFellBack;
-            if let Some(subflow) = self.subflows.first().filter(|_| told) {
-                self.farewell.begin(m, subflow);
+            let needs_notice = cause != FallbackCause::PeerFellBack;
+            if let Some(subflow) = self.subflows.first().filter(|_| needs_notice) {
+                self.fallback_notice.begin(m, subflow);
             }
             self.snd.scoreboard.clear();
             // The subflow's FIN replaces DATA_FIN.

@@ -10,7 +10,7 @@ mod data_fin;
 mod dss;
 mod ending;
 mod fallback;
-mod farewell;
+mod fallback_notice;
 mod fast_close;
 mod flow;
 mod handshake;

@@ -336,10 +336,10 @@ impl Transport {
 
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
-        let farewell = self
-            .farewell
-            .infinite_mapping(&self.subflows[i], seq, self.snd.buf.end());
-        options.mptcp.extend(farewell);
+        let fallback_notice =
+            self.fallback_notice
+                .infinite_mapping(&self.subflows[i], seq, self.snd.buf.end());
+        options.mptcp.extend(fallback_notice);
         self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
     }
 
@@ -353,7 +353,7 @@ impl Transport {
 
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
-        options.mptcp.extend(self.farewell.take_fail());
+        options.mptcp.extend(self.fallback_notice.take_mp_fail());
         let subflow = &mut self.subflows[i];
         if subflow.agreed.sack {
             let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
@@ -487,10 +487,10 @@ impl Transport {
             });
         }
         let data = sent.data();
-        let farewell = self
-            .farewell
-            .infinite_mapping(&self.subflows[i], sent.start, data.start);
-        options.mptcp.extend(farewell);
+        let fallback_notice =
+            self.fallback_notice
+                .infinite_mapping(&self.subflows[i], sent.start, data.start);
+        options.mptcp.extend(fallback_notice);
         let push = data.end == self.snd.buf.end();
         let flags = if push {
             Flags::ACK | Flags::PSH

@@ -7,7 +7,7 @@ use braid_wire::Instant;
 use super::busy::Busy;
 use super::ctx::Ctx;
 use super::data_fin::DataClosing;
-use super::farewell::Farewell;
+use super::fallback_notice::FallbackNotice;
 use super::joins::Joins;
 use super::mode::{Mode, Mptcp};
 use super::share::Share;
@@ -76,7 +76,7 @@ pub(crate) struct Transport {
     pub rcv: RecvSide,
     /// The progress of closing both directions.
     pub closing: DataClosing,
-    pub farewell: Farewell,
+    pub fallback_notice: FallbackNotice,
     pub live: Liveness,
     pub joins: Joins,
     /// The pending signals to the peer beside the data.
@@ -95,7 +95,7 @@ impl Transport {
             snd: SendSide::new(),
             rcv: RecvSide::new(),
             closing: DataClosing::default(),
-            farewell: Farewell::default(),
+            fallback_notice: FallbackNotice::default(),
             live: Liveness::default(),
             joins: Joins::default(),
             signals: Signals::default(),
