@@ -140,7 +140,7 @@ fn pool_stops_at_its_limit_and_keeps_a_reserve() {
 #[test]
 fn pool_gives_no_one_more_than_a_twenty_fourth() {
     let mut pool = Pool::new(1 << 30);
-    assert_eq!(pool.fair() * BLOCK_SIZE, 48 << 20);
+    assert_eq!(pool.fair_share() * BLOCK_SIZE, 48 << 20);
     let mut held = Vec::new();
     while let Some(block) = pool.alloc_within(held.len()) {
         held.push(block);
@@ -172,7 +172,7 @@ fn pool_keeps_shares_for_those_who_come_later() {
     assert_eq!(sizes.last(), Some(&4));
     assert!(pool.unreserved() > 0);
     held.into_iter().flatten().for_each(|b| pool.free(b));
-    assert_eq!((pool.used_bytes(), pool.fair()), (0, 48));
+    assert_eq!((pool.used_bytes(), pool.fair_share()), (0, 48));
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Connection {
             return Err(ApiError::SendClosed.into());
         }
         let max = max.min(self.transport.send_space(&ctx.shared.config, class.urgency));
-        let max = match ctx.shared.pool.is_over(self.transport.share.group) {
+        let max = match ctx.shared.pool.is_over_quota(self.transport.share.group) {
             true => 0,
             false => max,
         };
@@ -248,7 +248,7 @@ impl Transport {
             && self.send_space(&ctx.shared.config, urgency) >= fair
         {
             let blocks = self.snd.buf.blocks();
-            if self.share.is_lacking(&ctx.shared.pool, blocks) {
+            if self.share.lacks_memory(&ctx.shared.pool, blocks) {
                 return;
             }
             self.snd.blocked = None;
@@ -269,7 +269,8 @@ impl Transport {
         if self.snd.buf.kept() == 0 {
             return false;
         }
-        let others_wait = ctx.shared.starved.len() > usize::from(self.share.starved);
+        let others_wait =
+            ctx.shared.waiting_for_pool.len() > usize::from(self.share.waiting_for_pool);
         let pressed = others_wait && ctx.shared.pool.unreserved() == 0;
         let most = ctx.shared.config.send_buffer.max(MIN_REPEATS);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
@@ -302,13 +303,13 @@ impl Shared {
     /// Lets `conn`, which waited for memory, write again, or queues it again if memory is still short.
     pub fn wake(&mut self, now: Instant, conn: &mut Transport) {
         conn.signal_writable(&mut self.ctx(now));
-        self.wait_if_lacking(conn);
+        self.queue_if_memory_lacks(conn);
     }
 
     /// Queues `conn` for memory if a write found none and there is still none.
-    pub fn wait_if_lacking(&mut self, conn: &mut Transport) {
+    pub fn queue_if_memory_lacks(&mut self, conn: &mut Transport) {
         let Transport { id, snd, share, .. } = conn;
-        if snd.blocked.is_some() && share.is_lacking(&self.pool, snd.buf.blocks()) {
+        if snd.blocked.is_some() && share.lacks_memory(&self.pool, snd.buf.blocks()) {
             self.wait_for_memory(*id, share);
         }
     }

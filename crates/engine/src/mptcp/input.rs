@@ -499,7 +499,7 @@ impl Connection {
             .transport
             .share
             .is_used_up(&ctx.shared.pool, self.transport.rcv.buf.readable())
-            || behind && ctx.shared.pool.is_over(self.transport.share.group)
+            || behind && ctx.shared.pool.is_over_quota(self.transport.share.group)
         {
             self.transport.subflows[i].rcv.ack_now();
             return;

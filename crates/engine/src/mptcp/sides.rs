@@ -203,7 +203,7 @@ impl RecvSide {
     // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
     pub fn size_window(&mut self, shared: &Shared) {
         let config = &shared.config;
-        let fair = shared.pool.fair() * BLOCK_SIZE;
+        let fair = shared.pool.fair_share() * BLOCK_SIZE;
         let most = fair.min(config.recv_buffer) as u64;
         let least = MIN_WINDOW.min(config.recv_buffer) as u64;
         let limit = self.window.get().min(most).max(least);

@@ -205,7 +205,7 @@ impl Transport {
     /// Stops waiting for memory, because nothing more is written.
     pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.blocked = None;
-        ctx.shared.leave_starved(self.id, &mut self.share);
+        ctx.shared.leave_pool_queue(self.id, &mut self.share);
     }
 }
 
@@ -271,7 +271,7 @@ impl Transport {
         }
         if self.is_ended() {
             debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
-            debug_assert!(!self.share.starved);
+            debug_assert!(!self.share.waiting_for_pool);
         }
     }
 }

@@ -198,18 +198,21 @@ impl Stack {
         debug_assert!(self.table.len() <= shared.config.max_connections);
         debug_assert!(self.table.fast_open() <= self.table.half_open());
         debug_assert!(self.table.half_open() <= self.table.len());
-        debug_assert!(shared.starved.len() <= self.table.len());
+        debug_assert!(shared.waiting_for_pool.len() <= self.table.len());
         let Some(conn) = self.table.get(id) else {
             return;
         };
         conn.transport.invariants();
-        debug_assert_eq!(conn.transport.share.starved, shared.starved.contains(&id));
-        debug_assert!(conn.transport.share.crowded.is_none_or(|place| {
+        debug_assert_eq!(
+            conn.transport.share.waiting_for_pool,
+            shared.waiting_for_pool.contains(&id)
+        );
+        debug_assert!(conn.transport.share.waiting_for_quota.is_none_or(|place| {
             let waits = conn
                 .transport
                 .share
                 .group
-                .map(|group| shared.crowded.get(&(group, place)));
+                .map(|group| shared.waiting_for_quota.get(&(group, place)));
             waits == Some(Some(&id))
         }));
         debug_assert!(conn.transport.subflows.len() <= shared.config.max_subflows);
@@ -237,11 +240,11 @@ impl Stack {
         // The timers are set when `poll_transmit` finds nothing more to send.
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
-        self.shared.wait_if_lacking(&mut conn.transport);
+        self.shared.queue_if_memory_lacks(&mut conn.transport);
         if conn.transport.snd.blocked.is_none() {
-            self.shared.leave_crowded(&mut conn.transport.share);
+            self.shared.leave_quota_queue(&mut conn.transport.share);
         }
-        self.wake_starved(now);
+        self.wake_pool_waiters(now);
         self.relieve(now);
     }
 
@@ -299,31 +302,32 @@ impl Stack {
             conn.transport.snd.buf.clear(pool);
             conn.transport.rcv.buf.clear(pool);
             conn.transport.charge(pool);
-            self.shared.leave_crowded(&mut conn.transport.share);
+            self.shared.leave_quota_queue(&mut conn.transport.share);
         }
-        self.wake_starved(now);
+        self.wake_pool_waiters(now);
     }
 
     /// Lets connections that wait for memory write again while pool memory is free.
-    fn wake_starved(&mut self, now: Instant) {
-        for _ in 0..self.shared.starved.len() {
+    fn wake_pool_waiters(&mut self, now: Instant) {
+        for _ in 0..self.shared.waiting_for_pool.len() {
             if self.shared.pool.unreserved() == 0 {
                 break;
             }
-            if let Some(waiting) = self.shared.starved.pop_front()
+            if let Some(waiting) = self.shared.waiting_for_pool.pop_front()
                 && let Some(conn) = self.table.get_mut(waiting)
             {
-                conn.transport.share.starved = false;
+                conn.transport.share.waiting_for_pool = false;
                 self.shared.wake(now, &mut conn.transport);
             }
         }
-        self.wake_crowded(now);
+        self.wake_quota_waiters(now);
     }
 
     /// Lets connections that wait for their group's quota write again while there is room in it.
-    fn wake_crowded(&mut self, now: Instant) {
+    fn wake_quota_waiters(&mut self, now: Instant) {
         let mut from = (0, 0);
-        while let Some((&(group, place), &id)) = self.shared.crowded.range(from..).next() {
+        while let Some((&(group, place), &id)) = self.shared.waiting_for_quota.range(from..).next()
+        {
             let Some(next) = group.checked_add(1) else {
                 return;
             };
@@ -336,12 +340,12 @@ impl Stack {
                 let Some((place, id)) = waiting else {
                     break;
                 };
-                self.shared.crowded.remove(&(group, place));
+                self.shared.waiting_for_quota.remove(&(group, place));
                 if let Some(conn) = self.table.get_mut(id) {
-                    conn.transport.share.crowded = None;
+                    conn.transport.share.waiting_for_quota = None;
                     self.shared.wake(now, &mut conn.transport);
                 }
-                let mut rest = self.shared.crowded.range((group, 0)..from);
+                let mut rest = self.shared.waiting_for_quota.range((group, 0)..from);
                 waiting = rest.next().map(|(&(_, place), &id)| (place, id));
             }
         }
@@ -457,7 +461,7 @@ impl Stack {
     /// [`ApiError::UnknownConnection`].
     pub fn set_group(&mut self, now: Instant, conn: ConnId, group: u32) -> Result<(), ApiError> {
         if let Some(c) = self.table.get_mut(conn) {
-            self.shared.leave_crowded(&mut c.transport.share);
+            self.shared.leave_quota_queue(&mut c.transport.share);
         }
         let joined = self.with(now, conn, |c, ctx| {
             let held = c.transport.blocks();
@@ -864,20 +868,20 @@ mod tests {
             let greedy = connect(&mut stack);
             while stack.write(now, greedy, &[0; BLOCK_SIZE]).unwrap() > 0 {}
         }
-        let waiting = stack.shared.starved.len();
+        let waiting = stack.shared.waiting_for_pool.len();
         let [aborted, ended, shut] = core::array::from_fn(|_| {
             let id = connect(&mut stack);
             assert_eq!(stack.write(now, id, b"x"), Ok(0));
             id
         });
-        assert_eq!(stack.shared.starved.len(), waiting + 3);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting + 3);
         stack.abort(now, aborted);
-        assert_eq!(stack.shared.starved.len(), waiting + 2);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting + 2);
         stack.with(now, ended, |conn, ctx| conn.end(ctx, CloseReason::TimedOut));
         assert!(stack.table.get(ended).is_some());
-        assert_eq!(stack.shared.starved.len(), waiting + 1);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting + 1);
         stack.shutdown(now, shut).unwrap();
-        assert_eq!(stack.shared.starved.len(), waiting);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting);
     }
 
     #[test]
