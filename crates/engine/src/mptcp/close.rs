@@ -25,7 +25,7 @@ impl Connection {
         }
         self.transport.closing.close();
         self.transport.stop_writing(ctx);
-        self.settle(ctx);
+        self.reconcile(ctx);
         Ok(())
     }
 
@@ -71,7 +71,7 @@ impl Connection {
 
     /// Brings the connection up to date after a change: closing, dead subflows, further subflows. Returns
     /// whether there may be something to send now.
-    pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    pub fn reconcile(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut changed = self.finish_if_done(ctx);
         changed |= self.transport.answer_fins();
         changed |= self.transport.bound_repeats(ctx);

@@ -60,7 +60,7 @@ impl Ending {
     }
 
     /// Stops the repeats, because the peer has answered.
-    pub fn settle(&mut self) {
+    pub fn stop_repeats(&mut self) {
         self.insists = false;
         self.repeats.at = None;
     }

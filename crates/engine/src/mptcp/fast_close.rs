@@ -80,7 +80,7 @@ impl Transport {
             // The peer aborted the whole connection too, so no subflow needs further repeats.
             let aborted = |s: &&mut Subflow| s.phase == Phase::Aborted;
             for subflow in self.subflows.iter_mut().filter(aborted) {
-                subflow.ending.settle();
+                subflow.ending.stop_repeats();
                 subflow.close(SubflowCloseReason::Finished);
             }
         }

@@ -232,7 +232,7 @@ impl Connection {
     // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         self.paths.set_home(self.transport.subflows[i].tuple.local);
-        self.transport.subflows.settle_on(i);
+        self.transport.subflows.close_other_openings(i);
         if let Mode::Opening { local, checksum } = self.transport.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {

@@ -37,7 +37,7 @@ impl Connection {
             Kind::Unreachable(_) => self.on_path_unreachable(ctx, i),
             Kind::TimeExceeded => {}
         }
-        self.settle(ctx);
+        self.reconcile(ctx);
     }
 
     fn on_syn_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {

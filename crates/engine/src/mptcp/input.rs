@@ -68,7 +68,7 @@ impl Connection {
             Phase::Aborted => self.transport.on_aborted(i, tcp),
             Phase::Resetting | Phase::Closed => {}
         }
-        self.settle(ctx);
+        self.reconcile(ctx);
         false
     }
 
@@ -191,9 +191,10 @@ impl Connection {
             // With the peer's FIN here and nothing but our own FIN outstanding, the peer has forgotten a
             // connection that is fully closed (RFC 9293 section 3.10.7.4, LAST-ACK).
             let subflow = &self.transport.subflows[i];
-            let through = subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
-            match through && self.transport.rcv.complete() {
-                // Unread data stays: `settle` ends the connection after it is read.
+            let fully_closed =
+                subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
+            match fully_closed && self.transport.rcv.complete() {
+                // Unread data stays: `reconcile` ends the connection after it is read.
                 true => self.transport.closing.on_acked(),
                 false => self.fail(ctx, CloseReason::Reset),
             }

@@ -452,7 +452,7 @@ impl Subflow {
 impl Subflows {
     /// Closes the other opening subflows once the SYN on subflow `i` was answered: they would open
     /// connections of their own. An answer to them finds no subflow and is reset.
-    pub(super) fn settle_on(&mut self, i: usize) {
+    pub(super) fn close_other_openings(&mut self, i: usize) {
         let chosen = self[i].id;
         for subflow in self.iter_mut() {
             let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;

@@ -65,7 +65,7 @@ impl Connection {
                 subflows.find(|s| half_open(s) && s.handshake.proof != JoinProof::Secret);
             if let Some(replaced) = replaced {
                 replaced.close(SubflowCloseReason::LackOfResources);
-                self.settle(ctx);
+                self.reconcile(ctx);
             }
         }
         (self.transport.subflows.len() < max).then_some(shows_secret)

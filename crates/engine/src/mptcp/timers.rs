@@ -101,7 +101,7 @@ impl Connection {
                 self.transport.closing.repeat();
             }
         }
-        self.settle(ctx);
+        self.reconcile(ctx);
     }
 
     fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {

@@ -126,8 +126,8 @@ impl Stack {
     }
 
     /// Updates the counts of incomplete handshakes of accepted connections.
-    pub(super) fn settle_half_open(&mut self, now: Instant, id: ConnId) {
-        if self.table.settle_half_open(id) {
+    pub(super) fn recount_half_open(&mut self, now: Instant, id: ConnId) {
+        if self.table.recount_half_open(id) {
             self.ended_early.note(now);
         }
     }

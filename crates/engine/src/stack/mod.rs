@@ -126,7 +126,7 @@ impl Stack {
         for id in self.table.ids() {
             self.with(now, id, |conn, ctx| {
                 f(conn, ctx);
-                conn.settle(ctx);
+                conn.reconcile(ctx);
             });
         }
     }
@@ -227,7 +227,7 @@ impl Stack {
         if cfg!(debug_assertions) {
             self.invariants(id);
         }
-        self.settle_half_open(now, id);
+        self.recount_half_open(now, id);
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
@@ -539,7 +539,7 @@ impl Stack {
                 return Err(ApiError::SendClosed);
             }
             c.end_flow(ctx);
-            c.settle(ctx);
+            c.reconcile(ctx);
             Ok(())
         })
         .unwrap_or(Err(ApiError::UnknownConnection))
@@ -555,12 +555,12 @@ impl Stack {
             for subflow in c.transport.subflows.iter_mut() {
                 subflow.rcv.delay_no_more();
             }
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
         told.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Applies `f` to a connection and settles it: the strategy may now want other paths.
+    /// Applies `f` to a connection and reconciles it: the strategy may now want other paths.
     fn change(
         &mut self,
         now: Instant,
@@ -569,7 +569,7 @@ impl Stack {
     ) -> Result<(), ApiError> {
         let changed = self.with(now, conn, |c, ctx| {
             f(c, ctx);
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
         changed.ok_or(ApiError::UnknownConnection)
     }
@@ -589,7 +589,7 @@ impl Stack {
     ) -> Result<(), ApiError> {
         let changed = self.with(now, conn, |c, ctx| {
             c.set_join_auth(ctx, auth);
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
         changed.ok_or(ApiError::UnknownConnection)
     }
@@ -598,7 +598,7 @@ impl Stack {
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.with(now, conn, |c, ctx| {
             c.fail(ctx, crate::CloseReason::Aborted);
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
     }
 
@@ -617,8 +617,8 @@ impl Stack {
             };
             let mut ctx = self.shared.ctx(now);
             let mut out = conn.poll_transmit(&mut ctx);
-            if out.is_none() && conn.settle(&mut ctx) {
-                // A join or FIN that `settle` started is sent in this round too.
+            if out.is_none() && conn.reconcile(&mut ctx) {
+                // A join or FIN that `reconcile` started is sent in this round too.
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {

@@ -65,7 +65,7 @@ impl Stack {
         self.shared.stats.reclaimed += 1;
         self.with(now, id, |conn, ctx| {
             conn.fail(ctx, CloseReason::NoResources);
-            conn.settle(ctx);
+            conn.reconcile(ctx);
         });
         Some(id)
     }
