@@ -25,7 +25,7 @@ pub trait Strategy: fmt::Debug + Send {
     /// Returns the time to wait for the answer to the first SYN, which leaves on `path`, before
     /// [`open`](Self::open) is asked for a path of a second SYN beside it; the first SYN answered opens the
     /// connection. With `None` the first SYN's timer runs out, and the next SYN replaces the first.
-    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+    fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         let _ = (view, path);
         None
     }

@@ -80,8 +80,8 @@ impl Strategy for Adaptive {
         }
     }
 
-    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
-        attempt::patience(view, path)
+    fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+        attempt::attempt_delay(view, path)
     }
 
     fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
@@ -90,7 +90,7 @@ impl Strategy for Adaptive {
         }
         // A flow of one initial window should be over by then; one that is not has lost something.
         let first = view.first?;
-        Some(first.since + first.rtt * 3 / 2 + attempt::A_LITTLE)
+        Some(first.since + first.rtt * 3 / 2 + attempt::RTT_MARGIN)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {

@@ -81,8 +81,8 @@ impl Strategy for Maps {
 
     /// Returns how long to wait for the first SYN. The paper starts with paths that are open; here a path
     /// that loses the first SYN must not cost a second while the other works.
-    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
-        attempt::patience(view, path)
+    fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+        attempt::attempt_delay(view, path)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {

@@ -88,14 +88,14 @@ impl Subflow {
         if !self.is_established() || !self.snd.board.is_empty() {
             return None;
         }
-        let patience = self.keepalive(last_payload);
-        let due = match patience {
-            KEEPALIVE_BUSY => self.signs.heard_at + patience,
+        let keepalive = self.keepalive(last_payload);
+        let due = match keepalive {
+            KEEPALIVE_BUSY => self.signs.heard_at + keepalive,
             _ if is_kept => {
                 let rest_at = (self.signs.heard_at + REST_AFTER).next_multiple_of(KEEPALIVE_STEP);
                 return (!self.signs.resting).then_some((rest_at, Due::Rest));
             }
-            _ => (self.signs.heard_at + patience).next_multiple_of(KEEPALIVE_STEP),
+            _ => (self.signs.heard_at + keepalive).next_multiple_of(KEEPALIVE_STEP),
         };
         let at = match self.signs.asked {
             0 => due,
@@ -196,10 +196,10 @@ impl Transport {
 
     fn ask(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
-        let patience = subflow.keepalive(self.live.last_payload);
+        let keepalive = subflow.keepalive(self.live.last_payload);
         subflow.signs.asked = subflow.signs.asked.saturating_add(1);
         subflow.signs.asked_at = now;
-        if now.saturating_since(self.live.last_heard) >= patience {
+        if now.saturating_since(self.live.last_heard) >= keepalive {
             // No other subflow was heard either: the peer itself may be gone.
             self.live.waiting_since.get_or_insert(now);
         }

@@ -31,8 +31,10 @@ impl Connection {
         self.open_initial(ctx, path.ok_or(ApiError::NoUsablePath)?)?;
         let situation = self.situation(ctx);
         if let Some(first) = self.transport.subflows.last_mut() {
-            let patience = self.paths.patience(&*self.strategy, first.path, &situation);
-            first.handshake.second_at = patience.map(|patience| ctx.now + patience);
+            let attempt_delay = self
+                .paths
+                .attempt_delay(&*self.strategy, first.path, &situation);
+            first.handshake.second_at = attempt_delay.map(|delay| ctx.now + delay);
         }
         Ok(())
     }

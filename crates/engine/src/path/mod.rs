@@ -252,7 +252,7 @@ impl PathManager {
     }
 
     /// Returns the time for which the SYN on `path` may go unanswered before another one leaves beside it.
-    pub fn patience(
+    pub fn attempt_delay(
         &self,
         strategy: &dyn Strategy,
         path: PathId,
@@ -264,8 +264,8 @@ impl PathManager {
             ..situation.view
         };
         let shown = paths.iter().find(|p| p.id == path)?;
-        let patience = strategy.patience(&view, shown);
-        patience.filter(|_| !self.is_pinned())
+        let attempt_delay = strategy.attempt_delay(&view, shown);
+        attempt_delay.filter(|_| !self.is_pinned())
     }
 
     /// Returns the usable paths as a strategy sees them.

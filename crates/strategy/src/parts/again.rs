@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_engine::strategy::{Decision, InFlight, Payload, SendView, SubflowView};
 
-use super::usable::{by_rtt, is_slow, patience, usable};
+use super::usable::{by_rtt, grace_period, is_slow, usable};
 
 /// Returns data that no subflow carries any more, for the fastest subflow that works and has room. The
 /// data of a failed path goes on as soon as possible.
@@ -34,7 +34,7 @@ pub fn late_at(view: &SendView<'_>) -> Option<braid_wire::Instant> {
 /// period, of which queues should take at most half. There is none before the first round trip.
 fn overdue_at(holder: &SubflowView, data: &InFlight) -> Option<braid_wire::Instant> {
     let measured = !holder.base_rtt.is_zero();
-    measured.then(|| data.sent_at + holder.base_rtt + 2 * patience(holder))
+    measured.then(|| data.sent_at + holder.base_rtt + 2 * grace_period(holder))
 }
 
 /// Returns the oldest data for a faster subflow while the peer's window is used up and there is more to

@@ -458,22 +458,22 @@ fn it_opens_where_data_is_expected_first() {
 
 #[test]
 fn a_second_syn_follows_one_that_is_late() {
-    let patience = |paths: &[_], n: usize| {
+    let attempt_delay = |paths: &[_], n: usize| {
         let view = opening(paths, FlowSize::Unknown);
         let [one, other] = ["adaptive", "maps"].map(|name| {
             let strategy = by_name(name).unwrap();
-            strategy.patience(&view, &paths[n])
+            strategy.attempt_delay(&view, &paths[n])
         });
         assert_eq!(one, other);
         one
     };
     let ms = |ms| Some(Duration::from_millis(ms));
     let paths = [path(0, Some(40)), path(1, None), path(2, Some(600))];
-    assert_eq!(patience(&paths, 0), ms(100));
-    assert_eq!(patience(&paths, 1), ms(250));
-    assert_eq!(patience(&paths, 2), ms(250));
+    assert_eq!(attempt_delay(&paths, 0), ms(100));
+    assert_eq!(attempt_delay(&paths, 1), ms(250));
+    assert_eq!(attempt_delay(&paths, 2), ms(250));
     // There is no other path for a second SYN.
-    assert_eq!(patience(&paths[..1], 0), None);
+    assert_eq!(attempt_delay(&paths[..1], 0), None);
 }
 
 /// A flow of one initial window needs no second subflow, unless it takes too long.
