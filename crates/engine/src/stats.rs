@@ -21,7 +21,7 @@ pub struct StackStats {
     pub bad_checksum: u64,
     /// Segments for no connection here. Those for an address of ours are answered by RST, within a bound,
     /// but not while third ACKs of stateless handshakes are expected.
-    pub strays: u64,
+    pub out_of_the_blue: u64,
     /// SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
     pub syns_dropped: u64,
     /// SYNs answered without keeping state ([`crate::Config::max_half_open`]).

@@ -163,7 +163,7 @@ pub struct SubflowView {
     /// The share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
     pub loss: f32,
     /// The bytes of non-congestive loss over the subflow's life: lost though the path's queue was short.
-    pub strayed: u64,
+    pub non_congestive_loss: u64,
     /// Set if either end wants the subflow to be a backup.
     pub backup: bool,
     /// Set if the subflow has potentially failed: it recovers from a retransmission timeout, or was silent

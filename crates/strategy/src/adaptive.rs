@@ -445,9 +445,9 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
 /// Returns whether non-congestive losses are so frequent that copies are worth their price to long flows.
 fn loses_much(view: &SendView<'_>) -> bool {
     let all = || view.subflows.iter();
-    let strayed: u64 = all().map(|s| s.strayed).sum();
+    let non_congestive_loss: u64 = all().map(|s| s.non_congestive_loss).sum();
     let sent: u64 = all().map(|s| s.sent).sum();
-    strayed as f64 > CLEAN * sent as f64
+    non_congestive_loss as f64 > CLEAN * sent as f64
 }
 
 /// Returns the probability that a packet is lost on `subflow`, by its non-congestive losses.
@@ -463,5 +463,5 @@ fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 
         sent += counted;
     }
     // Bytes that were repeated and lost again count as lost, but only once as sent.
-    ((lost + subflow.strayed as f64) / (sent + subflow.sent as f64)).min(1.0)
+    ((lost + subflow.non_congestive_loss as f64) / (sent + subflow.sent as f64)).min(1.0)
 }

@@ -503,7 +503,7 @@ impl Subflow {
             return;
         }
         let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
-        let lost = self.snd.strayed();
+        let lost = self.snd.non_congestive_loss();
         let seen = PathRecord {
             at: now,
             srtt: rtt.srtt(),
@@ -554,7 +554,7 @@ impl Subflow {
             peak_rate: self.snd.peak_rate(),
             passed_at: self.snd.passed_at(),
             loss: self.snd.traffic.loss(),
-            strayed: self.snd.strayed(),
+            non_congestive_loss: self.snd.non_congestive_loss(),
             backup: self.is_backup(),
             stale: self.is_stale(),
             ready,

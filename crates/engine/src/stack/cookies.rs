@@ -13,7 +13,7 @@ use braid_wire::mptcp::{Capable, MptcpOption, VERSION};
 use braid_wire::tcp::{self, Flags, Options, Timestamps};
 use braid_wire::{Instant, Rng, Seq32};
 
-use super::ingress::{Arrival, Stray};
+use super::ingress::{Arrival, StatelessReply};
 use super::{Outside, Stack};
 use crate::Config;
 use crate::FallbackCause;
@@ -163,7 +163,7 @@ fn period(now: Instant) -> u64 {
 impl Stack {
     /// Answers a SYN without keeping state.
     pub(super) fn answer_stateless(&mut self, now: Instant, at: Arrival, syn: &tcp::Repr) {
-        if self.strays.len() >= MAX_ANSWERS {
+        if self.stateless_replies.len() >= MAX_ANSWERS {
             self.shared.stats.syns_dropped += 1;
             return;
         }
@@ -203,7 +203,7 @@ impl Stack {
             }));
         }
         shared.stats.syn_cookies += 1;
-        self.strays.push_back(Stray {
+        self.stateless_replies.push_back(StatelessReply {
             path: at.path,
             tuple: at.tuple,
             repr: tcp::Repr {
@@ -238,7 +238,7 @@ impl Stack {
         };
         let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
         let Some((offer, cookie)) = cookies.check(now, &tuple, irs, iss) else {
-            self.shared.stats.strays += 1;
+            self.shared.stats.out_of_the_blue += 1;
             return true;
         };
         if cookies.is_used(&cookie) {
@@ -334,7 +334,7 @@ mod tests {
             tokens.extend(used.map(|token| (token, ConnId { slot, generation })));
             let at = stack.arrival(tuple(5000)).unwrap();
             stack.answer_stateless(Instant::from_millis(1_000), at, &syn);
-            capable(&stack.strays.pop_back().unwrap().repr)
+            capable(&stack.stateless_replies.pop_back().unwrap().repr)
         };
         let Some(Capable::SynAck { sender_key, .. }) = answer(None) else {
             panic!("no key");

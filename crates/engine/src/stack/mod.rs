@@ -23,7 +23,7 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::cookies::Cookies;
 use self::fast_open::EndedEarly;
-use self::ingress::Stray;
+use self::ingress::StatelessReply;
 use self::listeners::{Listener, Listeners};
 pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
@@ -76,7 +76,7 @@ pub struct Stack {
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// The connections that may have something to send.
     ready: Ready,
-    strays: VecDeque<Stray>,
+    stateless_replies: VecDeque<StatelessReply>,
     /// Set once the stack is closing: nothing is opened any more.
     closing: bool,
     /// The SYN cookies, present once there were more handshakes than are kept.
@@ -111,7 +111,7 @@ impl Stack {
             listeners: Listeners::default(),
             timers: BinaryHeap::new(),
             ready: Ready::default(),
-            strays: VecDeque::new(),
+            stateless_replies: VecDeque::new(),
             closing: false,
             cookies: None,
             ended_early: EndedEarly::default(),
@@ -604,8 +604,8 @@ impl Stack {
 
     /// Returns the next packet to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
-        if let Some(stray) = self.strays.pop_front() {
-            return Some(self.transmit_stray(&stray));
+        if let Some(reply) = self.stateless_replies.pop_front() {
+            return Some(self.transmit_stateless_reply(&reply));
         }
         let (id, out) = loop {
             let Some(id) = self.ready.pop() else {

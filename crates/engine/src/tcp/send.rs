@@ -175,7 +175,7 @@ struct Losses {
     /// The bytes delivered since the last loss, and between the two losses before it.
     intervals: [u64; 2],
     /// The bytes of non-congestive loss: lost while the queue was short.
-    strayed: u64,
+    non_congestive_loss: u64,
     /// Set if the queue was short when this episode began; the losses themselves shorten it.
     queue_was_short: bool,
 }
@@ -187,9 +187,9 @@ impl Losses {
         self.queue_was_short = queue_is_short;
     }
 
-    fn count_strayed(&mut self, lost: u64) {
+    fn count_non_congestive(&mut self, lost: u64) {
         if self.queue_was_short {
-            self.strayed += lost;
+            self.non_congestive_loss += lost;
         }
     }
 }
@@ -378,8 +378,8 @@ impl Sender {
     }
 
     /// Returns the bytes of non-congestive loss: lost though the path's queue was short.
-    pub fn strayed(&self) -> u64 {
-        self.losses.strayed
+    pub fn non_congestive_loss(&self) -> u64 {
+        self.losses.non_congestive_loss
     }
 
     /// Returns the recent peak rate of acknowledgements in bytes/s.

@@ -61,7 +61,7 @@ fn connections() {
 
 /// A flood of segments of no connection is answered within a bound.
 #[test]
-fn answers_to_strays() {
+fn answers_to_out_of_the_blue_segments() {
     let mut s = Script::server(config());
     for n in 0..200u16 {
         let peer = SocketAddr::from(([10, 0, 1, 2], 6000 + n));
@@ -74,19 +74,19 @@ fn answers_to_strays() {
         answers += 1;
     }
     assert_eq!(answers, 64);
-    assert_eq!(s.stack.stats().strays, 200);
+    assert_eq!(s.stack.stats().out_of_the_blue, 200);
 }
 
 /// Segments for other hosts are not answered in their name.
 #[test]
-fn strays_for_other_addresses() {
+fn out_of_the_blue_segments_for_other_addresses() {
     let mut s = Script::server(config());
     let peer = SocketAddr::from(([10, 0, 1, 2], 6000));
     let flow = s.flow(([10, 0, 9, 7], 99).into(), peer);
     send!(s, 0, syn().on(flow));
     send!(s, 0, ack(1, 1).on(flow));
     quiet!(s, 1000);
-    assert_eq!(s.stack.stats().strays, 2);
+    assert_eq!(s.stack.stats().out_of_the_blue, 2);
 }
 
 /// A link with an MTU below the minimum is treated as if it had the minimum.

@@ -47,7 +47,7 @@ fn every_packet_says_what_it_is() {
 }
 
 #[test]
-fn the_answer_to_a_stray_says_nothing() {
+fn the_answer_to_an_out_of_the_blue_segment_has_no_info() {
     let mut s = Script::server(config());
     s.peer(1);
     send!(s, 0, ack(1, 1));

@@ -182,7 +182,7 @@ fn slow_start_is_held_before_it_overshoots() {
     let decision = |subflows: &[SubflowView]| adaptive(&left(view(subflows), 200_000));
     assert_eq!(decision(&with(growing)), Decision::WAIT);
     let lossy = SubflowView {
-        strayed: 1_000,
+        non_congestive_loss: 1_000,
         ..growing
     };
     assert_eq!(on(decision(&with(lossy))), Some(0));
@@ -295,7 +295,7 @@ fn copies_cost_no_more_than_they_may() {
     assert!(!copies(&clean, 500_000, 39_001));
     assert!(!copies(&clean, 1 << 20, 0));
     let mut lossy = clean;
-    lossy[1].strayed = 1_000;
+    lossy[1].non_congestive_loss = 1_000;
     assert!(copies(&lossy, 1 << 20, 0));
 }
 
@@ -361,7 +361,7 @@ fn after_important(then: &SendView<'_>, level: usize) -> Decision {
 #[test]
 fn long_important_flows_are_not_copied_before_they_end() {
     let lossy = |s| SubflowView {
-        strayed: 20_000,
+        non_congestive_loss: 20_000,
         sent: 100_000,
         ..s
     };

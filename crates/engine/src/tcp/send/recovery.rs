@@ -96,7 +96,7 @@ impl Sender {
         self.rate.note_lost(sent_at, &packet);
         let flight = self.rate.on_lost(bytes);
         self.begin_episode();
-        self.losses.count_strayed(bytes);
+        self.losses.count_non_congestive(bytes);
         self.cc.on_lost(&Loss {
             now,
             bytes,
@@ -332,7 +332,7 @@ impl Sender {
         if first {
             self.begin_episode();
         }
-        self.losses.count_strayed(lost);
+        self.losses.count_non_congestive(lost);
         self.cc.on_lost(&Loss {
             now,
             bytes: lost,
@@ -446,7 +446,8 @@ impl Sender {
         if self.timers.backoff == 0 {
             self.begin_episode();
             // A single lost segment is enough for a timeout; the others may have arrived.
-            self.losses.count_strayed(lost.min(u64::from(self.mss)));
+            self.losses
+                .count_non_congestive(lost.min(u64::from(self.mss)));
             self.timers.stuck_since = now;
             self.cc.on_rto(now, in_flight);
             let whole = self.is_whole();
