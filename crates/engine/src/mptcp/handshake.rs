@@ -175,7 +175,7 @@ impl Connection {
             subflow.snd.set_congestion(congestion);
         }
         if let Some(record) = subflow.record(&shared.records) {
-            subflow.snd.expect(&record);
+            subflow.snd.seed_from(&record);
         }
         subflow
     }

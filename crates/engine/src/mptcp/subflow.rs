@@ -485,7 +485,7 @@ impl Subflow {
     pub fn before_send(&mut self, now: Instant, records: &Records) {
         if self.snd.is_idle(now) {
             if let Some(record) = self.record(records) {
-                self.snd.expect(&record);
+                self.snd.seed_from(&record);
             }
             self.snd.restart(now);
         }

@@ -142,7 +142,7 @@ impl Transport {
         }
         let range = match mss {
             Some(mss) => {
-                subflow.size.expect_mss(mss);
+                subflow.size.seed_mss(mss);
                 self.snd
                     .map_next(subflow.size.max_payload(options.len()).into())
             }

@@ -132,7 +132,7 @@ impl RateEstimator {
     }
 
     /// Sets the [peak](Self::peak) that earlier subflows on the path found, in bytes/s.
-    pub fn expect(&mut self, rate: u64) {
+    pub fn seed_from(&mut self, rate: u64) {
         self.expected = rate;
     }
 
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn the_peak_is_the_rate_at_which_acknowledgements_follow() {
         let mut flow = Flow::new();
-        flow.rate.expect(60_000);
+        flow.rate.seed_from(60_000);
         for _ in 0..4 {
             flow.send(1000, 1000, false);
         }
@@ -445,12 +445,12 @@ mod tests {
     #[test]
     fn what_was_expected_gives_way_to_proof() {
         let mut flow = Flow::new();
-        flow.rate.expect(20);
+        flow.rate.seed_from(20);
         flow.send(1000, 1000, false);
         assert_eq!(flow.ack(1100, 1001, None), Some((1000, 100, true)));
         assert_eq!(flow.rate.peak(), 10_000);
         // After a pause the recorded rate is expected again.
-        flow.rate.expect(20);
+        flow.rate.seed_from(20);
         flow.send(1200, 500, true);
         flow.ack(1300, 1501, None);
         assert_eq!(flow.rate.peak(), 10_000);
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn an_outage_is_not_the_rate() {
         let mut flow = Flow::new();
-        flow.rate.expect(125_000);
+        flow.rate.seed_from(125_000);
         flow.send(1000, 1000, false);
         flow.ack(1100, 1001, None);
         for _ in 0..2 {

@@ -60,7 +60,7 @@ impl RttEstimator {
 
     /// Seeds the first timeout with the round trip of an earlier subflow on the path. It never exceeds the
     /// unseeded one.
-    pub fn expect(&mut self, srtt: Duration, rttvar: Duration) {
+    pub fn seed_from(&mut self, srtt: Duration, rttvar: Duration) {
         if self.srtt.is_none() {
             let margin = (rttvar * 4).max(self.min_rto);
             self.rto = INITIAL_RTO.min(srtt + margin).min(self.max_rto);
@@ -180,7 +180,7 @@ mod tests {
         let mut rtt = RttEstimator::new(&Config::default());
         let ms = Duration::from_millis;
         for (srtt, rttvar, rto) in [(40, 5, 240), (40, 60, 280), (900, 100, 1000)] {
-            rtt.expect(ms(srtt), ms(rttvar));
+            rtt.seed_from(ms(srtt), ms(rttvar));
             assert_eq!(rtt.rto(), ms(rto));
         }
     }

@@ -52,7 +52,7 @@ impl SegmentSize {
     }
 
     /// Adopts the MSS that the peer announced on an earlier connection.
-    pub fn expect_mss(&mut self, mss: u16) {
+    pub fn seed_mss(&mut self, mss: u16) {
         self.peer_mss = u32::from(mss);
     }
 

@@ -388,8 +388,8 @@ impl Sender {
     }
 
     /// Adopts the measurements of earlier subflows on the path.
-    pub fn expect(&mut self, record: &PathRecord) {
-        self.rtt.expect(record.srtt, record.rttvar);
+    pub fn seed_from(&mut self, record: &PathRecord) {
+        self.rtt.seed_from(record.srtt, record.rttvar);
         self.found = *record;
         self.recall();
     }
@@ -399,7 +399,7 @@ impl Sender {
         let base = self.rtt.base();
         let same = base.is_zero() || self.found.fits(base);
         let rate = if same { self.found.delivery_rate } else { 0 };
-        self.rate.expect(rate);
+        self.rate.seed_from(rate);
     }
 
     /// Returns the time at which everything sent will have passed the bottleneck, at its known rate.

@@ -52,7 +52,7 @@ fn a_known_path_is_started_on_with_half_of_what_it_took() {
             delivery_rate: 1_000_000,
             ..PathRecord::default()
         };
-        sender.expect(&record);
+        sender.seed_from(&record);
         sender.established(START, Some(Duration::from_millis(now)), 1 << 20, 0);
         assert_eq!(sender.cwnd(), window, "{now} ms, then {then} ms");
     }
