@@ -64,14 +64,15 @@ struct Rack {
     end: u64,
     rtt: Duration,
     reordering_seen: bool,
-    /// The quarters of a round trip by which the reordering window exceeds the first quarter.
-    quarters: u32,
-    /// The number of recoveries without a needless retransmission after which the window is reset.
-    persist: u32,
-    /// The end of the round in which the window has grown already.
-    grown_until: u64,
+    /// `RACK.reo_wnd_mult` less one: the quarters of a round trip by which the reordering window exceeds the
+    /// first quarter.
+    reo_wnd_mult: u32,
+    /// `RACK.reo_wnd_persist`: the recoveries without a needless retransmission after which the window is reset.
+    reo_wnd_persist: u32,
+    /// `RACK.dsack_round`: the end of the round in which the window has grown already.
+    dsack_round: u64,
     /// The end of the last range that the peer reported as a duplicate.
-    twice: u64,
+    dsack_end: u64,
     /// The last tail loss probe, as long as it may have repaired a loss.
     probed: Option<TailProbe>,
 }
@@ -166,7 +167,7 @@ struct Reductions {
     /// The highest acknowledgement that reported an ECN mark.
     marked_at: u64,
     /// The bytes retransmitted in this recovery and not reported as duplicates.
-    unproved: u64,
+    undo_retrans: u64,
 }
 
 /// Losses by episode.
@@ -573,7 +574,7 @@ impl Sender {
         let packet = self.packet_state(now);
         let max = max.min(self.sizes.bound());
         let sent = self.board.take_lost(now, packet, max)?;
-        self.reductions.unproved += sent.len();
+        self.reductions.undo_retrans += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }

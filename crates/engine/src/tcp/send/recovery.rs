@@ -18,11 +18,11 @@ const DUP_THRESH: usize = 3;
 
 /// The number of recoveries without a needless retransmission after which the reordering window is reset
 /// (RFC 8985 section 6.2, step 4).
-const WIDE_RECOVERIES: u32 = 16;
+const REO_WND_PERSIST: u32 = 16;
 
 /// The most quarters of the least round trip added to the reordering window, which never exceeds the
 /// smoothed round trip in any case.
-const MAX_QUARTERS: u32 = 255;
+const MAX_REO_WND_MULT: u32 = 255;
 
 /// The longest time before a tail loss probe. Acknowledgements keep coming while a queue drains, however
 /// long it is, so after a second of silence the rest of the flight is probed even if the round trip through
@@ -205,9 +205,9 @@ impl Sender {
         };
         if over && !self.is_whole() {
             let rack = &mut self.rack;
-            rack.persist = rack.persist.saturating_sub(1);
-            if rack.persist == 0 {
-                rack.quarters = 0;
+            rack.reo_wnd_persist = rack.reo_wnd_persist.saturating_sub(1);
+            if rack.reo_wnd_persist == 0 {
+                rack.reo_wnd_mult = 0;
             }
         }
         if over {
@@ -227,7 +227,7 @@ impl Sender {
         // An answer to a retransmission that is faster than the path belongs to the original, as does one
         // that undoes a timeout, unless the peer reported both copies.
         let fast = now.saturating_since(sent_at) < self.rtt.base();
-        if newest.retransmitted && (fast || spurious) && self.rack.twice != newest.end {
+        if newest.retransmitted && (fast || spurious) && self.rack.dsack_end != newest.end {
             // The send time of a probe's original is known. The path may have become shorter, so that the
             // answer belongs to the probe after all; data sent before the original is lost in that case
             // too.
@@ -260,7 +260,7 @@ impl Sender {
             return Duration::ZERO;
         }
         let quarter = self.rtt.base() / 4;
-        (quarter * (1 + self.rack.quarters)).min(self.rtt.srtt())
+        (quarter * (1 + self.rack.reo_wnd_mult)).min(self.rtt.srtt())
     }
 
     /// Widens the reordering window after a needless retransmission (RFC 8985 section 6.2, step 4): at most
@@ -269,10 +269,10 @@ impl Sender {
     pub(super) fn widen_reordering_window(&mut self) {
         let rack = &mut self.rack;
         rack.reordering_seen = true;
-        if self.una >= rack.grown_until {
-            rack.grown_until = self.nxt;
-            rack.quarters = (rack.quarters + 1).min(MAX_QUARTERS);
-            rack.persist = WIDE_RECOVERIES;
+        if self.una >= rack.dsack_round {
+            rack.dsack_round = self.nxt;
+            rack.reo_wnd_mult = (rack.reo_wnd_mult + 1).min(MAX_REO_WND_MULT);
+            rack.reo_wnd_persist = REO_WND_PERSIST;
         }
     }
 
@@ -327,7 +327,7 @@ impl Sender {
         if let Some((prr, marked)) = began {
             let end = self.nxt;
             self.recovery = Recovery::Fast { end, prr, marked };
-            self.reductions.unproved = 0;
+            self.reductions.undo_retrans = 0;
         }
         if first {
             self.begin_episode();
@@ -452,7 +452,7 @@ impl Sender {
             self.cc.on_rto(now, in_flight);
             let whole = self.is_whole();
             if whole {
-                self.reductions.unproved = 0;
+                self.reductions.undo_retrans = 0;
             }
             self.recovery = Recovery::Timeout {
                 end: self.nxt,

@@ -169,13 +169,13 @@ impl Sender {
         {
             return;
         }
-        self.rack.twice = range.end;
+        self.rack.dsack_end = range.end;
         self.widen_reordering_window();
-        self.reductions.unproved = self
+        self.reductions.undo_retrans = self
             .reductions
-            .unproved
+            .undo_retrans
             .saturating_sub(range.end - range.start);
-        if self.reductions.unproved == 0 && self.board.lost() == 0 {
+        if self.reductions.undo_retrans == 0 && self.board.lost() == 0 {
             self.undo(now);
         }
     }
