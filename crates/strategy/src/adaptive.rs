@@ -15,8 +15,8 @@ use crate::parts::again;
 use crate::parts::attempt;
 use crate::parts::estimate::Estimate;
 use crate::parts::flow::size;
-use crate::parts::manners;
 use crate::parts::table::PerSubflow;
+use crate::parts::urgency;
 use crate::parts::usable::{keeps_waiting, usable};
 
 /// Most subflows that are weighed against each other; a bound, so that a decision does not allocate.
@@ -103,7 +103,7 @@ impl Strategy for Adaptive {
                 ..
             }
         );
-        if is_new && manners::next_urgency(view).is_some_and(manners::is_important) {
+        if is_new && urgency::next_urgency(view).is_some_and(urgency::is_important) {
             self.important = Some(view.sent);
         }
         decision
@@ -178,11 +178,11 @@ impl<'a> Scales<'a> {
             0 => f64::INFINITY,
             rate => rate as f64,
         };
-        let next = manners::next_urgency(view);
+        let next = urgency::next_urgency(view);
         let weighed = usable.take(MOST).map(|subflow| Weighed {
             subflow,
             estimate: Estimate::new(view.now, subflow, usual),
-            ready: subflow.ready && !manners::stands_back(next, subflow),
+            ready: subflow.ready && !urgency::yields_path(next, subflow),
         });
         let mut scales = Scales {
             view,
@@ -225,7 +225,7 @@ impl<'a> Scales<'a> {
         }
         let affordable = |data: &InFlight| is_affordable(view, data);
         if self.important
-            && let Some(copy) = manners::unblock(view, affordable)
+            && let Some(copy) = urgency::unblock(view, affordable)
         {
             return copy;
         }
@@ -245,8 +245,8 @@ impl<'a> Scales<'a> {
             let segment = f64::from(w.subflow.mss).min(self.remaining);
             w.estimate.arrival(segment)
         };
-        if self.next.is_some_and(manners::is_important) {
-            return manners::on_the_best(self.view);
+        if self.next.is_some_and(urgency::is_important) {
+            return urgency::on_best_path(self.view);
         }
         let ready = self.subflows.iter().filter(|w| w.ready);
         let best = ready

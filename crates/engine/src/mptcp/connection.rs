@@ -8,8 +8,8 @@ use braid_wire::mptcp::ResetReason;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::flow::{Flow, Marks};
-use super::manner::Manner;
 use super::mode::Mode;
+use super::profile::TransmissionProfile;
 use super::shared::Shared;
 use super::sides::SEND_HEADROOM;
 use super::subflow::{Phase, Subflow};
@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     pub transport: Transport,
     pub strategy: Box<dyn Strategy>,
     pub flow: Flow,
-    pub manner: Manner,
+    pub profile: TransmissionProfile,
     pub paths: PathManager,
     /// The earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
@@ -48,7 +48,7 @@ impl Connection {
             transport: Transport::new(id, mode, now),
             strategy,
             flow: Flow::default(),
-            manner: Manner::default(),
+            profile: TransmissionProfile::default(),
             paths,
             scheduled: None,
         }
@@ -56,14 +56,14 @@ impl Connection {
 
     /// Sets the urgency; the least urgent connections run a congestion control that yields to others.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) {
-        if let Some(congestion) = self.manner.set_urgency(config, urgency) {
+        if let Some(congestion) = self.profile.set_urgency(config, urgency) {
             self.transport.subflows.run_congestion(congestion);
         }
     }
 
     /// Runs `congestion` on all present and future subflows, regardless of the urgency.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
-        self.manner.congestion = Some(congestion);
+        self.profile.congestion = Some(congestion);
         self.transport.subflows.run_congestion(congestion);
     }
 

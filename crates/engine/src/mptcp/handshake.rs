@@ -170,7 +170,7 @@ impl Connection {
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
         subflow.handshake.opened_at = ctx.now;
         subflow.handshake.at = Some(ctx.now);
-        let congestion = self.manner.algorithm(&shared.config);
+        let congestion = self.profile.algorithm(&shared.config);
         if congestion.name() != shared.config.congestion.name() {
             subflow.snd.set_congestion(congestion);
         }

@@ -167,7 +167,7 @@ impl Stack {
         let paths = PathManager::opened(&options);
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
         conn.flow.size = options.flow_size;
-        conn.manner.urgency = options.urgency;
+        conn.profile.urgency = options.urgency;
         if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
@@ -362,7 +362,7 @@ impl Stack {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.with(now, conn, |c, ctx| {
-            c.write_with(ctx, c.manner.class(), max, fill)
+            c.write_with(ctx, c.profile.class(), max, fill)
         })
         .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
@@ -413,7 +413,7 @@ impl Stack {
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table.get(conn).map_or(0, |c| {
             c.transport
-                .send_space(&self.shared.config, c.manner.urgency)
+                .send_space(&self.shared.config, c.profile.urgency)
         })
     }
 

@@ -10,14 +10,14 @@ use super::rank::{by_base_rtt, first_with_room};
 use super::usable::{keeps_waiting, usable};
 
 /// The queueing delay from which on less urgent data stands back for more urgent data.
-const QUEUE: Duration = Duration::from_millis(7);
+const YIELD_QUEUE_DELAY: Duration = Duration::from_millis(7);
 
 /// The number of important urgencies, which are the lowest ones: 0, 1 and 2.
-pub const IMPORTANT: usize = 3;
+pub const IMPORTANT_LEVELS: usize = 3;
 
 /// Returns whether data of this urgency is important.
 pub fn is_important(urgency: Urgency) -> bool {
-    usize::from(urgency.level()) < IMPORTANT
+    usize::from(urgency.level()) < IMPORTANT_LEVELS
 }
 
 /// Returns the urgency of the data that is sent next.
@@ -31,7 +31,7 @@ pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
 ///
 /// Background data leaves the path, but for two packets. Other data stands back only where there is a
 /// queue and the path's capacity is in flight, so that the path loses nothing but the queue.
-pub fn stands_back(next: Option<Urgency>, subflow: &SubflowView) -> bool {
+pub fn yields_path(next: Option<Urgency>, subflow: &SubflowView) -> bool {
     let Some(next) = next.filter(|next| subflow.most_urgent.is_some_and(|m| m < *next)) else {
         return false;
     };
@@ -40,13 +40,13 @@ pub fn stands_back(next: Option<Urgency>, subflow: &SubflowView) -> bool {
         return subflow.in_flight >= least;
     }
     let carried = subflow.delivery_rate as f64 * subflow.base_rtt.as_secs_f64();
-    subflow.in_flight >= least.max(carried as u64) && subflow.queueing_delay() > QUEUE
+    subflow.in_flight >= least.max(carried as u64) && subflow.queueing_delay() > YIELD_QUEUE_DELAY
 }
 
 /// Returns new data for the path of lowest round-trip time, and for the next while that is full; paths
 /// that have become slow are left out.
-pub fn on_the_best(view: &SendView<'_>) -> Option<Decision> {
-    let waiting = view.unsent_by_urgency[..IMPORTANT].iter().sum();
+pub fn on_best_path(view: &SendView<'_>) -> Option<Decision> {
+    let waiting = view.unsent_by_urgency[..IMPORTANT_LEVELS].iter().sum();
     let all = usable(view).all(keeps_waiting);
     first_with_room(view, waiting, by_base_rtt, |s| all || !keeps_waiting(s))
 }
