@@ -235,8 +235,8 @@ impl Subflows {
         i
     }
 
-    pub(super) fn penalise(&mut self, now: Instant, holder: SubflowId) {
-        if let Some(i) = self.index_of(holder) {
+    pub(super) fn penalise(&mut self, now: Instant, last_sender: SubflowId) {
+        if let Some(i) = self.index_of(last_sender) {
             let subflow = &mut self[i];
             if subflow.penalised_until <= now {
                 subflow.penalised_until = now + subflow.snd.rtt.srtt();

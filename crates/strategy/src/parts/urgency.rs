@@ -64,12 +64,13 @@ pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> O
     let ready = usable(view).filter(|s| s.ready);
     let copies = ready.filter_map(|s| {
         let data = s.copies.single?;
-        let holder = view.subflow(data.last_sender)?;
+        let last_sender = view.subflow(data.last_sender)?;
         let age = view.now.saturating_since(data.sent_at);
-        let overdue = age > holder.srtt + 2 * holder.rttvar;
-        let overtakes = view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < holder.base_rtt / 2;
+        let overdue = age > last_sender.srtt + 2 * last_sender.rttvar;
+        let overtakes =
+            view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < last_sender.base_rtt / 2;
         let wanted = overdue || (overtakes && affordable(&data));
-        (s.base_rtt < holder.base_rtt && wanted).then_some((s, data))
+        (s.base_rtt < last_sender.base_rtt && wanted).then_some((s, data))
     });
     copies
         .min_by_key(|(s, _)| by_base_rtt(s))

@@ -19,7 +19,7 @@ pub fn usable<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> 
 
 /// Returns the [`usable`] subflows that have room or will have it. A subflow that the peer keeps shut and
 /// that has nothing in flight is left out: a wait for it would never end.
-pub fn moving<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
+pub fn progressing<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
     usable(view).filter(|s| s.ready || s.in_flight > 0)
 }
 
