@@ -130,7 +130,7 @@ impl Connection {
         let buf = &mut self.transport.snd.buf;
         let mut slices = buf.write_slices(&mut ctx.shared.pool, class, max);
         if slices.is_empty() {
-            let blocked = self.transport.snd.blocked.unwrap_or(Urgency::LEAST);
+            let blocked = self.transport.snd.blocked.unwrap_or(Urgency::LEAST_URGENT);
             self.transport.snd.blocked = Some(blocked.min(class.urgency));
             return Ok(0);
         }

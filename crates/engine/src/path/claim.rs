@@ -77,9 +77,9 @@ mod tests {
         claims.note(at(0), KEY, Urgency::default());
         // A single urgency claims nothing.
         assert_eq!(claims.most_urgent(at(0), KEY), None);
-        claims.note(at(100), KEY, Urgency::MOST);
+        claims.note(at(100), KEY, Urgency::MOST_URGENT);
         claims.note(at(200), KEY, Urgency::default());
-        assert_eq!(claims.most_urgent(at(399), KEY), Some(Urgency::MOST));
+        assert_eq!(claims.most_urgent(at(399), KEY), Some(Urgency::MOST_URGENT));
         assert_eq!(claims.most_urgent(at(400), KEY), Some(Urgency::default()));
         assert_eq!(claims.most_urgent(at(500), KEY), None);
     }
@@ -89,12 +89,15 @@ mod tests {
         let mut claims = Claims::new(1);
         let other = (KEY.0, PathId(1));
         let at = Instant::from_millis;
-        claims.note(at(0), KEY, Urgency::LEAST);
-        claims.note(at(1), KEY, Urgency::MOST);
-        claims.note(at(2), other, Urgency::MOST);
+        claims.note(at(0), KEY, Urgency::LEAST_URGENT);
+        claims.note(at(1), KEY, Urgency::MOST_URGENT);
+        claims.note(at(2), other, Urgency::MOST_URGENT);
         assert_eq!(claims.most_urgent(at(2), other), None);
-        claims.note(at(1_100), other, Urgency::MOST);
-        assert_eq!(claims.most_urgent(at(1_100), other), Some(Urgency::MOST));
+        claims.note(at(1_100), other, Urgency::MOST_URGENT);
+        assert_eq!(
+            claims.most_urgent(at(1_100), other),
+            Some(Urgency::MOST_URGENT)
+        );
         assert_eq!(claims.most_urgent(at(1_100), KEY), None);
     }
 }

@@ -46,10 +46,10 @@ const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
 /// The most time by which a connection's set timer may precede its next due time, and then expire in vain.
 /// So a timer that moves with each acknowledgement is not set anew each time.
-const MAX_EARLY: Duration = Duration::from_secs(1);
+const MAX_TIMER_LEAD: Duration = Duration::from_secs(1);
 
 /// The number of outdated timers beyond a few per connection after which they are cleared.
-const SPARE_TIMERS: usize = 64;
+const MAX_SPARE_TIMERS: usize = 64;
 
 /// Makes the strategies of accepted connections, one each.
 pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
@@ -245,7 +245,7 @@ impl Stack {
             self.shared.leave_quota_queue(&mut conn.transport.share);
         }
         self.wake_pool_waiters(now);
-        self.relieve(now);
+        self.reclaim_under_pressure(now);
     }
 
     fn schedule(&mut self, now: Instant, id: ConnId) {
@@ -257,12 +257,12 @@ impl Stack {
         };
         // Due work is done by `poll_transmit`; a timer in the past would fire for ever.
         let at = at.max(now + TIMER_GRANULARITY);
-        let holds = |scheduled| (scheduled..=scheduled + MAX_EARLY).contains(&at);
+        let holds = |scheduled| (scheduled..=scheduled + MAX_TIMER_LEAD).contains(&at);
         if !conn.scheduled.is_some_and(holds) {
             conn.scheduled = Some(at);
             self.timers.push(Reverse((at, id)));
         }
-        if self.timers.len() > SPARE_TIMERS + 4 * self.table.len() {
+        if self.timers.len() > MAX_SPARE_TIMERS + 4 * self.table.len() {
             self.clear_timers();
         }
     }
@@ -894,7 +894,7 @@ mod tests {
             // The situation after a timer that preceded the SYN's.
             stack.table.get_mut(id).unwrap().scheduled = None;
             stack.schedule(now, id);
-            assert!(stack.timers.len() <= SPARE_TIMERS + 4, "at {now}");
+            assert!(stack.timers.len() <= MAX_SPARE_TIMERS + 4, "at {now}");
         }
         assert_eq!(stack.next_timeout(), Some(Instant::from_millis(1000)));
     }

@@ -2,7 +2,7 @@
 //! RFC 6582).
 
 /// The number of duplicates in a row that indicate a loss (RFC 5681 section 3.2).
-pub(super) const THRESHOLD: u32 = 3;
+pub(super) const DUP_ACK_THRESHOLD: u32 = 3;
 
 /// The state derived from duplicate acknowledgements; sizes and offsets in bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,7 +37,7 @@ impl DupAcks {
     /// Returns whether the segment at `una` is lost, provided no recovery is under way.
     // Conforms: 6582-3.2-1
     pub fn is_loss(self, una: u64) -> bool {
-        self.count >= THRESHOLD && una > self.recover
+        self.count >= DUP_ACK_THRESHOLD && una > self.recover
     }
 
     /// Notes that `acked` bytes were acknowledged in order: a missing segment and the data behind it.

@@ -12,14 +12,14 @@ use braid_wire::Instant;
 use crate::cc::{Flight, RateSample};
 
 /// The number of acknowledgements behind the first from which on a train yields a rate.
-const TRAIN: u32 = 2;
+const MIN_TRAIN_ACKS: u32 = 2;
 
 /// The divisor of the round trip that gives the least duration of a train: a shorter train was compressed
 /// by a busy host or an aggregating link.
-const SHORTEST_TRAIN: u32 = 16;
+const MIN_TRAIN_RTT_DIVISOR: u32 = 16;
 
 /// The period of the peak rate in round trips; a peak counts for one to two periods.
-const PEAK_PERIOD: u32 = 10;
+const PEAK_PERIOD_RTTS: u32 = 10;
 
 /// The estimator's state when a record was sent. The parts of a split record share it, since they left
 /// together.
@@ -90,7 +90,7 @@ impl Train {
         let lasted = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
         let rate = (bytes * 1_000_000_000).checked_div(lasted.as_nanos())?;
-        let tells = self.acks > TRAIN && lasted >= min_rtt / SHORTEST_TRAIN;
+        let tells = self.acks > MIN_TRAIN_ACKS && lasted >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
         tells.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
@@ -137,7 +137,7 @@ impl RateEstimator {
     }
 
     fn note_peak(&mut self, now: Instant, min_rtt: Duration, sample: Option<u64>) {
-        if now.saturating_since(self.peaks_since) > PEAK_PERIOD * min_rtt {
+        if now.saturating_since(self.peaks_since) > PEAK_PERIOD_RTTS * min_rtt {
             self.peaks = [0, self.peaks[0]];
             self.peaks_since = now;
         }

@@ -112,7 +112,7 @@ pub(crate) enum Expired {
 }
 
 /// The segments that leave at once on an unknown path (the initial window of RFC 3390).
-const UNKNOWN_FLIGHT: u64 = 4;
+const UNKNOWN_PATH_BURST_SEGMENTS: u64 = 4;
 
 /// The timers of a sender, and the timeouts in a row.
 #[derive(Debug, Clone, Copy, Default)]
@@ -507,7 +507,7 @@ impl Sender {
             true => self.initial_flight(),
             false => self
                 .initial_flight()
-                .min(UNKNOWN_FLIGHT * u64::from(self.mss)),
+                .min(UNKNOWN_PATH_BURST_SEGMENTS * u64::from(self.mss)),
         };
         self.cc.on_idle(self.first_flight());
         self.pacer.restart(at_once);

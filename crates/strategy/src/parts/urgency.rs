@@ -36,7 +36,7 @@ pub fn yields_path(next: Option<Urgency>, subflow: &SubflowView) -> bool {
         return false;
     };
     let least = 2 * u64::from(subflow.mss);
-    if next == Urgency::LEAST {
+    if next == Urgency::LEAST_URGENT {
         return subflow.in_flight >= least;
     }
     let carried = subflow.delivery_rate as f64 * subflow.base_rtt.as_secs_f64();

@@ -401,7 +401,7 @@ fn long_important_flows_are_not_copied_before_they_end() {
 fn the_others_do_not_copy_for_the_important() {
     let data = sent_range(1, 5_000, 100);
     let best = SubflowView {
-        most_urgent: Some(Urgency::MOST),
+        most_urgent: Some(Urgency::MOST_URGENT),
         ..single(steady(0, 20), data)
     };
     let slow = SubflowView {

@@ -14,7 +14,7 @@ use crate::tcp::rate::RateEstimator;
 use crate::tcp::scoreboard::{Delivered, Sent};
 
 /// The duplicate-acknowledgement threshold, in transmissions (RFC 8985 section 6.2, step 4).
-const DUP_THRESH: usize = 3;
+const DUP_THRESH_SEGMENTS: usize = 3;
 
 /// The number of recoveries without a needless retransmission after which the reordering window is reset
 /// (RFC 8985 section 6.2, step 4).
@@ -27,7 +27,7 @@ const MAX_REO_WND_MULT: u32 = 255;
 /// The longest time before a tail loss probe. Acknowledgements keep coming while a queue drains, however
 /// long it is, so after a second of silence the rest of the flight is probed even if the round trip through
 /// that queue was longer.
-const MAX_SILENCE: Duration = Duration::from_secs(1);
+const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Sender {
     // Conforms: 6298-5-1
@@ -46,7 +46,7 @@ impl Sender {
             && !self.board.is_empty()
             && self.rtt.srtt() > Duration::ZERO;
         self.timers.probe_at = eligible.then(|| {
-            let longest = MAX_SILENCE.max(self.rtt.min() * 2);
+            let longest = MAX_PROBE_TIMEOUT.max(self.rtt.min() * 2);
             let mut pto = (self.rtt.srtt() * 2).min(longest);
             if self.in_flight() <= u64::from(self.mss) {
                 pto += self.limits.peer_ack_delay;
@@ -145,7 +145,7 @@ impl Sender {
             return;
         }
         self.mute += 1;
-        if self.mute == dup_acks::THRESHOLD && self.is_whole() {
+        if self.mute == dup_acks::DUP_ACK_THRESHOLD && self.is_whole() {
             self.lose_first(now);
             self.update_pacing();
         }
@@ -253,7 +253,7 @@ impl Sender {
             self.board
                 .iter()
                 .filter(|r| r.sacked)
-                .nth(DUP_THRESH - 1)
+                .nth(DUP_THRESH_SEGMENTS - 1)
                 .is_some()
         };
         if !self.rack.reordering_seen && (!self.is_whole() || many()) {

@@ -10,7 +10,7 @@ use super::{Recovery, Sender};
 use crate::tcp::scoreboard::Sent;
 
 /// The doubt from which on a small packet is sent in place of a large one, to see whether it arrives.
-const BLACK_HOLE: u32 = 4;
+const BLACK_HOLE_SCORE: u32 = 4;
 
 /// The evidence about packets by their size.
 #[derive(Debug, Clone, Default)]
@@ -40,13 +40,13 @@ impl Sizes {
         if self.is_large(largest) {
             self.doubt = 0;
         } else {
-            self.vanish |= self.doubt >= BLACK_HOLE && largest > 0;
+            self.vanish |= self.doubt >= BLACK_HOLE_SCORE && largest > 0;
         }
     }
 
     /// Returns the most bytes of a retransmission.
     pub fn bound(&self) -> u64 {
-        let small = self.small.filter(|_| self.doubt >= BLACK_HOLE);
+        let small = self.small.filter(|_| self.doubt >= BLACK_HOLE_SCORE);
         small.unwrap_or(u64::MAX)
     }
 

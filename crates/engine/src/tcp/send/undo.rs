@@ -10,7 +10,7 @@ use super::{Echo, Recovery, Sender};
 use crate::tcp::scoreboard::Delivered;
 
 /// The new segments sent to see which acknowledgements follow (RFC 5682 section 2.1, step 2).
-const NEW_SEGMENTS: u64 = 2;
+const FRTO_NEW_SEGMENTS: u64 = 2;
 
 /// The kind of evidence that may show a timeout to be spurious.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Sender {
             Proof::First if !advanced => return false,
             // Part of the retransmitted data is still unacknowledged.
             Proof::First if first.is_some_and(|first| first.retransmitted) => Proof::Late,
-            Proof::First => Proof::New(self.nxt + NEW_SEGMENTS * u64::from(self.mss)),
+            Proof::First => Proof::New(self.nxt + FRTO_NEW_SEGMENTS * u64::from(self.mss)),
             Proof::New(_) => {
                 // SACK blocks behind the data sent before the timeout show a hole.
                 let beyond = sacks.iter().any(|block| block.end > end);
