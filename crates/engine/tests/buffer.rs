@@ -304,16 +304,16 @@ proptest! {
                 SendOp::LetGo => {
                     needed.clear();
                     buffer.forget(&needed, &mut pool);
-                    prop_assert_eq!(buffer.kept(), 0);
+                    prop_assert_eq!(buffer.retained(), 0);
                 }
             }
             prop_assert_eq!((buffer.start(), buffer.nxt(), buffer.end()), (start, nxt, end));
             prop_assert_eq!(buffer.len() as u64, end - start);
             // A span is kept whole, and holds its block.
-            let kept: u64 = needed.iter().map(|r| r.end - r.start + 2 * BLOCK_SIZE as u64).sum();
+            let retained: u64 = needed.iter().map(|r| r.end - r.start + 2 * BLOCK_SIZE as u64).sum();
             let used = pool.used_bytes() as u64;
-            prop_assert!(used <= end - start + kept + 2 * BLOCK_SIZE as u64);
-            prop_assert_eq!(buffer.is_empty() && buffer.kept() == 0, used == 0);
+            prop_assert!(used <= end - start + retained + 2 * BLOCK_SIZE as u64);
+            prop_assert_eq!(buffer.is_empty() && buffer.retained() == 0, used == 0);
             for range in needed.iter() {
                 prop_assert_eq!(concat(&buffer.slices(range.clone())), bytes(range.clone()));
             }

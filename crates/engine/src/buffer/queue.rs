@@ -12,7 +12,7 @@ use crate::{Class, Urgency};
 const MAX_MERGED_CHUNK: usize = 4096;
 
 /// The capacity above which the list is freed when the queue is cleared.
-const KEEP_CAPACITY: usize = 64;
+const MAX_KEPT_CAPACITY: usize = 64;
 
 /// The bytes of one write that lie in one block.
 #[derive(Debug, Clone, Copy)]
@@ -186,7 +186,7 @@ impl Queue {
     /// Removes everything.
     pub fn clear(&mut self) {
         self.chunks.clear();
-        if self.chunks.capacity() > KEEP_CAPACITY {
+        if self.chunks.capacity() > MAX_KEPT_CAPACITY {
             self.chunks = VecDeque::new();
         }
         self.started = 0;

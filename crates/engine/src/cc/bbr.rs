@@ -6,7 +6,9 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
-use super::bbr_model::{BETA, Model, UNBOUNDED, in_flight_at_loss, is_too_much, rate_over, share};
+use super::bbr_model::{
+    BETA_PERCENT, Model, UNBOUNDED, in_flight_at_loss, is_too_much, rate_over, share,
+};
 use super::{AckSample, Algorithm, CongestionControl, Loss};
 
 /// BBR version 3 (draft-ietf-ccwg-bbr-06).
@@ -17,11 +19,11 @@ pub const BBR: Algorithm = Algorithm {
 
 const STARTUP_PACING_GAIN: u64 = 277;
 /// The percentage by which pacing stays below the estimated rate (`PacingMarginPercent`).
-const PACING_MARGIN: u64 = 1;
+const PACING_MARGIN_PERCENT: u64 = 1;
 /// The percentage of room left to others in cruising (`Headroom`).
-const HEADROOM: u64 = 15;
+const HEADROOM_PERCENT: u64 = 15;
 /// The least window in segments (`MinPipeCwnd`).
-const MIN_PIPE: u64 = 4;
+const MIN_PIPE_SEGMENTS: u64 = 4;
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 /// The acknowledgements of losses in a round that end Startup (`StartupFullLossCnt`).
 const STARTUP_FULL_LOSSES: u32 = 6;
@@ -29,8 +31,8 @@ const STARTUP_FULL_LOSSES: u32 = 6;
 /// 5.3.3.8).
 const MAX_RENO_ROUNDS: u64 = 63;
 /// The most rounds in Drain.
-const DRAIN_ROUNDS: u64 = 3;
-const MAX_QUANTUM: u64 = 64 << 10;
+const MAX_DRAIN_ROUNDS: u64 = 3;
+const MAX_QUANTUM_BYTES: u64 = 64 << 10;
 
 /// The state of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +179,7 @@ impl Bbr {
     }
 
     fn min_pipe(&self) -> u64 {
-        MIN_PIPE * self.mss
+        MIN_PIPE_SEGMENTS * self.mss
     }
 
     /// Returns `percent` of the estimated bandwidth-delay product (`BDPMultiple`).
@@ -187,7 +189,9 @@ impl Bbr {
 
     /// Returns `bytes` raised to the allowed minimum (`Inflight` and `UpdateMaxInflight`).
     fn quantised(&self, bytes: u64) -> u64 {
-        let quantum = (self.pacing_rate / 1000).min(MAX_QUANTUM).max(2 * self.mss);
+        let quantum = (self.pacing_rate / 1000)
+            .min(MAX_QUANTUM_BYTES)
+            .max(2 * self.mss);
         let bytes = bytes.max(3 * quantum).max(self.min_pipe());
         match self.state {
             State::Up => bytes + 2 * self.mss,
@@ -204,7 +208,8 @@ impl Bbr {
     fn with_headroom(&self) -> u64 {
         match self.model.inflight_longterm {
             UNBOUNDED => UNBOUNDED,
-            most => (most - share(most, HEADROOM).max(self.mss).min(most)).max(self.min_pipe()),
+            bound => (bound - share(bound, HEADROOM_PERCENT).max(self.mss).min(bound))
+                .max(self.min_pipe()),
         }
     }
 
@@ -238,7 +243,7 @@ impl Bbr {
     /// Ends Drain when the queue is empty (`CheckDrainDone`).
     fn check_drain(&mut self, ack: &AckSample<'_>) {
         let drained = ack.in_flight <= self.quantised(self.held(100))
-            || self.model.rounds.count > self.drain_start + DRAIN_ROUNDS;
+            || self.model.rounds.count > self.drain_start + MAX_DRAIN_ROUNDS;
         if self.state == State::Drain && drained {
             self.start_down(ack.now);
         }
@@ -351,11 +356,11 @@ impl Bbr {
         let Some(flight) = self.model.sample.map(|sample| sample.flight) else {
             return false;
         };
-        let most = &mut self.model.inflight_longterm;
-        if is_too_much(flight.lost, flight.in_flight) || *most == UNBOUNDED {
+        let bound = &mut self.model.inflight_longterm;
+        if is_too_much(flight.lost, flight.in_flight) || *bound == UNBOUNDED {
             return false;
         }
-        *most = (*most).max(flight.in_flight);
+        *bound = (*bound).max(flight.in_flight);
         if self.state == State::Up {
             self.probe_upward(ack);
         }
@@ -440,7 +445,7 @@ impl Bbr {
 
     /// Sets the pacing rate (`SetPacingRateWithGain`): while the pipe is not full the rate only grows.
     fn set_pacing_rate(&mut self, gain: u64) {
-        let rate = share(share(self.model.bw(), gain), 100 - PACING_MARGIN);
+        let rate = share(share(self.model.bw(), gain), 100 - PACING_MARGIN_PERCENT);
         if self.model.full.reached || rate > self.pacing_rate {
             self.pacing_rate = rate;
         }
@@ -448,11 +453,11 @@ impl Bbr {
 
     /// Sets the window (`SetCwnd`).
     fn set_cwnd(&mut self, ack: &AckSample<'_>) {
-        let most = self.held(self.state.cwnd_gain());
-        let most = self.quantised(most.saturating_add(self.model.extra_acked()));
+        let bound = self.held(self.state.cwnd_gain());
+        let bound = self.quantised(bound.saturating_add(self.model.extra_acked()));
         if self.model.full.reached {
-            self.cwnd = (self.cwnd + ack.delivered).min(most);
-        } else if self.cwnd < most || self.model.delivered() < self.initial_cwnd {
+            self.cwnd = (self.cwnd + ack.delivered).min(bound);
+        } else if self.cwnd < bound || self.model.delivered() < self.initial_cwnd {
             self.cwnd += ack.delivered;
         }
         self.cwnd = self.cwnd.max(self.min_pipe());
@@ -543,7 +548,7 @@ impl CongestionControl for Bbr {
         self.probe.is_sample = false;
         if !flight.app_limited {
             let at_loss = in_flight_at_loss(flight.in_flight, flight.lost, loss.bytes);
-            self.model.inflight_longterm = at_loss.max(share(self.target(), BETA));
+            self.model.inflight_longterm = at_loss.max(share(self.target(), BETA_PERCENT));
         }
         if self.state == State::Up {
             self.note_undo(State::Up);

@@ -16,7 +16,7 @@ use crate::tcp::scoreboard::Mapping;
 
 /// The most payload, in bytes, of a mapping sent with a checksum. The receiver holds a mapping back until
 /// its last byte is here and discards all of it for one wrong byte, so large mappings add delay and loss.
-pub(super) const MAX_CHECKED_MAPPING: u64 = 8 << 10;
+pub(super) const MAX_CHECKED_MAPPING_LEN: u64 = 8 << 10;
 
 /// The next bytes of a subflow whose checksum is right.
 struct Sound {

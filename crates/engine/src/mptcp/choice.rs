@@ -6,7 +6,7 @@ use braid_wire::Instant;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::mode::Mode;
-use super::output::{MAX_VIEWS, Outgoing, max_mapping, max_payload_total};
+use super::output::{MAX_VIEWS, Outgoing, max_mapping_len, max_payload_total};
 use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
@@ -249,7 +249,7 @@ impl Subflows {
     /// it takes the whole initial window at once; no other subflow exists yet that could share it.
     pub(super) fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
-        let most = max_mapping(subflow).min(subflow.snd.initial_flight());
+        let most = max_mapping_len(subflow).min(subflow.snd.initial_flight());
         subflow.room(ctx.now).min(most)
     }
 

@@ -13,7 +13,7 @@ use super::profile::TransmissionProfile;
 use super::shared::Shared;
 use super::sides::SEND_HEADROOM;
 use super::subflow::{Phase, Subflow};
-use super::transport::{Life, Transport, repeats};
+use super::transport::{Life, Transport, retransmittable};
 use crate::cc::Algorithm;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::PathManager;
@@ -21,7 +21,7 @@ use crate::strategy::{Strategy, StrategyEvent};
 use crate::{ApiError, Class, Config, ConnId, Event, Urgency};
 
 /// Bytes that may always be kept for subflows to retransmit: a single segment takes a block or two.
-const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
+const MIN_RETAINED_BYTES: usize = 8 * crate::buffer::BLOCK_SIZE;
 
 /// A connection as its user sees it: the protocol machine, the strategy that schedules its data, the path
 /// manager, and the current flow.
@@ -265,24 +265,24 @@ impl Transport {
     ///
     /// Returns whether a subflow is reset.
     // Conforms: 8684-3.3.2-2
-    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        if self.snd.buf.kept() == 0 {
+    pub fn bound_retained(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        if self.snd.buf.retained() == 0 {
             return false;
         }
         let others_wait =
             ctx.shared.waiting_for_pool.len() > usize::from(self.share.waiting_for_pool);
         let pressed = others_wait && ctx.shared.pool.unreserved() == 0;
-        let most = ctx.shared.config.send_buffer.max(MIN_REPEATS);
+        let most = ctx.shared.config.send_buffer.max(MIN_RETAINED_BYTES);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
-        if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
+        if !pressed && self.snd.buf.retained() < most && self.subflows.iter().any(waits) {
             return false;
         }
         let una = self.snd.una();
-        let needed = repeats(&self.subflows, una);
+        let needed = retransmittable(&self.subflows, una);
         self.snd.buf.forget(&needed, &mut ctx.shared.pool);
         self.signal_writable(ctx);
-        let too_much = self.snd.buf.kept() >= most;
-        let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
+        let too_much = self.snd.buf.retained() >= most;
+        let needs = |s: &Subflow| retransmittable(core::slice::from_ref(s), una).bytes();
         let worst = self
             .subflows
             .iter_mut()

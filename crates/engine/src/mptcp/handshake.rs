@@ -55,7 +55,7 @@ pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
 }
 
 /// The time that even a near peer may take to answer a third ACK, because its machine is busy.
-const LEAST_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
+const MIN_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
 
 /// Returns the time at which the third ACK sent for the `tries`-th time is repeated. Only the peer's answer
 /// acknowledges it, and that is not delayed. So the first loss shows after two round trips, as with a tail
@@ -70,7 +70,7 @@ fn third_ack_again_at(
     let usual = known.map_or(Duration::ZERO, |path| path.srtt + path.rttvar * 4);
     match tries {
         ..=1 if !rtt.srtt().is_zero() => {
-            let wait = (rtt.srtt() * 2).max(usual).max(LEAST_THIRD_ACK_WAIT);
+            let wait = (rtt.srtt() * 2).max(usual).max(MIN_THIRD_ACK_WAIT);
             now + wait.min(rtt.rto())
         }
         _ => repeat_at(now, tries.saturating_sub(1), rtt.rto()),
@@ -117,7 +117,7 @@ impl Connection {
         self.paths.set_home(tuple.local);
         let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
         let (peer, path) = subflow.link();
-        subflow.handshake.asks_plainly = ctx.shared.blackholes.swallow(ctx.now, peer, path);
+        subflow.handshake.asks_plainly = ctx.shared.blackholes.contains(ctx.now, peer, path);
         self.transport.add_subflow(ctx, subflow);
         Ok(())
     }

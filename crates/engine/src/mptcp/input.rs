@@ -15,7 +15,7 @@ use super::ending::ResetKind;
 use super::mode::Mode;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
-use super::transport::{Transport, repeats};
+use super::transport::{Transport, retransmittable};
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -261,7 +261,7 @@ impl Connection {
         self.note_arrivals(i);
         self.tell_loss(i, lost);
         let subflow = &mut self.transport.subflows[i];
-        if advanced && subflow.is_worth_remembering(ctx.now) {
+        if advanced && subflow.is_record_due(ctx.now) {
             subflow.remember(ctx.now, &mut ctx.shared.records);
         }
         if matches!(self.transport.mode, Mode::Tcp) {
@@ -319,7 +319,7 @@ impl Connection {
     pub(super) fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.transport.snd.una() {
             let subflows = &self.transport.subflows;
-            let needed = || repeats(subflows, una);
+            let needed = || retransmittable(subflows, una);
             let buf = &mut self.transport.snd.buf;
             buf.release_to(una, needed, &mut ctx.shared.pool);
             self.transport.snd.scoreboard.release_to(una);

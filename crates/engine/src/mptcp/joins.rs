@@ -12,10 +12,10 @@ use super::keys::join_number_hmac;
 use crate::{JoinAuth, SubflowId};
 
 /// The most announcements that wait until the application provides the secret; the peer repeats the rest.
-const MAX_HELD: usize = 8;
+const MAX_HELD_ADD_ADDRS: usize = 8;
 /// The number of recent join numbers that are still accepted, as SYNs on different links overtake each
 /// other.
-const WINDOW: u64 = u64::BITS as u64;
+const JOIN_NUMBER_WINDOW: u64 = u64::BITS as u64;
 
 /// The state of the joins of one connection, in both directions.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl Joins {
     /// Keeps an announcement that cannot be verified yet.
     pub fn hold(&mut self, subflow: SubflowId, add: AddAddr) {
         let held = (subflow, add);
-        if self.held.len() < MAX_HELD && !self.held.contains(&held) {
+        if self.held.len() < MAX_HELD_ADD_ADDRS && !self.held.contains(&held) {
             self.held.push(held);
         }
     }
@@ -90,7 +90,7 @@ struct Shown {
 impl Shown {
     /// Returns the only acceptable number with these low 8 bits.
     fn number(&self, low: u8) -> u64 {
-        let first = self.next.saturating_sub(WINDOW);
+        let first = self.next.saturating_sub(JOIN_NUMBER_WINDOW);
         first + u64::from(low.wrapping_sub(first as u8))
     }
 

@@ -25,7 +25,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(52);
 /// The silence after which the other subflows of an idle connection rest: nothing is sent over them until
 /// the peer was heard there again, since a NAT may have forgotten them. One probed subflow keeps a
 /// connection alive; probing each would cost battery and volume on every link.
-const REST_AFTER: Duration = Duration::from_secs(50);
+const MIN_SILENCE_TO_REST: Duration = Duration::from_secs(50);
 /// The range by which [`KEEPALIVE_IDLE`] differs between subflows, so that thousands of connections that
 /// fell silent together do not probe together from then on.
 const KEEPALIVE_SPREAD: Duration = Duration::from_secs(5);
@@ -36,16 +36,16 @@ const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
 /// a wake-up for each would cost several times what the probes do.
 const KEEPALIVE_STEP: Duration = Duration::from_secs(1);
 /// The time from an unanswered probe to the next one. It doubles each time.
-const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
+const MIN_KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
 const MAX_KEEPALIVE_REPEAT: Duration = Duration::from_secs(60);
 
 /// The number of timeouts and unanswered probes in a row after which a subflow counts as deaf. At a round
 /// trip of 50 ms that takes two seconds, and two lost packets in a row do not suffice.
-const DEAF_AFTER: u32 = 3;
+const MIN_UNANSWERED_TO_REPLACE: u32 = 3;
 
 /// The interval between probes of idle connections when a path is revalidated; none is probed later than
 /// [`MAX_REVALIDATION_DELAY`]. Thousands of probes at a time would fill the queue of a slow link.
-const REVALIDATION_PACE: Duration = Duration::from_millis(1);
+const REVALIDATION_SPACING: Duration = Duration::from_millis(1);
 const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 
 impl Subflow {
@@ -56,7 +56,7 @@ impl Subflow {
 
     /// Returns whether the peer has been silent here for so long that it may never answer.
     pub(super) fn is_deaf(&self) -> bool {
-        self.signs.silent >= DEAF_AFTER
+        self.signs.silent >= MIN_UNANSWERED_TO_REPLACE
     }
 
     /// Returns whether either end wants the subflow to be a backup.
@@ -92,7 +92,8 @@ impl Subflow {
         let due = match keepalive {
             KEEPALIVE_BUSY => self.signs.heard_at + keepalive,
             _ if is_kept => {
-                let rest_at = (self.signs.heard_at + REST_AFTER).next_multiple_of(KEEPALIVE_STEP);
+                let rest_at =
+                    (self.signs.heard_at + MIN_SILENCE_TO_REST).next_multiple_of(KEEPALIVE_STEP);
                 return (!self.signs.resting).then_some((rest_at, Due::Rest));
             }
             _ => (self.signs.heard_at + keepalive).next_multiple_of(KEEPALIVE_STEP),
@@ -100,7 +101,7 @@ impl Subflow {
         let at = match self.signs.asked {
             0 => due,
             asked => {
-                let pause = KEEPALIVE_REPEAT * (1 << (asked - 1).min(5));
+                let pause = MIN_KEEPALIVE_REPEAT * (1 << (asked - 1).min(5));
                 due.max(self.signs.asked_at + pause.min(MAX_KEEPALIVE_REPEAT))
             }
         };
@@ -113,7 +114,7 @@ impl Subflow {
 enum Due {
     /// A probe for a sign of life.
     Question,
-    /// A [rest](REST_AFTER).
+    /// A [rest](MIN_SILENCE_TO_REST).
     Rest,
 }
 
@@ -144,7 +145,7 @@ impl Liveness {
         match in_use || self.quiet() < KEEPALIVE_BUSY {
             true => now,
             // Slots are small numbers, each used by one connection, so they space the probes evenly.
-            false => now + (REVALIDATION_PACE * slot).min(MAX_REVALIDATION_DELAY),
+            false => now + (REVALIDATION_SPACING * slot).min(MAX_REVALIDATION_DELAY),
         }
     }
 }

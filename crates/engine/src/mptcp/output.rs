@@ -8,7 +8,7 @@ use braid_wire::mptcp::{Capable, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
-use super::checksum::MAX_CHECKED_MAPPING;
+use super::checksum::MAX_CHECKED_MAPPING_LEN;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
@@ -25,9 +25,9 @@ use crate::tcp::scoreboard::{Mapping, Sent};
 use crate::{PathId, SegmentKind, SubflowId};
 
 /// The most payload of one mapping: its length field has 16 bits and counts DATA_FIN as well.
-const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
+const MAX_MAPPING_LEN: u64 = u16::MAX as u64 - 1;
 /// The number of unanswered SYNs with MP_CAPABLE after which it is left out (RFC 8684 section 3.7).
-const CAPABLE_SYNS: u32 = 2;
+const MAX_CAPABLE_SYNS: u32 = 2;
 /// The hop limit of everything sent (the recommended default of IANA's IP parameters).
 const HOP_LIMIT: u8 = 64;
 /// The most subflows shown to a strategy at once.
@@ -148,7 +148,7 @@ impl Connection {
             }
             return self.transport.send_ack(ctx, i);
         }
-        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= CAPABLE_SYNS;
+        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;
         subflow.handshake.tries += 1;
         subflow.handshake.unanswered += 1;
         let rto = subflow.snd.rtt.rto();
@@ -649,14 +649,14 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
     let room = (ctx.shared.config.max_transmit as u64)
         .saturating_sub(headers)
-        .min(max_mapping(subflow));
+        .min(max_mapping_len(subflow));
     (room - room % mss).max(mss)
 }
 
 /// Returns the most payload bytes of one mapping.
-pub(super) fn max_mapping(subflow: &Subflow) -> u64 {
+pub(super) fn max_mapping_len(subflow: &Subflow) -> u64 {
     match subflow.rcv.checks() {
-        true => MAX_CHECKED_MAPPING,
-        false => MAX_MAPPING,
+        true => MAX_CHECKED_MAPPING_LEN,
+        false => MAX_MAPPING_LEN,
     }
 }

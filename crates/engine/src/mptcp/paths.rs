@@ -301,8 +301,8 @@ impl Connection {
         self.paths.retry_now(path);
     }
 
-    /// Handles a change of the path's addresses: `gone` matches the lost ones, `here` the present ones.
-    /// Subflows from lost addresses end, so that others replace them; a subflow that the connection depends
+    /// Handles a change of the path's addresses: `gone` matches the lost ones, `highest_received` the present
+    /// ones. Subflows from lost addresses end, so that others replace them; a subflow that the connection depends
     /// on waits for its address to come back.
     pub fn on_readdressed(
         &mut self,

@@ -14,12 +14,12 @@ use crate::stats::AddressSignals;
 /// The most signals pending at once; further ones are dropped.
 const MAX_SIGNALS: usize = 32;
 /// The most acknowledgements in a row that carry nothing but an option (RFC 8684 section 3).
-const MAX_IN_A_ROW: u8 = 2;
+const MAX_BARE_ACKS_IN_A_ROW: u8 = 2;
 /// The multiple of time at which probes are repeated, so that idle connections probed together are probed
 /// again in one go.
-const DOUBT_STEP: Duration = Duration::from_millis(50);
+const PROBE_TIME_STEP: Duration = Duration::from_millis(50);
 /// The longest pause between repeats.
-pub(super) const MAX_PAUSE: Duration = Duration::from_secs(8);
+pub(super) const MAX_SIGNAL_PAUSE: Duration = Duration::from_secs(8);
 
 /// A signal to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,8 @@ impl Signals {
     /// Returns the time at which a signal may be sent. A probe carries no option, so it is not held back.
     // Conforms: 8684-3-2
     fn at(&self, pending: &Pending) -> Instant {
-        let free = self.in_a_row < MAX_IN_A_ROW || matches!(pending.signal, Signal::Doubt(_));
+        let free =
+            self.in_a_row < MAX_BARE_ACKS_IN_A_ROW || matches!(pending.signal, Signal::Doubt(_));
         match free {
             true => pending.due,
             false => pending.due.max(self.rested),
@@ -141,9 +142,9 @@ impl Signals {
             return;
         };
         let mut pending = self.pending.remove(at);
-        pending.due = now + (pause * (1 << pending.said.min(5))).min(MAX_PAUSE);
+        pending.due = now + (pause * (1 << pending.said.min(5))).min(MAX_SIGNAL_PAUSE);
         if matches!(signal, Signal::Doubt(_)) {
-            pending.due = pending.due.next_multiple_of(DOUBT_STEP);
+            pending.due = pending.due.next_multiple_of(PROBE_TIME_STEP);
         }
         pending.said += 1;
         self.pending.push(pending);

@@ -22,15 +22,15 @@ use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
 /// The least silence after which a subflow is given up as stuck.
-const SILENCE: Duration = Duration::from_secs(20);
+const MIN_STUCK_TIME: Duration = Duration::from_secs(20);
 /// The most time that a lone subflow may go without an acknowledgement of data.
-const HOPELESS: Duration = Duration::from_secs(100);
+const MAX_STUCK_TIME: Duration = Duration::from_secs(100);
 /// The share of sent bytes whose loss makes a path lossy, and the bytes needed to judge.
-const HEAVY_LOSS: f32 = 0.15;
-const LOSS_SAMPLE: u64 = 20_000;
+const HEAVY_LOSS_SHARE: f32 = 0.15;
+const MIN_LOSS_SAMPLE_BYTES: u64 = 20_000;
 
 /// The interval at which a subflow's measurements are recorded, besides at its start and end.
-const REMEMBER: Duration = Duration::from_secs(1);
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The phase of a subflow's handshake and life. Nonces live only as long as they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) struct Negotiated {
 
 /// The part of a subflow's measurements that has been recorded.
 #[derive(Debug, Clone, Copy, Default)]
-struct Remembered {
+struct RecordedCounts {
     sent: u64,
     lost: u64,
     next: Instant,
@@ -143,7 +143,7 @@ pub(crate) struct Subflow {
     /// The end of the last penalty (at most one a round trip).
     pub penalised_until: Instant,
     /// The measurements recorded last, and the time of the next record.
-    remembered: Remembered,
+    recorded: RecordedCounts,
     /// The offset of our timestamps from the millisecond clock.
     ts_base: u32,
     pub size: SegmentSize,
@@ -199,7 +199,7 @@ impl Subflow {
             ending: Ending::default(),
             place: Place::default(),
             penalised_until: Instant::ZERO,
-            remembered: Remembered::default(),
+            recorded: RecordedCounts::default(),
             ts_base,
             size,
         }
@@ -449,18 +449,18 @@ impl Subflow {
     /// Returns whether nothing was acknowledged for so long that the subflow is not worth keeping beside
     /// others. A peer that answers but accepts nothing is no better than a silent one.
     pub fn is_stuck(&self, now: Instant) -> bool {
-        self.snd.backoff() >= 3 && self.snd.stuck_for(now) > SILENCE
+        self.snd.backoff() >= 3 && self.snd.stuck_for(now) > MIN_STUCK_TIME
     }
 
     /// Returns whether the path is known to lose much of its traffic.
     pub fn loses_much(&self) -> bool {
         let traffic = &self.snd.traffic;
-        traffic.bytes_sent >= LOSS_SAMPLE && traffic.loss() >= HEAVY_LOSS
+        traffic.bytes_sent >= MIN_LOSS_SAMPLE_BYTES && traffic.loss() >= HEAVY_LOSS_SHARE
     }
 
     /// Returns whether the subflow is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
     pub fn is_hopeless(&self, now: Instant) -> bool {
-        self.snd.stuck_for(now) > HOPELESS
+        self.snd.stuck_for(now) > MAX_STUCK_TIME
     }
 
     /// Notes that something came in. After a silence of two timeouts the path may be back, so data is
@@ -492,8 +492,8 @@ impl Subflow {
     }
 
     /// Returns whether a new record is due (see [`remember`](Self::remember)).
-    pub fn is_worth_remembering(&self, now: Instant) -> bool {
-        now >= self.remembered.next
+    pub fn is_record_due(&self, now: Instant) -> bool {
+        now >= self.recorded.next
     }
 
     /// Adds the measurements since the last call to the record of the path.
@@ -510,14 +510,14 @@ impl Subflow {
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
             delivery_rate: self.snd.peak_rate(),
-            bytes_sent: sent - self.remembered.sent,
-            bytes_lost: lost - self.remembered.lost,
+            bytes_sent: sent - self.recorded.sent,
+            bytes_lost: lost - self.recorded.lost,
         };
         records.add(self.tuple.remote.ip(), self.path, seen);
-        self.remembered = Remembered {
+        self.recorded = RecordedCounts {
             sent,
             lost,
-            next: now + REMEMBER,
+            next: now + RECORD_INTERVAL,
         };
     }
 

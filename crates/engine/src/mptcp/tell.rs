@@ -14,7 +14,7 @@ use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::keys::announcement_hmac;
 use super::output::{Body, Outgoing};
-use super::signal::{MAX_PAUSE, Signal};
+use super::signal::{MAX_SIGNAL_PAUSE, Signal};
 use super::subflow::{Phase, Subflow};
 use super::transport::Transport;
 use crate::PathId;
@@ -243,7 +243,7 @@ impl Transport {
         }
         let established = self.subflows.iter().filter(|s| s.is_established());
         let pause = established.map(|s| s.snd.rtt.rto()).max();
-        let pause = pause.unwrap_or(MAX_PAUSE);
+        let pause = pause.unwrap_or(MAX_SIGNAL_PAUSE);
         while let Some((signal, said)) = self.signals.due(ctx.now, |s| self.is_sayable(s)) {
             let doubted = matches!(signal, Signal::Doubt(_));
             let i = match signal.subflow() {

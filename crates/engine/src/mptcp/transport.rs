@@ -279,7 +279,7 @@ impl Transport {
 /// Returns the data below `una` that subflows may have to retransmit though the peer has it: their sequence
 /// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
 // Conforms: 8684-3.3.2-1
-pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
+pub(super) fn retransmittable(subflows: &[Subflow], una: u64) -> RangeSet {
     let mut needed = RangeSet::new();
     for subflow in subflows.iter().filter(|s| s.is_established()) {
         for data in subflow.snd.board.data_below(una) {

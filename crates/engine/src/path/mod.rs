@@ -246,7 +246,7 @@ impl PathManager {
         let config = paths.get(usize::from(path.0)).map(|path| path.config);
         let peer = config.and_then(|config| config.towards(self.remotes.known()));
         peer.is_some_and(|(_, peer)| {
-            let holds = |found: &Blackholes| found.swallow(now, peer.ip(), path);
+            let holds = |found: &Blackholes| found.contains(now, peer.ip(), path);
             holds(situation.blackholes) || holds(situation.stripped)
         })
     }
