@@ -556,7 +556,7 @@ impl CongestionControl for Bbr {
         }
     }
 
-    fn bears_marks(&self) -> bool {
+    fn responds_to_ecn(&self) -> bool {
         false
     }
 

@@ -196,7 +196,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_rto(&mut self, now: Instant, in_flight: u64);
     /// Returns whether the controller responds to ECN marks, so that payload may be sent as ECT (RFC 3168
     /// section 5).
-    fn bears_marks(&self) -> bool {
+    fn responds_to_ecn(&self) -> bool {
         true
     }
     /// Handles the first ECN mark reported in a round trip (RFC 3168 section 6.1.2): like a loss, but

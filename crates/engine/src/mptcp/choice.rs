@@ -259,7 +259,7 @@ impl Subflows {
         let most = match subflow.larger_payload(ctx.now) {
             Some(larger) => larger,
             // A device that segments a super-segment may repeat CWR in every segment.
-            None if subflow.owes_reduced() => u64::from(subflow.snd.mss()),
+            None if subflow.owes_cwr() => u64::from(subflow.snd.mss()),
             None => max_payload_total(subflow, ctx),
         };
         subflow.room(ctx.now).min(subflow.snd.burst()).min(most)

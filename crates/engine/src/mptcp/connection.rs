@@ -7,7 +7,7 @@ use braid_wire::mptcp::ResetReason;
 
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::flow::{Flow, Marks};
+use super::flow::{Flow, FlowStart};
 use super::mode::Mode;
 use super::profile::TransmissionProfile;
 use super::shared::Shared;
@@ -69,7 +69,7 @@ impl Connection {
 
     /// Begins another flow, which consists of all data written from now on.
     pub fn begin_flow(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
-        self.flow = Flow::begin(Marks {
+        self.flow = Flow::begin(FlowStart {
             sent: self.transport.snd.buf.end(),
             copied: self.transport.snd.scoreboard.copied(),
             received: self.transport.rcv.buf.next(),
@@ -87,7 +87,7 @@ impl Connection {
     pub fn signal_delivered(&mut self, ctx: &mut Ctx<'_>) {
         if self
             .flow
-            .arrives(self.transport.snd.una(), self.transport.snd.buf.end())
+            .take_delivered(self.transport.snd.una(), self.transport.snd.buf.end())
         {
             self.transport.subflows.remember(ctx);
             ctx.shared.events.push_back(Event::FlowDelivered {

@@ -199,7 +199,7 @@ impl Connection {
         subflow.on_syn_options(&tcp.options, window_shift(&ctx.shared.config));
         let tries = subflow.handshake.tries;
         let ecn = ctx.shared.config.ecn;
-        subflow.marks.on_syn_ack(ecn, tcp.flags, tries);
+        subflow.ecn.on_syn_ack(ecn, tcp.flags, tries);
         let rtt = subflow.handshake_rtt(ctx.now, tcp);
         let in_syn = self.on_offer_answered(ctx, i, tcp);
         let window = u64::from(tcp.window);
@@ -327,7 +327,7 @@ impl Connection {
         if tcp.flags.contains(Flags::SYN) {
             if tcp.seq == subflow.rcv.irs {
                 subflow.handshake.at = Some(ctx.now);
-                subflow.marks.on_syn_again(tcp.flags);
+                subflow.ecn.on_syn_again(tcp.flags);
             }
             return false;
         }
@@ -466,7 +466,7 @@ impl Transport {
         subflow.phase = Phase::SynReceived;
         subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
         subflow.on_syn_options(&tcp.options, window_shift(&ctx.shared.config));
-        subflow.marks.on_syn(ctx.shared.config.ecn, tcp.flags);
+        subflow.ecn.on_syn(ctx.shared.config.ecn, tcp.flags);
         self.add_subflow(ctx, subflow);
     }
 

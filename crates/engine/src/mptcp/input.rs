@@ -126,8 +126,8 @@ impl Connection {
         }
         self.transport.note_heard(ctx.now, i);
         if !payload.is_empty() {
-            let marks = &mut self.transport.subflows[i].marks;
-            marks.on_data(tcp.flags, outside.marked);
+            let ecn = &mut self.transport.subflows[i].ecn;
+            ecn.on_data(tcp.flags, outside.marked);
         }
         match self.transport.subflows[i].phase {
             Phase::JoinAcked => self.establish(ctx, i),
@@ -230,7 +230,7 @@ impl Connection {
         let subflow = &mut self.transport.subflows[i];
         let snd = &mut subflow.snd;
         let lost = snd.traffic.bytes_lost;
-        if subflow.marks.bears() && tcp.flags.contains(Flags::ECE) {
+        if subflow.ecn.sends_ect() && tcp.flags.contains(Flags::ECE) {
             snd.on_mark(ack);
         }
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {

@@ -19,7 +19,7 @@ use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
-use crate::tcp::ecn::Marks;
+use crate::tcp::ecn::EcnState;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
 use crate::{PathId, SegmentKind, SubflowId};
@@ -198,8 +198,8 @@ impl Connection {
         };
         let subflow = &self.transport.subflows[i];
         let flags = match answer {
-            true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
-            false => Flags::SYN | Marks::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),
+            true => Flags::SYN | Flags::ACK | subflow.ecn.of_syn_ack(),
+            false => Flags::SYN | EcnState::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),
         };
         let mut out = self.transport.emit(ctx, i, 0, flags, options, body);
         if joins && !answer {

@@ -52,7 +52,7 @@ impl Subflow {
             recovery: self.snd.recovery(),
             sack: self.agreed.sack,
             timestamps: self.agreed.timestamps,
-            ecn: self.marks.bears() && self.snd.cc.bears_marks(),
+            ecn: self.ecn.sends_ect() && self.snd.cc.responds_to_ecn(),
             bytes_received: self.rcv.bytes_received(),
             duplicate: self.duplicate,
             out_of_order: self.rcv.out_of_order_bytes(),

@@ -14,7 +14,7 @@ use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::closing::FinState;
-use crate::tcp::ecn::Marks;
+use crate::tcp::ecn::EcnState;
 use crate::tcp::path_mtu::Report;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::segment_size::SegmentSize;
@@ -129,7 +129,7 @@ pub(crate) struct Subflow {
     /// The number of stream bytes that arrived here although they were known already.
     pub duplicate: u64,
     pub agreed: Negotiated,
-    pub marks: Marks,
+    pub ecn: EcnState,
     pub priority: Priority,
     /// Set once a mapping or a DATA_ACK has arrived on the subflow.
     pub dss_seen: bool,
@@ -190,7 +190,7 @@ impl Subflow {
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
             duplicate: 0,
             agreed: Negotiated::default(),
-            marks: Marks::default(),
+            ecn: EcnState::default(),
             priority: Priority::default(),
             dss_seen: false,
             signs: SignsOfLife::default(),
@@ -317,22 +317,22 @@ impl Subflow {
         if !plain {
             return (Flags::EMPTY, ip::NOT_ECT);
         }
-        let mut further = self.marks.of_ack();
-        if !payload || !self.marks.bears() || !self.snd.is_sent_once(seq) {
+        let mut further = self.ecn.of_ack();
+        if !payload || !self.ecn.sends_ect() || !self.snd.is_sent_once(seq) {
             return (further, ip::NOT_ECT);
         }
-        if self.snd.take_reduced() {
+        if self.snd.take_cwr() {
             further |= Flags::CWR;
         }
-        match self.snd.cc.bears_marks() {
+        match self.snd.cc.responds_to_ecn() {
             true => (further, ip::ECT),
             false => (further, ip::NOT_ECT),
         }
     }
 
     /// Returns whether the next payload has to tell the peer that the window was reduced (CWR).
-    pub fn owes_reduced(&self) -> bool {
-        self.marks.bears() && self.snd.is_reduced()
+    pub fn owes_cwr(&self) -> bool {
+        self.ecn.sends_ect() && self.snd.owes_cwr()
     }
 
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {

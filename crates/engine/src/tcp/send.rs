@@ -53,8 +53,8 @@ enum Recovery {
 struct Reduction {
     /// The next offset at that time.
     at: u64,
-    /// Set while the peer is still to be told (CWR).
-    untold: bool,
+    /// Set while the peer has not been notified by CWR.
+    cwr_pending: bool,
 }
 
 /// The state of RACK (RFC 8985 section 5.2).
@@ -335,13 +335,13 @@ impl Sender {
     }
 
     /// Returns whether the peer is still to be told that the window was reduced (CWR).
-    pub fn is_reduced(&self) -> bool {
-        self.reductions.last.untold
+    pub fn owes_cwr(&self) -> bool {
+        self.reductions.last.cwr_pending
     }
 
     /// Returns whether the peer is still to be told of a reduction, and counts it as told.
-    pub fn take_reduced(&mut self) -> bool {
-        core::mem::take(&mut self.reductions.last.untold)
+    pub fn take_cwr(&mut self) -> bool {
+        core::mem::take(&mut self.reductions.last.cwr_pending)
     }
 
     /// Returns whether nothing is known to be missing.

@@ -347,7 +347,7 @@ impl Sender {
     /// Notes that the acknowledgement up to `ack`, which is processed next, reports an ECN mark. An
     /// overtaken acknowledgement does not count.
     pub fn on_mark(&mut self, ack: u64) {
-        if ack >= self.una && self.cc.bears_marks() {
+        if ack >= self.una && self.cc.responds_to_ecn() {
             self.reductions.marked_at = ack;
         }
     }
@@ -378,7 +378,7 @@ impl Sender {
         self.reductions.before = self.reductions.last;
         self.reductions.last = Reduction {
             at: self.nxt,
-            untold: true,
+            cwr_pending: true,
         };
         if let Some(probe) = &mut self.rack.probed {
             probe.high = None;
