@@ -104,10 +104,10 @@ impl Connection {
             return false;
         }
         let blocked = self.transport.is_window_used_up();
-        if blocked && !self.transport.live.told_blocked {
+        if blocked && !self.transport.live.blocked_reported {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
-        self.transport.live.told_blocked = blocked;
+        self.transport.live.blocked_reported = blocked;
         let in_syn = self.transport.mode.mptcp().map_or(0, |m| m.syn_data.sent);
         let held = self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
         !blocked && !held

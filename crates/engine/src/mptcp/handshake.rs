@@ -165,7 +165,7 @@ impl Connection {
         subflow.place.slot = Slot::free(self.transport.subflows.iter().map(|s| s.place.slot));
         subflow.priority.own = config.backup;
         // MP_CAPABLE has no backup bit, so MP_PRIO has to follow.
-        subflow.priority.untold = config.backup && matches!(opens, Opens::Connection);
+        subflow.priority.unannounced = config.backup && matches!(opens, Opens::Connection);
         subflow.opens = opens;
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
         subflow.handshake.opened_at = ctx.now;
@@ -193,9 +193,9 @@ impl Connection {
         if !tcp.flags.contains(Flags::SYN) {
             return;
         }
-        let told = subflow.rcv.told;
+        let advertised_end = subflow.rcv.advertised_end;
         subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
-        subflow.rcv.told = told;
+        subflow.rcv.advertised_end = advertised_end;
         subflow.on_syn_options(&tcp.options, window_shift(&ctx.shared.config));
         let tries = subflow.handshake.tries;
         let ecn = ctx.shared.config.ecn;
@@ -443,7 +443,7 @@ impl Connection {
             record: subflow.record(&ctx.shared.records),
         });
         subflow.remember(ctx.now, &mut ctx.shared.records);
-        if mem::take(&mut subflow.priority.untold) {
+        if mem::take(&mut subflow.priority.unannounced) {
             self.transport
                 .signals
                 .add(ctx.now, Signal::Priority(subflow.id));

@@ -124,7 +124,7 @@ impl Connection {
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.transport.note_heard(ctx.now, i);
+        self.transport.note_received(ctx.now, i);
         if !payload.is_empty() {
             let ecn = &mut self.transport.subflows[i].ecn;
             ecn.on_data(tcp.flags, outside.marked);
@@ -138,7 +138,7 @@ impl Connection {
             return;
         }
         self.on_options(ctx, i, tcp, seq, payload.len());
-        self.transport.heard(ctx, i);
+        self.transport.on_sign_of_life(ctx, i);
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, outside);
@@ -157,7 +157,7 @@ impl Connection {
         let at_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt && !at_end {
-            if (subflow.rcv.nxt..subflow.rcv.told).contains(&seq) {
+            if (subflow.rcv.nxt..subflow.rcv.advertised_end).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
             }
             return;
@@ -240,10 +240,10 @@ impl Connection {
         let snd = &mut subflow.snd;
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         if bare && !advanced && !news && snd.is_duplicate(ack, window) {
-            if says_nothing(tcp) {
+            if is_pure_ack(tcp) {
                 snd.on_dup_ack(ctx.now);
             } else if may_lack_sack(tcp) {
-                snd.on_mute_dup_ack(ctx.now);
+                snd.on_dup_ack_without_sack(ctx.now);
             }
             subflow.judge_sizes(ctx.now);
         }
@@ -259,7 +259,7 @@ impl Connection {
             subflow.closing.on_fin_acked();
         }
         self.note_arrivals(i);
-        self.tell_loss(i, lost);
+        self.report_loss(i, lost);
         let subflow = &mut self.transport.subflows[i];
         if advanced && subflow.is_record_due(ctx.now) {
             subflow.remember(ctx.now, &mut ctx.shared.records);
@@ -290,7 +290,7 @@ impl Connection {
 
     /// Tells the strategy how many bytes subflow `i` lost beyond the `before` bytes that it had lost
     /// already.
-    pub(super) fn tell_loss(&mut self, i: usize, before: u64) {
+    pub(super) fn report_loss(&mut self, i: usize, before: u64) {
         let subflow = &self.transport.subflows[i];
         let bytes = subflow.snd.traffic.bytes_lost - before;
         if bytes > 0 {
@@ -605,7 +605,7 @@ impl Connection {
 impl Transport {
     /// Notes a sign of life on subflow `i`; the next one is awaited only if something is in flight.
     // Conforms: 9293-3.8.6.1-4
-    pub(super) fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+    pub(super) fn on_sign_of_life(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         self.subflows.wake(ctx.now, i);
         let subflow = &mut self.subflows[i];
         if subflow.snd.board.is_empty() {
@@ -634,7 +634,7 @@ impl Transport {
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
             // The peer's keepalive is as good as an answer to ours.
-            self.note_heard(ctx.now, i);
+            self.note_received(ctx.now, i);
         }
         self.subflows.wake(ctx.now, i);
         let rcv = &mut self.subflows[i].rcv;
@@ -696,7 +696,7 @@ impl Subflows {
 /// Returns whether a segment without payload carries nothing but acknowledgement and window. A segment that
 /// carries MPTCP signals must not be taken for a sign of congestion (RFC 8684 section 3).
 // Conforms: 8684-3-1
-fn says_nothing(tcp: &tcp::Repr) -> bool {
+fn is_pure_ack(tcp: &tcp::Repr) -> bool {
     let signals =
         |option: &MptcpOption| !matches!(option, MptcpOption::Dss(dss) if dss.mapping.is_none());
     !tcp.flags.contains(Flags::FIN)

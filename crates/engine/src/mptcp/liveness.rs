@@ -213,14 +213,14 @@ impl Transport {
         let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.subflows[i];
         if confirmed && subflow.can_carry() {
-            self.signals.add(due, Signal::Doubt(subflow.id));
+            self.signals.add(due, Signal::Validate(subflow.id));
         } else {
             subflow.owed.keepalive = true;
         }
     }
 
     /// Notes that the peer was heard on subflow `i`.
-    pub(super) fn note_heard(&mut self, now: Instant, i: usize) {
+    pub(super) fn note_received(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
         (
             subflow.signs.heard_at,
@@ -228,7 +228,7 @@ impl Transport {
             subflow.signs.resting,
         ) = (now, 0, false);
         self.live.last_heard = now;
-        self.signals.on_heard(subflow.id);
+        self.signals.on_received(subflow.id);
     }
 
     /// Probes established subflow `i`, whose path may have changed. Data in flight is retransmitted at once
@@ -248,7 +248,7 @@ impl Transport {
             // The third ACK may not have arrived, without which the peer does not understand a probe.
             (subflow.handshake.at, subflow.handshake.tries) = (Some(ctx.now), 0);
         }
-        let pending = Signal::Doubt(subflow.id);
+        let pending = Signal::Validate(subflow.id);
         if due > ctx.now && self.signals.has(&pending) {
             return;
         }

@@ -581,7 +581,7 @@ impl Transport {
         self.rcv.edge = self.rcv.edge.max(edge);
         // All subflows share one window; others may use up what this one was told.
         let rcv = &mut self.subflows[i].rcv;
-        rcv.told = rcv.told.max(rcv.nxt + (field << shift));
+        rcv.advertised_end = rcv.advertised_end.max(rcv.nxt + (field << shift));
         field as u16
     }
 }

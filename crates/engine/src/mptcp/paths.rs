@@ -242,7 +242,7 @@ impl Connection {
                 Phase::Established => {
                     self.transport
                         .signals
-                        .cancel(|s| *s == Signal::Doubt(subflow.id));
+                        .cancel(|s| *s == Signal::Validate(subflow.id));
                     self.declare_dead(ctx, i);
                 }
                 // With its timer alone it would delay the next join when the link is back.
@@ -254,7 +254,7 @@ impl Connection {
             self.transport.subflows[i].handshake.left &= !up;
         }
         if up {
-            self.doubt_path(ctx, path);
+            self.revalidate_path(ctx, path);
             self.announce_return(ctx, path);
         }
         self.leave_dark_openings(ctx);
@@ -278,7 +278,7 @@ impl Connection {
 
     /// Probes the subflows of a path for a sign of life: repeatedly, or by an early retransmission if data
     /// is in flight. Handshake segments on the path are repeated too.
-    pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
+    pub fn revalidate_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         let offered = self.paths.was_offered(path);
         for i in 0..self.transport.subflows.len() {
             let subflow = &self.transport.subflows[i];
@@ -340,7 +340,7 @@ impl Connection {
             }
         }
         if is_back {
-            self.doubt_path(ctx, path);
+            self.revalidate_path(ctx, path);
         }
         self.paths.retry_now(path);
         self.announce_return(ctx, path);

@@ -101,7 +101,7 @@ impl Connection {
             congestion: self.profile.algorithm(config).name(),
             busy: self.transport.live.busy.total,
             window_limited: self.transport.live.busy.for_window,
-            addresses: self.transport.signals.told,
+            addresses: self.transport.signals.counts,
             paths: self.transport.subflows.path_totals(),
         }
     }

@@ -88,7 +88,7 @@ pub(crate) struct Priority {
     pub own: bool,
     /// Set if the peer may have been told another priority: it changed during the handshake, or the subflow
     /// opened the connection, and MP_CAPABLE has no backup bit.
-    pub untold: bool,
+    pub unannounced: bool,
     /// Set if the peer wants a backup.
     pub peer: bool,
 }
@@ -376,13 +376,13 @@ impl Subflow {
     }
 
     /// Adopts the numbers of a SYN/ACK that was sent without state (SYN cookie). Only a timestamp tells how
-    /// long ago that was, hence `tries` is 2. The peer was told a window up to the offset `told`.
-    pub fn resume(&mut self, iss: Seq32, ts_base: u32, told: u64) {
+    /// long ago that was, hence `tries` is 2. The peer was told a window up to the offset `advertised_end`.
+    pub fn resume(&mut self, iss: Seq32, ts_base: u32, advertised_end: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
         self.handshake.opened_at = Instant::ZERO;
         self.handshake.tries = 2;
-        self.rcv.told = told;
+        self.rcv.advertised_end = advertised_end;
     }
 
     /// Returns whether the handshake is complete and the connection may rely on the subflow.

@@ -207,7 +207,7 @@ impl Connection {
                 self.on_subflow_failed(i);
             }
             Some(Expired::Probe) => subflow.owed.probe = true,
-            Some(Expired::Lost) => self.tell_loss(i, lost),
+            Some(Expired::Lost) => self.report_loss(i, lost),
             Some(Expired::Early) | None => {}
         }
     }

@@ -59,7 +59,7 @@ pub(crate) struct Liveness {
     /// The time at which the strategy wants to be asked again.
     pub ask_at: Option<Instant>,
     /// Set if the strategy knows that new data waits for the peer's window.
-    pub told_blocked: bool,
+    pub blocked_reported: bool,
 }
 
 /// The part of a connection that speaks to the peer. Strategy and path manager are not in it but in
@@ -121,8 +121,8 @@ impl Transport {
     /// one that waits for no data (an acknowledgement, a probe, a handshake segment, FIN or RST).
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
-        let told = self.signals_at().is_some_and(|at| at <= now);
-        let owes = told || self.subflows.iter().any(|s| s.owes(now));
+        let signals = self.signals_at().is_some_and(|at| at <= now);
+        let owes = signals || self.subflows.iter().any(|s| s.owes(now));
         urgency.filter(|_| !owes)
     }
 

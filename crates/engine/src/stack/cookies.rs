@@ -280,8 +280,8 @@ impl Stack {
         }
         self.with(now, id, |conn, ctx| {
             let subflow = &mut conn.transport.subflows[0];
-            let told = 1 + u64::from(syn_ack_window(&ctx.shared.config));
-            subflow.resume(cookie.iss, cookie.ts_base, told);
+            let advertised_end = 1 + u64::from(syn_ack_window(&ctx.shared.config));
+            subflow.resume(cookie.iss, cookie.ts_base, advertised_end);
             let id = subflow.id;
             conn.on_segment(ctx, id, tcp, payload, outside)
         });

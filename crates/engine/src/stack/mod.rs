@@ -551,13 +551,13 @@ impl Stack {
     /// # Errors
     /// [`ApiError::UnknownConnection`].
     pub fn acknowledge(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
-        let told = self.with(now, conn, |c, ctx| {
+        let known = self.with(now, conn, |c, ctx| {
             for subflow in c.transport.subflows.iter_mut() {
                 subflow.rcv.delay_no_more();
             }
             c.reconcile(ctx);
         });
-        told.ok_or(ApiError::UnknownConnection)
+        known.ok_or(ApiError::UnknownConnection)
     }
 
     /// Applies `f` to a connection and reconciles it: the strategy may now want other paths.

@@ -45,9 +45,9 @@ impl DupAcks {
     /// counted as arrived before.
     pub fn on_advance(&mut self, acked: u64, mss: u64, flight: u64) -> u64 {
         self.count = 0;
-        let told = self.arrived.min(acked.saturating_sub(mss));
-        self.arrived = (self.arrived - told).min(flight);
-        told
+        let counted = self.arrived.min(acked.saturating_sub(mss));
+        self.arrived = (self.arrived - counted).min(flight);
+        counted
     }
 
     /// Counts an acknowledgement that advanced in the middle of a recovery.

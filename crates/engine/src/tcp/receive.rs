@@ -40,7 +40,7 @@ pub(crate) struct Receiver {
     /// The offset that the last acknowledgement covered.
     pub ack_sent: u64,
     /// The first offset past the windows that the peer was told on this subflow.
-    pub told: u64,
+    pub advertised_end: u64,
     /// The offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
@@ -73,7 +73,7 @@ impl Receiver {
             irs,
             nxt: 1,
             ack_sent: 1,
-            told: 1,
+            advertised_end: 1,
             due: AckDue::Never,
             fin: None,
             ts_recent: 0,

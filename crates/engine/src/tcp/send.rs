@@ -239,7 +239,7 @@ pub(crate) struct Sender {
     /// The NewReno state; `None` if the peer sends SACK.
     dup_acks: Option<DupAcks>,
     /// The number of duplicate acknowledgements in a row that had no room for SACK.
-    mute: u32,
+    dup_acks_without_sack: u32,
     sizes: Sizes,
     reductions: Reductions,
     losses: Losses,
@@ -270,7 +270,7 @@ impl Sender {
             rack: Rack::default(),
             timers: Timers::default(),
             dup_acks: None,
-            mute: 0,
+            dup_acks_without_sack: 0,
             sizes: Sizes::default(),
             reductions: Reductions::default(),
             losses: Losses::default(),
@@ -633,7 +633,7 @@ impl Sender {
             self.answer_mark(now, 0);
             return false;
         }
-        self.mute = 0;
+        self.dup_acks_without_sack = 0;
         let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
         let spurious = self.judge_timeout(now, sacks, &delivered, advanced, echo);
         if advanced {
@@ -644,7 +644,7 @@ impl Sender {
         self.advance_rack(now, &delivered, spurious);
         self.leave_recovery();
         let marked = self.answer_mark(now, delivered.bytes);
-        let news = self.news(delivered.bytes);
+        let news = self.newly_delivered(delivered.bytes);
         self.losses.intervals[0] += delivered.bytes;
         let further_loss = match self.dup_acks {
             Some(_) => self.on_partial_ack(now),

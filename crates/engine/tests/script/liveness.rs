@@ -231,7 +231,7 @@ fn a_path_that_is_back_is_joined_at_once() {
     };
     let before = syns(sent(&mut s, 9_000));
     assert!(before.len() >= 3, "{before:?}");
-    s.stack.doubt_path(s.now, PathId(1));
+    s.stack.revalidate_path(s.now, PathId(1));
     s.write("");
     assert_eq!(syns(sent(&mut s, 9_000)), [9_000]);
 }
@@ -242,7 +242,7 @@ fn a_path_that_is_back_is_sent_to_at_once() {
     let mut s = Script::accepted(patient());
     s.write("lost");
     sent(&mut s, 60 * SECOND);
-    s.stack.doubt_path(s.now, PathId(0));
+    s.stack.revalidate_path(s.now, PathId(0));
     s.write("");
     let again = sent(&mut s, 60 * SECOND + 1);
     assert!(

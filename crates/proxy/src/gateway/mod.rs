@@ -164,7 +164,7 @@ impl BoxCore {
     /// Notes that packets may leave the link of `path` with another address or through another network: the state
     /// of the link is validated at once.
     pub fn renew_link(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
-        stack.doubt_path(now, path);
+        stack.revalidate_path(now, path);
         stack.forget_middleboxes(path);
         self.upstream.renew_link(now, path);
     }

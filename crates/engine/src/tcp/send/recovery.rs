@@ -112,15 +112,15 @@ impl Sender {
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
         self.rack.probed.take_if(|probe| probe.high == Some(una));
-        self.on_nothing_told();
+        self.on_no_progress();
         self.note_full(now);
         let (flight, mss) = (self.behind_hole(), u64::from(self.mss));
         let Some(dup) = &mut self.dup_acks else {
             return false;
         };
         let arrived = dup.on_dup_ack(flight, mss);
-        let told = dup.is_loss(una);
-        let lost = told && self.is_whole() && self.lose_first(now);
+        let is_loss = dup.is_loss(una);
+        let lost = is_loss && self.is_whole() && self.lose_first(now);
         if lost && let Some(dup) = &mut self.dup_acks {
             // More may be missing behind a lost probe of the path MTU, so duplicates still count.
             dup.on_recovery(match self.recovery {
@@ -139,13 +139,13 @@ impl Sender {
     /// Processes a duplicate acknowledgement without room for SACK. From a peer that sends SACK, the third
     /// in a row means the same as without (RFC 5681 section 3.2). Further losses show by time when the
     /// retransmission is acknowledged (RFC 8985 section 6.2).
-    pub fn on_mute_dup_ack(&mut self, now: Instant) {
+    pub fn on_dup_ack_without_sack(&mut self, now: Instant) {
         if self.dup_acks.is_some() {
             self.on_dup_ack(now);
             return;
         }
-        self.mute += 1;
-        if self.mute == dup_acks::DUP_ACK_THRESHOLD && self.is_whole() {
+        self.dup_acks_without_sack += 1;
+        if self.dup_acks_without_sack == dup_acks::DUP_ACK_THRESHOLD && self.is_whole() {
             self.lose_first(now);
             self.update_pacing();
         }
@@ -159,18 +159,18 @@ impl Sender {
         self.board.in_flight().saturating_sub(missing)
     }
 
-    /// Returns how many of `delivered` bytes acknowledged in order are news; duplicate acknowledgements
+    /// Returns how many of `delivered` bytes acknowledged in order are new; duplicate acknowledgements
     /// reported the rest before.
-    pub(super) fn news(&mut self, delivered: u64) -> u64 {
+    pub(super) fn newly_delivered(&mut self, delivered: u64) -> u64 {
         let flight = self.behind_hole();
         let Some(dup) = &mut self.dup_acks else {
             return delivered;
         };
-        let told = dup.on_advance(delivered, u64::from(self.mss), flight);
+        let counted = dup.on_advance(delivered, u64::from(self.mss), flight);
         if matches!(self.recovery, Recovery::Open | Recovery::Marked { .. }) {
             dup.on_open();
         }
-        delivered - told
+        delivered - counted
     }
 
     /// Marks the next segment lost, without SACK, when an acknowledgement does not end fast recovery (RFC

@@ -9,7 +9,7 @@ use braid_wire::Instant;
 use super::{Recovery, Sender};
 use crate::tcp::scoreboard::Sent;
 
-/// The doubt from which on a small packet is sent in place of a large one, to see whether it arrives.
+/// The score from which on a small packet is sent in place of a large one, to see whether it arrives.
 const BLACK_HOLE_SCORE: u32 = 4;
 
 /// The evidence about packets by their size.
@@ -17,11 +17,11 @@ const BLACK_HOLE_SCORE: u32 = 4;
 pub(super) struct Sizes {
     /// The most payload of a small packet; `None` if all packets are small.
     small: Option<u64>,
-    /// The doubt that large packets arrive: 2 for a timeout, 1 for a retransmission that later data
+    /// The evidence that large packets vanish: 2 for a timeout, 1 for a retransmission that later data
     /// overtook. The arrival of a large packet clears it.
-    doubt: u32,
-    /// Set if small packets arrived while the doubt was high: the path is neither dead nor just slow.
-    vanish: bool,
+    black_hole_score: u32,
+    /// Set if small packets arrived while the score was high: the path is neither dead nor just slow.
+    large_vanish: bool,
     /// The probe of a larger packet size, while it is in flight.
     probe: Option<Range<u64>>,
     /// The result of the probe: set if it arrived.
@@ -38,22 +38,24 @@ impl Sizes {
     /// Notes the arrival of contiguous bytes, `largest` at most.
     pub fn on_arrival(&mut self, largest: u64) {
         if self.is_large(largest) {
-            self.doubt = 0;
+            self.black_hole_score = 0;
         } else {
-            self.vanish |= self.doubt >= BLACK_HOLE_SCORE && largest > 0;
+            self.large_vanish |= self.black_hole_score >= BLACK_HOLE_SCORE && largest > 0;
         }
     }
 
     /// Returns the most bytes of a retransmission.
     pub fn bound(&self) -> u64 {
-        let small = self.small.filter(|_| self.doubt >= BLACK_HOLE_SCORE);
+        let small = self
+            .small
+            .filter(|_| self.black_hole_score >= BLACK_HOLE_SCORE);
         small.unwrap_or(u64::MAX)
     }
 
     /// Notes a timeout: the first `bytes` in flight were lost, as was everything after them (RFC 4821
     /// section 7.7).
     pub fn on_timeout(&mut self, bytes: u64) {
-        self.doubt += 2 * u32::from(self.is_large(bytes));
+        self.black_hole_score += 2 * u32::from(self.is_large(bytes));
         self.on_all_lost();
     }
 
@@ -64,7 +66,7 @@ impl Sizes {
 
     /// Notes that `lost` was lost. Returns whether it was the probe.
     pub fn on_lost(&mut self, lost: &Sent) -> bool {
-        self.doubt += u32::from(lost.retransmitted && self.is_large(lost.len()));
+        self.black_hole_score += u32::from(lost.retransmitted && self.is_large(lost.len()));
         let probe = self.probe.take_if(|probe| probe.start == lost.start);
         if let Some(probe) = &probe {
             self.verdict = Some(false);
@@ -102,10 +104,10 @@ impl Sender {
 
     /// Returns, once, whether large packets vanish (RFC 8899 section 4.3).
     pub fn sees_black_hole(&mut self) -> bool {
-        if self.sizes.vanish {
-            self.sizes.doubt = 0;
+        if self.sizes.large_vanish {
+            self.sizes.black_hole_score = 0;
         }
-        mem::take(&mut self.sizes.vanish)
+        mem::take(&mut self.sizes.large_vanish)
     }
 
     /// Returns whether a new size may be probed: no loss is being recovered from (RFC 4821 section 7.4).

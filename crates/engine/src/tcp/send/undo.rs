@@ -137,7 +137,7 @@ impl Sender {
 
     /// Handles an acknowledgement without news: data is missing behind the retransmission (RFC 5682 section
     /// 2.1). With SACK it may also be a late acknowledgement.
-    pub(super) fn on_nothing_told(&mut self) {
+    pub(super) fn on_no_progress(&mut self) {
         let Recovery::Timeout { proof, .. } = self.recovery else {
             return;
         };
@@ -199,7 +199,7 @@ impl Sender {
         self.board.unmark_lost();
         self.recovery = Recovery::Open;
         // A reduction that the peer does not know of need not be reported any more.
-        self.reductions.before.untold &= self.reductions.last.untold;
+        self.reductions.before.cwr_pending &= self.reductions.last.cwr_pending;
         self.reductions.last = self.reductions.before;
         self.cc.on_spurious(now);
     }
