@@ -309,7 +309,7 @@ pub struct ConnStats {
     /// another subflow.
     pub duplicate: u64,
     /// The time at which anything was last received.
-    pub last_heard: Instant,
+    pub last_received: Instant,
     /// The time at which payload last moved, either way.
     pub last_payload: Instant,
     /// The memory held in bytes, in whole blocks: data not acknowledged or not read yet.

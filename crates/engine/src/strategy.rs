@@ -54,8 +54,8 @@ pub fn first_in_order(view: &OpenView<'_>) -> Option<Opening> {
         .unanswered
         .map_or(0, |tried| view.paths.partition_point(|p| p.id <= tried));
     let (before, behind) = view.paths.split_at(after);
-    let asked = |p: &&PathView| view.unanswered.is_none() && view.asked == Some(p.id);
-    let path = view.paths.iter().find(asked);
+    let requested = |p: &&PathView| view.unanswered.is_none() && view.requested == Some(p.id);
+    let path = view.paths.iter().find(requested);
     let path = path.or_else(|| behind.iter().chain(before).next())?;
     Some(Opening {
         path: path.id,
@@ -71,7 +71,7 @@ pub struct OpenView<'a> {
     /// The paths that are up and lead to the peer, by id.
     pub paths: &'a [PathView],
     /// The path that the application named for the first subflow, if it did and the path is one of `paths`.
-    pub asked: Option<PathId>,
+    pub requested: Option<PathId>,
     /// The path of the last SYN that was not answered.
     pub unanswered: Option<PathId>,
     /// The size of the flow.

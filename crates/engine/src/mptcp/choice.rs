@@ -161,7 +161,7 @@ impl Transport {
         let scoreboard = &self.snd.scoreboard;
         (self.subflows.len() > 1 || scoreboard.lost() > 0)
             && scoreboard.has_outstanding()
-            && self.mode.mptcp().is_some_and(|m| m.confirmed)
+            && self.mode.mptcp().is_some_and(|m| m.fully_established)
     }
 
     /// Fills `views` in place, because views are too large to return by value.
@@ -212,7 +212,7 @@ impl Transport {
 impl Mode {
     /// Returns whether the peer may still lack our key: true for an opener that has seen no DATA_ACK.
     pub(super) fn keys_may_lack(&self) -> bool {
-        self.mptcp().is_some_and(|m| !m.confirmed)
+        self.mptcp().is_some_and(|m| !m.fully_established)
     }
 }
 

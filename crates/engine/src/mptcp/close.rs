@@ -197,7 +197,7 @@ impl Transport {
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
             return Some(at + (rto.unwrap_or(MIN_LINGER) * 4).clamp(MIN_LINGER, MAX_LINGER));
         }
-        if self.subflows.iter().any(|s| s.ending.insists) {
+        if self.subflows.iter().any(|s| s.ending.repeats_abort) {
             // The repeats of MP_FASTCLOSE end by themselves before this time.
             return Some(at + FAST_CLOSE_REPEAT_TIME + MIN_LINGER);
         }

@@ -183,7 +183,7 @@ impl Connection {
                 _ => {
                     // After a peer's own abort there is no need to insist, and a peer that does not know
                     // the subflow yet could not match MP_FASTCLOSE to the connection.
-                    subflow.ending.insists =
+                    subflow.ending.repeats_abort =
                         subflow.is_established() && reason != CloseReason::Reset;
                     subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished);
                 }

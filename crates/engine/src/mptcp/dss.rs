@@ -37,7 +37,7 @@ impl Transport {
             checksum: self.mode.mptcp().filter(|m| m.checksum).map(|_| 0),
         };
         // The first mapping carries the keys (RFC 8684 section 3.1).
-        let option = self.mode.mptcp().map(|m| match m.confirmed {
+        let option = self.mode.mptcp().map(|m| match m.fully_established {
             true => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &map, 0)),
             false => m.capable_data(&map),
         });

@@ -79,7 +79,8 @@ impl Connection {
         // the keys.
         let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
         let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
-        let probed = subflow.active && !mptcp.confirmed && self.transport.live.stall_tries > 0;
+        let probed =
+            subflow.active && !mptcp.fully_established && self.transport.live.stall_tries > 0;
         let ack = (acked || probed) && self.transport.snd.una() == subflow.syn_data.sent;
         let joined = subflow.opens != Opens::Connection;
         if (data || ack) && self.transport.is_contiguous(i) {

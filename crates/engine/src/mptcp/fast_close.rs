@@ -26,7 +26,7 @@ pub(super) const FAST_CLOSE_REPEAT_TIME: Duration = Duration::from_secs(2);
 impl Subflow {
     /// Plans the first repeat one retransmission timeout after the RST.
     pub(super) fn arm_fast_close(&mut self, now: Instant) {
-        if self.ending.insists && self.ending.repeats.at.is_none() {
+        if self.ending.repeats_abort && self.ending.repeats.at.is_none() {
             self.ending.repeats.at = Some(now + self.snd.rtt.rto());
         }
     }

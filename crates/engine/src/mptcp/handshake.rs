@@ -114,7 +114,7 @@ impl Connection {
         let config = ctx.shared.path(path).map(|path| &path.config);
         let (local, remote) = self.paths.ends(config.ok_or(ApiError::NoUsablePath)?)?;
         let tuple = ctx.shared.free_tuple(local, remote)?;
-        self.paths.set_home(tuple.local);
+        self.paths.set_initial_local(tuple.local);
         let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
         let (peer, path) = subflow.link();
         subflow.handshake.asks_plainly = ctx.shared.blackholes.contains(ctx.now, peer, path);
@@ -231,7 +231,8 @@ impl Connection {
 
     // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
-        self.paths.set_home(self.transport.subflows[i].tuple.local);
+        self.paths
+            .set_initial_local(self.transport.subflows[i].tuple.local);
         self.transport.subflows.close_other_openings(i);
         if let Mode::Opening { local, checksum } = self.transport.mode {
             match capable(tcp) {
@@ -403,7 +404,7 @@ impl Connection {
             ) if receiver_key == local.key => {
                 let ours = self::flags(&ctx.shared.config, checksum || flags.checksum_required);
                 let mptcp = Mptcp {
-                    confirmed: true,
+                    fully_established: true,
                     ..Mptcp::new(local, Keys::from_key(sender_key), ours)
                 };
                 self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
@@ -420,16 +421,20 @@ impl Connection {
 
     /// Opens subflow `i` for data.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| m.fully_established);
         let subflow = &mut self.transport.subflows[i];
-        if confirmed && mem::take(&mut subflow.handshake.left) {
+        if fully_established && mem::take(&mut subflow.handshake.left) {
             subflow.closing.close();
         }
         subflow.phase = Phase::Established;
         subflow.handshake.established_at = ctx.now;
         subflow.handshake.stop();
-        subflow.signs.heard_at = ctx.now;
-        self.transport.live.last_heard = ctx.now;
+        subflow.signs.received_at = ctx.now;
+        self.transport.live.last_received = ctx.now;
         self.transport.live.last_payload = ctx.now;
         self.transport.check_mappings(ctx, i);
         self.transport.size_segments();
@@ -448,7 +453,7 @@ impl Connection {
                 .signals
                 .add(ctx.now, Signal::Priority(subflow.id));
         }
-        self.transport.subflows.replace_deaf(i);
+        self.transport.subflows.replace_unresponsive(i);
         let subflow = &self.transport.subflows[i];
         ctx.shared.events.push_back(Event::SubflowEstablished {
             conn: self.transport.id,
@@ -504,9 +509,9 @@ impl Transport {
     }
 
     /// Notes that the peer has our third ACK, and that its options pass.
-    pub(super) fn confirm(&mut self, now: Instant) {
+    pub(super) fn set_fully_established(&mut self, now: Instant) {
         let mptcp = self.mode.mptcp_mut();
-        if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
+        if mptcp.is_none_or(|m| mem::replace(&mut m.fully_established, true)) {
             return;
         }
         self.size_segments();

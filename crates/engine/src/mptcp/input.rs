@@ -184,7 +184,13 @@ impl Connection {
         // this subflow.
         let opens = self.transport.subflows[i].opens == Opens::Connection;
         let last = opens || !self.transport.subflows.iter().any(Subflow::is_alive);
-        if last && self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
+        if last
+            && self
+                .transport
+                .mode
+                .mptcp()
+                .is_some_and(|m| !m.fully_established)
+        {
             self.fail(ctx, CloseReason::Reset);
         }
         if matches!(self.transport.mode, Mode::Tcp) && !self.transport.is_ended() {
@@ -425,7 +431,7 @@ impl Connection {
                 self.transport.closing.on_acked();
             }
             self.acknowledge(ctx, ack.min(self.transport.snd.nxt));
-            self.transport.confirm(ctx.now);
+            self.transport.set_fully_established(ctx.now);
         }
     }
 

@@ -281,8 +281,8 @@ impl Transport {
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let due = self.closing.is_due() && self.snd.unsent() == 0;
-        let confirmed = self.mode.mptcp()?.confirmed;
-        if !due || !confirmed {
+        let fully_established = self.mode.mptcp()?.fully_established;
+        if !due || !fully_established {
             return None;
         }
         let i = self.subflows.subflow_for_signal(self.closing.tries())?;
@@ -379,7 +379,7 @@ impl Transport {
                 nonces.map(|nonces| m.join_ack(nonces, secret))
             }
             // The keys go out until the third ACK is known to have arrived.
-            Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
+            Mode::Mptcp(m) if !m.fully_established && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
                     flags: m.flags,
                     sender_key: m.local.key,
@@ -480,7 +480,7 @@ impl Transport {
         if let Mode::Mptcp(m) = &self.mode {
             let in_syn = self.subflows[i].syn_data.sent;
             let start = (m.syn_data.sent, 1 + in_syn);
-            let first = !m.confirmed && (sent.map.data, sent.map.sub) == start;
+            let first = !m.fully_established && (sent.map.data, sent.map.sub) == start;
             options.mptcp.push(match first {
                 true => m.capable_data(&sent.map),
                 false => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &sent.map, in_syn)),

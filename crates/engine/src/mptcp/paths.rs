@@ -103,8 +103,12 @@ impl Connection {
 
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
         let first = self.transport.subflows.iter().find(|s| s.is_established());
-        let unconfirmed = self.transport.mode.mptcp().is_some_and(|m| !m.confirmed);
-        let third_ack = first.filter(|_| unconfirmed).map(|s| ThirdAck {
+        let not_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| !m.fully_established);
+        let third_ack = first.filter(|_| not_established).map(|s| ThirdAck {
             sent_at: s.handshake.established_at,
             rtt: s.snd.rtt.srtt(),
         });
@@ -118,7 +122,7 @@ impl Connection {
             view: OpenView {
                 now: ctx.now,
                 paths: &[],
-                asked: None,
+                requested: None,
                 unanswered: None,
                 flow_size: self.flow.size,
                 seen: self.flow.seen(&self.transport.snd, &self.transport.rcv),
@@ -197,7 +201,12 @@ impl Connection {
                 _ => Failure::Unanswered,
             };
             let target = (subflow.path, subflow.tuple.remote);
-            match self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
+            match self
+                .transport
+                .mode
+                .mptcp()
+                .is_some_and(|m| !m.fully_established)
+            {
                 true => self.paths.on_early_refusal(subflow.path),
                 false => self.paths.on_failure(ctx.now, target, failure),
             }
@@ -310,7 +319,11 @@ impl Connection {
         path: PathId,
         (gone, here): (impl Fn(IpAddr) -> bool, impl Fn(IpAddr) -> bool),
     ) {
-        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| m.fully_established);
         let mut is_back = false;
         for i in 0..self.transport.subflows.len() {
             let subflow = &mut self.transport.subflows[i];
@@ -331,7 +344,7 @@ impl Connection {
                 Phase::SynSent | Phase::JoinAcked => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
-                Phase::Established if confirmed => subflow.begin_reset(
+                Phase::Established if fully_established => subflow.begin_reset(
                     ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                     SubflowCloseReason::PathRemoved,
                 ),
@@ -366,7 +379,11 @@ impl Connection {
     /// Stops using the path, though it works.
     // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| m.fully_established);
         for subflow in self
             .transport
             .subflows
@@ -375,7 +392,7 @@ impl Connection {
         {
             if subflow.is_early() && subflow.active {
                 subflow.close(SubflowCloseReason::PathRemoved);
-            } else if confirmed {
+            } else if fully_established {
                 subflow.closing.close();
             } else {
                 // Before it is confirmed, the connection depends on this subflow.
@@ -391,8 +408,8 @@ impl Transport {
     pub(super) fn can_join(&self, ctx: &Ctx<'_>) -> bool {
         // The third ACK goes first, as it carries the keys.
         let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
-        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
-        if !confirmed && self.subflows.iter().any(owed) {
+        let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
+        if !fully_established && self.subflows.iter().any(owed) {
             return false;
         }
         self.listener.is_none()
@@ -408,10 +425,10 @@ impl Transport {
     /// stream is replaced while it is still of use; if the peer answers on none, all are replaced.
     fn targets(&self) -> impl Iterator<Item = Target> + Clone {
         let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
-        let deaf = self.subflows.is_deaf();
+        let unresponsive = self.subflows.is_unresponsive();
         let lasting = self.subflows.iter();
-        let lasting =
-            lasting.filter(move |s| s.is_alive() && !left(s) && !(deaf && s.is_established()));
+        let lasting = lasting
+            .filter(move |s| s.is_alive() && !left(s) && !(unresponsive && s.is_established()));
         lasting.map(|s| (s.path, s.tuple.remote))
     }
 
@@ -422,9 +439,9 @@ impl Transport {
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
             subflow.close(SubflowCloseReason::PathRemoved);
         }
-        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
         let left = self.subflows.iter().any(Subflow::is_alive);
-        before > 0 && !left && !confirmed
+        before > 0 && !left && !fully_established
     }
 }
 

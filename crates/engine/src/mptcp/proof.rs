@@ -102,14 +102,14 @@ impl Transport {
         let is_by = |secret| received == hmac64(&join_hmac(theirs, ours, secret));
         let genuine = is_by(self.joins.secret())
             || subflow.handshake.proof == JoinProof::AskedEarly && is_by(None);
-        let confirmed = mptcp.confirmed;
+        let fully_established = mptcp.fully_established;
         self.subflows[i].handshake.unjudged = None;
         if !genuine {
             return self.refuse_join(ctx, i);
         }
         // The peer must not use the subflow as long as the connection may have to fall back: bytes sent
         // here would then be missing in the stream.
-        self.subflows[i].handshake.at = confirmed.then_some(ctx.now);
+        self.subflows[i].handshake.at = fully_established.then_some(ctx.now);
     }
 
     /// Resets subflow `i`, whose remote end has not proved to be the peer.

@@ -90,7 +90,7 @@ impl Connection {
                 .saturating_sub(self.transport.rcv.buf.rcv_nxt()),
             out_of_order: self.transport.rcv.buf.out_of_order_bytes(),
             duplicate: self.transport.rcv.duplicate,
-            last_heard: self.transport.live.last_heard,
+            last_received: self.transport.live.last_received,
             last_payload: self.transport.live.last_payload,
             memory: (self.transport.snd.buf.memory() + self.transport.rcv.buf.memory()) as u64,
             checksum: self.transport.mode.mptcp().is_some_and(|m| m.checksum),

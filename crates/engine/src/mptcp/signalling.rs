@@ -133,7 +133,7 @@ impl Connection {
         }
         self.transport.signals.counts.add_addr_received += 1;
         // The peer needs our key for the HMAC, which it got by the third ACK.
-        self.transport.confirm(ctx.now);
+        self.transport.set_fully_established(ctx.now);
         let port = add
             .port
             .unwrap_or(self.transport.subflows[i].tuple.remote.port());
@@ -195,7 +195,7 @@ impl Transport {
 impl Transport {
     /// Returns whether signals can be sent at all.
     fn may_signal(&self) -> bool {
-        self.is_open() && self.mode.mptcp().is_some_and(|m| m.confirmed)
+        self.is_open() && self.mode.mptcp().is_some_and(|m| m.fully_established)
     }
 
     /// Returns the time of the next signal.

@@ -155,10 +155,10 @@ pub(crate) struct SignsOfLife {
     /// Set if the subflow has potentially failed: it timed out, or its link is down.
     pub stale: bool,
     /// The time at which anything last came in.
-    pub heard_at: Instant,
-    /// The time of the last probe; `asked` counts the probes since the last sign of life.
-    pub asked_at: Instant,
-    pub asked: u32,
+    pub received_at: Instant,
+    /// The time of the last probe; `probes` counts the probes since the last sign of life.
+    pub probed_at: Instant,
+    pub probes: u32,
     /// The number of timeouts and unanswered probes since anything came in.
     pub silent: u32,
     /// Set if another subflow keeps this idle connection alive, and this one was silent for so long that a

@@ -91,7 +91,7 @@ impl Connection {
         subflow.rcv.on_payload(ctx.now, 1..1 + len, len);
         // The window of a SYN is not scaled.
         self.transport.snd.wnd_end = window.into();
-        self.transport.live.last_heard = ctx.now;
+        self.transport.live.last_received = ctx.now;
         self.transport.live.last_payload = ctx.now;
         self.report_accepted(ctx);
         self.transport.signal_readable(ctx);

@@ -95,7 +95,7 @@ impl Connection {
         self.pass_checked(ctx);
         self.give_up_if_dead(ctx);
         if self.transport.is_open() {
-            self.transport.ask_silent(ctx);
+            self.transport.probe_silent(ctx);
             self.transport.on_stall_timer(ctx);
             if self.transport.closing.at.is_some_and(|at| at <= ctx.now) {
                 self.transport.closing.repeat();
@@ -241,10 +241,10 @@ impl Transport {
     /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN for the
     /// first DATA_ACK.
     fn stalled(&self) -> bool {
-        let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
+        let not_established = self.mode.mptcp().is_some_and(|m| !m.fully_established);
         let waiting = self.snd.outstanding() > 0
             || self.snd.is_window_closed()
-            || (self.closing.is_due() && unconfirmed);
+            || (self.closing.is_due() && not_established);
         if !waiting || !self.is_open() {
             return false;
         }

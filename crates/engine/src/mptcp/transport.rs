@@ -38,7 +38,7 @@ pub(crate) enum Life {
 /// The state of waiting for signs of life.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Liveness {
-    pub last_heard: Instant,
+    pub last_received: Instant,
     /// The time at which payload last moved.
     pub last_payload: Instant,
     /// The time during which the connection had something to deliver.

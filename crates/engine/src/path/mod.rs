@@ -84,13 +84,13 @@ impl ThirdAck {
 pub(crate) struct PathManager {
     remotes: Remotes,
     /// Our end of the initial subflow: the address whose id is 0 (RFC 8684 section 3.2).
-    home: Option<SocketAddr>,
+    initial_local: Option<SocketAddr>,
     /// The source address of the initial subflow, if one was chosen.
     source: Option<SocketAddr>,
     /// The path of the initial subflow, if one was named.
-    asked: Option<PathId>,
+    requested: Option<PathId>,
     /// Set if the first SYN must leave on the named path.
-    insists: bool,
+    pins_requested: bool,
     protocol: Protocol,
     attempts: Attempts,
     /// The paths on which a SYN with MP_CAPABLE left.
@@ -106,10 +106,10 @@ impl PathManager {
     pub fn accepted(remote: SocketAddr) -> Self {
         PathManager {
             remotes: Remotes::new(remote, None),
-            home: None,
+            initial_local: None,
             source: None,
-            asked: None,
-            insists: false,
+            requested: None,
+            pins_requested: false,
             protocol: Protocol::Mptcp,
             attempts: Attempts::default(),
             offered: ArrayVec::new(),
@@ -123,8 +123,8 @@ impl PathManager {
         PathManager {
             remotes: Remotes::new(options.remote, options.remote_alt),
             source: options.local,
-            asked: options.path,
-            insists: options.insist,
+            requested: options.path,
+            pins_requested: options.pin_path,
             protocol: options.protocol,
             ..PathManager::accepted(options.remote)
         }
@@ -136,20 +136,20 @@ impl PathManager {
     }
 
     /// Notes that the connection opens from `local`.
-    pub fn set_home(&mut self, local: SocketAddr) {
-        self.home = Some(local);
+    pub fn set_initial_local(&mut self, local: SocketAddr) {
+        self.initial_local = Some(local);
     }
 
     /// Returns our end of the initial subflow.
-    pub fn home(&self) -> Option<SocketAddr> {
-        self.home
+    pub fn initial_local(&self) -> Option<SocketAddr> {
+        self.initial_local
     }
 
     /// Returns the id of an address of ours: 0 for the initial subflow's, the others are numbered by path
     /// and family (RFC 8684 section 3.2).
     // Conforms: 8684-3.2-4, 8684-3.2-5, 8684-3.4.1-8
     pub fn own_id(&self, path: PathId, addr: IpAddr) -> u8 {
-        match self.home.is_some_and(|home| home.ip() == addr) {
+        match self.initial_local.is_some_and(|local| local.ip() == addr) {
             true => 0,
             false => path
                 .0
@@ -199,7 +199,7 @@ impl PathManager {
 
     /// Returns whether the initial subflow must stay on the path it was opened on.
     fn is_pinned(&self) -> bool {
-        self.source.is_some() || (self.asked.is_some() && self.protocol == Protocol::Tcp)
+        self.source.is_some() || (self.requested.is_some() && self.protocol == Protocol::Tcp)
     }
 
     /// Returns the path and protocol with which the connection opens; `unanswered` is the path that was
@@ -210,9 +210,11 @@ impl PathManager {
         unanswered: Option<PathId>,
         situation: &Situation<'_>,
     ) -> Option<Opening> {
-        let insists = self.insists && unanswered.is_none();
-        let asked = self.asked.filter(|_| insists || self.is_pinned());
-        let pinned = asked.map(|path| Opening {
+        let pins_requested = self.pins_requested && unanswered.is_none();
+        let requested = self
+            .requested
+            .filter(|_| pins_requested || self.is_pinned());
+        let pinned = requested.map(|path| Opening {
             path,
             protocol: self.protocol,
         });
@@ -226,8 +228,8 @@ impl PathManager {
         }
         let view = OpenView {
             paths: &paths,
-            asked: self
-                .asked
+            requested: self
+                .requested
                 .filter(|path| paths.iter().any(|p| p.id == *path)),
             unanswered,
             ..situation.view

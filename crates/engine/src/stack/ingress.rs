@@ -214,7 +214,7 @@ impl Stack {
         let paths = PathManager::accepted(at.tuple.remote);
         let mut conn = Connection::new(id, paths, mode, (self.strategy)(), now);
         conn.transport.listener = Some(at.listener);
-        conn.paths.set_home(at.tuple.local);
+        conn.paths.set_initial_local(at.tuple.local);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, at.path, at.tuple, Opens::Connection);
         conn.transport.accept_subflow(&mut ctx, subflow, syn);
@@ -247,8 +247,8 @@ impl Stack {
         };
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
-            let denied =
-                ctx.shared.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
+            let denied = ctx.shared.config.deny_join_initial
+                && conn.paths.initial_local() == Some(tuple.local);
             if !conn.transport.is_open() || denied {
                 return false;
             }

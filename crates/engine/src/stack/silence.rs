@@ -17,10 +17,10 @@ const RECLAIM_SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 impl Stack {
     /// Returns the time at which the peer was last heard on any subflow; `None` if the connection has no
     /// established subflow, or does not exist.
-    pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
+    pub fn received_at(&self, conn: ConnId) -> Option<Instant> {
         let subflows = self.table.get(conn)?.transport.subflows.iter();
         let there = subflows.filter(|s| s.is_established());
-        there.map(|s| s.signs.heard_at).max()
+        there.map(|s| s.signs.received_at).max()
     }
 
     /// Replaces [`Config::user_timeout`](crate::Config::user_timeout), also for existing connections.

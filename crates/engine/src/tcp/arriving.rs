@@ -91,17 +91,17 @@ mod tests {
     #[test]
     fn the_first_echo_of_a_timestamp_is_a_round_trip() {
         let mut arriving = ArrivalStats::default();
-        let mut heard = |at, value, age| {
+        let mut echo = |at, value, age| {
             let age = Duration::from_millis(age);
             arriving.on_echo(ms(at), Echo { value, age });
             arriving.rtt().as_millis()
         };
-        assert_eq!(heard(1_000, 7, 65), 65);
-        assert_eq!(heard(1_010, 7, 20), 65, "the same again");
-        assert_eq!(heard(1_020, 8, 60), 60);
-        assert_eq!(heard(1_600, 9, 80), 60, "of the span before");
-        assert_eq!(heard(2_200, 10, 90), 80);
-        assert_eq!(heard(2_800, 11, 95), 90);
+        assert_eq!(echo(1_000, 7, 65), 65);
+        assert_eq!(echo(1_010, 7, 20), 65, "the same again");
+        assert_eq!(echo(1_020, 8, 60), 60);
+        assert_eq!(echo(1_600, 9, 80), 60, "of the span before");
+        assert_eq!(echo(2_200, 10, 90), 80);
+        assert_eq!(echo(2_800, 11, 95), 90);
     }
 
     #[test]

@@ -644,7 +644,7 @@ impl Sender {
         self.advance_rack(now, &delivered, spurious);
         self.leave_recovery();
         let marked = self.answer_mark(now, delivered.bytes);
-        let news = self.newly_delivered(delivered.bytes);
+        let new_bytes = self.newly_delivered(delivered.bytes);
         self.losses.intervals[0] += delivered.bytes;
         let further_loss = match self.dup_acks {
             Some(_) => self.on_partial_ack(now),
@@ -671,7 +671,7 @@ impl Sender {
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } | Recovery::Marked { prr } = &mut self.recovery {
             let safe = advanced && !further_loss;
-            prr.on_ack(news, in_flight, target, self.mss, safe);
+            prr.on_ack(new_bytes, in_flight, target, self.mss, safe);
         }
         if round_start {
             self.round.end = self.nxt;

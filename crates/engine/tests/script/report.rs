@@ -143,7 +143,7 @@ fn both_levels_are_shown() {
         (1500, 0, 0)
     );
     assert_eq!((subflow.peer_window, stats.memory), (65_536, 32 << 10));
-    assert_eq!(stats.last_heard, Instant::from_millis(30));
+    assert_eq!(stats.last_received, Instant::from_millis(30));
     assert_eq!(s.read(), b"ab");
     let stats = s.stack.conn_stats(s.id()).expect("an open connection");
     assert_eq!(stats.rcv_read, 2);

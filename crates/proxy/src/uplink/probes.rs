@@ -32,7 +32,7 @@ impl Links {
         };
         let options = ConnectOptions {
             protocol,
-            insist: true,
+            pin_path: true,
             ..options
         };
         stack.connect(now, options)

@@ -203,7 +203,7 @@ pub fn opening(paths: &[PathView], flow_size: FlowSize) -> OpenView<'_> {
     OpenView {
         now: NOW,
         paths,
-        asked: Some(PathId(1)),
+        requested: Some(PathId(1)),
         unanswered: None,
         flow_size,
         seen: 0,
