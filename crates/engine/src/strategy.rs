@@ -159,7 +159,7 @@ pub struct SubflowView {
     /// the rate of the path's bottleneck. Before that, the rate that earlier subflows there found, or 0.
     pub peak_rate: u64,
     /// The time at which everything sent will have passed the bottleneck at this rate, or has.
-    pub passed_at: Instant,
+    pub drained_at: Instant,
     /// The share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
     pub loss: f32,
     /// The bytes of non-congestive loss over the subflow's life: lost though the path's queue was short.

@@ -120,7 +120,7 @@ impl Transport {
     pub(super) fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         let mss = u64::from(subflow.snd.mss());
-        let larger = subflow.larger_payload(ctx.now);
+        let larger = subflow.mtu_probe_payload(ctx.now);
         let run = self.snd.buf.next_run();
         let mut len = run.min(self.snd.peer_window()).min(most);
         // Whole segments only: a short segment in mid-stream would cost a packet for little payload.
@@ -256,7 +256,7 @@ impl Subflows {
     /// Returns the most bytes of one send on subflow `i` now, bounded by window, pacing burst and device.
     pub(super) fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
-        let most = match subflow.larger_payload(ctx.now) {
+        let most = match subflow.mtu_probe_payload(ctx.now) {
             Some(larger) => larger,
             // A device that segments a super-segment may repeat CWR in every segment.
             None if subflow.owes_cwr() => u64::from(subflow.snd.mss()),

@@ -44,14 +44,20 @@ impl Connection {
             // Count received bytes, not those handed on: payload from before a fallback may still wait for
             // memory.
             let end = self.transport.subflows[i].rcv.bytes_received();
-            self.reach(ctx, i, end, true);
+            self.check_stream_end(ctx, i, end, true);
         }
     }
 
     /// Notes that the peer's stream reaches byte `end`, as learned on subflow `i`, and ends there if
     /// `last`. Returns whether this agrees with the known end and with the received data. If not, the
     /// stream could never be complete, and the connection is aborted.
-    pub(super) fn reach(&mut self, ctx: &mut Ctx<'_>, i: usize, end: u64, last: bool) -> bool {
+    pub(super) fn check_stream_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        end: u64,
+        last: bool,
+    ) -> bool {
         let fin = self.transport.rcv.fin.or(last.then_some(end));
         let moved =
             |fin| end > fin || (last && (end < fin || self.transport.rcv.highest_received() > fin));
@@ -77,7 +83,7 @@ impl Connection {
         changed |= self.transport.answer_fins();
         changed |= self.transport.bound_retained(ctx);
         changed |= self.transport.close_subflows();
-        changed |= self.reap(ctx);
+        changed |= self.remove_closed_subflows(ctx);
         changed |= self.join_paths(ctx);
         changed
     }
@@ -96,7 +102,7 @@ impl Connection {
 
     /// Removes closed subflows and queues the data that they carried for others. Returns whether there were
     /// any.
-    fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    fn remove_closed_subflows(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let before = self.transport.subflows.len();
         let mut i = 0;
         while i < self.transport.subflows.len() {

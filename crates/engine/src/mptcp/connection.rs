@@ -164,7 +164,7 @@ impl Connection {
         self.transport.rcv.buf.consume(n, &mut ctx.shared.pool);
         let max = ctx.shared.config.recv_buffer as u64;
         self.transport.rcv.window.on_read(ctx.now, n as u64, max);
-        self.pass_checked(ctx);
+        self.deliver_verified(ctx);
         self.transport.update_window(ctx);
         self.finish_if_done(ctx);
         Ok(n)

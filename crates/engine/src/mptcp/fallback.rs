@@ -14,10 +14,10 @@ use crate::{Event, FallbackCause};
 
 impl Connection {
     /// Falls back to regular TCP on subflow `i`.
-    fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
+    fn fall_back_on(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
         self.transport.fall_back(ctx, cause);
         self.on_plain_ack(ctx, i);
-        self.pass_checked_on(ctx, i);
+        self.deliver_verified_on(ctx, i);
     }
 
     /// Handles MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. If subflow
@@ -35,7 +35,7 @@ impl Connection {
         }
         let dsn = mptcp.remote_dsn(received);
         if self.transport.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
+            self.fall_back_on(ctx, i, FallbackCause::PeerBadChecksum);
             self.transport
                 .fallback_notice
                 .send_mp_fail(&mut self.transport.subflows[i], dsn);
@@ -59,9 +59,9 @@ impl Connection {
             return;
         };
         if sub == data + 1 && self.transport.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerFellBack);
+            self.fall_back_on(ctx, i, FallbackCause::PeerFellBack);
         } else {
-            self.transport.subflows[i].give_up();
+            self.transport.subflows[i].reset_for_interference();
         }
     }
 
@@ -84,12 +84,12 @@ impl Connection {
         let ack = (acked || probed) && self.transport.snd.una() == subflow.syn_data.sent;
         let joined = subflow.opens != Opens::Connection;
         if (data || ack) && self.transport.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::DataPlain);
+            self.fall_back_on(ctx, i, FallbackCause::DataPlain);
         } else if (acked && joined && !subflow.dss_seen)
-            || self.transport.subflows[i].has_no_place(seq, len)
+            || self.transport.subflows[i].lacks_mapping(seq, len)
         {
             // Bytes without a mapping can never be accepted, however often they come (section 3.3.1).
-            self.transport.subflows[i].give_up();
+            self.transport.subflows[i].reset_for_interference();
         }
     }
 }
@@ -114,7 +114,7 @@ impl Transport {
             }
         }
         self.mode = Mode::Tcp;
-        for subflow in self.subflows.iter_mut().filter(|s| s.is_early()) {
+        for subflow in self.subflows.iter_mut().filter(|s| s.is_unaccepted_join()) {
             subflow.close(SubflowCloseReason::Finished);
         }
         if cause != FallbackCause::NotRequested && !self.is_ended() {
@@ -131,7 +131,7 @@ impl Transport {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.closing.is_fin_sent());
         let mut others = self.subflows.iter().filter(|s| s.id != subflow.id);
-        others.all(Subflow::is_early)
+        others.all(Subflow::is_unaccepted_join)
             && subflow.opens == Opens::Connection
             && (!subflow.closing.is_closed_here() || self.closing.is_acked())
             && sent == self.snd.nxt + 1
@@ -162,14 +162,14 @@ impl Subflow {
     }
 
     /// Returns whether `len` bytes from `seq` on are the next of this subflow and have no mapping.
-    pub(super) fn has_no_place(&self, seq: u64, len: usize) -> bool {
+    pub(super) fn lacks_mapping(&self, seq: u64, len: usize) -> bool {
         let rcv = &self.rcv;
         let next = len > 0 && seq == rcv.nxt && !rcv.finished();
         next && rcv.mapping_at(seq).is_none()
     }
 
     // Conforms: 8684-3.7-4, 8684-3.7-6
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn reset_for_interference(&mut self) {
         self.begin_reset(
             ResetKind::Subflow(ResetReason::MiddleboxInterference),
             SubflowCloseReason::PeerMisbehaved,

@@ -117,7 +117,7 @@ impl Connection {
         self.paths.set_initial_local(tuple.local);
         let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
         let (peer, path) = subflow.link();
-        subflow.handshake.asks_plainly = ctx.shared.blackholes.contains(ctx.now, peer, path);
+        subflow.handshake.omits_capable = ctx.shared.blackholes.contains(ctx.now, peer, path);
         self.transport.add_subflow(ctx, subflow);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Connection {
         };
         let mut subflow = self.new_subflow(ctx, path, tuple, opens);
         if self.transport.joins.is_pending() {
-            subflow.handshake.proof = JoinProof::AskedEarly;
+            subflow.handshake.proof = JoinProof::OpenedEarly;
         }
         self.transport.add_subflow(ctx, subflow);
         Ok(())
@@ -273,7 +273,7 @@ impl Connection {
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.transport.subflows[i];
         let (peer, path) = subflow.link();
-        if !subflow.handshake.asks_plainly {
+        if !subflow.handshake.omits_capable {
             ctx.shared.stripped.note(ctx.now, peer, path);
             self.transport
                 .fall_back(ctx, FallbackCause::PeerSynAckPlain);
@@ -502,7 +502,7 @@ impl Transport {
             local_nonce,
             remote_nonce: nonce,
         };
-        subflow.handshake.unjudged = Some(hmac);
+        subflow.handshake.unverified_hmac = Some(hmac);
         subflow.phase = Phase::JoinAcked;
         (subflow.handshake.at, subflow.handshake.tries) = (None, 0);
         self.check_syn_ack(ctx, i);
@@ -519,7 +519,7 @@ impl Transport {
             if mem::take(&mut subflow.handshake.left) {
                 subflow.closing.close();
             }
-            if subflow.phase == Phase::JoinAcked && subflow.handshake.unjudged.is_none() {
+            if subflow.phase == Phase::JoinAcked && subflow.handshake.unverified_hmac.is_none() {
                 subflow.handshake.at = Some(now);
             }
         }
@@ -565,7 +565,9 @@ impl Mode {
     // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
         let capable = match (self, subflow.phase) {
-            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.handshake.asks_plainly => {
+            (Mode::Opening { checksum, .. }, Phase::SynSent)
+                if !subflow.handshake.omits_capable =>
+            {
                 Capable::Syn {
                     version: VERSION,
                     flags: flags(config, *checksum),

@@ -92,7 +92,7 @@ impl Connection {
             self.on_reset(ctx, i, seq, tcp);
             return;
         }
-        if subflow.handshake.unjudged.is_some() {
+        if subflow.handshake.unverified_hmac.is_some() {
             // Data on a join whose SYN/ACK is not verified may not come from the peer.
             return;
         }
@@ -180,7 +180,7 @@ impl Connection {
             Some(_) => SubflowCloseReason::BadChecksum,
             None => SubflowCloseReason::Reset,
         });
-        // Before the connection is confirmed the peer may not know the connection, so no join can replace
+        // Before the connection is fully established the peer may not know the connection, so no join can replace
         // this subflow.
         let opens = self.transport.subflows[i].opens == Opens::Connection;
         let last = opens || !self.transport.subflows.iter().any(Subflow::is_alive);
@@ -467,7 +467,7 @@ impl Connection {
         // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a checksum
         // it counts only once the checksum is verified.
         let unchecked = len > 0 && map.checksum.is_some();
-        if !unchecked && !self.reach(ctx, i, end, data_fin) {
+        if !unchecked && !self.check_stream_end(ctx, i, end, data_fin) {
             return;
         }
         match len {
@@ -563,7 +563,7 @@ impl Connection {
                 continue;
             }
             let unchecked = self.transport.subflows[i].rcv.checks();
-            if !unchecked && !self.reach(ctx, i, data + len, false) {
+            if !unchecked && !self.check_stream_end(ctx, i, data + len, false) {
                 break;
             }
             // A slice of a single block, as the buffer takes one block at a time.
@@ -593,7 +593,7 @@ impl Connection {
             };
             let Ok(refused) = refused else {
                 if at == self.transport.subflows[i].rcv.nxt && ctx.shared.pool.available() == 0 {
-                    self.transport.let_go(i);
+                    self.transport.reset_if_memory_stuck(i);
                 }
                 break;
             };
@@ -603,7 +603,7 @@ impl Connection {
             }
         }
         self.transport.note_placed();
-        self.pass_checked_on(ctx, i);
+        self.deliver_verified_on(ctx, i);
         start..at
     }
 }

@@ -213,7 +213,7 @@ impl Transport {
         self.queue_probe(now, i);
     }
 
-    /// Probes subflow `i` from `due` on: repeatedly if the connection is confirmed, otherwise by one
+    /// Probes subflow `i` from `due` on: repeatedly if the connection is fully established, otherwise by one
     /// keepalive.
     fn queue_probe(&mut self, due: Instant, i: usize) {
         let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);

@@ -86,7 +86,7 @@ fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
 }
 
 impl Mptcp {
-    /// Creates the state of a connection whose keys are known and that is not confirmed yet.
+    /// Creates the state of a connection whose keys are known and that is not fully established yet.
     pub fn new(local: Keys, remote: Keys, flags: CapableFlags) -> Self {
         Mptcp {
             local,

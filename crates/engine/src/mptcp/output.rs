@@ -59,8 +59,8 @@ pub(crate) struct Outgoing {
 impl Connection {
     /// Returns the next packet, if any.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        let lacks = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
-        let first = self.transport.subflows.iter().position(lacks);
+        let is_subflow_missing = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
+        let first = self.transport.subflows.iter().position(is_subflow_missing);
         let owing = first.unwrap_or(self.transport.subflows.len())..self.transport.subflows.len();
         for i in owing.clone() {
             if let Some(packet) = self.poll_subflow(ctx, i) {
@@ -79,7 +79,10 @@ impl Connection {
             }
         }
         for i in owing.clone() {
-            if self.transport.subflows[i].snd.has_nothing_new(ctx.now) {
+            if self.transport.subflows[i]
+                .snd
+                .resume_without_new_data(ctx.now)
+            {
                 return self.poll_transmit(ctx);
             }
         }
@@ -148,7 +151,7 @@ impl Connection {
             }
             return self.transport.send_ack(ctx, i);
         }
-        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;
+        subflow.handshake.omits_capable |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;
         subflow.handshake.tries += 1;
         subflow.handshake.unanswered += 1;
         let rto = subflow.snd.rtt.rto();
@@ -421,7 +424,7 @@ impl Transport {
         self.widen_dsn();
         self.live.waiting_since.get_or_insert(ctx.now);
         self.live.last_payload = ctx.now;
-        self.subflows[i].try_larger(ctx.now, range.end - range.start);
+        self.subflows[i].begin_mtu_probe(ctx.now, range.end - range.start);
         let mut map = Mapping {
             data: range.start,
             sub: self.subflows[i].snd.nxt,
@@ -538,8 +541,8 @@ impl Transport {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
-        let tries_size = subflow.snd.tries_size(seq, payload_len as u64);
-        let whole = payload_len <= mss as usize || tries_size;
+        let is_size_probe = subflow.snd.is_size_probe(seq, payload_len as u64);
+        let whole = payload_len <= mss as usize || is_size_probe;
         let header_len = tcp::HEADER_LEN + options_len;
         let ip = ip::Repr {
             src: subflow.tuple.local.ip(),

@@ -34,14 +34,14 @@ impl Connection {
             let attempt_delay = self
                 .paths
                 .attempt_delay(&*self.strategy, first.path, &situation);
-            first.handshake.second_at = attempt_delay.map(|delay| ctx.now + delay);
+            first.handshake.second_syn_at = attempt_delay.map(|delay| ctx.now + delay);
         }
         Ok(())
     }
 
     /// Sends a second SYN on another path, because the SYN on subflow `i` is not answered yet. Neither SYN
     /// carries a key (RFC 8684 section 3.1), so the first one answered opens the connection.
-    pub(super) fn try_beside(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+    pub(super) fn open_second(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         if !self.transport.subflows.has_room_for_a_subflow(ctx) {
             return;
         }
@@ -142,7 +142,11 @@ impl Connection {
         let mut opened = false;
         loop {
             let paths = &ctx.shared.paths;
-            if !self.transport.can_join(ctx) || !self.paths.lacks(paths, self.transport.targets()) {
+            if !self.transport.can_join(ctx)
+                || !self
+                    .paths
+                    .is_subflow_missing(paths, self.transport.targets())
+            {
                 self.paths.rest();
                 return opened;
             }
@@ -310,9 +314,9 @@ impl Connection {
         self.paths.retry_now(path);
     }
 
-    /// Handles a change of the path's addresses: `gone` matches the lost ones, `highest_received` the present
-    /// ones. Subflows from lost addresses end, so that others replace them; a subflow that the connection depends
-    /// on waits for its address to come back.
+    /// Handles a change of the path's addresses: `gone` matches the lost ones, `here` the present ones.
+    /// Subflows from lost addresses end, so that others replace them; a subflow that the connection depends on
+    /// waits for its address to come back.
     pub fn on_readdressed(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -390,12 +394,12 @@ impl Connection {
             .iter_mut()
             .filter(|s| s.path == path)
         {
-            if subflow.is_early() && subflow.active {
+            if subflow.is_unaccepted_join() && subflow.active {
                 subflow.close(SubflowCloseReason::PathRemoved);
             } else if fully_established {
                 subflow.closing.close();
             } else {
-                // Before it is confirmed, the connection depends on this subflow.
+                // Before it is fully established, the connection depends on this subflow.
                 subflow.handshake.left = true;
             }
         }
@@ -462,7 +466,7 @@ impl Subflow {
     /// passed there before. Silence while the link was down does not show that the network drops
     /// MP_CAPABLE.
     fn repeat_opening(&mut self, now: Instant, offered: bool) {
-        self.handshake.asks_plainly &= !offered;
+        self.handshake.omits_capable &= !offered;
         self.handshake.unanswered = 0;
         self.handshake.at = Some(now);
     }

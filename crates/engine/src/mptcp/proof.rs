@@ -92,7 +92,7 @@ impl Transport {
         };
         let Some(received) = subflow
             .handshake
-            .unjudged
+            .unverified_hmac
             .filter(|_| !self.joins.is_pending())
         else {
             return;
@@ -101,9 +101,9 @@ impl Transport {
         let ours = (mptcp.local.key, local_nonce);
         let is_by = |secret| received == hmac64(&join_hmac(theirs, ours, secret));
         let genuine = is_by(self.joins.secret())
-            || subflow.handshake.proof == JoinProof::AskedEarly && is_by(None);
+            || subflow.handshake.proof == JoinProof::OpenedEarly && is_by(None);
         let fully_established = mptcp.fully_established;
-        self.subflows[i].handshake.unjudged = None;
+        self.subflows[i].handshake.unverified_hmac = None;
         if !genuine {
             return self.refuse_join(ctx, i);
         }

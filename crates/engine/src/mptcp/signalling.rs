@@ -94,7 +94,7 @@ impl Connection {
                 .signals
                 .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
             // Our third ACK may have joined the subflow without an answer so far.
-            let known = |s: &Subflow| s.is_alive() && !s.is_early();
+            let known = |s: &Subflow| s.is_alive() && !s.is_unaccepted_join();
             let mut subflows = self.transport.subflows.iter();
             let used = subflows.any(|s| known(s) && s.path == id && s.ids.own == own);
             let recalled = !announces || own != 0 || addr.is_some();

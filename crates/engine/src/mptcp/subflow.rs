@@ -251,7 +251,7 @@ impl Subflow {
                 self.refresh_mss();
                 self.snd.revive(now);
             }
-            Report::TooLarge => self.snd.lose_try(),
+            Report::TooLarge => self.snd.on_size_probe_lost(),
             Report::NoNews => return,
         }
         self.judge_sizes(now);
@@ -259,7 +259,7 @@ impl Subflow {
 
     /// Draws conclusions about the path MTU from arrivals and losses by size (RFC 8899).
     pub fn judge_sizes(&mut self, now: Instant) {
-        let verdict = self.snd.size_verdict();
+        let verdict = self.snd.take_size_probe_result();
         if let Some(arrived) = verdict {
             self.size.mtu.on_result(now, arrived);
         }
@@ -270,23 +270,27 @@ impl Subflow {
     }
 
     /// Returns the payload of a packet that is to probe now for a larger path MTU.
-    pub fn larger_payload(&self, now: Instant) -> Option<u64> {
-        let size = self.size.mtu.due(now).filter(|_| self.snd.may_try_size())?;
+    pub fn mtu_probe_payload(&self, now: Instant) -> Option<u64> {
+        let size = self
+            .size
+            .mtu
+            .due(now)
+            .filter(|_| self.snd.may_probe_size())?;
         let payload = self.size.data_of(size);
         (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
     }
 
     /// Makes the next `len` bytes of payload a probe of the path MTU, if they are enough to tell and not
     /// too many.
-    pub fn try_larger(&mut self, now: Instant, len: u64) {
+    pub fn begin_mtu_probe(&mut self, now: Instant, len: u64) {
         let tells = u64::from(self.snd.mss()) < len;
         if self
-            .larger_payload(now)
+            .mtu_probe_payload(now)
             .is_some_and(|most| tells && len <= most)
         {
             let packet = self.size.packet_of(len);
-            self.size.mtu.on_try(packet);
-            self.snd.try_size(len);
+            self.size.mtu.on_probe_sent(packet);
+            self.snd.send_size_probe(len);
         }
     }
 
@@ -420,7 +424,7 @@ impl Subflow {
 
     /// Returns whether this is a join that the listener has not accepted yet, so that it never carried
     /// anything.
-    pub fn is_early(&self) -> bool {
+    pub fn is_unaccepted_join(&self) -> bool {
         let unknown = match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
             Phase::JoinAcked => self.handshake.tries == 0,
@@ -453,7 +457,7 @@ impl Subflow {
     }
 
     /// Returns whether the path is known to lose much of its traffic.
-    pub fn loses_much(&self) -> bool {
+    pub fn is_lossy(&self) -> bool {
         let traffic = &self.snd.traffic;
         traffic.bytes_sent >= MIN_LOSS_SAMPLE_BYTES && traffic.loss() >= HEAVY_LOSS_SHARE
     }
@@ -552,7 +556,7 @@ impl Subflow {
             pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
             peak_rate: self.snd.peak_rate(),
-            passed_at: self.snd.passed_at(),
+            drained_at: self.snd.drained_at(),
             loss: self.snd.traffic.loss(),
             non_congestive_loss: self.snd.non_congestive_loss(),
             backup: self.is_backup(),
@@ -582,7 +586,7 @@ impl Subflow {
         let (handshake, repeat) = (self.handshake.at, self.ending.repeats.at);
         Instant::earliest([
             handshake,
-            self.handshake.second_at,
+            self.handshake.second_syn_at,
             repeat,
             pacing,
             ack,

@@ -156,7 +156,7 @@ impl Transport {
             return Body::None;
         }
         // A second SYN would have the payload delivered twice.
-        subflow.handshake.second_at = None;
+        subflow.handshake.second_syn_at = None;
         Body::Data(range)
     }
 }

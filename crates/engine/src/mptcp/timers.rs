@@ -92,7 +92,7 @@ impl Connection {
             }
         }
         // Other connections may have returned memory.
-        self.pass_checked(ctx);
+        self.deliver_verified(ctx);
         self.give_up_if_dead(ctx);
         if self.transport.is_open() {
             self.transport.probe_silent(ctx);
@@ -129,11 +129,11 @@ impl Connection {
         let subflow = &mut self.transport.subflows[i];
         if subflow
             .handshake
-            .second_at
+            .second_syn_at
             .take_if(|at| *at <= ctx.now)
             .is_some()
         {
-            self.try_beside(ctx, i);
+            self.open_second(ctx, i);
         }
         let subflow = &mut self.transport.subflows[i];
         let unanswered =
@@ -183,7 +183,7 @@ impl Connection {
                 subflow.signs.silent = subflow.signs.silent.saturating_add(1);
                 // A lone path is probed early only if it is known to be lossy: otherwise silence means
                 // congestion.
-                if !alone || subflow.loses_much() {
+                if !alone || subflow.is_lossy() {
                     // Not before an answer can be here: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
                     let stuck = subflow.snd.stuck_for(ctx.now);

@@ -184,7 +184,11 @@ impl PathManager {
 
     /// Returns whether a subflow is missing that can be opened: on a path that has none, or to an address
     /// that the peer announced. Cheaper than to collect the whole situation.
-    pub fn lacks(&self, paths: &[Path], in_use: impl Iterator<Item = Target> + Clone) -> bool {
+    pub fn is_subflow_missing(
+        &self,
+        paths: &[Path],
+        in_use: impl Iterator<Item = Target> + Clone,
+    ) -> bool {
         let paths = (0..).map(PathId).zip(paths);
         let mut free = paths
             .clone()
@@ -449,18 +453,18 @@ mod tests {
             up: true,
             announced: [None; 2],
         }];
-        assert!(manager.lacks(&paths, [].into_iter()));
+        assert!(manager.is_subflow_missing(&paths, [].into_iter()));
         let used = [(PathId(0), initial)];
-        assert!(!manager.lacks(&paths, used.into_iter()));
+        assert!(!manager.is_subflow_missing(&paths, used.into_iter()));
         manager.on_announced(now, 1, "[2001:db8::1]:80".parse().unwrap());
-        assert!(!manager.lacks(&paths, used.into_iter()));
+        assert!(!manager.is_subflow_missing(&paths, used.into_iter()));
         let other = SocketAddr::from(([192, 0, 2, 2], 80));
         manager.on_announced(now, 2, other);
-        assert!(manager.lacks(&paths, used.into_iter()));
+        assert!(manager.is_subflow_missing(&paths, used.into_iter()));
         for _ in 0..8 {
             manager.on_failure(now, (PathId(0), other), Failure::Refused);
         }
-        assert!(!manager.lacks(&paths, used.into_iter()));
+        assert!(!manager.is_subflow_missing(&paths, used.into_iter()));
     }
 
     /// A join that was under way when its address was withdrawn leaves nothing behind.

@@ -31,7 +31,7 @@ pub(crate) struct PathMtu {
     too_large: u32,
     tries: u32,
     /// The size of the probe in flight.
-    trying: Option<u32>,
+    probing: Option<u32>,
     /// The time of the next probe; `None` while one is in flight, and if there is none.
     next_at: Option<Instant>,
 }
@@ -57,7 +57,7 @@ impl PathMtu {
             top: most,
             too_large: most + 1,
             tries: 0,
-            trying: None,
+            probing: None,
             next_at: None,
         }
     }
@@ -81,7 +81,7 @@ impl PathMtu {
             self.shrink(now + PMTU_RAISE_DELAY, mtu);
             return Report::Smaller;
         }
-        if self.trying.take_if(|size| *size > mtu).is_none() {
+        if self.probing.take_if(|size| *size > mtu).is_none() {
             return Report::NoNews;
         }
         self.top = mtu;
@@ -111,7 +111,7 @@ impl PathMtu {
     fn rest(&mut self, until: Instant) {
         self.top = self.most;
         self.too_large = self.most + 1;
-        self.trying = None;
+        self.probing = None;
         self.next_at = Some(until);
     }
 
@@ -139,14 +139,14 @@ impl PathMtu {
     }
 
     /// Notes that a packet of `size`, no more than was due, leaves as the probe.
-    pub fn on_try(&mut self, size: u32) {
-        self.trying = Some(size);
+    pub fn on_probe_sent(&mut self, size: u32) {
+        self.probing = Some(size);
         self.next_at = None;
     }
 
     /// Notes that the probe arrived or was lost. A report received meanwhile prevails.
     pub fn on_result(&mut self, now: Instant, arrived: bool) {
-        let Some(size) = self.trying.take() else {
+        let Some(size) = self.probing.take() else {
             return;
         };
         if arrived {
@@ -182,7 +182,7 @@ mod tests {
         while let Some(at) = path.next_at.filter(|at| *at < now + PMTU_RAISE_DELAY) {
             now = at;
             let size = path.due(now).expect("it is due");
-            path.on_try(size);
+            path.on_probe_sent(size);
             path.on_result(now, size <= mtu);
             packets += 1;
         }
@@ -228,10 +228,10 @@ mod tests {
     #[test]
     fn a_report_on_a_try_says_what_to_try_next() {
         let now = Instant::ZERO;
-        let trying = || {
+        let probing = || {
             let mut path = PathMtu::new(1500, 576);
             path.on_black_hole(now);
-            path.on_try(1500);
+            path.on_probe_sent(1500);
             path
         };
         let soon = now + PROBE_RETRY_DELAY;
@@ -242,7 +242,7 @@ mod tests {
             (1280, Report::TooLarge, None),
             (1000, Report::Smaller, None),
         ] {
-            let mut path = trying();
+            let mut path = probing();
             assert_eq!(path.on_report(now, mtu), report, "{mtu}");
             assert_eq!(path.due(now), due, "{mtu}");
             path.on_result(now, false);
@@ -250,7 +250,7 @@ mod tests {
             let again = (mtu == 1500).then_some(1500).or(due);
             assert_eq!(path.due(soon), again, "{mtu}");
         }
-        let mut path = trying();
+        let mut path = probing();
         path.on_report(now, 1400);
         assert_eq!(search(path, 1400), (1400, 1));
         assert_eq!(search(path, 1350).0, 1340);

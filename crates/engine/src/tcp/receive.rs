@@ -254,7 +254,7 @@ impl Receiver {
     }
 
     /// Drops the first `len` waiting bytes, which were handed on or are not wanted.
-    pub fn pass_held(&mut self, len: usize, pool: &mut Pool) {
+    pub fn advance_held(&mut self, len: usize, pool: &mut Pool) {
         if let Some(held) = &mut self.held {
             held.consume(len, pool);
             self.drop_placed();

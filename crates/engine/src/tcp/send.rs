@@ -201,7 +201,7 @@ struct Pauses {
     last_sent: Instant,
     restarted_at: Instant,
     /// The time at which everything sent will have passed the bottleneck.
-    passed_at: Instant,
+    drained_at: Instant,
 }
 
 /// The limits of windows, and of the peer's delay.
@@ -307,7 +307,7 @@ impl Sender {
         if let Some(rtt) = rtt {
             self.rtt.sample(now, rtt);
         }
-        self.recall();
+        self.use_recorded_rate();
         self.restart(now);
     }
 
@@ -392,11 +392,11 @@ impl Sender {
     pub fn seed_from(&mut self, record: &PathRecord) {
         self.rtt.seed_from(record.srtt, record.rttvar);
         self.found = *record;
-        self.recall();
+        self.use_recorded_rate();
     }
 
     /// Uses the recorded rate, as long as the round trip does not show that the path is another one.
-    fn recall(&mut self) {
+    fn use_recorded_rate(&mut self) {
         let base = self.rtt.base();
         let same = base.is_zero() || self.found.fits(base);
         let rate = if same { self.found.delivery_rate } else { 0 };
@@ -404,8 +404,8 @@ impl Sender {
     }
 
     /// Returns the time at which everything sent will have passed the bottleneck, at its known rate.
-    pub fn passed_at(&self) -> Instant {
-        self.pauses.passed_at
+    pub fn drained_at(&self) -> Instant {
+        self.pauses.drained_at
     }
 
     /// Returns this subflow as coupled congestion control of its siblings sees it.
@@ -526,11 +526,11 @@ impl Sender {
             Duration::ZERO => self.rtt.base(),
             found => found.min(self.rtt.base()),
         };
-        self.initial_flight().max(self.held_in(base) / 2)
+        self.initial_flight().max(self.bytes_drained_in(base) / 2)
     }
 
     /// Returns the bytes that leave the path's bottleneck in `time`; 0 if its rate is not known.
-    fn held_in(&self, time: Duration) -> u64 {
+    fn bytes_drained_in(&self, time: Duration) -> u64 {
         let bytes = u128::from(self.rate.peak()) * time.as_nanos() / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
@@ -560,7 +560,9 @@ impl Sender {
         let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
         // With more in flight than the path holds, the delivery rate is that of the path, pause or not.
         // With only a few packets in flight it may be the application's.
-        let held = self.held_in(self.rtt.base()).max(2 * self.initial_flight());
+        let held = self
+            .bytes_drained_in(self.rtt.base())
+            .max(2 * self.initial_flight());
         let full = self.rate.peak() > 0 && in_flight > held;
         let paused = !full && self.pacer.has_paused(now, self.round.full_at);
         self.rate.on_send(now, in_flight, empty, paused)
@@ -568,7 +570,7 @@ impl Sender {
 
     /// Returns the next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
-        if self.holds_back() {
+        if self.pauses_retransmissions() {
             return None;
         }
         let packet = self.packet_state(now);
@@ -598,7 +600,7 @@ impl Sender {
     fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.pauses.last_sent = now;
         if let Some(ns) = (bytes * 1_000_000_000).checked_div(self.rate.peak()) {
-            self.pauses.passed_at = self.pauses.passed_at.max(now) + Duration::from_nanos(ns);
+            self.pauses.drained_at = self.pauses.drained_at.max(now) + Duration::from_nanos(ns);
         }
         self.pacer.on_sent(now, bytes);
         self.cc.on_sent(now, bytes, self.board.in_flight());
@@ -740,17 +742,17 @@ impl Sender {
             let known = self.rate.peak();
             let rate = (self.rate).on_ack(now, bytes, sent_at, &newest.packet, min_rtt, rto);
             if known > 0 && self.rate.peak() / known >= 2 {
-                self.pass_sooner(now);
+                self.advance_drained_at(now);
             }
             rate
         });
         (rtt, rate)
     }
 
-    /// Moves `passed_at` forward after the rate of the bottleneck turned out to be far higher than known.
-    fn pass_sooner(&mut self, now: Instant) {
+    /// Moves `drained_at` forward after the rate of the bottleneck turned out to be far higher than known.
+    fn advance_drained_at(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
-        self.pauses.passed_at = self.pauses.passed_at.min(now + Duration::from_nanos(ns));
+        self.pauses.drained_at = self.pauses.drained_at.min(now + Duration::from_nanos(ns));
     }
 
     /// Notes whether the window is full. To be called before anything makes room in it.

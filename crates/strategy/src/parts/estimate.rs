@@ -56,7 +56,7 @@ impl Estimate {
             true => {
                 let backlog = match subflow.peak_rate {
                     0 => in_flight - rate * age,
-                    _ => rate * subflow.passed_at.saturating_since(now).as_secs_f64(),
+                    _ => rate * subflow.drained_at.saturating_since(now).as_secs_f64(),
                 };
                 let certain = (in_flight - rate * base).max(0.0);
                 backlog.min(in_flight).max(certain)

@@ -67,7 +67,7 @@ fn new_data_goes_where_it_arrives_first() {
         in_flight: 10_000,
         cwnd: 40_000,
         oldest_sent: Some(NOW),
-        passed_at: NOW + Duration::from_millis(30),
+        drained_at: NOW + Duration::from_millis(30),
         ..steady(1, 20)
     };
     let deep = SubflowView {

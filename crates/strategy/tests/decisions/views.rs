@@ -34,7 +34,7 @@ pub fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
         pacing_rate: 1_000_000,
         delivery_rate: 20_000_000u64.checked_div(srtt_ms).unwrap_or(0),
         peak_rate: 20_000_000u64.checked_div(srtt_ms).unwrap_or(0),
-        passed_at: NOW,
+        drained_at: NOW,
         loss: 0.0,
         non_congestive_loss: 0,
         backup: false,

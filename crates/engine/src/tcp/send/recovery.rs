@@ -312,7 +312,7 @@ impl Sender {
         if lost == 0 {
             return false;
         }
-        if self.sizes.excuse(lost) {
+        if self.sizes.excuse_probe_loss(lost) {
             return true;
         }
         self.traffic.bytes_lost += lost;

@@ -77,7 +77,7 @@ impl Sizes {
 
     /// Returns whether the `lost` bytes just lost are the probe's: it was most likely too large, which is
     /// no sign of congestion (RFC 4821 section 7.6.2, RFC 8899 section 3).
-    pub fn excuse(&mut self, lost: u64) -> bool {
+    pub fn excuse_probe_loss(&mut self, lost: u64) -> bool {
         lost <= mem::take(&mut self.excused)
     }
 
@@ -111,17 +111,17 @@ impl Sender {
     }
 
     /// Returns whether a new size may be probed: no loss is being recovered from (RFC 4821 section 7.4).
-    pub fn may_try_size(&self) -> bool {
+    pub fn may_probe_size(&self) -> bool {
         self.recovery == Recovery::Open && self.board.lost() == 0 && self.sizes.probe.is_none()
     }
 
     /// Makes the next `len` bytes the probe: they leave as one packet.
-    pub fn try_size(&mut self, len: u64) {
+    pub fn send_size_probe(&mut self, len: u64) {
         self.sizes.probe = Some(self.nxt..self.nxt + len);
     }
 
     /// Handles a report of the network that the probe did not pass.
-    pub fn lose_try(&mut self) {
+    pub fn on_size_probe_lost(&mut self) {
         let sizes = &mut self.sizes;
         if let Some(probe) = sizes.probe.take() {
             sizes.verdict = Some(false);
@@ -138,12 +138,12 @@ impl Sender {
     }
 
     /// Returns whether the `len` bytes at `seq` are the probe.
-    pub fn tries_size(&self, seq: u64, len: u64) -> bool {
+    pub fn is_size_probe(&self, seq: u64, len: u64) -> bool {
         self.sizes.probe == Some(seq..seq + len)
     }
 
     /// Returns, once, whether the probe arrived, when that is known.
-    pub fn size_verdict(&mut self) -> Option<bool> {
+    pub fn take_size_probe_result(&mut self) -> Option<bool> {
         self.sizes.verdict.take()
     }
 }

@@ -94,7 +94,7 @@ impl Sender {
 
     /// Returns whether retransmissions pause for now, so that acknowledgements show whether the timeout was
     /// spurious.
-    pub(super) fn holds_back(&self) -> bool {
+    pub(super) fn pauses_retransmissions(&self) -> bool {
         match self.recovery {
             Recovery::Timeout {
                 proof: Proof::First,
@@ -123,7 +123,7 @@ impl Sender {
     /// Resumes retransmissions if there was no new data to send, or no room for it. Returns whether this
     /// was the case.
     // Conforms: 5682-2.1-4
-    pub fn has_nothing_new(&mut self, now: Instant) -> bool {
+    pub fn resume_without_new_data(&mut self, now: Instant) -> bool {
         let Recovery::Timeout { end, proof } = self.recovery else {
             return false;
         };
