@@ -59,8 +59,8 @@ pub(crate) struct Outgoing {
 impl Connection {
     /// Returns the next packet, if any.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        let is_subflow_missing = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
-        let first = self.transport.subflows.iter().position(is_subflow_missing);
+        let has_due_segment = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
+        let first = self.transport.subflows.iter().position(has_due_segment);
         let owing = first.unwrap_or(self.transport.subflows.len())..self.transport.subflows.len();
         for i in owing.clone() {
             if let Some(packet) = self.poll_subflow(ctx, i) {

@@ -13,7 +13,7 @@ use sha2::Sha256;
 use crate::capable::fell_back;
 use crate::harness::{At, PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
 use crate::join::{join_syn_ack, joined, third_ack};
-use crate::midst::unknown;
+use crate::mid_handshake::unknown;
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
