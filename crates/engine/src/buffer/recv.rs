@@ -1,4 +1,4 @@
-//! Reassembly: received data goes to its place in the stream, in whatever order it comes. Large pieces stay
+//! Reassembly: received data goes to its place in the stream, in whatever order it comes. Large blocks stay
 //! in the block that they were read into; others are copied, once.
 
 use std::collections::VecDeque;

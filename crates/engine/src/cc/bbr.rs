@@ -218,7 +218,7 @@ impl Bbr {
         if self.state != State::Startup {
             return;
         }
-        let flight = self.model.sample.map(|sample| sample.flight);
+        let tx = self.model.sample.map(|sample| sample.tx);
         let lossy = self.model.rounds.loss_start
             && ack.in_recovery
             && self.model.rounds.losses >= STARTUP_FULL_LOSSES
@@ -343,7 +343,7 @@ impl Bbr {
         if self.ack_phase == AckPhase::Stopping && round {
             self.probe.is_sample = false;
             self.ack_phase = AckPhase::Init;
-            let whole = self.model.sample.is_some_and(|s| !s.flight.app_limited);
+            let whole = self.model.sample.is_some_and(|s| !s.tx.app_limited);
             if self.state.is_probe_bw() && whole {
                 self.model.advance_max_bw();
             }
@@ -353,14 +353,14 @@ impl Bbr {
                 return true;
             }
         }
-        let Some(flight) = self.model.sample.map(|sample| sample.flight) else {
+        let Some(tx) = self.model.sample.map(|sample| sample.tx) else {
             return false;
         };
         let bound = &mut self.model.inflight_longterm;
-        if is_too_much(flight.lost, flight.in_flight) || *bound == UNBOUNDED {
+        if is_too_much(tx.lost, tx.in_flight) || *bound == UNBOUNDED {
             return false;
         }
-        *bound = (*bound).max(flight.in_flight);
+        *bound = (*bound).max(tx.in_flight);
         if self.state == State::Up {
             self.probe_upward(ack);
         }
@@ -539,15 +539,15 @@ impl CongestionControl for Bbr {
         self.untouched = None;
         self.note_loss();
         self.in_recovery = true;
-        let flight = loss.flight;
-        if !self.probe.is_sample || !is_too_much(flight.lost, flight.in_flight) {
+        let tx = loss.tx;
+        if !self.probe.is_sample || !is_too_much(tx.lost, tx.in_flight) {
             return;
         }
         self.probe.prev_too_high = true;
         // One reaction for each probe.
         self.probe.is_sample = false;
-        if !flight.app_limited {
-            let at_loss = in_flight_at_loss(flight.in_flight, flight.lost, loss.bytes);
+        if !tx.app_limited {
+            let at_loss = in_flight_at_loss(tx.in_flight, tx.lost, loss.bytes);
             self.model.inflight_longterm = at_loss.max(share(self.target(), BETA_PERCENT));
         }
         if self.state == State::Up {
@@ -636,7 +636,7 @@ impl CongestionControl for Bbr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cc::{Flight, RateSample};
+    use crate::cc::{RateSample, TxState};
 
     const MSS: u32 = 1000;
     const RTT: Duration = Duration::from_millis(100);
@@ -670,10 +670,10 @@ mod tests {
             let sample = RateSample {
                 delivered: rate / 10,
                 interval: RTT,
-                flight: Flight {
+                tx: TxState {
                     in_flight,
                     app_limited,
-                    ..Flight::default()
+                    ..TxState::default()
                 },
             };
             self.cc.on_ack(&AckSample {
@@ -758,7 +758,7 @@ mod tests {
             bytes: 2000,
             in_flight: 50_000,
             first: true,
-            flight: Flight {
+            tx: TxState {
                 in_flight: 50_000,
                 lost,
                 app_limited: false,

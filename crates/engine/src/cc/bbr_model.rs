@@ -282,7 +282,7 @@ impl Model {
             .on_ack(ack, bw, cwnd, self.rounds.count, rounds);
         if let Some(sample) = self.sample
             && self.rounds.start
-            && !sample.flight.app_limited
+            && !sample.tx.app_limited
         {
             self.full.on_round(sample.rate());
         }
@@ -292,7 +292,7 @@ impl Model {
     /// back.
     fn judged(&self, mut sample: RateSample) -> RateSample {
         let sent_at = self.delivered.saturating_sub(sample.delivered);
-        sample.flight.app_limited |= self.app_limited_range.contains(&sent_at);
+        sample.tx.app_limited |= self.app_limited_range.contains(&sent_at);
         sample
     }
 
@@ -321,7 +321,7 @@ impl Model {
             self.rounds.count += 1;
             self.rounds.start = true;
         }
-        if !sample.flight.app_limited || rate >= self.max_bw() {
+        if !sample.tx.app_limited || rate >= self.max_bw() {
             self.max_bw[0] = self.max_bw[0].max(rate);
         }
     }
@@ -355,7 +355,7 @@ impl Model {
     /// SYN's: full segments of `mss` bytes take longer to leave, and only every second is acknowledged.
     pub fn on_rtt(&mut self, ack: &AckSample<'_>, mss: u64) -> bool {
         // With an application-limited sample the rate says nothing about the path.
-        let whole = self.sample.is_some_and(|s| !s.flight.app_limited);
+        let whole = self.sample.is_some_and(|s| !s.tx.app_limited);
         let slack = match whole {
             true => time_of(2 * mss, self.bw()),
             false => Duration::ZERO,
@@ -412,7 +412,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cc::Flight;
+    use crate::cc::TxState;
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -427,9 +427,9 @@ mod tests {
             rate: Some(RateSample {
                 delivered: rate / 10,
                 interval: ms(100),
-                flight: Flight {
+                tx: TxState {
                     app_limited,
-                    ..Flight::default()
+                    ..TxState::default()
                 },
             }),
             ..AckSample::default()

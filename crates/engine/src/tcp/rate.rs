@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-use crate::cc::{Flight, RateSample};
+use crate::cc::{RateSample, TxState};
 
 /// The number of acknowledgements behind the first from which on a train yields a rate.
 const MIN_TRAIN_ACKS: u32 = 2;
@@ -180,17 +180,17 @@ impl RateEstimator {
         }
     }
 
-    /// Counts `bytes` as lost. Returns the flight that the newest of the noted records was sent in; the
+    /// Counts `bytes` as lost. Returns the state in which the newest of the noted records was sent; the
     /// default if none was noted.
-    pub fn on_lost(&mut self, bytes: u64) -> Flight {
+    pub fn on_lost(&mut self, bytes: u64) -> TxState {
         self.lost += bytes;
         let newest = self.newest_lost.take();
-        newest.map_or_else(Flight::default, |(_, before)| self.flight(&before))
+        newest.map_or_else(TxState::default, |(_, before)| self.tx_state(&before))
     }
 
-    /// Returns the flight that a record with the state `before` was sent in.
-    fn flight(&self, before: &PacketState) -> Flight {
-        Flight {
+    /// Returns the state in which a record with the counters `before` was sent.
+    fn tx_state(&self, before: &PacketState) -> TxState {
+        TxState {
             in_flight: before.in_flight,
             lost: self.lost - before.lost,
             app_limited: before.app_limited,
@@ -221,11 +221,11 @@ impl RateEstimator {
         let sample = RateSample {
             delivered: self.delivered - before.delivered,
             interval: send_elapsed.max(ack_elapsed),
-            flight: self.flight(before),
+            tx: self.tx_state(before),
         };
         let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
         let tells = long && sample.interval <= rto;
-        let whole = tells && !sample.flight.app_limited;
+        let whole = tells && !sample.tx.app_limited;
         self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
         // A sample that spans a pause underestimates the path, but may still exceed the expected rate.
         if tells && self.peaks == [0; 2] {
@@ -234,7 +234,7 @@ impl RateEstimator {
         if !long {
             return None;
         }
-        if !sample.flight.app_limited || sample.rate() > self.rate {
+        if !sample.tx.app_limited || sample.rate() > self.rate {
             self.rate = sample.rate();
         }
         Some(sample)
@@ -308,7 +308,7 @@ mod tests {
             let packet = &newest.packet;
             let sample = self.rate.on_ack(now, bytes, sent_at, packet, RTT, RTO)?;
             let ms = sample.interval.as_millis() as u64;
-            Some((sample.delivered, ms, sample.flight.app_limited))
+            Some((sample.delivered, ms, sample.tx.app_limited))
         }
     }
 

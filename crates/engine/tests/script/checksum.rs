@@ -182,7 +182,7 @@ fn keys_and_data_with_a_checksum() {
 }
 
 /// No part of a mapping is handed on or acknowledged at the data level before all of it is verified, in
-/// whatever order and pieces it comes.
+/// whatever order and segments it comes.
 // Conforms: 8684-3.7-8
 #[test]
 fn a_mapping_in_parts() {
@@ -472,19 +472,19 @@ fn a_wrong_checksum_after_another_subflow() {
 #[test]
 fn mappings_that_wait_are_bounded() {
     let mut s = accepted();
-    let piece = |n: u64, at: u64, bytes: &[u8]| {
+    let segment = |n: u64, at: u64, bytes: &[u8]| {
         let map = (at, n as u32 + 1, bytes.len() as u16);
         data(n + 1, 1, bytes).dss(sound(0, map, bytes))
     };
     let mut sent = 0;
     while sent < 10_000 {
-        send!(s, 20, piece(sent, 2 * sent + 1, b"x"));
+        send!(s, 20, segment(sent, 2 * sent + 1, b"x"));
         sent += 1;
         s.skip(20);
     }
     let acked = s.stack.subflows(s.id())[0].bytes_received;
     for n in 0..20 {
-        send!(s, 30, piece(acked + 1000 * n, 1000 * n, &[b'y'; 1000]));
+        send!(s, 30, segment(acked + 1000 * n, 1000 * n, &[b'y'; 1000]));
         s.skip(30);
     }
     assert_eq!(s.read().len(), 20_000);

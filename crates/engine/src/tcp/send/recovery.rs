@@ -94,7 +94,7 @@ impl Sender {
         self.traffic.bytes_lost += bytes;
         let (sent_at, packet) = probe.original;
         self.rate.note_lost(sent_at, &packet);
-        let flight = self.rate.on_lost(bytes);
+        let tx = self.rate.on_lost(bytes);
         self.begin_episode();
         self.losses.count_non_congestive(bytes);
         self.cc.on_lost(&Loss {
@@ -102,7 +102,7 @@ impl Sender {
             bytes,
             in_flight: self.in_flight(),
             first: true,
-            flight,
+            tx,
         });
     }
 
@@ -316,7 +316,7 @@ impl Sender {
             return true;
         }
         self.traffic.bytes_lost += lost;
-        let flight = self.rate.on_lost(lost);
+        let tx = self.rate.on_lost(lost);
         // The window is reduced once a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
         let first = self.recovery == Recovery::Open;
         let began = match self.recovery {
@@ -338,7 +338,7 @@ impl Sender {
             bytes: lost,
             in_flight,
             first,
-            flight,
+            tx,
         });
         self.timers.probe_at = None;
         true

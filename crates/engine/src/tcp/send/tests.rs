@@ -212,7 +212,7 @@ fn every_loss_is_told_with_its_flight() {
             panic!("{name}: {reports:?}");
         };
         // Nineteen were sent before it.
-        let flight = (loss.flight.in_flight, loss.flight.lost);
+        let flight = (loss.tx.in_flight, loss.tx.lost);
         assert_eq!(flight, (19_000, loss.bytes), "{name}");
     }
 }
