@@ -1,7 +1,7 @@
 //! The record layer between box and server.
 //!
 //! A record has the form of TLS 1.3 (RFC 8446 section 5), so that an observer sees only what TLS shows: a type, a
-//! version, a length and ciphertext. The [`ContentType`] type is encrypted behind the bytes, followed by zeros
+//! version, a length and ciphertext. The [`ContentType`] is encrypted behind the bytes, followed by zeros
 //! that pad short records. Nonce and additional data also follow TLS 1.3: each key numbers its records from 0, and
 //! the header is authenticated. Keys and handshake are those that QUIC takes from TLS 1.3 (RFC 9001), because that
 //! interface of rustls encrypts in place; its own record layer copies.

@@ -150,7 +150,7 @@ fn a_sender_that_fills_its_window_is_measured() {
     assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
 }
 
-/// A controller that records the losses it is reports of, and changes no window.
+/// A controller that records the reported losses, and changes no window.
 #[derive(Debug, Clone, Default)]
 struct Listener(Arc<Mutex<Vec<Loss>>>);
 
