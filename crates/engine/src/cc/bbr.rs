@@ -222,7 +222,7 @@ impl Bbr {
         let lossy = self.model.rounds.loss_start
             && ack.in_recovery
             && self.model.rounds.losses >= STARTUP_FULL_LOSSES
-            && flight.is_some_and(|f| is_too_much(f.lost, f.in_flight));
+            && tx.is_some_and(|f| is_too_much(f.lost, f.in_flight));
         if lossy && !self.model.full.reached {
             self.model.full.reached = true;
             self.model.inflight_longterm = self.held(100).max(self.model.inflight_latest());
