@@ -2,7 +2,6 @@
 
 mod busy;
 mod checksum;
-mod choice;
 mod close;
 mod connection;
 mod ctx;
@@ -26,6 +25,7 @@ mod paths;
 mod profile;
 mod proof;
 mod report;
+mod scheduler;
 mod scoreboard;
 mod share;
 mod shared;
