@@ -11,7 +11,7 @@ const FALLBACK_MTUS: [u32; 3] = [1280, 1024, 576];
 /// The time before another size is probed: a size may have been too large for a moment only.
 const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The time before sizes that failed are probed again (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
-const PMTU_RAISE_DELAY: Duration = Duration::from_secs(600);
+const PMTU_RAISE_TIMER: Duration = Duration::from_secs(600);
 /// The number of losses of one size after which it counts as too large (MAX_PROBES, RFC 8899 section
 /// 5.1.2).
 const MAX_PROBES: u32 = 3;
@@ -78,7 +78,7 @@ impl PathMtu {
     pub fn on_report(&mut self, now: Instant, mtu: u32) -> Report {
         let mtu = mtu.max(self.least);
         if mtu < self.current {
-            self.shrink(now + PMTU_RAISE_DELAY, mtu);
+            self.shrink(now + PMTU_RAISE_TIMER, mtu);
             return Report::Smaller;
         }
         if self.probing.take_if(|size| *size > mtu).is_none() {
@@ -122,7 +122,7 @@ impl PathMtu {
         } else if self.current == self.top
             || self.too_large <= self.current + SEARCH_PRECISION_BYTES
         {
-            self.rest(now + PMTU_RAISE_DELAY);
+            self.rest(now + PMTU_RAISE_TIMER);
         } else {
             self.next_at = Some(next_at);
         }
@@ -179,7 +179,7 @@ mod tests {
     fn search(mut path: PathMtu, mtu: u32) -> (u32, u32) {
         let mut now = Instant::ZERO;
         let mut packets = 0;
-        while let Some(at) = path.next_at.filter(|at| *at < now + PMTU_RAISE_DELAY) {
+        while let Some(at) = path.next_at.filter(|at| *at < now + PMTU_RAISE_TIMER) {
             now = at;
             let size = path.due(now).expect("it is due");
             path.on_probe_sent(size);
