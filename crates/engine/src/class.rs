@@ -11,9 +11,9 @@ impl Urgency {
     /// The number of urgencies.
     pub const COUNT: usize = 8;
     /// The urgency that goes before all others.
-    pub const MOST: Urgency = Urgency(0);
+    pub const MOST_URGENT: Urgency = Urgency(0);
     /// The urgency that lets all others pass.
-    pub const LEAST: Urgency = Urgency(7);
+    pub const LEAST_URGENT: Urgency = Urgency(7);
 
     /// Returns the urgency `level`; `None` above 7.
     pub const fn new(level: u8) -> Option<Urgency> {
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn urgencies_are_those_of_rfc_9218() {
-        assert_eq!(Urgency::new(0), Some(Urgency::MOST));
-        assert_eq!(Urgency::new(7), Some(Urgency::LEAST));
+        assert_eq!(Urgency::new(0), Some(Urgency::MOST_URGENT));
+        assert_eq!(Urgency::new(7), Some(Urgency::LEAST_URGENT));
         assert_eq!(Urgency::new(8), None);
         assert_eq!(Urgency::default().level(), 3);
-        assert!(Urgency::MOST < Urgency::default());
+        assert!(Urgency::MOST_URGENT < Urgency::default());
         assert_eq!(Class::default().stream, 0);
     }
 }

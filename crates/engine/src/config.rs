@@ -28,7 +28,7 @@ pub struct Config {
     pub ecn: Ecn,
     /// The congestion control of new subflows.
     pub congestion: Algorithm,
-    /// The congestion control of connections that yield to all others ([`Urgency::LEAST`]).
+    /// The congestion control of connections that yield to all others ([`Urgency::LEAST_URGENT`]).
     pub background: Algorithm,
     /// The most bytes that a connection buffers for sending, acknowledged ones excluded. It keeps up to as
     /// many acknowledged bytes (at least 256 KiB) that a subflow may still have to retransmit.
@@ -88,7 +88,7 @@ impl Config {
     /// Returns the congestion control of connections of this urgency.
     pub(crate) fn congestion_of(&self, urgency: Urgency) -> Algorithm {
         match urgency {
-            Urgency::LEAST => self.background,
+            Urgency::LEAST_URGENT => self.background,
             _ => self.congestion,
         }
     }

@@ -17,7 +17,7 @@ pub struct ConnectOptions {
     pub path: Option<PathId>,
     /// Set to send the first SYN on `path` whatever the strategy decides, because other paths were tried in
     /// vain.
-    pub insist: bool,
+    pub pin_path: bool,
     /// The source address of the initial subflow in place of the path's own, and its port if not 0. It need
     /// not be an address of the path, but packets sent to it must arrive here (as with `IP_TRANSPARENT`).
     pub local: Option<SocketAddr>,
@@ -39,7 +39,7 @@ impl ConnectOptions {
             remote,
             remote_alt: None,
             path: None,
-            insist: false,
+            pin_path: false,
             local: None,
             protocol: Protocol::Mptcp,
             flow_size: FlowSize::Unknown,

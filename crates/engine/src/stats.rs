@@ -21,7 +21,7 @@ pub struct StackStats {
     pub bad_checksum: u64,
     /// Segments for no connection here. Those for an address of ours are answered by RST, within a bound,
     /// but not while third ACKs of stateless handshakes are expected.
-    pub strays: u64,
+    pub out_of_the_blue: u64,
     /// SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
     pub syns_dropped: u64,
     /// SYNs answered without keeping state ([`crate::Config::max_half_open`]).
@@ -309,7 +309,7 @@ pub struct ConnStats {
     /// another subflow.
     pub duplicate: u64,
     /// The time at which anything was last received.
-    pub last_heard: Instant,
+    pub last_received: Instant,
     /// The time at which payload last moved, either way.
     pub last_payload: Instant,
     /// The memory held in bytes, in whole blocks: data not acknowledged or not read yet.

@@ -25,7 +25,7 @@ pub trait Strategy: fmt::Debug + Send {
     /// Returns the time to wait for the answer to the first SYN, which leaves on `path`, before
     /// [`open`](Self::open) is asked for a path of a second SYN beside it; the first SYN answered opens the
     /// connection. With `None` the first SYN's timer runs out, and the next SYN replaces the first.
-    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+    fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         let _ = (view, path);
         None
     }
@@ -54,8 +54,8 @@ pub fn first_in_order(view: &OpenView<'_>) -> Option<Opening> {
         .unanswered
         .map_or(0, |tried| view.paths.partition_point(|p| p.id <= tried));
     let (before, behind) = view.paths.split_at(after);
-    let asked = |p: &&PathView| view.unanswered.is_none() && view.asked == Some(p.id);
-    let path = view.paths.iter().find(asked);
+    let requested = |p: &&PathView| view.unanswered.is_none() && view.requested == Some(p.id);
+    let path = view.paths.iter().find(requested);
     let path = path.or_else(|| behind.iter().chain(before).next())?;
     Some(Opening {
         path: path.id,
@@ -71,7 +71,7 @@ pub struct OpenView<'a> {
     /// The paths that are up and lead to the peer, by id.
     pub paths: &'a [PathView],
     /// The path that the application named for the first subflow, if it did and the path is one of `paths`.
-    pub asked: Option<PathId>,
+    pub requested: Option<PathId>,
     /// The path of the last SYN that was not answered.
     pub unanswered: Option<PathId>,
     /// The size of the flow.
@@ -159,11 +159,11 @@ pub struct SubflowView {
     /// the rate of the path's bottleneck. Before that, the rate that earlier subflows there found, or 0.
     pub peak_rate: u64,
     /// The time at which everything sent will have passed the bottleneck at this rate, or has.
-    pub passed_at: Instant,
+    pub drained_at: Instant,
     /// The share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
     pub loss: f32,
     /// The bytes of non-congestive loss over the subflow's life: lost though the path's queue was short.
-    pub strayed: u64,
+    pub non_congestive_loss: u64,
     /// Set if either end wants the subflow to be a backup.
     pub backup: bool,
     /// Set if the subflow has potentially failed: it recovers from a retransmission timeout, or was silent
@@ -199,7 +199,7 @@ pub struct InFlight {
     /// The stream offset behind the last byte.
     pub end: u64,
     /// The last sender of the bytes, which may be gone.
-    pub carrier: SubflowId,
+    pub last_sender: SubflowId,
     /// The time of the last send.
     pub sent_at: Instant,
 }

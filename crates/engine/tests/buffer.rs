@@ -140,7 +140,7 @@ fn pool_stops_at_its_limit_and_keeps_a_reserve() {
 #[test]
 fn pool_gives_no_one_more_than_a_twenty_fourth() {
     let mut pool = Pool::new(1 << 30);
-    assert_eq!(pool.fair() * BLOCK_SIZE, 48 << 20);
+    assert_eq!(pool.fair_share() * BLOCK_SIZE, 48 << 20);
     let mut held = Vec::new();
     while let Some(block) = pool.alloc_within(held.len()) {
         held.push(block);
@@ -172,7 +172,7 @@ fn pool_keeps_shares_for_those_who_come_later() {
     assert_eq!(sizes.last(), Some(&4));
     assert!(pool.unreserved() > 0);
     held.into_iter().flatten().for_each(|b| pool.free(b));
-    assert_eq!((pool.used_bytes(), pool.fair()), (0, 48));
+    assert_eq!((pool.used_bytes(), pool.fair_share()), (0, 48));
 }
 
 #[test]
@@ -304,16 +304,16 @@ proptest! {
                 SendOp::LetGo => {
                     needed.clear();
                     buffer.forget(&needed, &mut pool);
-                    prop_assert_eq!(buffer.kept(), 0);
+                    prop_assert_eq!(buffer.retained(), 0);
                 }
             }
             prop_assert_eq!((buffer.start(), buffer.nxt(), buffer.end()), (start, nxt, end));
             prop_assert_eq!(buffer.len() as u64, end - start);
             // A span is kept whole, and holds its block.
-            let kept: u64 = needed.iter().map(|r| r.end - r.start + 2 * BLOCK_SIZE as u64).sum();
+            let retained: u64 = needed.iter().map(|r| r.end - r.start + 2 * BLOCK_SIZE as u64).sum();
             let used = pool.used_bytes() as u64;
-            prop_assert!(used <= end - start + kept + 2 * BLOCK_SIZE as u64);
-            prop_assert_eq!(buffer.is_empty() && buffer.kept() == 0, used == 0);
+            prop_assert!(used <= end - start + retained + 2 * BLOCK_SIZE as u64);
+            prop_assert_eq!(buffer.is_empty() && buffer.retained() == 0, used == 0);
             for range in needed.iter() {
                 prop_assert_eq!(concat(&buffer.slices(range.clone())), bytes(range.clone()));
             }

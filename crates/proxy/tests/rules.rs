@@ -44,14 +44,14 @@ fn a_rule_is_read() {
             "2001:db8::1/128".parse().unwrap(),
         ],
         domains: vec!["cdn.example".to_owned()],
-        urgency: Some(Urgency::LEAST),
+        urgency: Some(Urgency::LEAST_URGENT),
         strategy: Some("redundant".to_owned()),
         size: Some(65_536),
     };
     assert_eq!(full, expected);
     let bare = rule("urgency = 0");
     assert!(bare.ports.is_empty() && bare.addresses.is_empty() && bare.domains.is_empty());
-    assert_eq!(bare.urgency, Some(Urgency::MOST));
+    assert_eq!(bare.urgency, Some(Urgency::MOST_URGENT));
     assert_eq!((bare.strategy, bare.size), (None, None));
     assert_eq!(read("", "").unwrap().rules, []);
 }

@@ -213,7 +213,10 @@ fn streams_that_are_over_wait_until_they_are_read() {
     let open: Vec<u32> = (0..MAX_STREAMS)
         .map(|_| w.open(Urgency::default()).unwrap())
         .collect();
-    assert_eq!(w.open(Urgency::MOST), Err(StreamError::TooManyStreams));
+    assert_eq!(
+        w.open(Urgency::MOST_URGENT),
+        Err(StreamError::TooManyStreams)
+    );
     for stream in open {
         assert_eq!(w.finish(pair.at(0), stream), Ok(true));
     }

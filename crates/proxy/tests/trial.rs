@@ -8,7 +8,7 @@ use core::time::Duration;
 use braid_engine::{ApiError, Config, ConnId, Event, PathConfig, RxMeta, Stack};
 use braid_proxy::config::ServerEntry;
 use braid_proxy::trial::{Multipath, Trial, TrialEnd, TrialReport, TrialSetup};
-use braid_secure::channel::{Broken, Versions};
+use braid_secure::channel::{ChannelError, Versions};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng, ip, tcp};
 
@@ -140,11 +140,11 @@ fn options_that_are_removed_after_the_handshake_are_noticed() {
 fn keys_that_do_not_fit_are_told_apart() {
     let stranger = PrivateKey::from_seed([8; 32]);
     let (_, report) = tried(Setup::default(), &stranger, |_| {}, None);
-    assert_eq!(report.end, TrialEnd::Broken(Broken::Refused));
+    assert_eq!(report.end, TrialEnd::Broken(ChannelError::Refused));
 
     let other = |server: &mut ServerEntry| server.key = stranger.public();
     let (_, report) = tried(Setup::default(), &box_key(), other, None);
-    assert_eq!(report.end, TrialEnd::Broken(Broken::WrongKey));
+    assert_eq!(report.end, TrialEnd::Broken(ChannelError::WrongKey));
 
     let clear = Setup {
         clear: true,
@@ -216,7 +216,12 @@ fn what_is_no_server_is_told_apart() {
         let _ = stack.shutdown(now, conn);
     };
     let report = of_stranger(true, close);
-    let is_off = |end| matches!(end, TrialEnd::CutOff | TrialEnd::Broken(Broken::Truncated));
+    let is_off = |end| {
+        matches!(
+            end,
+            TrialEnd::CutOff | TrialEnd::Broken(ChannelError::Truncated)
+        )
+    };
     assert!(is_off(report.end), "{report:?}");
 
     let other = |now, stack: &mut Stack, conn| {
@@ -250,7 +255,7 @@ fn releases_without_a_version_in_common_are_told_what_each_speaks() {
             ..Setup::default()
         };
         let (mut world, report) = tried(setup, &box_key(), |_| {}, None);
-        let expected = Broken::OtherVersions {
+        let expected = ChannelError::OtherVersions {
             ours,
             theirs: Some(theirs),
         };

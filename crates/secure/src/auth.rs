@@ -16,8 +16,8 @@
 //! destination or server.
 //!
 //! A box signs in by version 3 before it knows the destination, and sends the second signature (over destination
-//! and hints) in the [request metadata](Coded). The password's nonce binds that signature to the password, which
-//! was good for one connection, so the guarantee is the same.
+//! and hints) in the [request metadata](SignedMetadata). The password's nonce binds that signature to the
+//! password, which was good for one connection, so the guarantee is the same.
 //!
 //! Programs that accept only text as a password use version 4 in base64.
 
@@ -32,15 +32,15 @@ use braid_wire::Instant;
 use crate::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
 
 /// Bytes of a password that is bound to no destination.
-pub const SIGN_IN_LEN: usize = HEAD_LEN + SIGNATURE_LEN;
+pub const SIGN_IN_LEN: usize = PASSWORD_HEAD_LEN + SIGNATURE_LEN;
 /// Bytes of a password for one destination.
 pub const PASSWORD_LEN: usize = SIGN_IN_LEN + SIGNATURE_LEN;
 
 /// Characters of a password for one destination as text; RFC 1929 allows 255.
-const TEXT_LEN: usize = PASSWORD_LEN / 3 * 4;
+const PASSWORD_TEXT_LEN: usize = PASSWORD_LEN / 3 * 4;
 
 /// Version, time and nonce.
-const HEAD_LEN: usize = 1 + 8 + 16;
+const PASSWORD_HEAD_LEN: usize = 1 + 8 + 16;
 const VERSION_SIGN_IN: u8 = 3;
 const VERSION_PASSWORD: u8 = 4;
 // The labels separate the purposes: a signature for one is valid for no other.
@@ -51,7 +51,7 @@ const LABEL_PROBE: &[u8] = b"braid socks probe 2";
 
 /// The tolerance of [`WallClock::set`]. The system clock is read a little after the instant that it is paired
 /// with.
-const STEADY: Duration = Duration::from_millis(100);
+const MAX_CLOCK_STEP_IGNORED: Duration = Duration::from_millis(100);
 
 /// Wall-clock time, handed in by the driver and extrapolated by [`Instant`]s.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,7 +64,7 @@ impl WallClock {
     /// Pairs `now` with a wall-clock time. A difference of less than 100 ms changes nothing, so that an instant
     /// always maps to the same time.
     pub fn set(&mut self, now: Instant, since_epoch: Duration) {
-        if self.since_epoch(now).abs_diff(since_epoch) >= STEADY {
+        if self.since_epoch(now).abs_diff(since_epoch) >= MAX_CLOCK_STEP_IGNORED {
             *self = WallClock {
                 at: now,
                 since_epoch,
@@ -97,9 +97,9 @@ pub fn password(
     nonce: [u8; 16],
 ) -> [u8; PASSWORD_LEN] {
     let head = head(VERSION_PASSWORD, unix_ms, nonce);
-    let ends = Ends::new(key, server);
-    let of_user = key.sign(&ends.user_message(&head));
-    let of_destination = key.sign(&ends.destination_message(&head, destination));
+    let parties = Parties::new(key, server);
+    let of_user = key.sign(&parties.user_message(&head));
+    let of_destination = key.sign(&parties.destination_message(&head, destination));
     let mut bytes = head.into_iter().chain(of_user).chain(of_destination);
     core::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
@@ -112,14 +112,17 @@ pub fn to_text(password: &[u8; PASSWORD_LEN]) -> String {
 /// Decodes the text of [`to_text`]; `None` where it is malformed.
 fn from_text(text: &[u8]) -> Option<[u8; PASSWORD_LEN]> {
     let mut password = [0; PASSWORD_LEN];
-    let decoded = STANDARD.decode_slice(Some(text).filter(|t| t.len() == TEXT_LEN)?, &mut password);
+    let decoded = STANDARD.decode_slice(
+        Some(text).filter(|t| t.len() == PASSWORD_TEXT_LEN)?,
+        &mut password,
+    );
     (decoded == Ok(PASSWORD_LEN)).then_some(password)
 }
 
 /// A password that is bound to no destination; the request's code completes it.
 #[derive(Debug, Clone, Copy)]
 pub struct SignIn {
-    head: [u8; HEAD_LEN],
+    head: [u8; PASSWORD_HEAD_LEN],
 }
 
 impl SignIn {
@@ -131,7 +134,7 @@ impl SignIn {
 
     /// Returns the password of the user with `key` at `server`.
     pub fn password(&self, key: &PrivateKey, server: PublicKey) -> [u8; SIGN_IN_LEN] {
-        let signature = key.sign(&Ends::new(key, server).user_message(&self.head));
+        let signature = key.sign(&Parties::new(key, server).user_message(&self.head));
         let mut bytes = self.head.into_iter().chain(signature);
         core::array::from_fn(|_| bytes.next().unwrap_or(0))
     }
@@ -144,17 +147,17 @@ impl SignIn {
         destination: &[u8],
         hints: &[u8],
     ) -> [u8; SIGNATURE_LEN] {
-        key.sign(&Ends::new(key, server).request_message(&self.head, destination, hints))
+        key.sign(&Parties::new(key, server).request_message(&self.head, destination, hints))
     }
 
     /// Returns the code of the one probe that may follow instead of a request, over these fields.
     pub fn probe(&self, key: &PrivateKey, server: PublicKey, fields: &[u8]) -> [u8; SIGNATURE_LEN] {
-        key.sign(&Ends::new(key, server).probe_message(&self.head, fields))
+        key.sign(&Parties::new(key, server).probe_message(&self.head, fields))
     }
 }
 
-fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
-    let mut head = [version; HEAD_LEN];
+fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; PASSWORD_HEAD_LEN] {
+    let mut head = [version; PASSWORD_HEAD_LEN];
     head[1..9].copy_from_slice(&unix_ms.to_be_bytes());
     head[9..].copy_from_slice(&nonce);
     head
@@ -163,41 +166,46 @@ fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
 /// The user and the server of a password, and the messages that are signed for them. Every field but the last has
 /// a fixed length or delimits itself, and no label is a prefix of another, so no two messages are equal.
 #[derive(Clone, Copy)]
-struct Ends {
+struct Parties {
     user: PublicKey,
     server: PublicKey,
 }
 
-impl Ends {
+impl Parties {
     fn new(key: &PrivateKey, server: PublicKey) -> Self {
         let user = key.public();
-        Ends { user, server }
+        Parties { user, server }
     }
 
-    fn user_message(self, head: &[u8; HEAD_LEN]) -> Vec<u8> {
+    fn user_message(self, head: &[u8; PASSWORD_HEAD_LEN]) -> Vec<u8> {
         self.message(LABEL_USER, head)
     }
 
-    fn destination_message(self, head: &[u8; HEAD_LEN], destination: &[u8]) -> Vec<u8> {
+    fn destination_message(self, head: &[u8; PASSWORD_HEAD_LEN], destination: &[u8]) -> Vec<u8> {
         let mut message = self.message(LABEL_DESTINATION, head);
         message.extend_from_slice(destination);
         message
     }
 
-    fn request_message(self, head: &[u8; HEAD_LEN], destination: &[u8], hints: &[u8]) -> Vec<u8> {
+    fn request_message(
+        self,
+        head: &[u8; PASSWORD_HEAD_LEN],
+        destination: &[u8],
+        hints: &[u8],
+    ) -> Vec<u8> {
         let mut message = self.message(LABEL_REQUEST, head);
         message.extend_from_slice(destination);
         message.extend_from_slice(hints);
         message
     }
 
-    fn probe_message(self, head: &[u8; HEAD_LEN], fields: &[u8]) -> Vec<u8> {
+    fn probe_message(self, head: &[u8; PASSWORD_HEAD_LEN], fields: &[u8]) -> Vec<u8> {
         let mut message = self.message(LABEL_PROBE, head);
         message.extend_from_slice(fields);
         message
     }
 
-    fn message(self, label: &[u8], head: &[u8; HEAD_LEN]) -> Vec<u8> {
+    fn message(self, label: &[u8], head: &[u8; PASSWORD_HEAD_LEN]) -> Vec<u8> {
         [label, self.user.as_bytes(), self.server.as_bytes(), head].concat()
     }
 }
@@ -249,7 +257,7 @@ impl std::error::Error for AuthError {}
 
 /// The signed part of the metadata with a request or a probe.
 #[derive(Debug, Clone, Copy)]
-pub struct Coded<'a> {
+pub struct SignedMetadata<'a> {
     /// The code; `None` where the connection itself proves all that it carries.
     pub code: Option<&'a [u8; SIGNATURE_LEN]>,
     /// The hints of a request, or the fields of a probe.
@@ -262,7 +270,7 @@ pub struct Grant {
     /// Index of the user in the configuration.
     pub user: usize,
     /// The head of the password; `None` where the connection itself is proof.
-    head: Option<[u8; HEAD_LEN]>,
+    head: Option<[u8; PASSWORD_HEAD_LEN]>,
     /// The second signature of a password that is bound to a destination.
     of_destination: Option<[u8; SIGNATURE_LEN]>,
 }
@@ -353,7 +361,7 @@ impl Verifier {
         let (head, signatures) = binary
             .as_ref()
             .map_or(password, |binary| &binary[..])
-            .split_first_chunk::<HEAD_LEN>()
+            .split_first_chunk::<PASSWORD_HEAD_LEN>()
             .ok_or(AuthError::Malformed)?;
         let (of_user, rest) = signatures
             .split_first_chunk::<SIGNATURE_LEN>()
@@ -366,8 +374,8 @@ impl Verifier {
         let key = core::str::from_utf8(user).ok().and_then(|u| u.parse().ok());
         let known = key.and_then(|key: PublicKey| self.by_key.get(&key));
         let index = *known.ok_or(AuthError::UnknownUser)?;
-        let ends = self.ends(index).ok_or(AuthError::UnknownUser)?;
-        if !ends.user.verify(&ends.user_message(head), of_user) {
+        let parties = self.parties(index).ok_or(AuthError::UnknownUser)?;
+        if !parties.user.verify(&parties.user_message(head), of_user) {
             return Err(AuthError::WrongSignature);
         }
         let time = u64::from_be_bytes(core::array::from_fn(|i| head[1 + i]));
@@ -393,48 +401,48 @@ impl Verifier {
     }
 
     /// Returns whether the holder of `grant` may request `destination`: by the password or, for a sign-in
-    /// password, by the code in `note`, which also covers the hints.
+    /// password, by the code in `metadata`, which also covers the hints.
     pub fn check_request(
         &self,
         grant: &Grant,
         destination: &[u8],
-        note: Option<Coded<'_>>,
+        metadata: Option<SignedMetadata<'_>>,
     ) -> bool {
         let Some(head) = &grant.head else {
-            return note.is_some();
+            return metadata.is_some();
         };
-        let Some(ends) = self.ends(grant.user) else {
+        let Some(parties) = self.parties(grant.user) else {
             return false;
         };
-        let (message, signature) = match (&grant.of_destination, note) {
+        let (message, signature) = match (&grant.of_destination, metadata) {
             (Some(signature), None) => {
-                let message = ends.destination_message(head, destination);
+                let message = parties.destination_message(head, destination);
                 (message, Some(signature))
             }
-            (None, Some(note)) => {
-                let message = ends.request_message(head, destination, note.bytes);
-                (message, note.code)
+            (None, Some(metadata)) => {
+                let message = parties.request_message(head, destination, metadata.bytes);
+                (message, metadata.code)
             }
             _ => return false,
         };
-        signature.is_some_and(|signature| ends.user.verify(&message, signature))
+        signature.is_some_and(|signature| parties.user.verify(&message, signature))
     }
 
-    /// Returns whether the holder of `grant` may send the probe of `note`.
-    pub fn check_probe(&self, grant: &Grant, note: Coded<'_>) -> bool {
+    /// Returns whether the holder of `grant` may send the probe of `metadata`.
+    pub fn check_probe(&self, grant: &Grant, metadata: SignedMetadata<'_>) -> bool {
         let Some(head) = &grant.head else {
             return true;
         };
-        let ends = self.ends(grant.user).filter(|_| grant.is_sign_in());
-        ends.zip(note.code).is_some_and(|(ends, code)| {
-            let message = ends.probe_message(head, note.bytes);
-            ends.user.verify(&message, code)
+        let parties = self.parties(grant.user).filter(|_| grant.is_sign_in());
+        parties.zip(metadata.code).is_some_and(|(parties, code)| {
+            let message = parties.probe_message(head, metadata.bytes);
+            parties.user.verify(&message, code)
         })
     }
 
-    fn ends(&self, user: usize) -> Option<Ends> {
+    fn parties(&self, user: usize) -> Option<Parties> {
         let (server, user) = (self.server, *self.users.get(user)?);
-        Some(Ends { user, server })
+        Some(Parties { user, server })
     }
 
     /// Returns the number of remembered passwords.

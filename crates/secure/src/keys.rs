@@ -21,12 +21,12 @@ use zeroize::Zeroizing;
 /// Bytes of a public key, and of a private key's seed.
 pub const KEY_LEN: usize = 32;
 /// Characters of a key in text.
-pub const TEXT_LEN: usize = 44;
+pub const KEY_TEXT_LEN: usize = 44;
 /// Bytes of a signature.
 pub const SIGNATURE_LEN: usize = 64;
 
 /// Most bytes that are read of a key file: its line, and any blanks.
-const MAX_FILE: u64 = 1024;
+const MAX_KEY_FILE_LEN: u64 = 1024;
 
 /// DER before the seed in PKCS#8, version 1 (RFC 8410 section 7).
 const PKCS8_HEAD: [u8; 16] = [
@@ -95,10 +95,10 @@ impl PrivateKey {
     /// The file, and the problem: it cannot be read, or holds no key.
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
-        let mut text = Zeroizing::new(String::with_capacity(MAX_FILE as usize));
+        let mut text = Zeroizing::new(String::with_capacity(MAX_KEY_FILE_LEN as usize));
         let mode = fs::File::open(path).and_then(|file| {
             let mode = file.metadata()?.mode();
-            file.take(MAX_FILE).read_to_string(&mut text)?;
+            file.take(MAX_KEY_FILE_LEN).read_to_string(&mut text)?;
             Ok(mode)
         });
         let mode = mode.map_err(|e| format!("cannot read the private key in {name}: {e}"))?;
@@ -225,7 +225,7 @@ impl FromStr for PublicKey {
 /// Decodes a key strictly: the bits behind its 256 must be 0, so that each key has one text only.
 fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     let characters = text.chars().count();
-    if characters != TEXT_LEN {
+    if characters != KEY_TEXT_LEN {
         return Err(KeyError::Length(characters));
     }
     let mut key = Zeroizing::new([0; KEY_LEN]);
@@ -247,10 +247,10 @@ pub enum KeyError {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeyError::Length(n) => write!(f, "it has {n} characters, a key {TEXT_LEN}"),
+            KeyError::Length(n) => write!(f, "it has {n} characters, a key {KEY_TEXT_LEN}"),
             KeyError::NotBase64 => write!(
                 f,
-                "its {TEXT_LEN} characters are not 43 of A-Z, a-z, 0-9, + and /, and one ="
+                "its {KEY_TEXT_LEN} characters are not 43 of A-Z, a-z, 0-9, + and /, and one ="
             ),
         }
     }

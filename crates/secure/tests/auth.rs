@@ -4,7 +4,7 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 
 use braid_secure::auth::{
-    AuthError, Coded, PASSWORD_LEN, SIGN_IN_LEN, SignIn, Verifier, password, to_text,
+    AuthError, PASSWORD_LEN, SIGN_IN_LEN, SignIn, SignedMetadata, Verifier, password, to_text,
 };
 use braid_secure::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
 
@@ -173,14 +173,14 @@ fn a_password_serves_at_its_server_only() {
     let grant = v.check(&user(ALICE), &here, NOW).unwrap();
     for (server, well) in [(elsewhere, false), (server(), true)] {
         let code = sign_in.request(&alice, server, &to("192.0.2.1:80"), &[]);
-        let note = Coded {
+        let note = SignedMetadata {
             code: Some(&code),
             bytes: &[],
         };
         let allowed = v.check_request(&grant, &to("192.0.2.1:80"), Some(note));
         assert_eq!(allowed, well);
         let code = sign_in.probe(&alice, server, &[]);
-        let note = Coded {
+        let note = SignedMetadata {
             code: Some(&code),
             bytes: &[],
         };
@@ -198,9 +198,9 @@ fn a_sign_in_is_followed_by_its_own_codes_only() {
     let grant = v.check(&user(ALICE), &password, NOW).unwrap();
     assert!(grant.is_sign_in());
     let there = to("192.0.2.1:80");
-    fn note<'a>(code: &'a [u8; SIGNATURE_LEN], bytes: &'a [u8]) -> Coded<'a> {
+    fn note<'a>(code: &'a [u8; SIGNATURE_LEN], bytes: &'a [u8]) -> SignedMetadata<'a> {
         let code = Some(code);
-        Coded { code, bytes }
+        SignedMetadata { code, bytes }
     }
     let request = sign_in.request(&alice, server, &there, b"hints");
     assert!(v.check_request(&grant, &there, Some(note(&request, b"hints"))));

@@ -11,12 +11,12 @@ use criterion::{Criterion, criterion_group, criterion_main};
 #[path = "../tests/decisions/views.rs"]
 mod views;
 
-use views::{full, paced, piece, single, subflow, view};
+use views::{full, paced, sent_range, single, subflow, view};
 
 /// Measures the most expensive view: the fastest subflow is full, the pacer holds the next one, and two
 /// have room and something to copy.
 fn decide(c: &mut Criterion) {
-    let data = piece(0, 0, 10);
+    let data = sent_range(0, 0, 10);
     let all = [
         full(subflow(0, 30)),
         paced(subflow(1, 50)),

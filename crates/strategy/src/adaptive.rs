@@ -15,19 +15,19 @@ use crate::parts::again;
 use crate::parts::attempt;
 use crate::parts::estimate::Estimate;
 use crate::parts::flow::size;
-use crate::parts::manners;
 use crate::parts::table::PerSubflow;
+use crate::parts::urgency;
 use crate::parts::usable::{keeps_waiting, usable};
 
-/// Most subflows that are weighed against each other; a bound, so that a decision does not allocate.
-const MOST: usize = 16;
+/// Most subflows that are compared; a bound, so that a decision does not allocate.
+const MAX_SUBFLOWS: usize = 16;
 
-/// The smallest flow that pays for copies, bytes: at most the share `COPIES` of its bytes is sent twice.
-const SHORT: u64 = 256 << 10;
-const COPIES: f64 = 0.08;
-/// The smallest flow, bytes, that is not copied in advance where less than the share `CLEAN` is lost.
-const LONG: u64 = 1 << 20;
-const CLEAN: f64 = 0.001;
+/// The smallest flow that pays for copies, bytes: at most the share `MAX_COPIED_SHARE` of its bytes is sent twice.
+const SHORT_FLOW_BYTES: u64 = 256 << 10;
+const MAX_COPIED_SHARE: f64 = 0.08;
+/// The smallest flow, bytes, that is not copied in advance where less than the share `CLEAN_LOSS_SHARE` is lost.
+const LONG_FLOW_BYTES: u64 = 1 << 20;
+const CLEAN_LOSS_SHARE: f64 = 0.001;
 
 /// The probability of loss before anything is known, and the number of packets that this prior weighs.
 const PRIOR_LOSS: f64 = 0.005;
@@ -38,16 +38,16 @@ const RECORDED_PACKETS: f64 = 200.0;
 const OVERDUE_LOSS: f64 = 0.9;
 /// The time by which a retransmission timeout exceeds a round trip, roughly, seconds: the engine's lower
 /// bound, as in Linux.
-const TIMEOUT: f64 = 0.2;
+const TIMEOUT_MARGIN_SECONDS: f64 = 0.2;
 
-/// A copy waits for a `MORE`th of a round trip where the application may write more.
-const MORE: u32 = 8;
+/// A copy waits for this fraction of a round trip where the application may write more.
+const COPY_WAIT_RTT_DIVISOR: u32 = 8;
 
 /// Packets that may stand in a path's queue without harm.
-const SMALL_QUEUE: f64 = 20.0;
+const SMALL_QUEUE_PACKETS: f64 = 20.0;
 /// The expected number of packets lost by chance in the rest of a flow from which on slow start is not
 /// held: a window that has grown is then worth more than the losses that its overshoot takes.
-const BY_CHANCE: f64 = 0.3;
+const MIN_CHANCE_LOSSES: f64 = 0.3;
 
 /// Sends new data where it arrives first, or waits for faster subflows where these bring all of it
 /// sooner.
@@ -80,8 +80,8 @@ impl Strategy for Adaptive {
         }
     }
 
-    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
-        attempt::patience(view, path)
+    fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+        attempt::attempt_delay(view, path)
     }
 
     fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
@@ -90,12 +90,12 @@ impl Strategy for Adaptive {
         }
         // A flow of one initial window should be over by then; one that is not has lost something.
         let first = view.first?;
-        Some(first.since + first.rtt * 3 / 2 + attempt::A_LITTLE)
+        Some(first.since + first.rtt * 3 / 2 + attempt::RTT_MARGIN)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        let scales = || Scales::new(view, &self.records, self.important);
-        let decision = again::lost(view).unwrap_or_else(|| scales().decide());
+        let input = || DecisionInput::new(view, &self.records, self.important);
+        let decision = again::lost(view).unwrap_or_else(|| input().decide());
         let is_new = matches!(
             decision,
             Decision::Send {
@@ -103,7 +103,7 @@ impl Strategy for Adaptive {
                 ..
             }
         );
-        if is_new && manners::next_urgency(view).is_some_and(manners::is_important) {
+        if is_new && urgency::next_urgency(view).is_some_and(urgency::is_important) {
             self.important = Some(view.sent);
         }
         decision
@@ -122,11 +122,11 @@ impl Strategy for Adaptive {
 /// That is two round trips, and the time to repeat any of the four packets on the way.
 fn opening_cost(record: &PathRecord) -> f64 {
     /// Bytes of a packet, roughly.
-    const PACKET: f64 = 1_500.0;
+    const PACKET_BYTES: f64 = 1_500.0;
     let rtt = record.base_rtt.as_secs_f64();
-    let prior = PRIOR_PACKETS * PACKET;
+    let prior = PRIOR_PACKETS * PACKET_BYTES;
     let loss = (record.bytes_lost as f64 + PRIOR_LOSS * prior) / (record.bytes_sent as f64 + prior);
-    2.0 * rtt + 4.0 * loss * (rtt + TIMEOUT)
+    2.0 * rtt + 4.0 * loss * (rtt + TIMEOUT_MARGIN_SECONDS)
 }
 
 /// Returns the number of bytes still to be sent for the first time.
@@ -142,9 +142,9 @@ fn remaining(view: &SendView<'_>) -> u64 {
     size.saturating_sub(view.sent).max(view.unsent)
 }
 
-/// A subflow as it is weighed against others.
+/// A subflow that is compared with others.
 #[derive(Debug)]
-struct Weighed<'a> {
+struct Candidate<'a> {
     subflow: &'a SubflowView,
     estimate: Estimate,
     /// The subflow takes data now, and need not stand back for others.
@@ -153,10 +153,10 @@ struct Weighed<'a> {
 
 /// The input of one decision.
 #[derive(Debug)]
-struct Scales<'a> {
+struct DecisionInput<'a> {
     view: &'a SendView<'a>,
     records: &'a PerSubflow<Option<PathRecord>>,
-    subflows: ArrayVec<Weighed<'a>, MOST>,
+    subflows: ArrayVec<Candidate<'a>, MAX_SUBFLOWS>,
     /// The urgency of the data that is sent next.
     next: Option<Urgency>,
     /// Important data is in flight.
@@ -165,7 +165,7 @@ struct Scales<'a> {
     remaining: f64,
 }
 
-impl<'a> Scales<'a> {
+impl<'a> DecisionInput<'a> {
     fn new(
         view: &'a SendView<'a>,
         records: &'a PerSubflow<Option<PathRecord>>,
@@ -178,24 +178,24 @@ impl<'a> Scales<'a> {
             0 => f64::INFINITY,
             rate => rate as f64,
         };
-        let next = manners::next_urgency(view);
-        let weighed = usable.take(MOST).map(|subflow| Weighed {
+        let next = urgency::next_urgency(view);
+        let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| Candidate {
             subflow,
             estimate: Estimate::new(view.now, subflow, usual),
-            ready: subflow.ready && !manners::stands_back(next, subflow),
+            ready: subflow.ready && !urgency::yields_path(next, subflow),
         });
-        let mut scales = Scales {
+        let mut input = DecisionInput {
             view,
             records,
-            subflows: weighed.collect(),
+            subflows: candidates.collect(),
             next,
             important: important.is_some_and(|start| start + view.outstanding >= view.sent),
             remaining: remaining(view) as f64,
         };
-        for n in 0..scales.subflows.len() {
-            scales.subflows[n].ready &= !scales.is_overshooting(&scales.subflows[n]);
+        for n in 0..input.subflows.len() {
+            input.subflows[n].ready &= !input.is_overshooting(&input.subflows[n]);
         }
-        scales
+        input
     }
 
     fn sum(&self, of: fn(&Estimate) -> f64) -> f64 {
@@ -225,7 +225,7 @@ impl<'a> Scales<'a> {
         }
         let affordable = |data: &InFlight| is_affordable(view, data);
         if self.important
-            && let Some(copy) = manners::unblock(view, affordable)
+            && let Some(copy) = urgency::unblock(view, affordable)
         {
             return copy;
         }
@@ -241,12 +241,12 @@ impl<'a> Scales<'a> {
     /// Returns new data for the subflow with room on which it arrives first; none where subflows without
     /// room deliver it sooner.
     fn new_data(&self) -> Option<Decision> {
-        let arrival = |w: &Weighed<'_>| {
+        let arrival = |w: &Candidate<'_>| {
             let segment = f64::from(w.subflow.mss).min(self.remaining);
             w.estimate.arrival(segment)
         };
-        if self.next.is_some_and(manners::is_important) {
-            return manners::on_the_best(self.view);
+        if self.next.is_some_and(urgency::is_important) {
+            return urgency::on_best_path(self.view);
         }
         let ready = self.subflows.iter().filter(|w| w.ready);
         let best = ready
@@ -255,7 +255,7 @@ impl<'a> Scales<'a> {
         let (best, arrival) = best?;
         let others = self.subflows.iter();
         let others = others.filter(|w| w.subflow.id != best.subflow.id);
-        let within = |w: &Weighed<'_>| w.estimate.delivered_within(arrival);
+        let within = |w: &Candidate<'_>| w.estimate.delivered_within(arrival);
         let elsewhere: f64 = others.clone().map(within).sum();
         // Data that arrives late keeps the peer's window shut for all data behind it, so only that window
         // can be divided until then.
@@ -284,10 +284,10 @@ impl<'a> Scales<'a> {
     /// losses. There are two exceptions. Where losses by chance are expected, a window that has grown is
     /// worth more. And a queue that is longer than this subflow's own share belongs to other traffic,
     /// against which only congestion control can hold its own.
-    fn is_overshooting(&self, w: &Weighed<'_>) -> bool {
+    fn is_overshooting(&self, w: &Candidate<'_>) -> bool {
         let Estimate { rtt, rate, .. } = w.estimate;
         let surplus = w.estimate.surplus();
-        let enough = (w.estimate.pipe() / 4.0).max(SMALL_QUEUE * f64::from(w.subflow.mss));
+        let enough = (w.estimate.pipe() / 4.0).max(SMALL_QUEUE_PACKETS * f64::from(w.subflow.mss));
         // A single path is left to congestion control.
         if surplus <= enough || self.subflows.len() < 2 {
             return false;
@@ -302,14 +302,14 @@ impl<'a> Scales<'a> {
         let packets = left * rate / speed / f64::from(w.subflow.mss);
         let lost_by_chance = loss(w.subflow, self.records) * packets;
         let queued = w.subflow.queueing_delay().as_secs_f64() * rate;
-        slow_start && lost_by_chance < BY_CHANCE && queued < 2.0 * surplus
+        slow_start && lost_by_chance < MIN_CHANCE_LOSSES && queued < 2.0 * surplus
     }
 
     /// Returns when data that `w` sent `age` seconds ago arrives if it was lost, seconds from now.
     ///
     /// The loss is noticed by the acknowledgements of later packets, or by a probe where there are none;
     /// then the data is sent again. The repetition may be lost as well, and then a timeout follows.
-    fn recovered(&self, w: &Weighed<'_>, age: f64, loss: f64) -> f64 {
+    fn recovered(&self, w: &Candidate<'_>, age: f64, loss: f64) -> f64 {
         let Estimate { rtt, one_way, .. } = w.estimate;
         let timeout = w.subflow.rto.as_secs_f64();
         // RACK marks a loss a quarter of a round trip after later data arrived; a tail loss probe leaves
@@ -333,9 +333,9 @@ impl<'a> Scales<'a> {
     fn copied_from(&self, data: &InFlight) -> Instant {
         let wait = match self.view.writer {
             Writer::Done => Duration::ZERO,
-            Writer::Open | Writer::Waiting => self
-                .holder(data)
-                .map_or(Duration::ZERO, |w| w.subflow.base_rtt / MORE),
+            Writer::Open | Writer::Waiting => self.last_sender(data).map_or(Duration::ZERO, |w| {
+                w.subflow.base_rtt / COPY_WAIT_RTT_DIVISOR
+            }),
         };
         data.sent_at + wait
     }
@@ -344,7 +344,9 @@ impl<'a> Scales<'a> {
     /// has no end that a copy could bring nearer.
     fn keeps_room(&self) -> bool {
         let view = self.view;
-        self.important && view.writer != Writer::Done && size(view.flow_size, view.sent) >= SHORT
+        self.important
+            && view.writer != Writer::Done
+            && size(view.flow_size, view.sent) >= SHORT_FLOW_BYTES
     }
 
     /// Returns when the next data in flight becomes old enough for a copy.
@@ -358,9 +360,9 @@ impl<'a> Scales<'a> {
         at.filter(|at| *at > self.view.now).min()
     }
 
-    fn holder(&self, data: &InFlight) -> Option<&Weighed<'a>> {
+    fn last_sender(&self, data: &InFlight) -> Option<&Candidate<'a>> {
         let mut subflows = self.subflows.iter();
-        subflows.find(|w| w.subflow.id == data.carrier)
+        subflows.find(|w| w.subflow.id == data.last_sender)
     }
 
     /// Returns the copy that is expected to bring the end of the flow nearest, if any does.
@@ -372,7 +374,7 @@ impl<'a> Scales<'a> {
         }
         let view = self.view;
         let ripe = |data: InFlight| self.copied_from(&data) <= view.now;
-        let able = |w: &&Weighed<'_>| w.ready && w.subflow.copies.single.is_some_and(ripe);
+        let able = |w: &&Candidate<'_>| w.ready && w.subflow.copies.single.is_some_and(ripe);
         let able = self.subflows.iter().filter(able);
         able.clone().next()?;
         let end = self.end();
@@ -402,21 +404,23 @@ impl<'a> Scales<'a> {
             on.estimate.arrival((data.end - data.start) as f64)
         });
         // A subflow that is left out, or has lost its rate, is beyond all estimates.
-        let holder = of(data.carrier).filter(|holder| holder.subflow.peak_rate > 0);
-        let original = holder.map_or(f64::INFINITY, |holder| holder.estimate.drained());
+        let last_sender =
+            of(data.last_sender).filter(|last_sender| last_sender.subflow.peak_rate > 0);
+        let original =
+            last_sender.map_or(f64::INFINITY, |last_sender| last_sender.estimate.drained());
         2.0 * arrival < original
     }
 
     /// Returns by how many seconds a copy of `data` on `on` is expected to bring the end of the flow
     /// nearer. `end` is the end without losses, seconds from now.
-    fn gain(&self, on: &Weighed<'_>, data: &InFlight, end: f64) -> Option<f64> {
-        let holder = self.holder(data)?;
+    fn gain(&self, on: &Candidate<'_>, data: &InFlight, end: f64) -> Option<f64> {
+        let last_sender = self.last_sender(data)?;
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
-        let due = holder.estimate.rtt + 2.0 * holder.subflow.rttvar.as_secs_f64();
-        let usual = loss(holder.subflow, self.records);
+        let due = last_sender.estimate.rtt + 2.0 * last_sender.subflow.rttvar.as_secs_f64();
+        let usual = loss(last_sender.subflow, self.records);
         let loss = if age > due { OVERDUE_LOSS } else { usual };
         let arrival = on.estimate.arrival((data.end - data.start) as f64);
-        Some(loss * (self.recovered(holder, age, usual) - arrival.max(end)))
+        Some(loss * (self.recovered(last_sender, age, usual) - arrival.max(end)))
     }
 }
 
@@ -427,7 +431,7 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 /// Returns whether a copy of `data` keeps within the flow's budget for copies.
 fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     let size = size(view.flow_size, view.sent + view.unsent);
-    if size < SHORT {
+    if size < SHORT_FLOW_BYTES {
         return true;
     }
     // A predicted size is uncertain: most of the bytes may never come.
@@ -436,18 +440,18 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
         _ => view.sent + view.unsent,
     };
     let copied = view.copied + (data.end - data.start);
-    if copied as f64 > COPIES * bytes as f64 {
+    if copied as f64 > MAX_COPIED_SHARE * bytes as f64 {
         return false;
     }
-    size < LONG || loses_much(view)
+    size < LONG_FLOW_BYTES || loses_much(view)
 }
 
 /// Returns whether non-congestive losses are so frequent that copies are worth their price to long flows.
 fn loses_much(view: &SendView<'_>) -> bool {
     let all = || view.subflows.iter();
-    let strayed: u64 = all().map(|s| s.strayed).sum();
+    let non_congestive_loss: u64 = all().map(|s| s.non_congestive_loss).sum();
     let sent: u64 = all().map(|s| s.sent).sum();
-    strayed as f64 > CLEAN * sent as f64
+    non_congestive_loss as f64 > CLEAN_LOSS_SHARE * sent as f64
 }
 
 /// Returns the probability that a packet is lost on `subflow`, by its non-congestive losses.
@@ -463,5 +467,5 @@ fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 
         sent += counted;
     }
     // Bytes that were repeated and lost again count as lost, but only once as sent.
-    ((lost + subflow.strayed as f64) / (sent + subflow.sent as f64)).min(1.0)
+    ((lost + subflow.non_congestive_loss as f64) / (sent + subflow.sent as f64)).min(1.0)
 }

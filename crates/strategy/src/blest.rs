@@ -8,7 +8,7 @@ use braid_wire::{Instant, Rng};
 use crate::minrtt;
 use crate::parts::again;
 use crate::parts::table::PerSubflow;
-use crate::parts::usable::{by_rtt, moving};
+use crate::parts::usable::{by_rtt, progressing};
 
 /// The BLEST scheduler (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for
 /// Heterogeneous Networks", IFIP Networking 2016).
@@ -24,14 +24,14 @@ pub struct Blest {
     corrected_at: Option<Instant>,
     /// The window was used up since then.
     blocked: bool,
-    seen: PerSubflow<Seen>,
+    rtts: PerSubflow<RttRange>,
 }
 
 /// Lowest and highest smoothed round-trip time of a subflow; zero before the first sample.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    least: Duration,
-    most: Duration,
+struct RttRange {
+    lowest: Duration,
+    highest: Duration,
 }
 
 impl Default for Blest {
@@ -42,7 +42,7 @@ impl Default for Blest {
             lambda: 1.2,
             corrected_at: None,
             blocked: false,
-            seen: PerSubflow::default(),
+            rtts: PerSubflow::default(),
         }
     }
 }
@@ -59,17 +59,17 @@ impl Strategy for Blest {
 
     fn on_event(&mut self, event: &StrategyEvent) {
         self.blocked |= *event == StrategyEvent::WindowBlocked;
-        self.seen.on_event(event);
+        self.rtts.on_event(event);
     }
 }
 
 impl Blest {
     fn new_data(&mut self, view: &SendView<'_>) -> Option<Decision> {
         for subflow in view.subflows.iter().filter(|s| !s.srtt.is_zero()) {
-            self.seen.of(subflow.id).add(subflow.srtt);
+            self.rtts.of(subflow.id).add(subflow.srtt);
         }
         let decision = minrtt::new_data(view)?;
-        let fast = moving(view).min_by_key(|s| by_rtt(s))?;
+        let fast = progressing(view).min_by_key(|s| by_rtt(s))?;
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
@@ -86,7 +86,7 @@ impl Blest {
     /// up, else downwards.
     fn correct(&mut self, now: Instant, slow: &SubflowView) {
         let last = *self.corrected_at.get_or_insert(now);
-        if now < last + self.seen.of(slow.id).least || now == last {
+        if now < last + self.rtts.of(slow.id).lowest || now == last {
             return;
         }
         self.corrected_at = Some(now);
@@ -98,9 +98,9 @@ impl Blest {
     }
 
     fn would_block(&mut self, view: &SendView<'_>, fast: &SubflowView, slow: &SubflowView) -> bool {
-        let seen = *self.seen.of(fast.id);
-        let mean_rtt = (seen.least + seen.most).as_secs_f64() / 2.0;
-        let rounds = (lingers(slow, *self.seen.of(slow.id)) / mean_rtt).floor() + 1.0;
+        let rtts = *self.rtts.of(fast.id);
+        let mean_rtt = (rtts.lowest + rtts.highest).as_secs_f64() / 2.0;
+        let rounds = (time_in_flight(slow, *self.rtts.of(slow.id)) / mean_rtt).floor() + 1.0;
         // There is no mean round trip before the first sample of either.
         let rounds = if rounds.is_finite() { rounds } else { 1.0 };
         let cwnd = fast.cwnd as f64 / f64::from(fast.mss);
@@ -118,19 +118,19 @@ impl Blest {
 /// Returns how long a segment sent now on `slow` is in flight, seconds.
 ///
 /// The fuller the subflow's window, the closer the estimate is to its highest round-trip time.
-fn lingers(slow: &SubflowView, seen: Seen) -> f64 {
+fn time_in_flight(slow: &SubflowView, rtts: RttRange) -> f64 {
     let filled = (slow.in_flight + u64::from(slow.mss)) as f64 / slow.cwnd.max(1) as f64;
-    let [least, most] = [seen.least, seen.most].map(|rtt| rtt.as_secs_f64());
-    let estimate = least + (most - least) * filled.min(1.0);
+    let [lowest, highest] = [rtts.lowest, rtts.highest].map(|rtt| rtt.as_secs_f64());
+    let estimate = lowest + (highest - lowest) * filled.min(1.0);
     slow.srtt.as_secs_f64().max(estimate)
 }
 
-impl Seen {
+impl RttRange {
     fn add(&mut self, srtt: Duration) {
-        self.least = match self.least.is_zero() {
+        self.lowest = match self.lowest.is_zero() {
             true => srtt,
-            false => self.least.min(srtt),
+            false => self.lowest.min(srtt),
         };
-        self.most = self.most.max(srtt);
+        self.highest = self.highest.max(srtt);
     }
 }

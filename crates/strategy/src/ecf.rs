@@ -5,7 +5,7 @@ use braid_wire::Rng;
 
 use crate::minrtt;
 use crate::parts::again;
-use crate::parts::usable::{by_rtt, moving};
+use crate::parts::usable::{by_rtt, progressing};
 
 /// The ECF scheduler, earliest completion first (Lim et al., "ECF: An MPTCP Path Scheduler to Manage
 /// Heterogeneous Paths", CoNEXT 2017).
@@ -32,7 +32,7 @@ impl Strategy for Ecf {
 impl Ecf {
     fn new_data(&mut self, view: &SendView<'_>) -> Option<Decision> {
         let decision = minrtt::new_data(view)?;
-        let fast = moving(view).min_by_key(|s| by_rtt(s))?;
+        let fast = progressing(view).min_by_key(|s| by_rtt(s))?;
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };

@@ -11,7 +11,7 @@ use crate::parts::again;
 use crate::parts::flow::{FlowClass, Limits, size};
 use crate::parts::rank::by_base_rtt;
 use crate::parts::table::PerSubflow;
-use crate::parts::usable::{moving, usable};
+use crate::parts::usable::{progressing, usable};
 
 /// The FSA scheduler (Xing et al., "MPTCP Meets Big Data", IEEE Network 34(4), 2020).
 ///
@@ -63,7 +63,7 @@ impl Strategy for Fsa {
     }
 
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision {
-        let decision = again::lost(view).or_else(|| self.in_turn(view, rng));
+        let decision = again::lost(view).or_else(|| self.decide(view, rng));
         decision.unwrap_or(Decision::WAIT)
     }
 
@@ -84,8 +84,8 @@ fn fastest_on_record(paths: &[PathView]) -> Option<PathId> {
 }
 
 impl Fsa {
-    fn in_turn(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Option<Decision> {
-        let best = moving(view).min_by_key(|s| by_base_rtt(s))?;
+    fn decide(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Option<Decision> {
+        let best = progressing(view).min_by_key(|s| by_base_rtt(s))?;
         if best.ready && view.may_send_new {
             return Some(Decision::new_on(best.id));
         }
@@ -100,7 +100,7 @@ impl Fsa {
             FlowClass::Mouse => {
                 let alpha = self.limits.redundancy(size);
                 others
-                    .filter_map(|s| Some((s, self.beside_the_best(view, s, alpha, rng)?)))
+                    .filter_map(|s| Some((s, self.on_second_best(view, s, alpha, rng)?)))
                     .min_by_key(|(s, _)| by_base_rtt(s))
                     .map(|(_, decision)| decision)
             }
@@ -110,7 +110,7 @@ impl Fsa {
     /// Returns what a mouse sends on a subflow that is not the best: the drawn kind, or the other kind
     /// where the drawn one has nothing to send. Returns `None` once all has been sent and nothing can be
     /// copied.
-    fn beside_the_best(
+    fn on_second_best(
         &mut self,
         view: &SendView<'_>,
         subflow: &SubflowView,

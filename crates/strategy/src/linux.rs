@@ -5,11 +5,11 @@ use braid_engine::strategy::{Decision, Payload, SendView, Strategy, SubflowView}
 use braid_wire::Rng;
 
 use crate::parts::again;
-use crate::parts::usable::{moving, usable};
+use crate::parts::usable::{progressing, usable};
 
 /// Most bytes that stay on a subflow once it is chosen: `MPTCP_SEND_BURST_SIZE` of the kernel, but for
 /// headers.
-const BURST: u64 = 64 << 10;
+const MAX_BURST_BYTES: u64 = 64 << 10;
 
 /// The default scheduler of Linux since 5.7 (`net/mptcp/protocol.c`).
 ///
@@ -44,8 +44,10 @@ impl Linux {
         let (subflow, end) = match same.zip(end) {
             Some(burst) => burst,
             None => {
-                let next = moving(view).min_by_key(|s| linger(s)).filter(|s| s.ready)?;
-                (next, view.sent + BURST)
+                let next = progressing(view)
+                    .min_by_key(|s| time_to_send(s))
+                    .filter(|s| s.ready)?;
+                (next, view.sent + MAX_BURST_BYTES)
             }
         };
         self.burst = Some((subflow.id, end));
@@ -60,7 +62,7 @@ impl Linux {
 
 /// Returns how long a subflow takes to send what it holds, in the kernel's unit of 2^-32 s. A subflow
 /// that holds data and has no rate yet never finishes.
-fn linger(subflow: &SubflowView) -> u64 {
+fn time_to_send(subflow: &SubflowView) -> u64 {
     match subflow.queued {
         0 => 0,
         queued => (queued.min(u64::from(u32::MAX)) << 32)

@@ -12,7 +12,7 @@ use crate::parts::attempt;
 use crate::parts::quality::{Attributes, Highest, MeasuredLoss, Weights, modelled_loss, score};
 use crate::parts::rank::first_with_room;
 use crate::parts::table::PerSubflow;
-use crate::parts::usable::{moving, usable};
+use crate::parts::usable::{progressing, usable};
 use crate::settings::{Settings, StrategyError};
 
 /// Round trips between two measurements of a path without new data. Four, so that a path that is fast
@@ -32,13 +32,13 @@ pub struct Maps {
     /// The weight of a new sample in the smoothed round-trip time.
     eps: f64,
     weights: Weights,
-    paths: PerSubflow<Known>,
+    paths: PerSubflow<PathState>,
     highest: Highest,
 }
 
 /// The state of a subflow.
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct PathState {
     /// The round-trip time is 0 before the first sample.
     attributes: Attributes,
     /// There is a sample that the smoothed round-trip time does not have yet.
@@ -81,12 +81,12 @@ impl Strategy for Maps {
 
     /// Returns how long to wait for the first SYN. The paper starts with paths that are open; here a path
     /// that loses the first SYN must not cost a second while the other works.
-    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
-        attempt::patience(view, path)
+    fn attempt_delay(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+        attempt::attempt_delay(view, path)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        self.judge(view);
+        self.score_paths(view);
         again::lost(view)
             .or_else(|| self.new_data(view))
             .or_else(|| self.probe(view))
@@ -96,9 +96,9 @@ impl Strategy for Maps {
     fn on_event(&mut self, event: &StrategyEvent) {
         match *event {
             StrategyEvent::Acknowledged { subflow, bytes } => {
-                let known = self.paths.of(subflow);
-                known.fresh = true;
-                known.loss.on_delivered(bytes);
+                let state = self.paths.of(subflow);
+                state.fresh = true;
+                state.loss.on_delivered(bytes);
             }
             StrategyEvent::Lost { subflow, bytes } => self.paths.of(subflow).loss.on_lost(bytes),
             _ => self.paths.on_event(event),
@@ -108,23 +108,23 @@ impl Strategy for Maps {
 
 impl Maps {
     /// Takes in new measurements and scores the active paths.
-    fn judge(&mut self, view: &SendView<'_>) {
+    fn score_paths(&mut self, view: &SendView<'_>) {
         for subflow in usable(view) {
-            let known = self.paths.of(subflow.id);
-            known.measure(subflow, self.eps);
-            known.attributes.loss = match self.measured {
-                true => known.loss.share(view.now),
-                false => modelled_loss(known.attributes.rtt, subflow.base_rtt, subflow.cwnd),
+            let state = self.paths.of(subflow.id);
+            state.measure(subflow, self.eps);
+            state.attributes.loss = match self.measured {
+                true => state.loss.share(view.now),
+                false => modelled_loss(state.attributes.rtt, subflow.base_rtt, subflow.cwnd),
             };
         }
         let active = usable(view).filter_map(|s| self.paths.get(s.id));
         let highest = self
             .highest
-            .with(view.now, active.map(|known| known.attributes));
+            .with(view.now, active.map(|state| state.attributes));
         for subflow in usable(view) {
-            let known = self.paths.of(subflow.id);
-            known.score = match known.attributes.rtt > 0.0 {
-                true => score(self.weights, known.attributes, highest),
+            let state = self.paths.of(subflow.id);
+            state.score = match state.attributes.rtt > 0.0 {
+                true => score(self.weights, state.attributes, highest),
                 false => f64::INFINITY,
             };
         }
@@ -132,15 +132,15 @@ impl Maps {
 
     /// Ranks lower scores first. Scores are not negative, so their bits have the same order.
     fn order(&self, subflow: &SubflowView) -> u64 {
-        let known = self.paths.get(subflow.id);
-        known.map_or(u64::MAX, |known| known.score.to_bits())
+        let state = self.paths.get(subflow.id);
+        state.map_or(u64::MAX, |state| state.score.to_bits())
     }
 
     fn new_data(&self, view: &SendView<'_>) -> Option<Decision> {
         if !self.single {
             return first_with_room(view, view.unsent, |s| self.order(s), |_| true);
         }
-        let best = moving(view).min_by_key(|s| self.order(s))?;
+        let best = progressing(view).min_by_key(|s| self.order(s))?;
         (best.ready && view.may_send_new).then(|| Decision::new_on(best.id))
     }
 
@@ -179,7 +179,7 @@ impl Maps {
     }
 }
 
-impl Known {
+impl PathState {
     /// Smooths the round-trip time.
     fn measure(&mut self, subflow: &SubflowView, eps: f64) {
         let fresh = std::mem::take(&mut self.fresh);

@@ -18,7 +18,7 @@ impl Strategy for Pinned {
 
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         Some(Opening {
-            path: view.asked?,
+            path: view.requested?,
             protocol: Protocol::Mptcp,
         })
     }

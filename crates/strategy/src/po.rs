@@ -7,8 +7,8 @@ use braid_engine::strategy::{
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
-use crate::parts::manners::IMPORTANT;
 use crate::parts::rank::{by_rtt_and_window, first_with_room};
+use crate::parts::urgency::IMPORTANT_LEVELS;
 
 /// The PO scheduler (Lu et al., "PO-MPTCP: Priorities-Oriented Data Scheduler", Int. J. Digital
 /// Multimedia Broadcasting, 2018).
@@ -43,7 +43,7 @@ impl Strategy for Po {
 
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision {
         let urgencies = &view.unsent_by_urgency;
-        let important: u64 = urgencies[..IMPORTANT].iter().sum();
+        let important: u64 = urgencies[..IMPORTANT_LEVELS].iter().sum();
         if important == 0 || !view.may_send_new {
             return self.base.next(view, rng);
         }

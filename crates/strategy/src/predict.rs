@@ -121,7 +121,7 @@ impl Predictor {
 /// The sizes of the last flows to one place.
 #[derive(Debug)]
 struct History {
-    sizes: [u64; History::LEN],
+    sizes: [u64; History::MAX_FLOWS],
     /// Flows since the history began.
     flows: usize,
     /// The end of the last flow.
@@ -130,17 +130,17 @@ struct History {
 
 impl History {
     /// Flows that are remembered; older ones say less.
-    const LEN: usize = 32;
+    const MAX_FLOWS: usize = 32;
     /// Fewest flows for a prediction; fewer may be chance.
-    const LEAST: usize = 8;
+    const MIN_FLOWS: usize = 8;
     /// The largest ratio of the sizes' upper to lower quartile at which one size can stand for all.
-    const WIDEST: u64 = 8;
+    const MAX_QUARTILE_RATIO: u64 = 8;
     /// The age after which a place may have become another one.
     const MAX_AGE: Duration = Duration::from_secs(7 * 86_400);
 
     fn new(now: Instant, bytes: u64) -> Self {
         let mut history = History {
-            sizes: [0; History::LEN],
+            sizes: [0; History::MAX_FLOWS],
             flows: 0,
             ended: now,
         };
@@ -156,22 +156,22 @@ impl History {
         if self.is_old(now) {
             self.flows = 0;
         }
-        self.sizes[self.flows % History::LEN] = bytes;
+        self.sizes[self.flows % History::MAX_FLOWS] = bytes;
         self.flows += 1;
         self.ended = now;
     }
 
     fn predict(&self, now: Instant) -> Option<u64> {
-        if self.flows < History::LEAST || self.is_old(now) {
+        if self.flows < History::MIN_FLOWS || self.is_old(now) {
             return None;
         }
-        let n = self.flows.min(History::LEN);
+        let n = self.flows.min(History::MAX_FLOWS);
         let mut sizes = self.sizes;
         let sizes = &mut sizes[..n];
         sizes.sort_unstable();
         let (low, high) = (sizes[n / 4], sizes[n - 1 - n / 4]);
         let median = sizes[(n - 1) / 2].midpoint(sizes[n / 2]);
-        let close = high <= low.saturating_mul(History::WIDEST);
+        let close = high <= low.saturating_mul(History::MAX_QUARTILE_RATIO);
         Some(median).filter(|median| close && *median > 0)
     }
 }

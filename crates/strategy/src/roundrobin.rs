@@ -9,14 +9,14 @@ use crate::parts::again;
 use crate::parts::usable::usable;
 
 /// Most subflows that take turns; others wait.
-const MAX_TURNS: usize = 32;
+const MAX_SUBFLOWS: usize = 32;
 
 /// Gives each usable subflow with window room one segment; when all have had their turn, a new round
 /// starts. Data that is lost with its path goes first, and nothing else is copied.
 #[derive(Debug, Clone, Default)]
 pub struct RoundRobin {
     /// The subflows that had their turn in this round.
-    served: ArrayVec<SubflowId, MAX_TURNS>,
+    served: ArrayVec<SubflowId, MAX_SUBFLOWS>,
 }
 
 impl Strategy for RoundRobin {

@@ -19,7 +19,7 @@ impl Strategy for Waiting {
     }
 
     fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
-        Some(view.first?.since + attempt::A_LITTLE)
+        Some(view.first?.since + attempt::RTT_MARGIN)
     }
 
     fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision {

@@ -144,8 +144,8 @@ fn first_flights() {
                 w.run_for(Duration::from_millis(ms.into()));
             }
             w.run_for(Duration::from_millis(100));
-            let patience = ServerTimeouts::default().handshake;
-            let in_time = w.now.saturating_since(begun) < patience;
+            let timeout = ServerTimeouts::default().handshake;
+            let in_time = w.now.saturating_since(begun) < timeout;
             let served = w.server_local().attempts.split_off(before);
             if flight == original && in_time {
                 assert_eq!(served.len(), 1, "nothing was changed");

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::pool::{BLOCK_SIZE, Block, Pool};
 
 /// The capacity above which slot lists are freed when no block is held.
-const KEEP_CAPACITY: usize = 32;
+const MAX_KEPT_CAPACITY: usize = 32;
 
 // A `Span` has 16-bit offsets.
 const _: () = assert!(BLOCK_SIZE <= u16::MAX as usize);
@@ -130,7 +130,7 @@ impl Blocks {
         let blocks = self.slots.drain(..).filter_map(|s| s.block);
         blocks.for_each(|b| pool.free(b));
         self.vacant.clear();
-        if self.slots.capacity() > KEEP_CAPACITY {
+        if self.slots.capacity() > MAX_KEPT_CAPACITY {
             *self = Blocks::default();
         }
     }

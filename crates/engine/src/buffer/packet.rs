@@ -128,7 +128,7 @@ impl<'a> Payload<'a> {
     }
 
     /// Returns the bytes from `from` on, up to `max` and as far as they are contiguous in memory.
-    pub fn piece(&mut self, from: usize, max: usize) -> Data<'_> {
+    pub fn slice(&mut self, from: usize, max: usize) -> Data<'_> {
         let start = self.range.start + from;
         let end = self.range.end.min(start + max);
         let buffer = match &mut self.packet {

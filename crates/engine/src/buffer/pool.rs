@@ -8,14 +8,14 @@ use std::ops::Range;
 pub const BLOCK_SIZE: usize = 32 * 1024;
 
 /// The most free blocks kept for reuse (8 MiB); others return to the allocator.
-const KEEP_FREE: usize = 256;
+const MAX_FREE_BLOCKS: usize = 256;
 
 /// The blocks of a small share: 64 KiB in flight, while one block is being filled and one waits for the
 /// acknowledgement of its last bytes.
-const SHARE: usize = 4;
+const MIN_SHARE_BLOCKS: usize = 4;
 
 /// The multiple of the free memory that a group may hold.
-const GROUP: usize = 3;
+const GROUP_QUOTA_FACTOR: usize = 3;
 
 /// Memory for [`BLOCK_SIZE`] bytes. It holds whatever its last user left, up to the last byte ever used:
 /// memory that is never written is never touched.
@@ -130,29 +130,29 @@ impl Pool {
     }
 
     /// Returns whether `group` exceeds its quota, so that its holders take no more.
-    pub fn is_over(&self, group: Option<u32>) -> bool {
+    pub fn is_over_quota(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));
-        held.is_some_and(|held| *held > GROUP * self.unreserved())
+        held.is_some_and(|held| *held > GROUP_QUOTA_FACTOR * self.unreserved())
     }
 
     /// Returns the number of blocks that `group` may still take.
     pub fn room(&self, group: u32) -> usize {
         let held = self.groups.get(&group).copied().unwrap_or(0);
-        (GROUP * self.unreserved()).saturating_sub(held)
+        (GROUP_QUOTA_FACTOR * self.unreserved()).saturating_sub(held)
     }
 
     /// Returns whether `group` holds so much that its holders accept no more received data, however little
     /// each holds.
-    pub fn is_out(&self, group: Option<u32>) -> bool {
+    pub fn is_exhausted(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));
-        held.is_some_and(|held| *held > GROUP * self.available())
+        held.is_some_and(|held| *held > GROUP_QUOTA_FACTOR * self.available())
     }
 
     /// Takes `block` back.
     pub fn free(&mut self, block: Block) {
         debug_assert!(self.used > 0, "more blocks freed than were handed out");
         self.used = self.used.saturating_sub(1);
-        if self.free.len() < KEEP_FREE {
+        if self.free.len() < MAX_FREE_BLOCKS {
             self.free.push(block);
         }
     }
@@ -184,13 +184,13 @@ impl Pool {
     }
 
     /// Returns the number of blocks that a holder of more than a small share may have.
-    pub fn fair(&self) -> usize {
+    pub fn fair_share(&self) -> usize {
         self.unreserved().saturating_sub(self.limit / 2) / 8
     }
 
     /// Returns the number of blocks that a holder of `held` blocks may still take.
     pub fn allowance(&self, held: usize) -> usize {
-        let share = SHARE.saturating_sub(held).min(self.unreserved());
-        share.max(self.fair().saturating_sub(held))
+        let share = MIN_SHARE_BLOCKS.saturating_sub(held).min(self.unreserved());
+        share.max(self.fair_share().saturating_sub(held))
     }
 }

@@ -7,21 +7,21 @@ use braid_wire::Instant;
 use super::blocks::Span;
 use crate::{Class, Urgency};
 
-/// The most bytes of one piece. Successive small writes of one stream become one piece up to this size, so
+/// The most bytes of one chunk. Successive small writes of one stream become one chunk up to this size, so
 /// that the list stays short compared with its data, and urgent data does not wait for long.
-const JOIN: usize = 4096;
+const MAX_MERGED_CHUNK: usize = 4096;
 
 /// The capacity above which the list is freed when the queue is cleared.
-const KEEP_CAPACITY: usize = 64;
+const MAX_KEPT_CAPACITY: usize = 64;
 
 /// The bytes of one write that lie in one block.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct Chunk {
     span: Span,
     stream: u32,
     urgency: Urgency,
     deadline: Option<Instant>,
-    /// Set if the next piece belongs to the same write.
+    /// Set if the next chunk belongs to the same write.
     more: bool,
 }
 
@@ -29,8 +29,8 @@ struct Piece {
 /// sent write is finished first, because readers need units that nothing interrupts.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    pieces: VecDeque<Piece>,
-    /// The number of pieces at the front that are the rest of a partly sent write.
+    chunks: VecDeque<Chunk>,
+    /// The number of chunks at the front that are the rest of a partly sent write.
     started: usize,
     bytes: [u64; Urgency::COUNT],
     /// The time before which no deadline passes.
@@ -45,24 +45,24 @@ impl Queue {
 
     /// Returns the bytes of memory that the list itself takes.
     pub fn overhead(&self) -> usize {
-        self.pieces.len() * size_of::<Piece>()
+        self.chunks.len() * size_of::<Chunk>()
     }
 
     /// Returns the most urgent urgency among the waiting bytes.
     pub fn most_urgent(&self) -> Option<Urgency> {
-        let first = self.pieces.front()?;
-        let next = self.pieces.get(self.started).unwrap_or(first);
+        let first = self.chunks.front()?;
+        let next = self.chunks.get(self.started).unwrap_or(first);
         Some(first.urgency.min(next.urgency))
     }
 
     /// Returns the number of bytes at the front that are of one urgency.
     pub fn run(&self) -> u64 {
-        let Some(first) = self.pieces.front() else {
+        let Some(first) = self.chunks.front() else {
             return 0;
         };
-        let next = self.pieces.get(self.started);
+        let next = self.chunks.get(self.started);
         if next.is_some_and(|next| next.urgency < first.urgency) {
-            let rest = self.pieces.range(..self.started);
+            let rest = self.chunks.range(..self.started);
             return rest.map(|p| p.span.len() as u64).sum();
         }
         self.bytes[first.urgency.index()]
@@ -71,22 +71,22 @@ impl Queue {
     /// Raises the waiting bytes of `class`'s stream to at least its urgency, because they must go before
     /// the stream's next bytes. It takes time only if less urgent bytes wait.
     pub fn raise(&mut self, class: Class) {
-        let is_last = |p: &Piece| p.urgency <= class.urgency;
-        if self.pieces.back().is_none_or(is_last) {
+        let is_last = |p: &Chunk| p.urgency <= class.urgency;
+        if self.chunks.back().is_none_or(is_last) {
             return;
         }
         let below = self.end_of(class.urgency);
-        let mut others = self.pieces.range(below..);
+        let mut others = self.chunks.range(below..);
         if others.all(|p| p.stream != class.stream) {
             return;
         }
-        let others = &mut self.pieces.make_contiguous()[below..];
+        let others = &mut self.chunks.make_contiguous()[below..];
         others.sort_by_key(|p| p.stream != class.stream);
-        for piece in others.iter_mut().take_while(|p| p.stream == class.stream) {
-            let n = piece.span.len() as u64;
-            self.bytes[piece.urgency.index()] -= n;
+        for chunk in others.iter_mut().take_while(|p| p.stream == class.stream) {
+            let n = chunk.span.len() as u64;
+            self.bytes[chunk.urgency.index()] -= n;
             self.bytes[class.urgency.index()] += n;
-            piece.urgency = class.urgency;
+            chunk.urgency = class.urgency;
         }
     }
 
@@ -95,16 +95,16 @@ impl Queue {
         self.bytes[class.urgency.index()] += span.len() as u64;
         let at = self.end_of(class.urgency);
         if at > self.started
-            && let Some(last) = self.pieces.get_mut(at - 1)
+            && let Some(last) = self.chunks.get_mut(at - 1)
             && (last.stream, last.urgency) == (class.stream, class.urgency)
             && (last.deadline, class.deadline) == (None, None)
-            && last.span.len() + span.len() <= JOIN
+            && last.span.len() + span.len() <= MAX_MERGED_CHUNK
             && last.span.join(span)
         {
             last.more = more;
             return;
         }
-        let piece = Piece {
+        let chunk = Chunk {
             span,
             stream: class.stream,
             urgency: class.urgency,
@@ -113,14 +113,14 @@ impl Queue {
         };
         let deadlines = [self.first_deadline, class.deadline];
         self.first_deadline = deadlines.into_iter().flatten().min();
-        self.pieces.insert(at, piece);
+        self.chunks.insert(at, chunk);
     }
 
     /// Takes back bytes that were [popped](Self::pop) last; they go before all others.
     pub fn push_front(&mut self, span: Span, urgency: Urgency) {
         self.bytes[urgency.index()] += span.len() as u64;
         self.started += 1;
-        self.pieces.push_front(Piece {
+        self.chunks.push_front(Chunk {
             span,
             stream: 0,
             urgency,
@@ -129,16 +129,16 @@ impl Queue {
         });
     }
 
-    /// Returns the index behind all pieces that are at least as urgent as `urgency`.
+    /// Returns the index behind all chunks that are at least as urgent as `urgency`.
     fn end_of(&self, urgency: Urgency) -> usize {
         // With one class there is no other case.
-        if self.pieces.back().is_none_or(|p| p.urgency <= urgency) {
-            return self.pieces.len();
+        if self.chunks.back().is_none_or(|p| p.urgency <= urgency) {
+            return self.chunks.len();
         }
-        let (mut low, mut high) = (self.started, self.pieces.len());
+        let (mut low, mut high) = (self.started, self.chunks.len());
         while low < high {
             let middle = low.midpoint(high);
-            match self.pieces[middle].urgency <= urgency {
+            match self.chunks[middle].urgency <= urgency {
                 true => low = middle + 1,
                 false => high = middle,
             }
@@ -146,17 +146,17 @@ impl Queue {
         low
     }
 
-    /// Removes and returns up to `max` bytes from the front, as far as they lie in one piece.
+    /// Removes and returns up to `max` bytes from the front, as far as they lie in one chunk.
     pub fn pop(&mut self, max: usize) -> Option<Span> {
         if self.started == 0 {
-            let whole = self.pieces.iter().position(|p| !p.more);
+            let whole = self.chunks.iter().position(|p| !p.more);
             self.started = whole.map_or(0, |n| n + 1);
         }
-        let first = self.pieces.front_mut()?;
+        let first = self.chunks.front_mut()?;
         let span = first.span.cut(max);
         self.bytes[first.urgency.index()] -= span.len() as u64;
         if first.span.len() == 0 {
-            self.pieces.pop_front();
+            self.chunks.pop_front();
             self.started -= 1;
         }
         Some(span)
@@ -169,14 +169,14 @@ impl Queue {
             return;
         }
         let (mut n, mut first) = (0, None::<Instant>);
-        self.pieces.retain(|piece| {
+        self.chunks.retain(|chunk| {
             n += 1;
-            let late = n > self.started && piece.deadline.is_some_and(|at| at <= now);
+            let late = n > self.started && chunk.deadline.is_some_and(|at| at <= now);
             if late {
-                self.bytes[piece.urgency.index()] -= piece.span.len() as u64;
-                dropped(piece.span);
+                self.bytes[chunk.urgency.index()] -= chunk.span.len() as u64;
+                dropped(chunk.span);
             } else if n > self.started {
-                first = [first, piece.deadline].into_iter().flatten().min();
+                first = [first, chunk.deadline].into_iter().flatten().min();
             }
             !late
         });
@@ -185,9 +185,9 @@ impl Queue {
 
     /// Removes everything.
     pub fn clear(&mut self) {
-        self.pieces.clear();
-        if self.pieces.capacity() > KEEP_CAPACITY {
-            self.pieces = VecDeque::new();
+        self.chunks.clear();
+        if self.chunks.capacity() > MAX_KEPT_CAPACITY {
+            self.chunks = VecDeque::new();
         }
         self.started = 0;
         self.bytes = [0; Urgency::COUNT];

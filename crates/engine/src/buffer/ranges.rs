@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The capacity above which storage is freed when the set becomes empty.
-const KEEP_CAPACITY: usize = 64;
+const MAX_KEPT_CAPACITY: usize = 64;
 
 /// A set of stream offsets, kept as sorted, disjoint, non-adjacent half-open ranges.
 ///
@@ -208,7 +208,7 @@ impl RangeSet {
     }
 
     fn trim(&mut self) {
-        if self.ranges.is_empty() && self.ranges.capacity() > KEEP_CAPACITY {
+        if self.ranges.is_empty() && self.ranges.capacity() > MAX_KEPT_CAPACITY {
             self.ranges = VecDeque::new();
         }
     }

@@ -1,4 +1,4 @@
-//! Reassembly: received data goes to its place in the stream, in whatever order it comes. Large pieces stay
+//! Reassembly: received data goes to its place in the stream, in whatever order it comes. Large blocks stay
 //! in the block that they were read into; others are copied, once.
 
 use std::collections::VecDeque;
@@ -20,13 +20,13 @@ pub const READ_SLICES: usize = 16;
 pub const MAX_HOLES: usize = 4096;
 
 /// The capacity above which block lists are freed when the buffer becomes empty.
-const KEEP_CAPACITY: usize = 32;
+const MAX_KEPT_CAPACITY: usize = 32;
 
-const BLOCK: u64 = BLOCK_SIZE as u64;
+const BLOCK_BYTES: u64 = BLOCK_SIZE as u64;
 
 /// The least bytes for which a block is taken; fewer are copied. So taken blocks have a distance, few other
 /// blocks lie between them, and [`READ_SLICES`] slices reach at least 64 KiB.
-const LEAST_TAKEN: u64 = BLOCK / 2;
+const MIN_TAKEN_BYTES: u64 = BLOCK_BYTES / 2;
 
 /// The result of [`RecvBuffer::insert`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -254,11 +254,11 @@ impl RecvBuffer {
         }
         let next = self.places.get(i).map(|next| next.start);
         if let Some(next) = next {
-            wasted += BLOCK.saturating_sub(next.saturating_sub(range.start));
+            wasted += BLOCK_BYTES.saturating_sub(next.saturating_sub(range.start));
         }
         let free = next.is_none_or(|next| range.end <= next)
             && self.out_of_order.gaps(range.start..end).next() == Some(range.start..end);
-        (free && len >= LEAST_TAKEN && wasted <= len).then_some(i)
+        (free && len >= MIN_TAKEN_BYTES && wasted <= len).then_some(i)
     }
 
     /// Makes `block`, which holds the bytes of `range` from byte `at` on, the place number `i`. Room behind
@@ -290,11 +290,11 @@ impl RecvBuffer {
             return None;
         }
         let before = i.checked_sub(1).map_or(0, |i| self.places[i].end);
-        let start = (at - (at - self.base) % BLOCK)
+        let start = (at - (at - self.base) % BLOCK_BYTES)
             .max(before)
             .max(self.rcv_nxt);
         let next = self.places.get(i).map_or(u64::MAX, |next| next.start);
-        Some((i, start..next.min(start.saturating_add(BLOCK))))
+        Some((i, start..next.min(start.saturating_add(BLOCK_BYTES))))
     }
 
     /// Ensures that a block covers every byte of `range`, with at most `room` new ones, or changes nothing.
@@ -364,7 +364,7 @@ impl RecvBuffer {
     /// the rest is forgotten.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.places.drain(..).for_each(|p| pool.free(p.block));
-        if self.places.capacity() > KEEP_CAPACITY {
+        if self.places.capacity() > MAX_KEPT_CAPACITY {
             self.places = VecDeque::new();
         }
         self.out_of_order.clear();

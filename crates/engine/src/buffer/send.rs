@@ -22,7 +22,7 @@ pub const WRITE_SLICES: usize = 8;
 pub const SEND_SLICES: usize = 8;
 
 /// The capacity above which slice lists are freed when the buffer becomes empty.
-const KEEP_CAPACITY: usize = 64;
+const MAX_KEPT_CAPACITY: usize = 64;
 
 /// Bytes that have an offset in the stream.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ struct Tail {
 pub struct SendBuffer {
     blocks: Blocks,
     /// The acknowledged bytes that are still needed, in order of offset.
-    kept: VecDeque<Mapped>,
-    kept_bytes: usize,
+    retained: VecDeque<Mapped>,
+    retained_bytes: usize,
     /// The mapped bytes, in order of offset and without gaps, up to `nxt`; the first span may be partly
     /// acknowledged.
     mapped: VecDeque<Mapped>,
@@ -118,13 +118,13 @@ impl SendBuffer {
     }
 
     /// Returns the number of acknowledged bytes kept because a subflow needs them.
-    pub fn kept(&self) -> usize {
-        self.kept_bytes
+    pub fn retained(&self) -> usize {
+        self.retained_bytes
     }
 
     /// Returns the bytes of memory in use: whole blocks, and the lists of spans.
     pub fn memory(&self) -> usize {
-        let spans = self.mapped.len() + self.kept.len();
+        let spans = self.mapped.len() + self.retained.len();
         let lists = spans * size_of::<Mapped>() + self.queue.overhead();
         (self.blocks.len() + self.fresh.len()) * BLOCK_SIZE + lists
     }
@@ -309,8 +309,8 @@ impl SendBuffer {
     /// Returns the bytes of `range`, in order. Bytes that are not mapped, are not here any more, or lie
     /// behind the last of [`SEND_SLICES`] slices are left out.
     pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
-        let kept = self.kept.partition_point(|k| k.end() <= range.start);
-        let spans = self.kept.range(kept..);
+        let retained = self.retained.partition_point(|k| k.end() <= range.start);
+        let spans = self.retained.range(retained..);
         let spans = spans.chain(self.mapped.range(self.find(range.start)..));
         let mut slices = ArrayVec::new();
         let end = range.end.min(self.nxt);
@@ -341,35 +341,35 @@ impl SendBuffer {
     /// anything could be released.
     pub fn release_to(&mut self, offset: u64, needed: impl FnOnce() -> RangeSet, pool: &mut Pool) {
         self.start = offset.clamp(self.start, self.nxt);
-        let before = self.kept.len();
+        let before = self.retained.len();
         while self.mapped.front().is_some_and(|m| m.end() <= self.start) {
             let first = self.mapped.pop_front();
-            self.kept_bytes += first.as_ref().map_or(0, |m| m.span.len());
-            self.kept.extend(first);
+            self.retained_bytes += first.as_ref().map_or(0, |m| m.span.len());
+            self.retained.extend(first);
         }
-        if self.kept.len() > before {
+        if self.retained.len() > before {
             self.forget(&needed(), pool);
         }
     }
 
     /// Frees the released bytes that are not `needed` any more.
     pub fn forget(&mut self, needed: &RangeSet, pool: &mut Pool) {
-        for _ in 0..self.kept.len() {
-            let Some(kept) = self.kept.pop_front() else {
+        for _ in 0..self.retained.len() {
+            let Some(retained) = self.retained.pop_front() else {
                 break;
             };
-            let range = kept.offset..kept.end();
+            let range = retained.offset..retained.end();
             let useless = needed.gaps(range.clone()).next() == Some(range);
             if !useless {
-                self.kept.push_back(kept);
+                self.retained.push_back(retained);
                 continue;
             }
-            self.kept_bytes -= kept.span.len();
-            give_back(&mut self.blocks, &mut self.tails, kept.span, pool);
+            self.retained_bytes -= retained.span.len();
+            give_back(&mut self.blocks, &mut self.tails, retained.span, pool);
         }
-        for list in [&mut self.kept, &mut self.mapped] {
+        for list in [&mut self.retained, &mut self.mapped] {
             if list.is_empty() {
-                list.shrink_to(KEEP_CAPACITY);
+                list.shrink_to(MAX_KEPT_CAPACITY);
             }
         }
     }
@@ -378,11 +378,11 @@ impl SendBuffer {
     pub fn clear(&mut self, pool: &mut Pool) {
         self.blocks.clear(pool);
         self.fresh.drain(..).for_each(|b| pool.free(b));
-        for list in [&mut self.kept, &mut self.mapped] {
+        for list in [&mut self.retained, &mut self.mapped] {
             list.clear();
-            list.shrink_to(KEEP_CAPACITY);
+            list.shrink_to(MAX_KEPT_CAPACITY);
         }
-        self.kept_bytes = 0;
+        self.retained_bytes = 0;
         self.queue.clear();
         self.tails = [None; Urgency::COUNT];
         self.start = self.end;

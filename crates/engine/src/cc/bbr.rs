@@ -6,7 +6,9 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
-use super::bbr_model::{BETA, Model, UNBOUNDED, in_flight_at_loss, is_too_much, rate_over, share};
+use super::bbr_model::{
+    BETA_PERCENT, Model, UNBOUNDED, in_flight_at_loss, is_too_much, rate_over, share,
+};
 use super::{AckSample, Algorithm, CongestionControl, Loss};
 
 /// BBR version 3 (draft-ietf-ccwg-bbr-06).
@@ -17,11 +19,11 @@ pub const BBR: Algorithm = Algorithm {
 
 const STARTUP_PACING_GAIN: u64 = 277;
 /// The percentage by which pacing stays below the estimated rate (`PacingMarginPercent`).
-const PACING_MARGIN: u64 = 1;
+const PACING_MARGIN_PERCENT: u64 = 1;
 /// The percentage of room left to others in cruising (`Headroom`).
-const HEADROOM: u64 = 15;
+const HEADROOM_PERCENT: u64 = 15;
 /// The least window in segments (`MinPipeCwnd`).
-const MIN_PIPE: u64 = 4;
+const MIN_PIPE_SEGMENTS: u64 = 4;
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 /// The acknowledgements of losses in a round that end Startup (`StartupFullLossCnt`).
 const STARTUP_FULL_LOSSES: u32 = 6;
@@ -29,8 +31,8 @@ const STARTUP_FULL_LOSSES: u32 = 6;
 /// 5.3.3.8).
 const MAX_RENO_ROUNDS: u64 = 63;
 /// The most rounds in Drain.
-const DRAIN_ROUNDS: u64 = 3;
-const MAX_QUANTUM: u64 = 64 << 10;
+const MAX_DRAIN_ROUNDS: u64 = 3;
+const MAX_QUANTUM_BYTES: u64 = 64 << 10;
 
 /// The state of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +179,7 @@ impl Bbr {
     }
 
     fn min_pipe(&self) -> u64 {
-        MIN_PIPE * self.mss
+        MIN_PIPE_SEGMENTS * self.mss
     }
 
     /// Returns `percent` of the estimated bandwidth-delay product (`BDPMultiple`).
@@ -187,7 +189,9 @@ impl Bbr {
 
     /// Returns `bytes` raised to the allowed minimum (`Inflight` and `UpdateMaxInflight`).
     fn quantised(&self, bytes: u64) -> u64 {
-        let quantum = (self.pacing_rate / 1000).min(MAX_QUANTUM).max(2 * self.mss);
+        let quantum = (self.pacing_rate / 1000)
+            .min(MAX_QUANTUM_BYTES)
+            .max(2 * self.mss);
         let bytes = bytes.max(3 * quantum).max(self.min_pipe());
         match self.state {
             State::Up => bytes + 2 * self.mss,
@@ -204,7 +208,8 @@ impl Bbr {
     fn with_headroom(&self) -> u64 {
         match self.model.inflight_longterm {
             UNBOUNDED => UNBOUNDED,
-            most => (most - share(most, HEADROOM).max(self.mss).min(most)).max(self.min_pipe()),
+            bound => (bound - share(bound, HEADROOM_PERCENT).max(self.mss).min(bound))
+                .max(self.min_pipe()),
         }
     }
 
@@ -213,11 +218,11 @@ impl Bbr {
         if self.state != State::Startup {
             return;
         }
-        let flight = self.model.sample.map(|sample| sample.flight);
+        let tx = self.model.sample.map(|sample| sample.tx);
         let lossy = self.model.rounds.loss_start
             && ack.in_recovery
             && self.model.rounds.losses >= STARTUP_FULL_LOSSES
-            && flight.is_some_and(|f| is_too_much(f.lost, f.in_flight));
+            && tx.is_some_and(|f| is_too_much(f.lost, f.in_flight));
         if lossy && !self.model.full.reached {
             self.model.full.reached = true;
             self.model.inflight_longterm = self.held(100).max(self.model.inflight_latest());
@@ -238,7 +243,7 @@ impl Bbr {
     /// Ends Drain when the queue is empty (`CheckDrainDone`).
     fn check_drain(&mut self, ack: &AckSample<'_>) {
         let drained = ack.in_flight <= self.quantised(self.held(100))
-            || self.model.rounds.count > self.drain_start + DRAIN_ROUNDS;
+            || self.model.rounds.count > self.drain_start + MAX_DRAIN_ROUNDS;
         if self.state == State::Drain && drained {
             self.start_down(ack.now);
         }
@@ -338,7 +343,7 @@ impl Bbr {
         if self.ack_phase == AckPhase::Stopping && round {
             self.probe.is_sample = false;
             self.ack_phase = AckPhase::Init;
-            let whole = self.model.sample.is_some_and(|s| !s.flight.app_limited);
+            let whole = self.model.sample.is_some_and(|s| !s.tx.app_limited);
             if self.state.is_probe_bw() && whole {
                 self.model.advance_max_bw();
             }
@@ -348,14 +353,14 @@ impl Bbr {
                 return true;
             }
         }
-        let Some(flight) = self.model.sample.map(|sample| sample.flight) else {
+        let Some(tx) = self.model.sample.map(|sample| sample.tx) else {
             return false;
         };
-        let most = &mut self.model.inflight_longterm;
-        if is_too_much(flight.lost, flight.in_flight) || *most == UNBOUNDED {
+        let bound = &mut self.model.inflight_longterm;
+        if is_too_much(tx.lost, tx.in_flight) || *bound == UNBOUNDED {
             return false;
         }
-        *most = (*most).max(flight.in_flight);
+        *bound = (*bound).max(tx.in_flight);
         if self.state == State::Up {
             self.probe_upward(ack);
         }
@@ -440,7 +445,7 @@ impl Bbr {
 
     /// Sets the pacing rate (`SetPacingRateWithGain`): while the pipe is not full the rate only grows.
     fn set_pacing_rate(&mut self, gain: u64) {
-        let rate = share(share(self.model.bw(), gain), 100 - PACING_MARGIN);
+        let rate = share(share(self.model.bw(), gain), 100 - PACING_MARGIN_PERCENT);
         if self.model.full.reached || rate > self.pacing_rate {
             self.pacing_rate = rate;
         }
@@ -448,11 +453,11 @@ impl Bbr {
 
     /// Sets the window (`SetCwnd`).
     fn set_cwnd(&mut self, ack: &AckSample<'_>) {
-        let most = self.held(self.state.cwnd_gain());
-        let most = self.quantised(most.saturating_add(self.model.extra_acked()));
+        let bound = self.held(self.state.cwnd_gain());
+        let bound = self.quantised(bound.saturating_add(self.model.extra_acked()));
         if self.model.full.reached {
-            self.cwnd = (self.cwnd + ack.delivered).min(most);
-        } else if self.cwnd < most || self.model.delivered() < self.initial_cwnd {
+            self.cwnd = (self.cwnd + ack.delivered).min(bound);
+        } else if self.cwnd < bound || self.model.delivered() < self.initial_cwnd {
             self.cwnd += ack.delivered;
         }
         self.cwnd = self.cwnd.max(self.min_pipe());
@@ -534,16 +539,16 @@ impl CongestionControl for Bbr {
         self.untouched = None;
         self.note_loss();
         self.in_recovery = true;
-        let flight = loss.flight;
-        if !self.probe.is_sample || !is_too_much(flight.lost, flight.in_flight) {
+        let tx = loss.tx;
+        if !self.probe.is_sample || !is_too_much(tx.lost, tx.in_flight) {
             return;
         }
         self.probe.prev_too_high = true;
         // One reaction for each probe.
         self.probe.is_sample = false;
-        if !flight.app_limited {
-            let at_loss = in_flight_at_loss(flight.in_flight, flight.lost, loss.bytes);
-            self.model.inflight_longterm = at_loss.max(share(self.target(), BETA));
+        if !tx.app_limited {
+            let at_loss = in_flight_at_loss(tx.in_flight, tx.lost, loss.bytes);
+            self.model.inflight_longterm = at_loss.max(share(self.target(), BETA_PERCENT));
         }
         if self.state == State::Up {
             self.note_undo(State::Up);
@@ -551,7 +556,7 @@ impl CongestionControl for Bbr {
         }
     }
 
-    fn bears_marks(&self) -> bool {
+    fn responds_to_ecn(&self) -> bool {
         false
     }
 
@@ -631,7 +636,7 @@ impl CongestionControl for Bbr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cc::{Flight, RateSample};
+    use crate::cc::{RateSample, TxState};
 
     const MSS: u32 = 1000;
     const RTT: Duration = Duration::from_millis(100);
@@ -665,10 +670,10 @@ mod tests {
             let sample = RateSample {
                 delivered: rate / 10,
                 interval: RTT,
-                flight: Flight {
+                tx: TxState {
                     in_flight,
                     app_limited,
-                    ..Flight::default()
+                    ..TxState::default()
                 },
             };
             self.cc.on_ack(&AckSample {
@@ -753,7 +758,7 @@ mod tests {
             bytes: 2000,
             in_flight: 50_000,
             first: true,
-            flight: Flight {
+            tx: TxState {
                 in_flight: 50_000,
                 lost,
                 app_limited: false,

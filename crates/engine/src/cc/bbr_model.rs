@@ -11,10 +11,10 @@ use super::{AckSample, RateSample};
 /// The value of a bound that is not set.
 pub(super) const UNBOUNDED: u64 = u64::MAX;
 /// The percentage of loss that a probe of the path may cause (`LossThresh`).
-const LOSS_THRESH: u64 = 2;
+const LOSS_THRESH_PERCENT: u64 = 2;
 /// The percentage of the short-term model that a loss leaves (`Beta`).
-pub(super) const BETA: u64 = 70;
-const MIN_RTT_FILTER: Duration = Duration::from_secs(10);
+pub(super) const BETA_PERCENT: u64 = 70;
+const MIN_RTT_FILTER_LEN: Duration = Duration::from_secs(10);
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 /// The round trips for which an aggregation of acknowledgements counts, and as many again.
 const EXTRA_ACKED_ROUNDS: u64 = 5;
@@ -47,7 +47,7 @@ pub(super) fn rate_over(bytes: u64, time: Duration) -> Option<u64> {
 
 /// Returns whether losing `lost` of `in_flight` bytes is more than a probe may cause (`IsInflightTooHigh`).
 pub(super) fn is_too_much(lost: u64, in_flight: u64) -> bool {
-    lost > share(in_flight, LOSS_THRESH)
+    lost > share(in_flight, LOSS_THRESH_PERCENT)
 }
 
 /// Returns the bytes in flight when losses passed the bound, if the last `size` bytes sent of `in_flight`
@@ -55,7 +55,8 @@ pub(super) fn is_too_much(lost: u64, in_flight: u64) -> bool {
 pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
     let before = in_flight.saturating_sub(size);
     let lost_before = lost.saturating_sub(size);
-    let prefix = share(before, LOSS_THRESH).saturating_sub(lost_before) * 100 / (100 - LOSS_THRESH);
+    let prefix = share(before, LOSS_THRESH_PERCENT).saturating_sub(lost_before) * 100
+        / (100 - LOSS_THRESH_PERCENT);
     before + prefix
 }
 
@@ -101,7 +102,7 @@ struct Aggregation {
     since: Instant,
     delivered: u64,
     /// The largest excess in this period and the one before.
-    most: [u64; 2],
+    largest: [u64; 2],
     period: u64,
 }
 
@@ -114,11 +115,11 @@ impl Aggregation {
         }
         self.delivered += ack.delivered;
         if round >= self.period + rounds {
-            self.most = [0, self.most[0]];
+            self.largest = [0, self.largest[0]];
             self.period = round;
         }
         let extra = self.delivered.saturating_sub(expected).min(cwnd);
-        self.most[0] = self.most[0].max(extra);
+        self.largest[0] = self.largest[0].max(extra);
     }
 
     fn restart(&mut self, now: Instant) {
@@ -126,8 +127,8 @@ impl Aggregation {
         self.since = now;
     }
 
-    fn most(&self) -> u64 {
-        self.most[0].max(self.most[1])
+    fn largest(&self) -> u64 {
+        self.largest[0].max(self.largest[1])
     }
 }
 
@@ -158,7 +159,7 @@ impl MinRtt {
             self.probed_at = now;
         }
         let lower = self.rtt.is_zero() || self.probed < self.rtt;
-        if lower || now > self.at + MIN_RTT_FILTER {
+        if lower || now > self.at + MIN_RTT_FILTER_LEN {
             self.rtt = self.probed;
             self.at = self.probed_at;
         }
@@ -188,7 +189,7 @@ pub(super) struct Model {
     /// The sample of this acknowledgement.
     pub sample: Option<RateSample>,
     /// The range of delivered counts in which sent data says nothing about the path.
-    held_back: RangeInclusive<u64>,
+    app_limited_range: RangeInclusive<u64>,
     pub rounds: Rounds,
     pub full: FullPipe,
     aggregation: Aggregation,
@@ -208,7 +209,7 @@ impl Model {
             delivered: 0,
             sample: None,
             // An empty range.
-            held_back: RangeInclusive::new(1, 0),
+            app_limited_range: RangeInclusive::new(1, 0),
             rounds: Rounds::default(),
             full: FullPipe::default(),
             aggregation: Aggregation::default(),
@@ -248,7 +249,7 @@ impl Model {
     }
 
     pub fn extra_acked(&self) -> u64 {
-        self.aggregation.most()
+        self.aggregation.largest()
     }
 
     /// Returns the most bytes delivered in the last round trip.
@@ -281,7 +282,7 @@ impl Model {
             .on_ack(ack, bw, cwnd, self.rounds.count, rounds);
         if let Some(sample) = self.sample
             && self.rounds.start
-            && !sample.flight.app_limited
+            && !sample.tx.app_limited
         {
             self.full.on_round(sample.rate());
         }
@@ -291,18 +292,18 @@ impl Model {
     /// back.
     fn judged(&self, mut sample: RateSample) -> RateSample {
         let sent_at = self.delivered.saturating_sub(sample.delivered);
-        sample.flight.app_limited |= self.held_back.contains(&sent_at);
+        sample.tx.app_limited |= self.app_limited_range.contains(&sent_at);
         sample
     }
 
     /// Notes that the flow holds itself back, with `in_flight` bytes in flight
     /// (`MarkConnectionAppLimited`).
     pub fn hold_back(&mut self, in_flight: u64) {
-        let since = match self.held_back.contains(&self.delivered) {
-            true => *self.held_back.start(),
+        let since = match self.app_limited_range.contains(&self.delivered) {
+            true => *self.app_limited_range.start(),
             false => self.delivered,
         };
-        self.held_back = since..=self.delivered + in_flight;
+        self.app_limited_range = since..=self.delivered + in_flight;
     }
 
     /// Updates the delivery signals and the highest rate (`UpdateLatestDeliverySignals` and `UpdateMaxBw`).
@@ -320,7 +321,7 @@ impl Model {
             self.rounds.count += 1;
             self.rounds.start = true;
         }
-        if !sample.flight.app_limited || rate >= self.max_bw() {
+        if !sample.tx.app_limited || rate >= self.max_bw() {
             self.max_bw[0] = self.max_bw[0].max(rate);
         }
     }
@@ -333,8 +334,8 @@ impl Model {
         if self.inflight_shortterm == UNBOUNDED {
             self.inflight_shortterm = cwnd;
         }
-        self.bw_shortterm = self.bw_latest.max(share(self.bw_shortterm, BETA));
-        let in_flight = share(self.inflight_shortterm, BETA);
+        self.bw_shortterm = self.bw_latest.max(share(self.bw_shortterm, BETA_PERCENT));
+        let in_flight = share(self.inflight_shortterm, BETA_PERCENT);
         self.inflight_shortterm = self.inflight_latest.max(in_flight);
     }
 
@@ -354,7 +355,7 @@ impl Model {
     /// SYN's: full segments of `mss` bytes take longer to leave, and only every second is acknowledged.
     pub fn on_rtt(&mut self, ack: &AckSample<'_>, mss: u64) -> bool {
         // With an application-limited sample the rate says nothing about the path.
-        let whole = self.sample.is_some_and(|s| !s.flight.app_limited);
+        let whole = self.sample.is_some_and(|s| !s.tx.app_limited);
         let slack = match whole {
             true => time_of(2 * mss, self.bw()),
             false => Duration::ZERO,
@@ -411,7 +412,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cc::Flight;
+    use crate::cc::TxState;
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -426,9 +427,9 @@ mod tests {
             rate: Some(RateSample {
                 delivered: rate / 10,
                 interval: ms(100),
-                flight: Flight {
+                tx: TxState {
                     app_limited,
-                    ..Flight::default()
+                    ..TxState::default()
                 },
             }),
             ..AckSample::default()

@@ -18,27 +18,27 @@ pub const LEDBAT: Algorithm = Algorithm {
 
 /// The most queueing delay that LEDBAT causes. RFC 6817 allows 100 ms; a quarter of that goes unnoticed by
 /// others on the link.
-const TARGET: Duration = Duration::from_millis(25);
+const TARGET_DELAY: Duration = Duration::from_millis(25);
 
 /// The minutes whose lowest round trip counts as the one without queues (RFC 6817 section 3.4.2): for this
 /// long a lone flow does not mistake its own queue for the path.
-const HISTORY: usize = 10;
+const BASE_HISTORY_MINUTES: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The number of newest samples of which the lowest counts: a single late acknowledgement is no queue.
-const FILTER: usize = 4;
+const CURRENT_FILTER_SAMPLES: usize = 4;
 
 /// The slowest growth on short paths, as in LEDBAT++: a segment in 16 round trips.
-const SLOWEST: u64 = 16;
+const MAX_GROWTH_RTTS: u64 = 16;
 
 /// NewReno below the target, slower on short paths; above the target the window shrinks each round trip.
 #[derive(Debug, Default)]
 struct Ledbat {
     /// The lowest round trip of each minute; zero if there was none.
-    base: [Duration; HISTORY],
+    base: [Duration; BASE_HISTORY_MINUTES],
     minute: usize,
     minute_began: Option<Instant>,
-    recent: [Duration; FILTER],
+    recent: [Duration; CURRENT_FILTER_SAMPLES],
     newest: usize,
     /// Set once a queue was seen, which ends slow start.
     steady: bool,
@@ -49,14 +49,14 @@ impl Ledbat {
         let began = *self.minute_began.get_or_insert(now);
         if now.saturating_since(began) >= MINUTE {
             self.minute_began = Some(now);
-            self.minute = (self.minute + 1) % HISTORY;
+            self.minute = (self.minute + 1) % BASE_HISTORY_MINUTES;
             self.base[self.minute] = Duration::ZERO;
         }
         let base = &mut self.base[self.minute];
         if base.is_zero() || rtt < *base {
             *base = rtt;
         }
-        self.newest = (self.newest + 1) % FILTER;
+        self.newest = (self.newest + 1) % CURRENT_FILTER_SAMPLES;
         self.recent[self.newest] = rtt;
     }
 
@@ -78,24 +78,24 @@ fn lowest(samples: &[Duration]) -> Duration {
 
 impl Growth for Ledbat {
     /// No jump after a pause: others may be there by now, to which LEDBAT yields.
-    const JUMPS: bool = false;
+    const RESTARTS_AT_CAPACITY: bool = false;
 
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {
         if let Some(rtt) = ack.rtt {
             self.on_rtt(ack.now, rtt);
         }
         let queueing = self.queueing();
-        if !self.steady && queueing * 4 > TARGET * 3 {
+        if !self.steady && queueing * 4 > TARGET_DELAY * 3 {
             self.steady = true;
             reno.shrink_to(reno.cwnd());
         }
-        if queueing <= TARGET {
-            let twice = (2 * TARGET).as_nanos() / self.base().as_nanos().max(1);
-            let slowness = (twice as u64).saturating_add(1).min(SLOWEST);
+        if queueing <= TARGET_DELAY {
+            let twice = (2 * TARGET_DELAY).as_nanos() / self.base().as_nanos().max(1);
+            let slowness = (twice as u64).saturating_add(1).min(MAX_GROWTH_RTTS);
             return reno.grow(ack, slowness.saturating_mul(reno.cwnd()));
         }
         if ack.round_start && !ack.in_recovery {
-            let over = queueing.as_secs_f64() / TARGET.as_secs_f64() - 1.0;
+            let over = queueing.as_secs_f64() / TARGET_DELAY.as_secs_f64() - 1.0;
             reno.shrink_to((reno.cwnd() as f64 * (1.0 - over.min(0.5))) as u64);
         }
     }

@@ -87,14 +87,14 @@ pub struct RateSample {
     pub delivered: u64,
     /// The time this took; not zero, and at least the lowest round trip.
     pub interval: Duration,
-    /// The flight of the newest delivered record. If it is application-limited, the path may be faster than
-    /// the sample.
-    pub flight: Flight,
+    /// The state when the newest delivered record was sent. If it is application-limited, the path may be faster
+    /// than the sample.
+    pub tx: TxState,
 }
 
-/// The flight in which a record was sent.
+/// The state of the connection when a record was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Flight {
+pub struct TxState {
     /// The bytes in flight before it.
     pub in_flight: u64,
     /// The bytes lost since.
@@ -166,8 +166,8 @@ pub struct Loss {
     /// Set for the first loss of a recovery episode: the window is reduced once for each episode (RFC 5681
     /// section 3.2, RFC 9438 section 4.6).
     pub first: bool,
-    /// The flight of the newest lost record, with these bytes counted as lost.
-    pub flight: Flight,
+    /// The state when the newest lost record was sent, with these bytes counted as lost.
+    pub tx: TxState,
 }
 
 /// A congestion controller. All windows are in bytes.
@@ -196,7 +196,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_rto(&mut self, now: Instant, in_flight: u64);
     /// Returns whether the controller responds to ECN marks, so that payload may be sent as ECT (RFC 3168
     /// section 5).
-    fn bears_marks(&self) -> bool {
+    fn responds_to_ecn(&self) -> bool {
         true
     }
     /// Handles the first ECN mark reported in a round trip (RFC 3168 section 6.1.2): like a loss, but

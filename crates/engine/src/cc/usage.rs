@@ -7,7 +7,7 @@ use braid_wire::Instant;
 use super::AckSample;
 
 /// The least time for which use counts: the pipeACK sampling period (RFC 7661 section 4.1).
-const SAMPLING: Duration = Duration::from_secs(1);
+const PIPE_ACK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The use of the window. Time in which nothing is acknowledged does not count.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,7 +29,7 @@ impl Usage {
             self.used_lately = [0, self.used_lately[0]];
             self.limited = [false, self.limited[0]];
         }
-        if ack.now >= self.since + SAMPLING.max(3 * ack.srtt) {
+        if ack.now >= self.since + PIPE_ACK_PERIOD.max(3 * ack.srtt) {
             self.used = [0, self.used[0]];
             self.since = ack.now;
         }

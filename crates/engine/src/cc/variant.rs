@@ -14,7 +14,7 @@ pub(super) trait Growth: fmt::Debug + Default + Send {
 
     /// Set if the window may start from the known capacity of the path, if that is more than an initial
     /// window.
-    const JUMPS: bool = true;
+    const RESTARTS_AT_CAPACITY: bool = true;
 
     /// Processes an acknowledgement.
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>);
@@ -72,7 +72,7 @@ impl<G: Growth> CongestionControl for Variant<G> {
     }
 
     fn on_idle(&mut self, first: u64) {
-        let first = match G::JUMPS {
+        let first = match G::RESTARTS_AT_CAPACITY {
             true => first,
             false => first.min(self.reno.cwnd()),
         };

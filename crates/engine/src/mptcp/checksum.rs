@@ -16,10 +16,10 @@ use crate::tcp::scoreboard::Mapping;
 
 /// The most payload, in bytes, of a mapping sent with a checksum. The receiver holds a mapping back until
 /// its last byte is here and discards all of it for one wrong byte, so large mappings add delay and loss.
-pub(super) const MAX_CHECKED_MAPPING: u64 = 8 << 10;
+pub(super) const MAX_CHECKED_MAPPING_LEN: u64 = 8 << 10;
 
 /// The next bytes of a subflow whose checksum is right.
-struct Sound {
+struct VerifiedBytes {
     /// The offset of these bytes in the stream.
     data: u64,
     len: usize,
@@ -39,11 +39,11 @@ fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
 }
 
 impl Connection {
-    /// Runs [`pass_checked_on`](Self::pass_checked_on) on all subflows, since reading may have freed
+    /// Runs [`deliver_verified_on`](Self::deliver_verified_on) on all subflows, since reading may have freed
     /// memory.
-    pub(super) fn pass_checked(&mut self, ctx: &mut Ctx<'_>) {
+    pub(super) fn deliver_verified(&mut self, ctx: &mut Ctx<'_>) {
         for i in 0..self.transport.subflows.len() {
-            self.pass_checked_on(ctx, i);
+            self.deliver_verified_on(ctx, i);
         }
     }
 
@@ -52,21 +52,25 @@ impl Connection {
     /// payload that fills the hole may wait behind it in this subflow. The peer retransmits what no
     /// DATA_ACK covers, but not soon: Braid's engine only once it has nothing else in flight.
     // Conforms: 8684-3.7-8
-    pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+    pub(super) fn deliver_verified_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let before = self.transport.rcv.buf.rcv_nxt();
-        while let Some(Sound { data, len, fin }) = self.next_sound(ctx, i) {
-            if !self.reach(ctx, i, data + len as u64, fin) {
+        while let Some(VerifiedBytes { data, len, fin }) = self.next_verified(ctx, i) {
+            if !self.check_stream_end(ctx, i, data + len as u64, fin) {
                 return;
             }
-            if self.transport.place_held(ctx, i, data, len).is_ok() {
+            if self
+                .transport
+                .move_held_to_stream(ctx, i, data, len)
+                .is_ok()
+            {
                 continue;
             }
             if data <= self.transport.rcv.buf.rcv_nxt() {
-                self.transport.let_go(i);
+                self.transport.reset_if_memory_stuck(i);
                 break;
             }
             let rcv = &mut self.transport.subflows[i].rcv;
-            rcv.pass_held(len, &mut ctx.shared.pool);
+            rcv.advance_held(len, &mut ctx.shared.pool);
         }
         if self.transport.rcv.buf.rcv_nxt() > before {
             self.transport.signal_readable(ctx);
@@ -75,7 +79,7 @@ impl Connection {
 
     /// Returns the next bytes that subflow `i` may hand on, if they are complete and verified.
     // Conforms: 8684-3.7-8
-    fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Sound> {
+    fn next_verified(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<VerifiedBytes> {
         let rcv = &self.transport.subflows[i].rcv;
         let held = rcv.held.as_ref()?;
         let all = || held.slices().iter().map(|part| part.len()).sum();
@@ -86,9 +90,9 @@ impl Connection {
             if self
                 .transport
                 .mode
-                .is_sound(&map, seq, sum_of(held.slices(), len))
+                .verifies_checksum(&map, seq, sum_of(held.slices(), len))
             {
-                return Some(Sound {
+                return Some(VerifiedBytes {
                     data: map.data,
                     len,
                     fin: map.fin,
@@ -96,12 +100,12 @@ impl Connection {
             }
             self.on_bad_checksum(ctx, i, map.data);
             return match self.transport.mode {
-                Mode::Tcp => self.next_sound(ctx, i),
+                Mode::Tcp => self.next_verified(ctx, i),
                 _ => None,
             };
         }
         // After a fallback, subflow sequence numbers minus one are stream offsets.
-        let next = Sound {
+        let next = VerifiedBytes {
             data: held.next() - 1,
             len: all(),
             fin: false,
@@ -127,8 +131,8 @@ impl Connection {
             self.transport.fall_back(ctx, FallbackCause::BadChecksum);
             self.on_plain_ack(ctx, i);
             self.transport
-                .farewell
-                .say_fail(&mut self.transport.subflows[i], dsn);
+                .fallback_notice
+                .send_mp_fail(&mut self.transport.subflows[i], dsn);
         } else {
             self.transport.subflows[i].fail(dsn);
         }
@@ -145,7 +149,7 @@ impl Transport {
     }
 
     /// Moves the first `len` bytes that subflow `i` holds to offset `data` of the stream.
-    fn place_held(
+    fn move_held_to_stream(
         &mut self,
         ctx: &mut Ctx<'_>,
         i: usize,
@@ -161,7 +165,7 @@ impl Transport {
             subflow.duplicate += inserted.duplicate;
             done += part.len();
         }
-        subflow.rcv.pass_held(len, pool);
+        subflow.rcv.advance_held(len, pool);
         self.note_placed();
         Ok(())
     }
@@ -169,7 +173,7 @@ impl Transport {
     /// Handles memory exhaustion, the reserve included, while subflow `i` holds the next bytes of the
     /// stream. If there is something to read, reading will free memory. If not, nothing else may: the
     /// subflow is reset, its memory is freed, and the peer retransmits what it held (RFC 8684 section 3.6).
-    pub(super) fn let_go(&mut self, i: usize) {
+    pub(super) fn reset_if_memory_stuck(&mut self, i: usize) {
         let holds = self.subflows[i].rcv.held.as_ref();
         let holds = holds.is_some_and(|held| held.readable() > 0);
         if self.mode.mptcp().is_some() && self.rcv.buf.readable() == 0 && holds {
@@ -190,7 +194,7 @@ impl Mode {
     /// of a lone DATA_FIN, which has no payload to wait for, is verified here as well.
     // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
-        let sound = || map.len > 0 || self.is_sound(map, map.wire_seq(0), Sum::default());
+        let sound = || map.len > 0 || self.verifies_checksum(map, map.wire_seq(0), Sum::default());
         match self.uses_checksums() {
             true => map.checksum.is_some() && sound(),
             false => map.checksum.is_none(),
@@ -199,7 +203,7 @@ impl Mode {
 
     /// Returns whether the checksum of a mapping with subflow sequence number `seq` matches `sum`, its
     /// payload's.
-    pub(super) fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
+    pub(super) fn verifies_checksum(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
         let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
         let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
         right.is_some() && right == map.checksum

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::connection::Connection;
 use super::ctx::Ctx;
-use super::fast_close::FAST_CLOSE_TIME;
+use super::fast_close::FAST_CLOSE_REPEAT_TIME;
 use super::mode::Mode;
 use super::subflow::{Phase, Subflow};
 use super::transport::{Life, Transport};
@@ -13,7 +13,7 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::closing::FinState;
 
 /// The least time for which a finished connection still answers its peer's retransmissions.
-const LINGER: Duration = Duration::from_secs(1);
+const MIN_LINGER: Duration = Duration::from_secs(1);
 /// The most time for which a finished connection waits for the peer's last FIN before it is forgotten.
 const MAX_LINGER: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ impl Connection {
         }
         self.transport.closing.close();
         self.transport.stop_writing(ctx);
-        self.settle(ctx);
+        self.reconcile(ctx);
         Ok(())
     }
 
@@ -44,16 +44,23 @@ impl Connection {
             // Count received bytes, not those handed on: payload from before a fallback may still wait for
             // memory.
             let end = self.transport.subflows[i].rcv.bytes_received();
-            self.reach(ctx, i, end, true);
+            self.check_stream_end(ctx, i, end, true);
         }
     }
 
     /// Notes that the peer's stream reaches byte `end`, as learned on subflow `i`, and ends there if
     /// `last`. Returns whether this agrees with the known end and with the received data. If not, the
     /// stream could never be complete, and the connection is aborted.
-    pub(super) fn reach(&mut self, ctx: &mut Ctx<'_>, i: usize, end: u64, last: bool) -> bool {
+    pub(super) fn check_stream_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        end: u64,
+        last: bool,
+    ) -> bool {
         let fin = self.transport.rcv.fin.or(last.then_some(end));
-        let moved = |fin| end > fin || (last && (end < fin || self.transport.rcv.here() > fin));
+        let moved =
+            |fin| end > fin || (last && (end < fin || self.transport.rcv.highest_received() > fin));
         if fin.is_some_and(moved) {
             self.fail(ctx, CloseReason::PeerMisbehaved);
             return false;
@@ -71,12 +78,12 @@ impl Connection {
 
     /// Brings the connection up to date after a change: closing, dead subflows, further subflows. Returns
     /// whether there may be something to send now.
-    pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    pub fn reconcile(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut changed = self.finish_if_done(ctx);
         changed |= self.transport.answer_fins();
-        changed |= self.transport.bound_repeats(ctx);
+        changed |= self.transport.bound_retained(ctx);
         changed |= self.transport.close_subflows();
-        changed |= self.reap(ctx);
+        changed |= self.remove_closed_subflows(ctx);
         changed |= self.join_paths(ctx);
         changed
     }
@@ -95,7 +102,7 @@ impl Connection {
 
     /// Removes closed subflows and queues the data that they carried for others. Returns whether there were
     /// any.
-    fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    fn remove_closed_subflows(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let before = self.transport.subflows.len();
         let mut i = 0;
         while i < self.transport.subflows.len() {
@@ -139,7 +146,7 @@ impl Transport {
         }
         for subflow in self.subflows.iter_mut().filter(|s| unanswered(s)) {
             subflow.closing.close();
-            self.snd.flight.on_failed(subflow.place.slot);
+            self.snd.scoreboard.on_failed(subflow.place.slot);
         }
         true
     }
@@ -194,18 +201,18 @@ impl Transport {
         if !self.subflows.is_empty() && self.subflows.iter().all(over) {
             // Four timeouts leave room for the peer to repeat its FIN twice after lost ACKs.
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
-            return Some(at + (rto.unwrap_or(LINGER) * 4).clamp(LINGER, MAX_LINGER));
+            return Some(at + (rto.unwrap_or(MIN_LINGER) * 4).clamp(MIN_LINGER, MAX_LINGER));
         }
-        if self.subflows.iter().any(|s| s.ending.insists) {
+        if self.subflows.iter().any(|s| s.ending.repeats_abort) {
             // The repeats of MP_FASTCLOSE end by themselves before this time.
-            return Some(at + FAST_CLOSE_TIME + LINGER);
+            return Some(at + FAST_CLOSE_REPEAT_TIME + MIN_LINGER);
         }
         let active_close = reason == CloseReason::Finished
             && self.subflows.iter().any(|s| s.closing.is_fin_sent());
         match (self.subflows.is_empty(), active_close) {
             (true, _) => Some(at),
             (false, true) => Some(at + MAX_LINGER),
-            (false, false) => Some(at + LINGER),
+            (false, false) => Some(at + MIN_LINGER),
         }
     }
 }

@@ -7,13 +7,13 @@ use braid_wire::mptcp::ResetReason;
 
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::flow::{Flow, Marks};
-use super::manner::Manner;
+use super::flow::{Flow, FlowStart};
 use super::mode::Mode;
+use super::profile::TransmissionProfile;
 use super::shared::Shared;
 use super::sides::SEND_HEADROOM;
 use super::subflow::{Phase, Subflow};
-use super::transport::{Life, Transport, repeats};
+use super::transport::{Life, Transport, retransmittable};
 use crate::cc::Algorithm;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::PathManager;
@@ -21,7 +21,7 @@ use crate::strategy::{Strategy, StrategyEvent};
 use crate::{ApiError, Class, Config, ConnId, Event, Urgency};
 
 /// Bytes that may always be kept for subflows to retransmit: a single segment takes a block or two.
-const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
+const MIN_RETAINED_BYTES: usize = 8 * crate::buffer::BLOCK_SIZE;
 
 /// A connection as its user sees it: the protocol machine, the strategy that schedules its data, the path
 /// manager, and the current flow.
@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     pub transport: Transport,
     pub strategy: Box<dyn Strategy>,
     pub flow: Flow,
-    pub manner: Manner,
+    pub profile: TransmissionProfile,
     pub paths: PathManager,
     /// The earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
@@ -48,7 +48,7 @@ impl Connection {
             transport: Transport::new(id, mode, now),
             strategy,
             flow: Flow::default(),
-            manner: Manner::default(),
+            profile: TransmissionProfile::default(),
             paths,
             scheduled: None,
         }
@@ -56,22 +56,22 @@ impl Connection {
 
     /// Sets the urgency; the least urgent connections run a congestion control that yields to others.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) {
-        if let Some(congestion) = self.manner.set_urgency(config, urgency) {
+        if let Some(congestion) = self.profile.set_urgency(config, urgency) {
             self.transport.subflows.run_congestion(congestion);
         }
     }
 
     /// Runs `congestion` on all present and future subflows, regardless of the urgency.
     pub fn set_congestion(&mut self, congestion: Algorithm) {
-        self.manner.congestion = Some(congestion);
+        self.profile.congestion = Some(congestion);
         self.transport.subflows.run_congestion(congestion);
     }
 
     /// Begins another flow, which consists of all data written from now on.
     pub fn begin_flow(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
-        self.flow = Flow::begin(Marks {
+        self.flow = Flow::begin(FlowStart {
             sent: self.transport.snd.buf.end(),
-            copied: self.transport.snd.flight.copied(),
+            copied: self.transport.snd.scoreboard.copied(),
             received: self.transport.rcv.buf.next(),
         });
         self.set_strategy(ctx, strategy);
@@ -87,7 +87,7 @@ impl Connection {
     pub fn signal_delivered(&mut self, ctx: &mut Ctx<'_>) {
         if self
             .flow
-            .arrives(self.transport.snd.una(), self.transport.snd.buf.end())
+            .take_delivered(self.transport.snd.una(), self.transport.snd.buf.end())
         {
             self.transport.subflows.remember(ctx);
             ctx.shared.events.push_back(Event::FlowDelivered {
@@ -123,14 +123,14 @@ impl Connection {
             return Err(ApiError::SendClosed.into());
         }
         let max = max.min(self.transport.send_space(&ctx.shared.config, class.urgency));
-        let max = match ctx.shared.pool.is_over(self.transport.share.group) {
+        let max = match ctx.shared.pool.is_over_quota(self.transport.share.group) {
             true => 0,
             false => max,
         };
         let buf = &mut self.transport.snd.buf;
         let mut slices = buf.write_slices(&mut ctx.shared.pool, class, max);
         if slices.is_empty() {
-            let blocked = self.transport.snd.blocked.unwrap_or(Urgency::LEAST);
+            let blocked = self.transport.snd.blocked.unwrap_or(Urgency::LEAST_URGENT);
             self.transport.snd.blocked = Some(blocked.min(class.urgency));
             return Ok(0);
         }
@@ -164,7 +164,7 @@ impl Connection {
         self.transport.rcv.buf.consume(n, &mut ctx.shared.pool);
         let max = ctx.shared.config.recv_buffer as u64;
         self.transport.rcv.window.on_read(ctx.now, n as u64, max);
-        self.pass_checked(ctx);
+        self.deliver_verified(ctx);
         self.transport.update_window(ctx);
         self.finish_if_done(ctx);
         Ok(n)
@@ -183,7 +183,7 @@ impl Connection {
                 _ => {
                     // After a peer's own abort there is no need to insist, and a peer that does not know
                     // the subflow yet could not match MP_FASTCLOSE to the connection.
-                    subflow.ending.insists =
+                    subflow.ending.repeats_abort =
                         subflow.is_established() && reason != CloseReason::Reset;
                     subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished);
                 }
@@ -212,7 +212,7 @@ impl Connection {
         self.transport.stop_writing(ctx);
         self.transport.snd.buf.clear(&mut ctx.shared.pool);
         self.transport.snd.nxt = self.transport.snd.buf.end();
-        self.transport.snd.flight.clear();
+        self.transport.snd.scoreboard.clear();
         if self.transport.rcv.buf.readable() > 0 {
             // A stream cut off before its end was read must not look finished.
             self.transport.rcv.fin = None;
@@ -248,7 +248,7 @@ impl Transport {
             && self.send_space(&ctx.shared.config, urgency) >= fair
         {
             let blocks = self.snd.buf.blocks();
-            if self.share.is_lacking(&ctx.shared.pool, blocks) {
+            if self.share.lacks_memory(&ctx.shared.pool, blocks) {
                 return;
             }
             self.snd.blocked = None;
@@ -265,23 +265,24 @@ impl Transport {
     ///
     /// Returns whether a subflow is reset.
     // Conforms: 8684-3.3.2-2
-    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        if self.snd.buf.kept() == 0 {
+    pub fn bound_retained(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        if self.snd.buf.retained() == 0 {
             return false;
         }
-        let others_wait = ctx.shared.starved.len() > usize::from(self.share.starved);
+        let others_wait =
+            ctx.shared.waiting_for_pool.len() > usize::from(self.share.waiting_for_pool);
         let pressed = others_wait && ctx.shared.pool.unreserved() == 0;
-        let most = ctx.shared.config.send_buffer.max(MIN_REPEATS);
+        let most = ctx.shared.config.send_buffer.max(MIN_RETAINED_BYTES);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
-        if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
+        if !pressed && self.snd.buf.retained() < most && self.subflows.iter().any(waits) {
             return false;
         }
         let una = self.snd.una();
-        let needed = repeats(&self.subflows, una);
+        let needed = retransmittable(&self.subflows, una);
         self.snd.buf.forget(&needed, &mut ctx.shared.pool);
         self.signal_writable(ctx);
-        let too_much = self.snd.buf.kept() >= most;
-        let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
+        let too_much = self.snd.buf.retained() >= most;
+        let needs = |s: &Subflow| retransmittable(core::slice::from_ref(s), una).bytes();
         let worst = self
             .subflows
             .iter_mut()
@@ -302,13 +303,13 @@ impl Shared {
     /// Lets `conn`, which waited for memory, write again, or queues it again if memory is still short.
     pub fn wake(&mut self, now: Instant, conn: &mut Transport) {
         conn.signal_writable(&mut self.ctx(now));
-        self.wait_if_lacking(conn);
+        self.queue_if_memory_lacks(conn);
     }
 
     /// Queues `conn` for memory if a write found none and there is still none.
-    pub fn wait_if_lacking(&mut self, conn: &mut Transport) {
+    pub fn queue_if_memory_lacks(&mut self, conn: &mut Transport) {
         let Transport { id, snd, share, .. } = conn;
-        if snd.blocked.is_some() && share.is_lacking(&self.pool, snd.buf.blocks()) {
+        if snd.blocked.is_some() && share.lacks_memory(&self.pool, snd.buf.blocks()) {
             self.wait_for_memory(*id, share);
         }
     }

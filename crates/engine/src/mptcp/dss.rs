@@ -9,7 +9,7 @@ use crate::tcp::scoreboard::Mapping;
 
 /// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
 /// with a margin of two (RFC 8684 section 3.3.1).
-const WIDE_RATE: u64 = (1 << 32) / 240;
+const WIDE_DSN_RATE: u64 = (1 << 32) / 240;
 
 impl Transport {
     /// Switches to 8-byte DSNs for good once the connection is fast enough to need them.
@@ -21,7 +21,7 @@ impl Transport {
             .map(|s| s.snd.pacer.rate())
             .fold(0, u64::saturating_add);
         match self.mode.mptcp_mut() {
-            Some(mptcp) if rate > WIDE_RATE && !mptcp.wide_dsn => mptcp.wide_dsn = true,
+            Some(mptcp) if rate > WIDE_DSN_RATE && !mptcp.wide_dsn => mptcp.wide_dsn = true,
             _ => return,
         }
         self.size_segments();
@@ -37,7 +37,7 @@ impl Transport {
             checksum: self.mode.mptcp().filter(|m| m.checksum).map(|_| 0),
         };
         // The first mapping carries the keys (RFC 8684 section 3.1).
-        let option = self.mode.mptcp().map(|m| match m.confirmed {
+        let option = self.mode.mptcp().map(|m| match m.fully_established {
             true => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &map, 0)),
             false => m.capable_data(&map),
         });

@@ -35,7 +35,7 @@ pub(crate) struct Ending {
     /// The offset at which the peer expects the RST; `None` until the peer has shown it.
     pub reset_at: Option<u64>,
     /// Set while MP_FASTCLOSE is repeated until the peer answers.
-    pub insists: bool,
+    pub repeats_abort: bool,
     pub repeats: Repeats,
 }
 
@@ -46,7 +46,7 @@ impl Default for Ending {
             reset: None,
             by_mptcp: false,
             reset_at: None,
-            insists: false,
+            repeats_abort: false,
             repeats: Repeats::default(),
         }
     }
@@ -60,8 +60,8 @@ impl Ending {
     }
 
     /// Stops the repeats, because the peer has answered.
-    pub fn settle(&mut self) {
-        self.insists = false;
+    pub fn stop_repeats(&mut self) {
+        self.repeats_abort = false;
         self.repeats.at = None;
     }
 }

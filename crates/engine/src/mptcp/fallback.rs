@@ -14,10 +14,10 @@ use crate::{Event, FallbackCause};
 
 impl Connection {
     /// Falls back to regular TCP on subflow `i`.
-    fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
+    fn fall_back_on(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
         self.transport.fall_back(ctx, cause);
         self.on_plain_ack(ctx, i);
-        self.pass_checked_on(ctx, i);
+        self.deliver_verified_on(ctx, i);
     }
 
     /// Handles MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. If subflow
@@ -27,7 +27,7 @@ impl Connection {
     pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
         let received = self.transport.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.transport.mode.mptcp() else {
-            self.transport.farewell.on_fail_heard();
+            self.transport.fallback_notice.on_peer_knows();
             return;
         };
         if !mptcp.checksum {
@@ -35,12 +35,12 @@ impl Connection {
         }
         let dsn = mptcp.remote_dsn(received);
         if self.transport.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
+            self.fall_back_on(ctx, i, FallbackCause::PeerBadChecksum);
             self.transport
-                .farewell
-                .say_fail(&mut self.transport.subflows[i], dsn);
+                .fallback_notice
+                .send_mp_fail(&mut self.transport.subflows[i], dsn);
         } else {
-            self.transport.on_spoilt(i, failed);
+            self.transport.on_corrupted(i, failed);
             self.transport.subflows[i].fail(dsn);
         }
     }
@@ -51,7 +51,7 @@ impl Connection {
     pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
         let received = self.transport.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.transport.mode.mptcp() else {
-            self.transport.farewell.on_fail_heard();
+            self.transport.fallback_notice.on_peer_knows();
             return;
         };
         let sub = self.transport.subflows[i].mapped_from(map.subflow_seq);
@@ -59,9 +59,9 @@ impl Connection {
             return;
         };
         if sub == data + 1 && self.transport.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::PeerFellBack);
+            self.fall_back_on(ctx, i, FallbackCause::PeerFellBack);
         } else {
-            self.transport.subflows[i].give_up();
+            self.transport.subflows[i].reset_for_interference();
         }
     }
 
@@ -79,16 +79,17 @@ impl Connection {
         // the keys.
         let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
         let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
-        let probed = subflow.active && !mptcp.confirmed && self.transport.live.stall_tries > 0;
+        let probed =
+            subflow.active && !mptcp.fully_established && self.transport.live.stall_tries > 0;
         let ack = (acked || probed) && self.transport.snd.una() == subflow.syn_data.sent;
         let joined = subflow.opens != Opens::Connection;
         if (data || ack) && self.transport.is_contiguous(i) {
-            self.turn_plain(ctx, i, FallbackCause::DataPlain);
+            self.fall_back_on(ctx, i, FallbackCause::DataPlain);
         } else if (acked && joined && !subflow.dss_seen)
-            || self.transport.subflows[i].has_no_place(seq, len)
+            || self.transport.subflows[i].lacks_mapping(seq, len)
         {
             // Bytes without a mapping can never be accepted, however often they come (section 3.3.1).
-            self.transport.subflows[i].give_up();
+            self.transport.subflows[i].reset_for_interference();
         }
     }
 }
@@ -99,11 +100,11 @@ impl Transport {
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
         if let Mode::Mptcp(m) = &self.mode {
             ctx.shared.demux.tokens.remove(&m.local.token);
-            let told = cause != FallbackCause::PeerFellBack;
-            if let Some(subflow) = self.subflows.first().filter(|_| told) {
-                self.farewell.begin(m, subflow);
+            let needs_notice = cause != FallbackCause::PeerFellBack;
+            if let Some(subflow) = self.subflows.first().filter(|_| needs_notice) {
+                self.fallback_notice.begin(m, subflow);
             }
-            self.snd.flight.clear();
+            self.snd.scoreboard.clear();
             // The subflow's FIN replaces DATA_FIN.
             self.closing.repeat();
             if !self.rcv.complete() {
@@ -113,7 +114,7 @@ impl Transport {
             }
         }
         self.mode = Mode::Tcp;
-        for subflow in self.subflows.iter_mut().filter(|s| s.is_early()) {
+        for subflow in self.subflows.iter_mut().filter(|s| s.is_unaccepted_join()) {
             subflow.close(SubflowCloseReason::Finished);
         }
         if cause != FallbackCause::NotRequested && !self.is_ended() {
@@ -130,7 +131,7 @@ impl Transport {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.closing.is_fin_sent());
         let mut others = self.subflows.iter().filter(|s| s.id != subflow.id);
-        others.all(Subflow::is_early)
+        others.all(Subflow::is_unaccepted_join)
             && subflow.opens == Opens::Connection
             && (!subflow.closing.is_closed_here() || self.closing.is_acked())
             && sent == self.snd.nxt + 1
@@ -142,14 +143,14 @@ impl Transport {
     /// Marks the data that subflow `i` carried from `failed` on as useless to the peer, so that it is sent
     /// again.
     // Conforms: 8684-3.7-16
-    pub(super) fn on_spoilt(&mut self, i: usize, failed: Dsn64) {
+    pub(super) fn on_corrupted(&mut self, i: usize, failed: Dsn64) {
         let una = self.snd.una();
         let mptcp = self.mode.mptcp().filter(|m| m.checksum);
         let offset = mptcp.and_then(|m| una.checked_add_signed(failed.diff(m.dsn(una))));
         if let Some(offset) = offset {
             self.snd
-                .flight
-                .on_spoilt(offset, self.subflows[i].place.slot);
+                .scoreboard
+                .on_corrupted(offset, self.subflows[i].place.slot);
         }
     }
 }
@@ -161,14 +162,14 @@ impl Subflow {
     }
 
     /// Returns whether `len` bytes from `seq` on are the next of this subflow and have no mapping.
-    pub(super) fn has_no_place(&self, seq: u64, len: usize) -> bool {
+    pub(super) fn lacks_mapping(&self, seq: u64, len: usize) -> bool {
         let rcv = &self.rcv;
         let next = len > 0 && seq == rcv.nxt && !rcv.finished();
         next && rcv.mapping_at(seq).is_none()
     }
 
     // Conforms: 8684-3.7-4, 8684-3.7-6
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn reset_for_interference(&mut self) {
         self.begin_reset(
             ResetKind::Subflow(ResetReason::MiddleboxInterference),
             SubflowCloseReason::PeerMisbehaved,

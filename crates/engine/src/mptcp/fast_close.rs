@@ -21,26 +21,26 @@ use crate::event::SubflowCloseReason;
 /// The time for which MP_FASTCLOSE is repeated. RFC 8684 section 3.5 recommends three repeats and leaves
 /// the limit to implementations. With the least timeout of 200 ms there are nine: a peer with a hole may
 /// first have to show where it expects the segment, and up to 30 % of packets may be lost.
-pub(super) const FAST_CLOSE_TIME: Duration = Duration::from_secs(2);
+pub(super) const FAST_CLOSE_REPEAT_TIME: Duration = Duration::from_secs(2);
 
 impl Subflow {
     /// Plans the first repeat one retransmission timeout after the RST.
     pub(super) fn arm_fast_close(&mut self, now: Instant) {
-        if self.ending.insists && self.ending.repeats.at.is_none() {
+        if self.ending.repeats_abort && self.ending.repeats.at.is_none() {
             self.ending.repeats.at = Some(now + self.snd.rtt.rto());
         }
     }
 }
 
 impl Transport {
-    /// Repeats MP_FASTCLOSE while the peer has not answered. After [`FAST_CLOSE_TIME`] a last RST clears
+    /// Repeats MP_FASTCLOSE while the peer has not answered. After [`FAST_CLOSE_REPEAT_TIME`] a last RST clears
     /// the state of middleboxes, and the subflow is closed.
     // Conforms: 8684-3.5-5, 8684-3.5-6, 8684-3.5-7
     pub(super) fn poll_fast_close(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let Life::Ended { at, .. } = self.life else {
             return None;
         };
-        let until = at + FAST_CLOSE_TIME;
+        let until = at + FAST_CLOSE_REPEAT_TIME;
         let receiver_key = self.mode.mptcp()?.remote.key;
         let subflow = &mut self.subflows[i];
         subflow.ending.repeats.at.take_if(|at| *at <= ctx.now)?;
@@ -80,7 +80,7 @@ impl Transport {
             // The peer aborted the whole connection too, so no subflow needs further repeats.
             let aborted = |s: &&mut Subflow| s.phase == Phase::Aborted;
             for subflow in self.subflows.iter_mut().filter(aborted) {
-                subflow.ending.settle();
+                subflow.ending.stop_repeats();
                 subflow.close(SubflowCloseReason::Finished);
             }
         }

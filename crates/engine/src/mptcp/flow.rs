@@ -7,13 +7,13 @@ use crate::strategy::FlowSize;
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub size: FlowSize,
-    begin: Marks,
+    begin: FlowStart,
     end: End,
 }
 
 /// The offsets at which a flow begins.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Marks {
+pub(crate) struct FlowStart {
     /// The offset in the sent stream.
     pub sent: u64,
     /// The count of bytes ever sent as copies.
@@ -30,12 +30,12 @@ enum End {
     /// The end is at this offset, and the application waits for its delivery.
     At(u64),
     /// The delivery was reported.
-    Told,
+    Reported,
 }
 
 impl Flow {
     /// Begins a flow of unknown size.
-    pub fn begin(begin: Marks) -> Self {
+    pub fn begin(begin: FlowStart) -> Self {
         Flow {
             begin,
             ..Flow::default()
@@ -54,12 +54,12 @@ impl Flow {
 
     /// Returns, once, whether the ended flow was delivered: everything below `acked` was acknowledged.
     /// `written` is the end of the written stream.
-    pub fn arrives(&mut self, acked: u64, written: u64) -> bool {
+    pub fn take_delivered(&mut self, acked: u64, written: u64) -> bool {
         // Data dropped for its deadline never enters the stream, so the stream may end before the marked
         // end.
         let arrived = matches!(self.end, End::At(end) if acked >= end.min(written));
         if arrived {
-            self.end = End::Told;
+            self.end = End::Reported;
         }
         arrived
     }

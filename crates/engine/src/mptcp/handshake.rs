@@ -11,10 +11,10 @@ use braid_wire::tcp::{self, Flags};
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::flight::Slot;
 use super::keys::{Keys, hmac160, join_hmac};
 use super::mode::{Mode, Mptcp};
 use super::opening::{JoinProof, SynData};
+use super::scoreboard::Slot;
 use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
 use super::transport::{Life, Transport};
@@ -55,7 +55,7 @@ pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
 }
 
 /// The time that even a near peer may take to answer a third ACK, because its machine is busy.
-const LEAST_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
+const MIN_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
 
 /// Returns the time at which the third ACK sent for the `tries`-th time is repeated. Only the peer's answer
 /// acknowledges it, and that is not delayed. So the first loss shows after two round trips, as with a tail
@@ -70,7 +70,7 @@ fn third_ack_again_at(
     let usual = known.map_or(Duration::ZERO, |path| path.srtt + path.rttvar * 4);
     match tries {
         ..=1 if !rtt.srtt().is_zero() => {
-            let wait = (rtt.srtt() * 2).max(usual).max(LEAST_THIRD_ACK_WAIT);
+            let wait = (rtt.srtt() * 2).max(usual).max(MIN_THIRD_ACK_WAIT);
             now + wait.min(rtt.rto())
         }
         _ => repeat_at(now, tries.saturating_sub(1), rtt.rto()),
@@ -114,10 +114,10 @@ impl Connection {
         let config = ctx.shared.path(path).map(|path| &path.config);
         let (local, remote) = self.paths.ends(config.ok_or(ApiError::NoUsablePath)?)?;
         let tuple = ctx.shared.free_tuple(local, remote)?;
-        self.paths.set_home(tuple.local);
+        self.paths.set_initial_local(tuple.local);
         let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
         let (peer, path) = subflow.link();
-        subflow.handshake.asks_plainly = ctx.shared.blackholes.swallow(ctx.now, peer, path);
+        subflow.handshake.omits_capable = ctx.shared.blackholes.contains(ctx.now, peer, path);
         self.transport.add_subflow(ctx, subflow);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Connection {
         };
         let mut subflow = self.new_subflow(ctx, path, tuple, opens);
         if self.transport.joins.is_pending() {
-            subflow.handshake.proof = JoinProof::AskedEarly;
+            subflow.handshake.proof = JoinProof::OpenedEarly;
         }
         self.transport.add_subflow(ctx, subflow);
         Ok(())
@@ -165,17 +165,17 @@ impl Connection {
         subflow.place.slot = Slot::free(self.transport.subflows.iter().map(|s| s.place.slot));
         subflow.priority.own = config.backup;
         // MP_CAPABLE has no backup bit, so MP_PRIO has to follow.
-        subflow.priority.untold = config.backup && matches!(opens, Opens::Connection);
+        subflow.priority.unannounced = config.backup && matches!(opens, Opens::Connection);
         subflow.opens = opens;
         subflow.ids.own = self.paths.own_id(path, tuple.local.ip());
         subflow.handshake.opened_at = ctx.now;
         subflow.handshake.at = Some(ctx.now);
-        let congestion = self.manner.algorithm(&shared.config);
+        let congestion = self.profile.algorithm(&shared.config);
         if congestion.name() != shared.config.congestion.name() {
             subflow.snd.set_congestion(congestion);
         }
         if let Some(record) = subflow.record(&shared.records) {
-            subflow.snd.expect(&record);
+            subflow.snd.seed_from(&record);
         }
         subflow
     }
@@ -193,13 +193,13 @@ impl Connection {
         if !tcp.flags.contains(Flags::SYN) {
             return;
         }
-        let told = subflow.rcv.told;
+        let advertised_end = subflow.rcv.advertised_end;
         subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
-        subflow.rcv.told = told;
+        subflow.rcv.advertised_end = advertised_end;
         subflow.on_syn_options(&tcp.options, window_shift(&ctx.shared.config));
         let tries = subflow.handshake.tries;
         let ecn = ctx.shared.config.ecn;
-        subflow.marks.on_syn_ack(ecn, tcp.flags, tries);
+        subflow.ecn.on_syn_ack(ecn, tcp.flags, tries);
         let rtt = subflow.handshake_rtt(ctx.now, tcp);
         let in_syn = self.on_offer_answered(ctx, i, tcp);
         let window = u64::from(tcp.window);
@@ -231,8 +231,9 @@ impl Connection {
 
     // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
-        self.paths.set_home(self.transport.subflows[i].tuple.local);
-        self.transport.subflows.settle_on(i);
+        self.paths
+            .set_initial_local(self.transport.subflows[i].tuple.local);
+        self.transport.subflows.close_other_openings(i);
         if let Mode::Opening { local, checksum } = self.transport.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {
@@ -272,7 +273,7 @@ impl Connection {
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.transport.subflows[i];
         let (peer, path) = subflow.link();
-        if !subflow.handshake.asks_plainly {
+        if !subflow.handshake.omits_capable {
             ctx.shared.stripped.note(ctx.now, peer, path);
             self.transport
                 .fall_back(ctx, FallbackCause::PeerSynAckPlain);
@@ -327,7 +328,7 @@ impl Connection {
         if tcp.flags.contains(Flags::SYN) {
             if tcp.seq == subflow.rcv.irs {
                 subflow.handshake.at = Some(ctx.now);
-                subflow.marks.on_syn_again(tcp.flags);
+                subflow.ecn.on_syn_again(tcp.flags);
             }
             return false;
         }
@@ -403,7 +404,7 @@ impl Connection {
             ) if receiver_key == local.key => {
                 let ours = self::flags(&ctx.shared.config, checksum || flags.checksum_required);
                 let mptcp = Mptcp {
-                    confirmed: true,
+                    fully_established: true,
                     ..Mptcp::new(local, Keys::from_key(sender_key), ours)
                 };
                 self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
@@ -420,16 +421,20 @@ impl Connection {
 
     /// Opens subflow `i` for data.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| m.fully_established);
         let subflow = &mut self.transport.subflows[i];
-        if confirmed && mem::take(&mut subflow.handshake.left) {
+        if fully_established && mem::take(&mut subflow.handshake.left) {
             subflow.closing.close();
         }
         subflow.phase = Phase::Established;
         subflow.handshake.established_at = ctx.now;
         subflow.handshake.stop();
-        subflow.signs.heard_at = ctx.now;
-        self.transport.live.last_heard = ctx.now;
+        subflow.signs.received_at = ctx.now;
+        self.transport.live.last_received = ctx.now;
         self.transport.live.last_payload = ctx.now;
         self.transport.check_mappings(ctx, i);
         self.transport.size_segments();
@@ -443,12 +448,12 @@ impl Connection {
             record: subflow.record(&ctx.shared.records),
         });
         subflow.remember(ctx.now, &mut ctx.shared.records);
-        if mem::take(&mut subflow.priority.untold) {
+        if mem::take(&mut subflow.priority.unannounced) {
             self.transport
                 .signals
                 .add(ctx.now, Signal::Priority(subflow.id));
         }
-        self.transport.subflows.replace_deaf(i);
+        self.transport.subflows.replace_unresponsive(i);
         let subflow = &self.transport.subflows[i];
         ctx.shared.events.push_back(Event::SubflowEstablished {
             conn: self.transport.id,
@@ -466,7 +471,7 @@ impl Transport {
         subflow.phase = Phase::SynReceived;
         subflow.rcv = Receiver::new(tcp.seq, ctx.shared.config.delayed_ack);
         subflow.on_syn_options(&tcp.options, window_shift(&ctx.shared.config));
-        subflow.marks.on_syn(ctx.shared.config.ecn, tcp.flags);
+        subflow.ecn.on_syn(ctx.shared.config.ecn, tcp.flags);
         self.add_subflow(ctx, subflow);
     }
 
@@ -497,16 +502,16 @@ impl Transport {
             local_nonce,
             remote_nonce: nonce,
         };
-        subflow.handshake.unjudged = Some(hmac);
+        subflow.handshake.unverified_hmac = Some(hmac);
         subflow.phase = Phase::JoinAcked;
         (subflow.handshake.at, subflow.handshake.tries) = (None, 0);
         self.check_syn_ack(ctx, i);
     }
 
     /// Notes that the peer has our third ACK, and that its options pass.
-    pub(super) fn confirm(&mut self, now: Instant) {
+    pub(super) fn set_fully_established(&mut self, now: Instant) {
         let mptcp = self.mode.mptcp_mut();
-        if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
+        if mptcp.is_none_or(|m| mem::replace(&mut m.fully_established, true)) {
             return;
         }
         self.size_segments();
@@ -514,7 +519,7 @@ impl Transport {
             if mem::take(&mut subflow.handshake.left) {
                 subflow.closing.close();
             }
-            if subflow.phase == Phase::JoinAcked && subflow.handshake.unjudged.is_none() {
+            if subflow.phase == Phase::JoinAcked && subflow.handshake.unverified_hmac.is_none() {
                 subflow.handshake.at = Some(now);
             }
         }
@@ -560,7 +565,9 @@ impl Mode {
     // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
         let capable = match (self, subflow.phase) {
-            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.handshake.asks_plainly => {
+            (Mode::Opening { checksum, .. }, Phase::SynSent)
+                if !subflow.handshake.omits_capable =>
+            {
                 Capable::Syn {
                     version: VERSION,
                     flags: flags(config, *checksum),

@@ -10,7 +10,7 @@ use crate::SubflowId;
 use crate::event::{CloseReason, SubflowCloseReason};
 
 /// The number of SYNs after which a report of unreachability stops the search for another path.
-const MAX_UNREACHABLE: u32 = 4;
+const MAX_UNREACHABLE_SYNS: u32 = 4;
 
 impl Connection {
     /// Handles an ICMP error about a segment of subflow `id` that started at `seq`.
@@ -37,7 +37,7 @@ impl Connection {
             Kind::Unreachable(_) => self.on_path_unreachable(ctx, i),
             Kind::TimeExceeded => {}
         }
-        self.settle(ctx);
+        self.reconcile(ctx);
     }
 
     fn on_syn_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
@@ -46,7 +46,7 @@ impl Connection {
             subflow.close(SubflowCloseReason::TimedOut);
             return;
         }
-        if subflow.handshake.tries < MAX_UNREACHABLE {
+        if subflow.handshake.tries < MAX_UNREACHABLE_SYNS {
             self.try_next_path(ctx, i);
         }
         let waiting = self

@@ -15,7 +15,7 @@ use super::ending::ResetKind;
 use super::mode::Mode;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
-use super::transport::{Transport, repeats};
+use super::transport::{Transport, retransmittable};
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -68,7 +68,7 @@ impl Connection {
             Phase::Aborted => self.transport.on_aborted(i, tcp),
             Phase::Resetting | Phase::Closed => {}
         }
-        self.settle(ctx);
+        self.reconcile(ctx);
         false
     }
 
@@ -92,7 +92,7 @@ impl Connection {
             self.on_reset(ctx, i, seq, tcp);
             return;
         }
-        if subflow.handshake.unjudged.is_some() {
+        if subflow.handshake.unverified_hmac.is_some() {
             // Data on a join whose SYN/ACK is not verified may not come from the peer.
             return;
         }
@@ -124,10 +124,10 @@ impl Connection {
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.transport.note_heard(ctx.now, i);
+        self.transport.note_received(ctx.now, i);
         if !payload.is_empty() {
-            let marks = &mut self.transport.subflows[i].marks;
-            marks.on_data(tcp.flags, outside.marked);
+            let ecn = &mut self.transport.subflows[i].ecn;
+            ecn.on_data(tcp.flags, outside.marked);
         }
         match self.transport.subflows[i].phase {
             Phase::JoinAcked => self.establish(ctx, i),
@@ -138,7 +138,7 @@ impl Connection {
             return;
         }
         self.on_options(ctx, i, tcp, seq, payload.len());
-        self.transport.heard(ctx, i);
+        self.transport.on_sign_of_life(ctx, i);
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, outside);
@@ -157,7 +157,7 @@ impl Connection {
         let at_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt && !at_end {
-            if (subflow.rcv.nxt..subflow.rcv.told).contains(&seq) {
+            if (subflow.rcv.nxt..subflow.rcv.advertised_end).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
             }
             return;
@@ -174,26 +174,33 @@ impl Connection {
             _ => None,
         });
         if let Some(dsn) = failed {
-            self.transport.on_spoilt(i, dsn);
+            self.transport.on_corrupted(i, dsn);
         }
         self.transport.subflows[i].close(match failed {
             Some(_) => SubflowCloseReason::BadChecksum,
             None => SubflowCloseReason::Reset,
         });
-        // Before the connection is confirmed the peer may not know the connection, so no join can replace
+        // Before the connection is fully established the peer may not know the connection, so no join can replace
         // this subflow.
         let opens = self.transport.subflows[i].opens == Opens::Connection;
         let last = opens || !self.transport.subflows.iter().any(Subflow::is_alive);
-        if last && self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
+        if last
+            && self
+                .transport
+                .mode
+                .mptcp()
+                .is_some_and(|m| !m.fully_established)
+        {
             self.fail(ctx, CloseReason::Reset);
         }
         if matches!(self.transport.mode, Mode::Tcp) && !self.transport.is_ended() {
             // With the peer's FIN here and nothing but our own FIN outstanding, the peer has forgotten a
             // connection that is fully closed (RFC 9293 section 3.10.7.4, LAST-ACK).
             let subflow = &self.transport.subflows[i];
-            let through = subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
-            match through && self.transport.rcv.complete() {
-                // Unread data stays: `settle` ends the connection after it is read.
+            let fully_closed =
+                subflow.closing.is_fin_sent() && subflow.snd.una + 1 >= subflow.snd.nxt;
+            match fully_closed && self.transport.rcv.complete() {
+                // Unread data stays: `reconcile` ends the connection after it is read.
                 true => self.transport.closing.on_acked(),
                 false => self.fail(ctx, CloseReason::Reset),
             }
@@ -229,7 +236,7 @@ impl Connection {
         let subflow = &mut self.transport.subflows[i];
         let snd = &mut subflow.snd;
         let lost = snd.traffic.bytes_lost;
-        if subflow.marks.bears() && tcp.flags.contains(Flags::ECE) {
+        if subflow.ecn.sends_ect() && tcp.flags.contains(Flags::ECE) {
             snd.on_mark(ack);
         }
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
@@ -239,10 +246,10 @@ impl Connection {
         let snd = &mut subflow.snd;
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         if bare && !advanced && !news && snd.is_duplicate(ack, window) {
-            if says_nothing(tcp) {
+            if is_pure_ack(tcp) {
                 snd.on_dup_ack(ctx.now);
             } else if may_lack_sack(tcp) {
-                snd.on_mute_dup_ack(ctx.now);
+                snd.on_dup_ack_without_sack(ctx.now);
             }
             subflow.judge_sizes(ctx.now);
         }
@@ -258,9 +265,9 @@ impl Connection {
             subflow.closing.on_fin_acked();
         }
         self.note_arrivals(i);
-        self.tell_loss(i, lost);
+        self.report_loss(i, lost);
         let subflow = &mut self.transport.subflows[i];
-        if advanced && subflow.is_worth_remembering(ctx.now) {
+        if advanced && subflow.is_record_due(ctx.now) {
             subflow.remember(ctx.now, &mut ctx.shared.records);
         }
         if matches!(self.transport.mode, Mode::Tcp) {
@@ -278,7 +285,7 @@ impl Connection {
         for range in subflow.snd.board.take_arrived() {
             bytes += range.end - range.start;
             if multipath {
-                self.transport.snd.flight.on_arrived(range);
+                self.transport.snd.scoreboard.on_arrived(range);
             }
         }
         if bytes > 0 {
@@ -289,7 +296,7 @@ impl Connection {
 
     /// Tells the strategy how many bytes subflow `i` lost beyond the `before` bytes that it had lost
     /// already.
-    pub(super) fn tell_loss(&mut self, i: usize, before: u64) {
+    pub(super) fn report_loss(&mut self, i: usize, before: u64) {
         let subflow = &self.transport.subflows[i];
         let bytes = subflow.snd.traffic.bytes_lost - before;
         if bytes > 0 {
@@ -318,10 +325,10 @@ impl Connection {
     pub(super) fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.transport.snd.una() {
             let subflows = &self.transport.subflows;
-            let needed = || repeats(subflows, una);
+            let needed = || retransmittable(subflows, una);
             let buf = &mut self.transport.snd.buf;
             buf.release_to(una, needed, &mut ctx.shared.pool);
-            self.transport.snd.flight.release_to(una);
+            self.transport.snd.scoreboard.release_to(una);
             self.transport.live.stall_at = None;
             self.transport.live.stall_tries = 0;
             self.transport.live.last_payload = ctx.now;
@@ -424,7 +431,7 @@ impl Connection {
                 self.transport.closing.on_acked();
             }
             self.acknowledge(ctx, ack.min(self.transport.snd.nxt));
-            self.transport.confirm(ctx.now);
+            self.transport.set_fully_established(ctx.now);
         }
     }
 
@@ -460,7 +467,7 @@ impl Connection {
         // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a checksum
         // it counts only once the checksum is verified.
         let unchecked = len > 0 && map.checksum.is_some();
-        if !unchecked && !self.reach(ctx, i, end, data_fin) {
+        if !unchecked && !self.check_stream_end(ctx, i, end, data_fin) {
             return;
         }
         match len {
@@ -499,7 +506,7 @@ impl Connection {
             .transport
             .share
             .is_used_up(&ctx.shared.pool, self.transport.rcv.buf.readable())
-            || behind && ctx.shared.pool.is_over(self.transport.share.group)
+            || behind && ctx.shared.pool.is_over_quota(self.transport.share.group)
         {
             self.transport.subflows[i].rcv.ack_now();
             return;
@@ -556,18 +563,18 @@ impl Connection {
                 continue;
             }
             let unchecked = self.transport.subflows[i].rcv.checks();
-            if !unchecked && !self.reach(ctx, i, data + len, false) {
+            if !unchecked && !self.check_stream_end(ctx, i, data + len, false) {
                 break;
             }
             // A slice of a single block, as the buffer takes one block at a time.
-            let piece = payload.piece((at - range.start) as usize, len as usize);
-            let len = piece.len() as u64;
+            let slice = payload.slice((at - range.start) as usize, len as usize);
+            let len = slice.len() as u64;
             let subflow = &mut self.transport.subflows[i];
             let refused = match &mut subflow.rcv.held {
                 None => self
                     .transport
                     .rcv
-                    .insert(data, piece, &mut ctx.shared.pool)
+                    .insert(data, slice, &mut ctx.shared.pool)
                     .map(|done| {
                         subflow.duplicate += done.duplicate;
                         done.refused
@@ -580,13 +587,13 @@ impl Connection {
                         .max_offset()
                         .saturating_sub(data)
                         .min(len);
-                    let done = held.insert(at, piece.first(room as usize), &mut ctx.shared.pool);
+                    let done = held.insert(at, slice.first(room as usize), &mut ctx.shared.pool);
                     done.map(|done| done.refused + (len - room) as usize)
                 }
             };
             let Ok(refused) = refused else {
                 if at == self.transport.subflows[i].rcv.nxt && ctx.shared.pool.available() == 0 {
-                    self.transport.let_go(i);
+                    self.transport.reset_if_memory_stuck(i);
                 }
                 break;
             };
@@ -596,7 +603,7 @@ impl Connection {
             }
         }
         self.transport.note_placed();
-        self.pass_checked_on(ctx, i);
+        self.deliver_verified_on(ctx, i);
         start..at
     }
 }
@@ -604,7 +611,7 @@ impl Connection {
 impl Transport {
     /// Notes a sign of life on subflow `i`; the next one is awaited only if something is in flight.
     // Conforms: 9293-3.8.6.1-4
-    pub(super) fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+    pub(super) fn on_sign_of_life(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         self.subflows.wake(ctx.now, i);
         let subflow = &mut self.subflows[i];
         if subflow.snd.board.is_empty() {
@@ -633,7 +640,7 @@ impl Transport {
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
             // The peer's keepalive is as good as an answer to ours.
-            self.note_heard(ctx.now, i);
+            self.note_received(ctx.now, i);
         }
         self.subflows.wake(ctx.now, i);
         let rcv = &mut self.subflows[i].rcv;
@@ -695,7 +702,7 @@ impl Subflows {
 /// Returns whether a segment without payload carries nothing but acknowledgement and window. A segment that
 /// carries MPTCP signals must not be taken for a sign of congestion (RFC 8684 section 3).
 // Conforms: 8684-3-1
-fn says_nothing(tcp: &tcp::Repr) -> bool {
+fn is_pure_ack(tcp: &tcp::Repr) -> bool {
     let signals =
         |option: &MptcpOption| !matches!(option, MptcpOption::Dss(dss) if dss.mapping.is_none());
     !tcp.flags.contains(Flags::FIN)

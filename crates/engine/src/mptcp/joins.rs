@@ -12,10 +12,10 @@ use super::keys::join_number_hmac;
 use crate::{JoinAuth, SubflowId};
 
 /// The most announcements that wait until the application provides the secret; the peer repeats the rest.
-const MAX_HELD: usize = 8;
+const MAX_HELD_ADD_ADDRS: usize = 8;
 /// The number of recent join numbers that are still accepted, as SYNs on different links overtake each
 /// other.
-const WINDOW: u64 = u64::BITS as u64;
+const JOIN_NUMBER_WINDOW: u64 = u64::BITS as u64;
 
 /// The state of the joins of one connection, in both directions.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Joins {
     pub auth: JoinAuth,
     /// The number of our next join.
     next: u64,
-    shown: Shown,
+    seen: SeenNumbers,
     /// ADD_ADDRs of the peer that cannot be verified yet, with the subflows that brought them.
     held: Vec<(SubflowId, AddAddr)>,
 }
@@ -56,14 +56,14 @@ impl Joins {
         let JoinAuth::Secret(secret) = &self.auth else {
             return false;
         };
-        let number = self.shown.number((received >> 24) as u8);
-        nonce(keys, secret, number) == received && self.shown.note(number)
+        let number = self.seen.number((received >> 24) as u8);
+        nonce(keys, secret, number) == received && self.seen.note(number)
     }
 
     /// Keeps an announcement that cannot be verified yet.
     pub fn hold(&mut self, subflow: SubflowId, add: AddAddr) {
         let held = (subflow, add);
-        if self.held.len() < MAX_HELD && !self.held.contains(&held) {
+        if self.held.len() < MAX_HELD_ADD_ADDRS && !self.held.contains(&held) {
             self.held.push(held);
         }
     }
@@ -78,23 +78,23 @@ fn nonce(keys: (u64, u64), secret: &[u8; 32], number: u64) -> u32 {
     u32::from_be_bytes([number as u8, a, b, c])
 }
 
-/// The numbers that were shown: a sliding window (RFC 4303 section 3.4.3).
+/// The numbers that were seen: a sliding window (RFC 4303 section 3.4.3).
 #[derive(Debug, Default)]
-struct Shown {
+struct SeenNumbers {
     /// One more than the highest.
     next: u64,
-    /// Bit n is set where `next - 1 - n` was shown.
+    /// Bit n is set where `next - 1 - n` was seen.
     before: u64,
 }
 
-impl Shown {
+impl SeenNumbers {
     /// Returns the only acceptable number with these low 8 bits.
     fn number(&self, low: u8) -> u64 {
-        let first = self.next.saturating_sub(WINDOW);
+        let first = self.next.saturating_sub(JOIN_NUMBER_WINDOW);
         first + u64::from(low.wrapping_sub(first as u8))
     }
 
-    /// Notes a number returned by [`number`](Self::number). Returns whether it is shown for the first time.
+    /// Notes a number returned by [`number`](Self::number). Returns whether it is seen for the first time.
     fn note(&mut self, number: u64) -> bool {
         if number >= self.next {
             let by = number - self.next + 1;

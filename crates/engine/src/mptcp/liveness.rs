@@ -25,7 +25,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(52);
 /// The silence after which the other subflows of an idle connection rest: nothing is sent over them until
 /// the peer was heard there again, since a NAT may have forgotten them. One probed subflow keeps a
 /// connection alive; probing each would cost battery and volume on every link.
-const REST_AFTER: Duration = Duration::from_secs(50);
+const MIN_SILENCE_TO_REST: Duration = Duration::from_secs(50);
 /// The range by which [`KEEPALIVE_IDLE`] differs between subflows, so that thousands of connections that
 /// fell silent together do not probe together from then on.
 const KEEPALIVE_SPREAD: Duration = Duration::from_secs(5);
@@ -36,16 +36,16 @@ const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
 /// a wake-up for each would cost several times what the probes do.
 const KEEPALIVE_STEP: Duration = Duration::from_secs(1);
 /// The time from an unanswered probe to the next one. It doubles each time.
-const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
+const MIN_KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
 const MAX_KEEPALIVE_REPEAT: Duration = Duration::from_secs(60);
 
-/// The number of timeouts and unanswered probes in a row after which a subflow counts as deaf. At a round
+/// The number of timeouts and unanswered probes in a row after which a subflow counts as unresponsive. At a round
 /// trip of 50 ms that takes two seconds, and two lost packets in a row do not suffice.
-const DEAF_AFTER: u32 = 3;
+const MIN_UNANSWERED_TO_REPLACE: u32 = 3;
 
 /// The interval between probes of idle connections when a path is revalidated; none is probed later than
 /// [`MAX_REVALIDATION_DELAY`]. Thousands of probes at a time would fill the queue of a slow link.
-const REVALIDATION_PACE: Duration = Duration::from_millis(1);
+const REVALIDATION_SPACING: Duration = Duration::from_millis(1);
 const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
 
 impl Subflow {
@@ -55,8 +55,8 @@ impl Subflow {
     }
 
     /// Returns whether the peer has been silent here for so long that it may never answer.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.signs.silent >= DEAF_AFTER
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.signs.silent >= MIN_UNANSWERED_TO_REPLACE
     }
 
     /// Returns whether either end wants the subflow to be a backup.
@@ -72,7 +72,7 @@ impl Subflow {
     /// Returns the silence after which the subflow is probed, on a connection that last moved payload at
     /// `last_payload`.
     fn keepalive(&self, last_payload: Instant) -> Duration {
-        if self.signs.heard_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
+        if self.signs.received_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
             return KEEPALIVE_BUSY;
         }
         if !self.active {
@@ -82,58 +82,63 @@ impl Subflow {
         KEEPALIVE_IDLE - KEEPALIVE_SPREAD * (self.snd.iss.0 & 0xff) / 0x100
     }
 
-    /// Returns the next due action and its time; `is_kept` is set if another subflow keeps the idle
-    /// connection alive. Data in flight needs no probe: its retransmissions do the same.
-    fn sign_due(&self, last_payload: Instant, is_kept: bool) -> Option<(Instant, Due)> {
+    /// Returns the next due action and its time; `is_kept_alive_elsewhere` is set if another subflow keeps the
+    /// idle connection alive. Data in flight needs no probe: its retransmissions do the same.
+    fn next_probe(
+        &self,
+        last_payload: Instant,
+        is_kept_alive_elsewhere: bool,
+    ) -> Option<(Instant, Action)> {
         if !self.is_established() || !self.snd.board.is_empty() {
             return None;
         }
-        let patience = self.keepalive(last_payload);
-        let due = match patience {
-            KEEPALIVE_BUSY => self.signs.heard_at + patience,
-            _ if is_kept => {
-                let rest_at = (self.signs.heard_at + REST_AFTER).next_multiple_of(KEEPALIVE_STEP);
-                return (!self.signs.resting).then_some((rest_at, Due::Rest));
+        let keepalive = self.keepalive(last_payload);
+        let due = match keepalive {
+            KEEPALIVE_BUSY => self.signs.received_at + keepalive,
+            _ if is_kept_alive_elsewhere => {
+                let rest_at =
+                    (self.signs.received_at + MIN_SILENCE_TO_REST).next_multiple_of(KEEPALIVE_STEP);
+                return (!self.signs.resting).then_some((rest_at, Action::Rest));
             }
-            _ => (self.signs.heard_at + patience).next_multiple_of(KEEPALIVE_STEP),
+            _ => (self.signs.received_at + keepalive).next_multiple_of(KEEPALIVE_STEP),
         };
-        let at = match self.signs.asked {
+        let at = match self.signs.probes {
             0 => due,
-            asked => {
-                let pause = KEEPALIVE_REPEAT * (1 << (asked - 1).min(5));
-                due.max(self.signs.asked_at + pause.min(MAX_KEEPALIVE_REPEAT))
+            probes => {
+                let pause = MIN_KEEPALIVE_REPEAT * (1 << (probes - 1).min(5));
+                due.max(self.signs.probed_at + pause.min(MAX_KEEPALIVE_REPEAT))
             }
         };
-        Some((at, Due::Question))
+        Some((at, Action::Probe))
     }
 }
 
 /// The action due on a silent subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
+enum Action {
     /// A probe for a sign of life.
-    Question,
-    /// A [rest](REST_AFTER).
+    Probe,
+    /// A [rest](MIN_SILENCE_TO_REST).
     Rest,
 }
 
 impl Liveness {
     /// Returns the time from the last payload to the last sign of life.
     fn quiet(&self) -> Duration {
-        self.last_heard.saturating_since(self.last_payload)
+        self.last_received.saturating_since(self.last_payload)
     }
 
     /// Returns the only subflow that is probed while the connection is idle, as long as it answers: the
     /// subflow, not a backup if possible, on which the peer was heard last, so that both ends choose the
     /// same. `None` while the connection moves data: then each subflow is probed.
-    fn keeper(&self, subflows: &Subflows) -> Option<usize> {
+    fn keepalive_subflow(&self, subflows: &Subflows) -> Option<usize> {
         if self.quiet() < KEEPALIVE_BUSY {
             return None;
         }
-        let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.asked < 2;
+        let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.probes < 2;
         let subflows = subflows.iter().enumerate();
         let fit = subflows.filter(|(_, s)| answers(s));
-        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.heard_at))
+        fit.max_by_key(|(_, s)| (!s.is_backup(), s.signs.received_at))
             .map(|(i, _)| i)
     }
 
@@ -144,7 +149,7 @@ impl Liveness {
         match in_use || self.quiet() < KEEPALIVE_BUSY {
             true => now,
             // Slots are small numbers, each used by one connection, so they space the probes evenly.
-            false => now + (REVALIDATION_PACE * slot).min(MAX_REVALIDATION_DELAY),
+            false => now + (REVALIDATION_SPACING * slot).min(MAX_REVALIDATION_DELAY),
         }
     }
 }
@@ -152,82 +157,84 @@ impl Liveness {
 impl Transport {
     /// Returns the time at which a subflow is to be probed or to rest.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
-        if !self.awaits_life() {
+        if !self.expects_peer() {
             return None;
         }
-        let keeper = self.live.keeper(&self.subflows);
+        let keepalive_subflow = self.live.keepalive_subflow(&self.subflows);
         let subflows = 0..self.subflows.len();
-        let due = subflows.filter_map(|i| self.sign_due(i, keeper));
+        let due = subflows.filter_map(|i| self.next_probe(i, keepalive_subflow));
         due.map(|(at, _)| at).min()
     }
 
-    /// Returns the next due action on subflow `i` and its time; only `keeper` is probed if there is one.
-    fn sign_due(&self, i: usize, keeper: Option<usize>) -> Option<(Instant, Due)> {
-        let is_kept = keeper.is_some_and(|keeper| keeper != i);
-        self.subflows[i].sign_due(self.live.last_payload, is_kept)
+    /// Returns the next due action on subflow `i` and its time; only `keepalive_subflow` is probed if there is
+    /// one.
+    fn next_probe(&self, i: usize, keepalive_subflow: Option<usize>) -> Option<(Instant, Action)> {
+        let is_kept_alive_elsewhere =
+            keepalive_subflow.is_some_and(|keepalive_subflow| keepalive_subflow != i);
+        self.subflows[i].next_probe(self.live.last_payload, is_kept_alive_elsewhere)
     }
 
     /// Returns whether the peer still takes part in the connection. A peer that does not has forgotten the
     /// connection and would answer a probe by RST, while there may be data left to read.
-    fn awaits_life(&self) -> bool {
+    fn expects_peer(&self) -> bool {
         self.is_open() && !self.closing.is_over()
     }
 
     /// Returns the time since which the peer has been silent although it owes an answer or a subflow.
     pub fn silent_since(&self) -> Option<Instant> {
         let owes = self.live.waiting_since.filter(|_| self.is_open());
-        owes.map(|since| since.max(self.live.last_heard))
+        owes.map(|since| since.max(self.live.last_received))
     }
 
     /// Probes subflows that were silent for long, or puts them to rest.
-    pub(super) fn ask_silent(&mut self, ctx: &Ctx<'_>) {
-        if !self.awaits_life() {
+    pub(super) fn probe_silent(&mut self, ctx: &Ctx<'_>) {
+        if !self.expects_peer() {
             return;
         }
-        let keeper = self.live.keeper(&self.subflows);
+        let keepalive_subflow = self.live.keepalive_subflow(&self.subflows);
         for i in 0..self.subflows.len() {
-            match self.sign_due(i, keeper) {
-                Some((at, Due::Question)) if at <= ctx.now => self.ask(ctx.now, i),
-                Some((at, Due::Rest)) if at <= ctx.now => self.subflows[i].signs.resting = true,
+            match self.next_probe(i, keepalive_subflow) {
+                Some((at, Action::Probe)) if at <= ctx.now => self.probe_subflow(ctx.now, i),
+                Some((at, Action::Rest)) if at <= ctx.now => self.subflows[i].signs.resting = true,
                 _ => {}
             }
         }
     }
 
-    fn ask(&mut self, now: Instant, i: usize) {
+    fn probe_subflow(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
-        let patience = subflow.keepalive(self.live.last_payload);
-        subflow.signs.asked = subflow.signs.asked.saturating_add(1);
-        subflow.signs.asked_at = now;
-        if now.saturating_since(self.live.last_heard) >= patience {
+        let keepalive = subflow.keepalive(self.live.last_payload);
+        subflow.signs.probes = subflow.signs.probes.saturating_add(1);
+        subflow.signs.probed_at = now;
+        if now.saturating_since(self.live.last_received) >= keepalive {
             // No other subflow was heard either: the peer itself may be gone.
             self.live.waiting_since.get_or_insert(now);
         }
-        self.question(now, i);
+        self.queue_probe(now, i);
     }
 
-    /// Probes subflow `i` from `due` on: repeatedly if the connection is confirmed, otherwise by one
+    /// Probes subflow `i` from `due` on: repeatedly if the connection is fully established, otherwise by one
     /// keepalive.
-    fn question(&mut self, due: Instant, i: usize) {
-        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
+    fn queue_probe(&mut self, due: Instant, i: usize) {
+        let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
         let subflow = &mut self.subflows[i];
-        if confirmed && subflow.can_carry() {
-            self.signals.add(due, Signal::Doubt(subflow.id));
+        if fully_established && subflow.can_carry() {
+            self.signals.add(due, Signal::Validate(subflow.id));
         } else {
             subflow.owed.keepalive = true;
         }
     }
 
     /// Notes that the peer was heard on subflow `i`.
-    pub(super) fn note_heard(&mut self, now: Instant, i: usize) {
+    pub(super) fn note_received(&mut self, now: Instant, i: usize) {
         let subflow = &mut self.subflows[i];
         (
-            subflow.signs.heard_at,
-            subflow.signs.asked,
+            subflow.signs.received_at,
+            subflow.signs.probes,
             subflow.signs.resting,
         ) = (now, 0, false);
-        self.live.last_heard = now;
-        self.signals.on_heard(subflow.id);
+        self.live.last_received = now;
+        self.signals.on_received(subflow.id);
     }
 
     /// Probes established subflow `i`, whose path may have changed. Data in flight is retransmitted at once
@@ -235,7 +242,7 @@ impl Transport {
     pub(super) fn revalidate(&mut self, ctx: &Ctx<'_>, i: usize) {
         let in_use = self.snd.unsent() > 0 || self.snd.outstanding() > 0;
         let due = self.live.revalidates_at(ctx.now, self.id.slot, in_use);
-        let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
+        let not_established = self.mode.mptcp().is_some_and(|m| !m.fully_established);
         let subflow = &mut self.subflows[i];
         if !subflow.snd.board.is_empty() {
             let rto = subflow.snd.rtt.rto();
@@ -243,15 +250,15 @@ impl Transport {
             subflow.snd.retry_early(ctx.now);
             return;
         }
-        if unconfirmed && subflow.active {
+        if not_established && subflow.active {
             // The third ACK may not have arrived, without which the peer does not understand a probe.
             (subflow.handshake.at, subflow.handshake.tries) = (Some(ctx.now), 0);
         }
-        let pending = Signal::Doubt(subflow.id);
+        let pending = Signal::Validate(subflow.id);
         if due > ctx.now && self.signals.has(&pending) {
             return;
         }
-        self.question(due, i);
+        self.queue_probe(due, i);
     }
 }
 
@@ -278,11 +285,11 @@ impl Subflow {
 }
 
 impl Subflows {
-    /// Notes a sign of life on subflow `i`, and closes joins that were to replace it while it was deaf.
+    /// Notes a sign of life on subflow `i`, and closes joins that were to replace it while it was unresponsive.
     pub(super) fn wake(&mut self, now: Instant, i: usize) {
-        let was_deaf = self[i].is_deaf();
+        let was_unresponsive = self[i].is_unresponsive();
         self[i].wake(now);
-        if was_deaf {
+        if was_unresponsive {
             let target = self[i].target();
             let waits =
                 |s: &&mut Subflow| s.phase == Phase::SynSent && s.opens != Opens::Connection;
@@ -295,16 +302,16 @@ impl Subflows {
     }
 
     /// Returns whether the peer answers on no subflow, so that a NAT may have forgotten each of them.
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn is_unresponsive(&self) -> bool {
         let mut there = self.iter().filter(|s| s.can_carry()).peekable();
-        there.peek().is_some() && there.all(Subflow::is_deaf)
+        there.peek().is_some() && there.all(Subflow::is_unresponsive)
     }
 
-    /// Resets the deaf subflows that the new subflow `i` replaces.
-    pub(super) fn replace_deaf(&mut self, i: usize) {
+    /// Resets the unresponsive subflows that the new subflow `i` replaces.
+    pub(super) fn replace_unresponsive(&mut self, i: usize) {
         let (id, target) = (self[i].id, self[i].target());
         let replaced =
-            |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_deaf();
+            |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_unresponsive();
         for subflow in self.iter_mut().filter(replaced) {
             if subflow.target() == target {
                 subflow.begin_reset(

@@ -33,7 +33,7 @@ pub(crate) struct Mptcp {
     pub flags: CapableFlags,
     /// Set once the connection is fully established: the opener has seen a DATA_ACK, or the listener the
     /// third ACK.
-    pub confirmed: bool,
+    pub fully_established: bool,
     /// Set if mappings carry checksums both ways (RFC 8684 section 3.3.1).
     pub checksum: bool,
     /// Set once the peer sends 8-byte DSNs, which are answered by 8-byte DATA_ACKs (RFC 8684 section
@@ -86,13 +86,13 @@ fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
 }
 
 impl Mptcp {
-    /// Creates the state of a connection whose keys are known and that is not confirmed yet.
+    /// Creates the state of a connection whose keys are known and that is not fully established yet.
     pub fn new(local: Keys, remote: Keys, flags: CapableFlags) -> Self {
         Mptcp {
             local,
             remote,
             flags,
-            confirmed: false,
+            fully_established: false,
             checksum: flags.checksum_required,
             wide_ack: false,
             wide_dsn: false,

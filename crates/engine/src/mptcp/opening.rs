@@ -30,7 +30,7 @@ pub(crate) enum JoinProof {
     #[default]
     Keys,
     /// A join opened here, whose SYN may leave before the secret is known.
-    AskedEarly,
+    OpenedEarly,
     /// A join of the peer whose nonce proves the secret.
     Secret,
 }
@@ -47,10 +47,10 @@ pub(crate) struct Handshake {
     /// The number of SYNs among them that left over a link that has not been down since.
     pub unanswered: u32,
     /// The time at which a second SYN is to leave on another path, beside this one.
-    pub second_at: Option<Instant>,
+    pub second_syn_at: Option<Instant>,
     /// Set if the SYN goes without MP_CAPABLE, because the network seems to drop SYNs that have it (RFC
     /// 8684 section 3.7).
-    pub asks_plainly: bool,
+    pub omits_capable: bool,
     /// Set if the path was left while the connection depended on this subflow.
     pub left: bool,
     /// The payload that our SYN offered, until it is answered.
@@ -58,7 +58,7 @@ pub(crate) struct Handshake {
     /// The cookie to grant on the SYN/ACK.
     pub cookie: Option<FastOpenCookie>,
     /// The HMAC of a join's SYN/ACK, as long as it cannot be verified.
-    pub unjudged: Option<u64>,
+    pub unverified_hmac: Option<u64>,
     pub proof: JoinProof,
 }
 
@@ -71,6 +71,6 @@ impl Handshake {
     /// Stops all repeats.
     pub fn stop(&mut self) {
         self.at = None;
-        self.second_at = None;
+        self.second_syn_at = None;
     }
 }

@@ -8,7 +8,7 @@ use braid_wire::mptcp::{Capable, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
-use super::checksum::MAX_CHECKED_MAPPING;
+use super::checksum::MAX_CHECKED_MAPPING_LEN;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
@@ -19,15 +19,15 @@ use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
-use crate::tcp::ecn::Marks;
+use crate::tcp::ecn::EcnState;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
 use crate::{PathId, SegmentKind, SubflowId};
 
 /// The most payload of one mapping: its length field has 16 bits and counts DATA_FIN as well.
-const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
+const MAX_MAPPING_LEN: u64 = u16::MAX as u64 - 1;
 /// The number of unanswered SYNs with MP_CAPABLE after which it is left out (RFC 8684 section 3.7).
-const CAPABLE_SYNS: u32 = 2;
+const MAX_CAPABLE_SYNS: u32 = 2;
 /// The hop limit of everything sent (the recommended default of IANA's IP parameters).
 const HOP_LIMIT: u8 = 64;
 /// The most subflows shown to a strategy at once.
@@ -59,8 +59,8 @@ pub(crate) struct Outgoing {
 impl Connection {
     /// Returns the next packet, if any.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        let lacks = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
-        let first = self.transport.subflows.iter().position(lacks);
+        let has_due_segment = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
+        let first = self.transport.subflows.iter().position(has_due_segment);
         let owing = first.unwrap_or(self.transport.subflows.len())..self.transport.subflows.len();
         for i in owing.clone() {
             if let Some(packet) = self.poll_subflow(ctx, i) {
@@ -79,7 +79,10 @@ impl Connection {
             }
         }
         for i in owing.clone() {
-            if self.transport.subflows[i].snd.has_nothing_new(ctx.now) {
+            if self.transport.subflows[i]
+                .snd
+                .resume_without_new_data(ctx.now)
+            {
                 return self.poll_transmit(ctx);
             }
         }
@@ -148,7 +151,7 @@ impl Connection {
             }
             return self.transport.send_ack(ctx, i);
         }
-        subflow.handshake.asks_plainly |= subflow.handshake.unanswered >= CAPABLE_SYNS;
+        subflow.handshake.omits_capable |= subflow.handshake.unanswered >= MAX_CAPABLE_SYNS;
         subflow.handshake.tries += 1;
         subflow.handshake.unanswered += 1;
         let rto = subflow.snd.rtt.rto();
@@ -198,8 +201,8 @@ impl Connection {
         };
         let subflow = &self.transport.subflows[i];
         let flags = match answer {
-            true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
-            false => Flags::SYN | Marks::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),
+            true => Flags::SYN | Flags::ACK | subflow.ecn.of_syn_ack(),
+            false => Flags::SYN | EcnState::of_syn(ctx.shared.config.ecn, subflow.handshake.tries),
         };
         let mut out = self.transport.emit(ctx, i, 0, flags, options, body);
         if joins && !answer {
@@ -281,8 +284,8 @@ impl Transport {
     // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let due = self.closing.is_due() && self.snd.unsent() == 0;
-        let confirmed = self.mode.mptcp()?.confirmed;
-        if !due || !confirmed {
+        let fully_established = self.mode.mptcp()?.fully_established;
+        if !due || !fully_established {
             return None;
         }
         let i = self.subflows.subflow_for_signal(self.closing.tries())?;
@@ -336,10 +339,10 @@ impl Transport {
 
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
         let mut options = self.ack_options(ctx, i);
-        let farewell = self
-            .farewell
-            .infinite_mapping(&self.subflows[i], seq, self.snd.buf.end());
-        options.mptcp.extend(farewell);
+        let fallback_notice =
+            self.fallback_notice
+                .infinite_mapping(&self.subflows[i], seq, self.snd.buf.end());
+        options.mptcp.extend(fallback_notice);
         self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
     }
 
@@ -353,7 +356,7 @@ impl Transport {
 
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
-        options.mptcp.extend(self.farewell.take_fail());
+        options.mptcp.extend(self.fallback_notice.take_mp_fail());
         let subflow = &mut self.subflows[i];
         if subflow.agreed.sack {
             let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
@@ -379,7 +382,7 @@ impl Transport {
                 nonces.map(|nonces| m.join_ack(nonces, secret))
             }
             // The keys go out until the third ACK is known to have arrived.
-            Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
+            Mode::Mptcp(m) if !m.fully_established && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
                     flags: m.flags,
                     sender_key: m.local.key,
@@ -421,7 +424,7 @@ impl Transport {
         self.widen_dsn();
         self.live.waiting_since.get_or_insert(ctx.now);
         self.live.last_payload = ctx.now;
-        self.subflows[i].try_larger(ctx.now, range.end - range.start);
+        self.subflows[i].begin_mtu_probe(ctx.now, range.end - range.start);
         let mut map = Mapping {
             data: range.start,
             sub: self.subflows[i].snd.nxt,
@@ -435,8 +438,8 @@ impl Transport {
         let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
         if self.mode.mptcp().is_some() {
             let subflow = &self.subflows[i];
-            let flight = &mut self.snd.flight;
-            flight.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
+            let scoreboard = &mut self.snd.scoreboard;
+            scoreboard.on_sent(ctx.now, range, subflow.id, subflow.place.slot);
         }
         match with_keys {
             true => self.send_in_parts(ctx, i, sent),
@@ -480,17 +483,17 @@ impl Transport {
         if let Mode::Mptcp(m) = &self.mode {
             let in_syn = self.subflows[i].syn_data.sent;
             let start = (m.syn_data.sent, 1 + in_syn);
-            let first = !m.confirmed && (sent.map.data, sent.map.sub) == start;
+            let first = !m.fully_established && (sent.map.data, sent.map.sub) == start;
             options.mptcp.push(match first {
                 true => m.capable_data(&sent.map),
                 false => MptcpOption::Dss(m.mapped_dss(self.rcv.data_ack(), &sent.map, in_syn)),
             });
         }
         let data = sent.data();
-        let farewell = self
-            .farewell
-            .infinite_mapping(&self.subflows[i], sent.start, data.start);
-        options.mptcp.extend(farewell);
+        let fallback_notice =
+            self.fallback_notice
+                .infinite_mapping(&self.subflows[i], sent.start, data.start);
+        options.mptcp.extend(fallback_notice);
         let push = data.end == self.snd.buf.end();
         let flags = if push {
             Flags::ACK | Flags::PSH
@@ -538,8 +541,8 @@ impl Transport {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
-        let tries_size = subflow.snd.tries_size(seq, payload_len as u64);
-        let whole = payload_len <= mss as usize || tries_size;
+        let is_size_probe = subflow.snd.is_size_probe(seq, payload_len as u64);
+        let whole = payload_len <= mss as usize || is_size_probe;
         let header_len = tcp::HEADER_LEN + options_len;
         let ip = ip::Repr {
             src: subflow.tuple.local.ip(),
@@ -581,7 +584,7 @@ impl Transport {
         self.rcv.edge = self.rcv.edge.max(edge);
         // All subflows share one window; others may use up what this one was told.
         let rcv = &mut self.subflows[i].rcv;
-        rcv.told = rcv.told.max(rcv.nxt + (field << shift));
+        rcv.advertised_end = rcv.advertised_end.max(rcv.nxt + (field << shift));
         field as u16
     }
 }
@@ -649,14 +652,14 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
     let room = (ctx.shared.config.max_transmit as u64)
         .saturating_sub(headers)
-        .min(max_mapping(subflow));
+        .min(max_mapping_len(subflow));
     (room - room % mss).max(mss)
 }
 
 /// Returns the most payload bytes of one mapping.
-pub(super) fn max_mapping(subflow: &Subflow) -> u64 {
+pub(super) fn max_mapping_len(subflow: &Subflow) -> u64 {
     match subflow.rcv.checks() {
-        true => MAX_CHECKED_MAPPING,
-        false => MAX_MAPPING,
+        true => MAX_CHECKED_MAPPING_LEN,
+        false => MAX_MAPPING_LEN,
     }
 }

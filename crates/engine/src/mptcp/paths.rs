@@ -8,8 +8,8 @@ use braid_wire::mptcp::ResetReason;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::ending::ResetKind;
-use super::flight::MAX_SUBFLOWS;
 use super::mode::Mode;
+use super::scoreboard::MAX_SUBFLOWS;
 use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
 use super::subflows::Subflows;
@@ -31,15 +31,17 @@ impl Connection {
         self.open_initial(ctx, path.ok_or(ApiError::NoUsablePath)?)?;
         let situation = self.situation(ctx);
         if let Some(first) = self.transport.subflows.last_mut() {
-            let patience = self.paths.patience(&*self.strategy, first.path, &situation);
-            first.handshake.second_at = patience.map(|patience| ctx.now + patience);
+            let attempt_delay = self
+                .paths
+                .attempt_delay(&*self.strategy, first.path, &situation);
+            first.handshake.second_syn_at = attempt_delay.map(|delay| ctx.now + delay);
         }
         Ok(())
     }
 
     /// Sends a second SYN on another path, because the SYN on subflow `i` is not answered yet. Neither SYN
     /// carries a key (RFC 8684 section 3.1), so the first one answered opens the connection.
-    pub(super) fn try_beside(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+    pub(super) fn open_second(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         if !self.transport.subflows.has_room_for_a_subflow(ctx) {
             return;
         }
@@ -101,8 +103,12 @@ impl Connection {
 
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
         let first = self.transport.subflows.iter().find(|s| s.is_established());
-        let unconfirmed = self.transport.mode.mptcp().is_some_and(|m| !m.confirmed);
-        let third_ack = first.filter(|_| unconfirmed).map(|s| ThirdAck {
+        let not_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| !m.fully_established);
+        let third_ack = first.filter(|_| not_established).map(|s| ThirdAck {
             sent_at: s.handshake.established_at,
             rtt: s.snd.rtt.srtt(),
         });
@@ -116,7 +122,7 @@ impl Connection {
             view: OpenView {
                 now: ctx.now,
                 paths: &[],
-                asked: None,
+                requested: None,
                 unanswered: None,
                 flow_size: self.flow.size,
                 seen: self.flow.seen(&self.transport.snd, &self.transport.rcv),
@@ -136,7 +142,11 @@ impl Connection {
         let mut opened = false;
         loop {
             let paths = &ctx.shared.paths;
-            if !self.transport.can_join(ctx) || !self.paths.lacks(paths, self.transport.targets()) {
+            if !self.transport.can_join(ctx)
+                || !self
+                    .paths
+                    .is_subflow_missing(paths, self.transport.targets())
+            {
                 self.paths.rest();
                 return opened;
             }
@@ -161,7 +171,7 @@ impl Connection {
 
     /// Handles the removal of `subflow`.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
-        self.transport.snd.flight.on_gone(subflow.place.slot);
+        self.transport.snd.scoreboard.on_gone(subflow.place.slot);
         // The SYN may not have been answered, so its payload has to be sent again.
         if let Some(offer) = subflow.handshake.offer.take() {
             self.transport.snd.take_back(0, offer);
@@ -195,7 +205,12 @@ impl Connection {
                 _ => Failure::Unanswered,
             };
             let target = (subflow.path, subflow.tuple.remote);
-            match self.transport.mode.mptcp().is_some_and(|m| !m.confirmed) {
+            match self
+                .transport
+                .mode
+                .mptcp()
+                .is_some_and(|m| !m.fully_established)
+            {
                 true => self.paths.on_early_refusal(subflow.path),
                 false => self.paths.on_failure(ctx.now, target, failure),
             }
@@ -213,7 +228,7 @@ impl Connection {
     /// Marks the data that only subflow `i` carried as lost, so that another subflow takes it.
     pub(super) fn on_subflow_failed(&mut self, i: usize) {
         let subflow = &self.transport.subflows[i];
-        self.transport.snd.flight.on_failed(subflow.place.slot);
+        self.transport.snd.scoreboard.on_failed(subflow.place.slot);
         self.strategy.on_event(&StrategyEvent::TimedOut {
             subflow: subflow.id,
         });
@@ -240,7 +255,7 @@ impl Connection {
                 Phase::Established => {
                     self.transport
                         .signals
-                        .cancel(|s| *s == Signal::Doubt(subflow.id));
+                        .cancel(|s| *s == Signal::Validate(subflow.id));
                     self.declare_dead(ctx, i);
                 }
                 // With its timer alone it would delay the next join when the link is back.
@@ -252,7 +267,7 @@ impl Connection {
             self.transport.subflows[i].handshake.left &= !up;
         }
         if up {
-            self.doubt_path(ctx, path);
+            self.revalidate_path(ctx, path);
             self.announce_return(ctx, path);
         }
         self.leave_dark_openings(ctx);
@@ -276,7 +291,7 @@ impl Connection {
 
     /// Probes the subflows of a path for a sign of life: repeatedly, or by an early retransmission if data
     /// is in flight. Handshake segments on the path are repeated too.
-    pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
+    pub fn revalidate_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         let offered = self.paths.was_offered(path);
         for i in 0..self.transport.subflows.len() {
             let subflow = &self.transport.subflows[i];
@@ -300,15 +315,19 @@ impl Connection {
     }
 
     /// Handles a change of the path's addresses: `gone` matches the lost ones, `here` the present ones.
-    /// Subflows from lost addresses end, so that others replace them; a subflow that the connection depends
-    /// on waits for its address to come back.
+    /// Subflows from lost addresses end, so that others replace them; a subflow that the connection depends on
+    /// waits for its address to come back.
     pub fn on_readdressed(
         &mut self,
         ctx: &mut Ctx<'_>,
         path: PathId,
         (gone, here): (impl Fn(IpAddr) -> bool, impl Fn(IpAddr) -> bool),
     ) {
-        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| m.fully_established);
         let mut is_back = false;
         for i in 0..self.transport.subflows.len() {
             let subflow = &mut self.transport.subflows[i];
@@ -329,7 +348,7 @@ impl Connection {
                 Phase::SynSent | Phase::JoinAcked => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
-                Phase::Established if confirmed => subflow.begin_reset(
+                Phase::Established if fully_established => subflow.begin_reset(
                     ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                     SubflowCloseReason::PathRemoved,
                 ),
@@ -338,7 +357,7 @@ impl Connection {
             }
         }
         if is_back {
-            self.doubt_path(ctx, path);
+            self.revalidate_path(ctx, path);
         }
         self.paths.retry_now(path);
         self.announce_return(ctx, path);
@@ -364,19 +383,23 @@ impl Connection {
     /// Stops using the path, though it works.
     // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        let confirmed = self.transport.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self
+            .transport
+            .mode
+            .mptcp()
+            .is_some_and(|m| m.fully_established);
         for subflow in self
             .transport
             .subflows
             .iter_mut()
             .filter(|s| s.path == path)
         {
-            if subflow.is_early() && subflow.active {
+            if subflow.is_unaccepted_join() && subflow.active {
                 subflow.close(SubflowCloseReason::PathRemoved);
-            } else if confirmed {
+            } else if fully_established {
                 subflow.closing.close();
             } else {
-                // Before it is confirmed, the connection depends on this subflow.
+                // Before it is fully established, the connection depends on this subflow.
                 subflow.handshake.left = true;
             }
         }
@@ -389,8 +412,8 @@ impl Transport {
     pub(super) fn can_join(&self, ctx: &Ctx<'_>) -> bool {
         // The third ACK goes first, as it carries the keys.
         let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
-        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
-        if !confirmed && self.subflows.iter().any(owed) {
+        let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
+        if !fully_established && self.subflows.iter().any(owed) {
             return false;
         }
         self.listener.is_none()
@@ -406,10 +429,10 @@ impl Transport {
     /// stream is replaced while it is still of use; if the peer answers on none, all are replaced.
     fn targets(&self) -> impl Iterator<Item = Target> + Clone {
         let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
-        let deaf = self.subflows.is_deaf();
+        let unresponsive = self.subflows.is_unresponsive();
         let lasting = self.subflows.iter();
-        let lasting =
-            lasting.filter(move |s| s.is_alive() && !left(s) && !(deaf && s.is_established()));
+        let lasting = lasting
+            .filter(move |s| s.is_alive() && !left(s) && !(unresponsive && s.is_established()));
         lasting.map(|s| (s.path, s.tuple.remote))
     }
 
@@ -420,9 +443,9 @@ impl Transport {
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
             subflow.close(SubflowCloseReason::PathRemoved);
         }
-        let confirmed = self.mode.mptcp().is_some_and(|m| m.confirmed);
+        let fully_established = self.mode.mptcp().is_some_and(|m| m.fully_established);
         let left = self.subflows.iter().any(Subflow::is_alive);
-        before > 0 && !left && !confirmed
+        before > 0 && !left && !fully_established
     }
 }
 
@@ -443,7 +466,7 @@ impl Subflow {
     /// passed there before. Silence while the link was down does not show that the network drops
     /// MP_CAPABLE.
     fn repeat_opening(&mut self, now: Instant, offered: bool) {
-        self.handshake.asks_plainly &= !offered;
+        self.handshake.omits_capable &= !offered;
         self.handshake.unanswered = 0;
         self.handshake.at = Some(now);
     }
@@ -452,7 +475,7 @@ impl Subflow {
 impl Subflows {
     /// Closes the other opening subflows once the SYN on subflow `i` was answered: they would open
     /// connections of their own. An answer to them finds no subflow and is reset.
-    pub(super) fn settle_on(&mut self, i: usize) {
+    pub(super) fn close_other_openings(&mut self, i: usize) {
         let chosen = self[i].id;
         for subflow in self.iter_mut() {
             let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;

@@ -65,7 +65,7 @@ impl Connection {
                 subflows.find(|s| half_open(s) && s.handshake.proof != JoinProof::Secret);
             if let Some(replaced) = replaced {
                 replaced.close(SubflowCloseReason::LackOfResources);
-                self.settle(ctx);
+                self.reconcile(ctx);
             }
         }
         (self.transport.subflows.len() < max).then_some(shows_secret)
@@ -92,7 +92,7 @@ impl Transport {
         };
         let Some(received) = subflow
             .handshake
-            .unjudged
+            .unverified_hmac
             .filter(|_| !self.joins.is_pending())
         else {
             return;
@@ -101,15 +101,15 @@ impl Transport {
         let ours = (mptcp.local.key, local_nonce);
         let is_by = |secret| received == hmac64(&join_hmac(theirs, ours, secret));
         let genuine = is_by(self.joins.secret())
-            || subflow.handshake.proof == JoinProof::AskedEarly && is_by(None);
-        let confirmed = mptcp.confirmed;
-        self.subflows[i].handshake.unjudged = None;
+            || subflow.handshake.proof == JoinProof::OpenedEarly && is_by(None);
+        let fully_established = mptcp.fully_established;
+        self.subflows[i].handshake.unverified_hmac = None;
         if !genuine {
             return self.refuse_join(ctx, i);
         }
         // The peer must not use the subflow as long as the connection may have to fall back: bytes sent
         // here would then be missing in the stream.
-        self.subflows[i].handshake.at = confirmed.then_some(ctx.now);
+        self.subflows[i].handshake.at = fully_established.then_some(ctx.now);
     }
 
     /// Resets subflow `i`, whose remote end has not proved to be the peer.

@@ -6,13 +6,13 @@ use crate::buffer::Pool;
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     /// Set while the connection is in the stack's queue for pool memory.
-    pub starved: bool,
+    pub waiting_for_pool: bool,
     /// The group that the connection belongs to.
     pub group: Option<u32>,
     /// The number of blocks charged to the group.
     charged: usize,
     /// The connection's place in the queue for its group's quota.
-    pub crowded: Option<u64>,
+    pub waiting_for_quota: Option<u64>,
 }
 
 impl Share {
@@ -34,20 +34,20 @@ impl Share {
     }
 
     /// Returns whether the group exceeds its quota.
-    pub fn is_over(&self, pool: &Pool) -> bool {
-        pool.is_over(self.group)
+    pub fn is_over_quota(&self, pool: &Pool) -> bool {
+        pool.is_over_quota(self.group)
     }
 
     /// Returns whether pool memory down to the reserve, or the group's quota, is used up while this
     /// connection already holds its share of `readable` bytes: the rest is left to readers that keep up.
     pub fn is_used_up(&self, pool: &Pool, readable: usize) -> bool {
         // Out-of-order data does not count: the reserve exists to fill the hole.
-        let scarce = pool.unreserved() == 0 || self.is_over(pool);
-        scarce && readable >= crate::buffer::BLOCK_SIZE || pool.is_out(self.group)
+        let scarce = pool.unreserved() == 0 || self.is_over_quota(pool);
+        scarce && readable >= crate::buffer::BLOCK_SIZE || pool.is_exhausted(self.group)
     }
 
     /// Returns whether a write finds no memory, if earlier writes hold `blocks`.
-    pub fn is_lacking(&self, pool: &Pool, blocks: usize) -> bool {
-        pool.allowance(blocks) == 0 || self.is_over(pool)
+    pub fn lacks_memory(&self, pool: &Pool, blocks: usize) -> bool {
+        pool.allowance(blocks) == 0 || self.is_over_quota(pool)
     }
 }

@@ -56,10 +56,10 @@ pub(crate) struct Shared {
     pub stats: StackStats,
     pub demux: Demux,
     /// The connections whose writes found the pool exhausted, in order.
-    pub starved: VecDeque<ConnId>,
+    pub waiting_for_pool: VecDeque<ConnId>,
     /// The connections that found the quota of their group exhausted, by group and in order.
-    pub crowded: BTreeMap<(u32, u64), ConnId>,
-    next_crowded: u64,
+    pub waiting_for_quota: BTreeMap<(u32, u64), ConnId>,
+    next_quota_place: u64,
     /// The header of the packet that is being sent.
     pub scratch: [u8; 128],
 }
@@ -81,9 +81,9 @@ impl Shared {
             events: VecDeque::new(),
             reports: VecDeque::new(),
             stats: StackStats::default(),
-            starved: VecDeque::new(),
-            crowded: BTreeMap::new(),
-            next_crowded: 0,
+            waiting_for_pool: VecDeque::new(),
+            waiting_for_quota: BTreeMap::new(),
+            next_quota_place: 0,
             scratch: [0; 128],
         }
     }
@@ -136,33 +136,34 @@ impl Shared {
     /// Queues connection `id` for memory unless it is queued already: for its group's quota if that is used
     /// up, otherwise for the pool.
     pub fn wait_for_memory(&mut self, id: ConnId, share: &mut Share) {
-        if share.starved || share.crowded.is_some() {
+        if share.waiting_for_pool || share.waiting_for_quota.is_some() {
             return;
         }
-        match share.group.filter(|_| share.is_over(&self.pool)) {
+        match share.group.filter(|_| share.is_over_quota(&self.pool)) {
             Some(group) => {
-                self.crowded.insert((group, self.next_crowded), id);
-                share.crowded = Some(self.next_crowded);
-                self.next_crowded += 1;
+                self.waiting_for_quota
+                    .insert((group, self.next_quota_place), id);
+                share.waiting_for_quota = Some(self.next_quota_place);
+                self.next_quota_place += 1;
             }
             None => {
-                share.starved = true;
-                self.starved.push_back(id);
+                share.waiting_for_pool = true;
+                self.waiting_for_pool.push_back(id);
             }
         }
     }
 
     /// Takes connection `id` out of the queue for the pool, if it is there.
-    pub fn leave_starved(&mut self, id: ConnId, share: &mut Share) {
-        if core::mem::take(&mut share.starved) {
-            self.starved.retain(|waiting| *waiting != id);
+    pub fn leave_pool_queue(&mut self, id: ConnId, share: &mut Share) {
+        if core::mem::take(&mut share.waiting_for_pool) {
+            self.waiting_for_pool.retain(|waiting| *waiting != id);
         }
     }
 
     /// Takes the connection of `share` out of the queue for its group's quota, if it is there.
-    pub fn leave_crowded(&mut self, share: &mut Share) {
-        if let (Some(group), Some(place)) = (share.group, share.crowded.take()) {
-            self.crowded.remove(&(group, place));
+    pub fn leave_quota_queue(&mut self, share: &mut Share) {
+        if let (Some(group), Some(place)) = (share.group, share.waiting_for_quota.take()) {
+            self.waiting_for_quota.remove(&(group, place));
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-use super::flight::Flight;
 use super::opening::Offer;
+use super::scoreboard::Scoreboard;
 use super::shared::Shared;
 use super::subflow::Subflow;
 use super::window::WindowSize;
@@ -18,10 +18,10 @@ const MIN_WINDOW: usize = 64 << 10;
 pub(super) const SEND_HEADROOM: u64 = 256 << 10;
 /// The most bytes of congestion windows that count for buffering: acknowledgements seldom free more at a
 /// time, and data that waits longer has left the processor's caches when it is sent.
-const MOST_AHEAD: u64 = 1 << 20;
+const MAX_BUFFERED_CWND: u64 = 1 << 20;
 /// The memory of a send buffer that may be partly empty: two partly filled blocks for each urgency. Memory
 /// beyond that, left because urgent bytes were taken from among others, counts as filled.
-const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
+const MAX_UNFILLED_BYTES: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
 /// The sending direction, in stream offsets (the first byte is 0).
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct SendSide {
     /// copy arrives last, the peer discards it, and Linux then waits for ever for the DATA_FIN.
     pub fin_rides: bool,
     /// The subflows that carry the unacknowledged data; empty in regular TCP.
-    pub flight: Flight,
+    pub scoreboard: Scoreboard,
     /// The number of bytes dropped because their deadline passed before they were sent.
     pub dropped: u64,
     /// The urgency of a write that found no room; the most urgent one, if several did.
@@ -49,7 +49,7 @@ impl SendSide {
             nxt: 0,
             wnd_end: 0,
             fin_rides: false,
-            flight: Flight::default(),
+            scoreboard: Scoreboard::default(),
             dropped: 0,
             blocked: None,
         }
@@ -86,9 +86,9 @@ impl SendSide {
     pub fn space(&self, config: &Config, cwnd: u64, urgency: Urgency) -> usize {
         // Unsent data is bounded by the windows; data in flight by memory only, so that a hole on one path
         // does not stop the others. Less urgent data does not keep out new bytes that overtake it.
-        let ahead = cwnd.min(MOST_AHEAD) + SEND_HEADROOM;
+        let ahead = cwnd.min(MAX_BUFFERED_CWND) + SEND_HEADROOM;
         let ahead = ahead.saturating_sub(self.unsent_before(urgency));
-        let held = self.buf.memory().saturating_sub(PARTIAL_BLOCKS);
+        let held = self.buf.memory().saturating_sub(MAX_UNFILLED_BYTES);
         let room = config.send_buffer.saturating_sub(self.buf.len().max(held));
         room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
@@ -122,7 +122,7 @@ impl SendSide {
     }
 
     /// Returns whether unsent data waits for the peer's window alone.
-    pub fn is_shut_out(&self) -> bool {
+    pub fn is_window_closed(&self) -> bool {
         self.unsent() > 0 && self.peer_window() == 0
     }
 
@@ -139,7 +139,7 @@ impl SendSide {
         let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
         debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
         debug_assert_eq!(nxt, self.buf.nxt());
-        self.flight.invariants(una..nxt);
+        self.scoreboard.invariants(una..nxt);
     }
 }
 
@@ -203,7 +203,7 @@ impl RecvSide {
     // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
     pub fn size_window(&mut self, shared: &Shared) {
         let config = &shared.config;
-        let fair = shared.pool.fair() * BLOCK_SIZE;
+        let fair = shared.pool.fair_share() * BLOCK_SIZE;
         let most = fair.min(config.recv_buffer) as u64;
         let least = MIN_WINDOW.min(config.recv_buffer) as u64;
         let limit = self.window.get().min(most).max(least);
@@ -229,14 +229,14 @@ impl RecvSide {
     }
 
     /// Returns the offset past the last byte that is here, behind holes or not.
-    pub fn here(&self) -> u64 {
+    pub fn highest_received(&self) -> u64 {
         let behind = self.buf.out_of_order().max_end();
         behind.unwrap_or(0).max(self.buf.rcv_nxt())
     }
 
     /// Asserts the invariants: nothing lies behind the end of the stream, and the announced window is kept.
     pub fn invariants(&self) {
-        debug_assert!(self.fin.is_none_or(|fin| self.here() <= fin));
+        debug_assert!(self.fin.is_none_or(|fin| self.highest_received() <= fin));
         debug_assert!(self.edge <= self.buf.max_offset());
         debug_assert!(self.buf.next() <= self.buf.rcv_nxt());
     }

@@ -14,12 +14,12 @@ use crate::stats::AddressSignals;
 /// The most signals pending at once; further ones are dropped.
 const MAX_SIGNALS: usize = 32;
 /// The most acknowledgements in a row that carry nothing but an option (RFC 8684 section 3).
-const MAX_IN_A_ROW: u8 = 2;
+const MAX_BARE_ACKS_IN_A_ROW: u8 = 2;
 /// The multiple of time at which probes are repeated, so that idle connections probed together are probed
 /// again in one go.
-const DOUBT_STEP: Duration = Duration::from_millis(50);
+const PROBE_TIME_STEP: Duration = Duration::from_millis(50);
 /// The longest pause between repeats.
-pub(super) const MAX_PAUSE: Duration = Duration::from_secs(8);
+pub(super) const MAX_SIGNAL_PAUSE: Duration = Duration::from_secs(8);
 
 /// A signal to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) enum Signal {
     Priority(SubflowId),
     /// A probe for a sign of life: the peer withdrew the address, was silent for long, or our own address
     /// may have changed.
-    Doubt(SubflowId),
+    Validate(SubflowId),
 }
 
 impl Signal {
@@ -42,7 +42,7 @@ impl Signal {
     pub fn tries(&self) -> u8 {
         match self {
             Signal::Announce { .. } => 5,
-            Signal::Doubt(_) => 4,
+            Signal::Validate(_) => 4,
             // The peer does not confirm these.
             Signal::Withdraw(_) | Signal::Priority(_) => 2,
             // A repeated request is echoed again, so one echo each is enough.
@@ -53,7 +53,7 @@ impl Signal {
     /// Returns the only subflow on which the signal can be sent; `None` if any will do.
     pub fn subflow(&self) -> Option<SubflowId> {
         match self {
-            Signal::Priority(id) | Signal::Doubt(id) => Some(*id),
+            Signal::Priority(id) | Signal::Validate(id) => Some(*id),
             Signal::Announce { .. } | Signal::Echo(_) | Signal::Withdraw(_) => None,
         }
     }
@@ -64,7 +64,7 @@ struct Pending {
     signal: Signal,
     due: Instant,
     /// The number of times that the signal was sent.
-    said: u8,
+    sent: u8,
 }
 
 /// The pending signals of a connection.
@@ -76,7 +76,7 @@ pub(crate) struct Signals {
     /// The time at which that pause is over.
     rested: Instant,
     /// The counts of address signals sent and received.
-    pub told: AddressSignals,
+    pub counts: AddressSignals,
 }
 
 impl Signals {
@@ -87,7 +87,7 @@ impl Signals {
             self.pending.push(Pending {
                 signal,
                 due,
-                said: 0,
+                sent: 0,
             });
         }
     }
@@ -104,7 +104,8 @@ impl Signals {
     /// Returns the time at which a signal may be sent. A probe carries no option, so it is not held back.
     // Conforms: 8684-3-2
     fn at(&self, pending: &Pending) -> Instant {
-        let free = self.in_a_row < MAX_IN_A_ROW || matches!(pending.signal, Signal::Doubt(_));
+        let free =
+            self.in_a_row < MAX_BARE_ACKS_IN_A_ROW || matches!(pending.signal, Signal::Validate(_));
         match free {
             true => pending.due,
             false => pending.due.max(self.rested),
@@ -119,10 +120,10 @@ impl Signals {
 
     /// Notes that the peer was heard on a subflow.
     // Conforms: 8684-3.4.2-2
-    pub fn on_heard(&mut self, subflow: SubflowId) {
+    pub fn on_received(&mut self, subflow: SubflowId) {
         self.in_a_row = 0;
         if !self.pending.is_empty() {
-            self.cancel(|s| *s == Signal::Doubt(subflow));
+            self.cancel(|s| *s == Signal::Validate(subflow));
         }
     }
 
@@ -130,27 +131,27 @@ impl Signals {
     pub fn due(&self, now: Instant, can_be: impl Fn(&Signal) -> bool) -> Option<(Signal, u8)> {
         let mut pending = self.pending.iter().filter(|p| can_be(&p.signal));
         let due = pending.find(|pending| self.at(pending) <= now);
-        due.map(|pending| (pending.signal, pending.said))
+        due.map(|pending| (pending.signal, pending.sent))
     }
 
     /// Notes that a signal leaves. The first repeat waits for `pause`, and other signals go first
     /// meanwhile.
     // Conforms: 8684-3.4.1-4
-    pub fn on_said(&mut self, now: Instant, signal: Signal, pause: Duration) {
+    pub fn on_signal_sent(&mut self, now: Instant, signal: Signal, pause: Duration) {
         let Some(at) = self.pending.iter().position(|p| p.signal == signal) else {
             return;
         };
         let mut pending = self.pending.remove(at);
-        pending.due = now + (pause * (1 << pending.said.min(5))).min(MAX_PAUSE);
-        if matches!(signal, Signal::Doubt(_)) {
-            pending.due = pending.due.next_multiple_of(DOUBT_STEP);
+        pending.due = now + (pause * (1 << pending.sent.min(5))).min(MAX_SIGNAL_PAUSE);
+        if matches!(signal, Signal::Validate(_)) {
+            pending.due = pending.due.next_multiple_of(PROBE_TIME_STEP);
         }
-        pending.said += 1;
+        pending.sent += 1;
         self.pending.push(pending);
         if now >= self.rested {
             self.in_a_row = 0;
         }
-        if !matches!(signal, Signal::Doubt(_)) {
+        if !matches!(signal, Signal::Validate(_)) {
             self.in_a_row += 1;
             self.rested = now + pause;
         }
@@ -168,10 +169,10 @@ impl Signals {
         for pending in &mut self.pending {
             if let Signal::Withdraw(id) = pending.signal
                 && pending.due <= now
-                && pending.said < pending.signal.tries()
+                && pending.sent < pending.signal.tries()
                 && ids.try_push(id).is_ok()
             {
-                pending.said += 1;
+                pending.sent += 1;
                 pending.due = now + pause;
             }
         }

@@ -7,14 +7,14 @@ use braid_wire::tcp::{self, Flags, Options, Timestamps};
 use braid_wire::{Instant, Seq32, ip};
 
 use super::ending::{Ending, ResetKind};
-use super::flight::Place;
 use super::opening::{Handshake, SynData};
+use super::scoreboard::Place;
 use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::closing::FinState;
-use crate::tcp::ecn::Marks;
+use crate::tcp::ecn::EcnState;
 use crate::tcp::path_mtu::Report;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::segment_size::SegmentSize;
@@ -22,15 +22,15 @@ use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
 /// The least silence after which a subflow is given up as stuck.
-const SILENCE: Duration = Duration::from_secs(20);
+const MIN_STUCK_TIME: Duration = Duration::from_secs(20);
 /// The most time that a lone subflow may go without an acknowledgement of data.
-const HOPELESS: Duration = Duration::from_secs(100);
+const MAX_STUCK_TIME: Duration = Duration::from_secs(100);
 /// The share of sent bytes whose loss makes a path lossy, and the bytes needed to judge.
-const HEAVY_LOSS: f32 = 0.15;
-const LOSS_SAMPLE: u64 = 20_000;
+const HEAVY_LOSS_SHARE: f32 = 0.15;
+const MIN_LOSS_SAMPLE_BYTES: u64 = 20_000;
 
 /// The interval at which a subflow's measurements are recorded, besides at its start and end.
-const REMEMBER: Duration = Duration::from_secs(1);
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The phase of a subflow's handshake and life. Nonces live only as long as they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) struct Negotiated {
 
 /// The part of a subflow's measurements that has been recorded.
 #[derive(Debug, Clone, Copy, Default)]
-struct Remembered {
+struct RecordedCounts {
     sent: u64,
     lost: u64,
     next: Instant,
@@ -88,7 +88,7 @@ pub(crate) struct Priority {
     pub own: bool,
     /// Set if the peer may have been told another priority: it changed during the handshake, or the subflow
     /// opened the connection, and MP_CAPABLE has no backup bit.
-    pub untold: bool,
+    pub unannounced: bool,
     /// Set if the peer wants a backup.
     pub peer: bool,
 }
@@ -129,7 +129,7 @@ pub(crate) struct Subflow {
     /// The number of stream bytes that arrived here although they were known already.
     pub duplicate: u64,
     pub agreed: Negotiated,
-    pub marks: Marks,
+    pub ecn: EcnState,
     pub priority: Priority,
     /// Set once a mapping or a DATA_ACK has arrived on the subflow.
     pub dss_seen: bool,
@@ -143,7 +143,7 @@ pub(crate) struct Subflow {
     /// The end of the last penalty (at most one a round trip).
     pub penalised_until: Instant,
     /// The measurements recorded last, and the time of the next record.
-    remembered: Remembered,
+    recorded: RecordedCounts,
     /// The offset of our timestamps from the millisecond clock.
     ts_base: u32,
     pub size: SegmentSize,
@@ -155,10 +155,10 @@ pub(crate) struct SignsOfLife {
     /// Set if the subflow has potentially failed: it timed out, or its link is down.
     pub stale: bool,
     /// The time at which anything last came in.
-    pub heard_at: Instant,
-    /// The time of the last probe; `asked` counts the probes since the last sign of life.
-    pub asked_at: Instant,
-    pub asked: u32,
+    pub received_at: Instant,
+    /// The time of the last probe; `probes` counts the probes since the last sign of life.
+    pub probed_at: Instant,
+    pub probes: u32,
     /// The number of timeouts and unanswered probes since anything came in.
     pub silent: u32,
     /// Set if another subflow keeps this idle connection alive, and this one was silent for so long that a
@@ -190,7 +190,7 @@ impl Subflow {
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
             duplicate: 0,
             agreed: Negotiated::default(),
-            marks: Marks::default(),
+            ecn: EcnState::default(),
             priority: Priority::default(),
             dss_seen: false,
             signs: SignsOfLife::default(),
@@ -199,7 +199,7 @@ impl Subflow {
             ending: Ending::default(),
             place: Place::default(),
             penalised_until: Instant::ZERO,
-            remembered: Remembered::default(),
+            recorded: RecordedCounts::default(),
             ts_base,
             size,
         }
@@ -251,7 +251,7 @@ impl Subflow {
                 self.refresh_mss();
                 self.snd.revive(now);
             }
-            Report::TooLarge => self.snd.lose_try(),
+            Report::TooLarge => self.snd.on_size_probe_lost(),
             Report::NoNews => return,
         }
         self.judge_sizes(now);
@@ -259,7 +259,7 @@ impl Subflow {
 
     /// Draws conclusions about the path MTU from arrivals and losses by size (RFC 8899).
     pub fn judge_sizes(&mut self, now: Instant) {
-        let verdict = self.snd.size_verdict();
+        let verdict = self.snd.take_size_probe_result();
         if let Some(arrived) = verdict {
             self.size.mtu.on_result(now, arrived);
         }
@@ -270,23 +270,27 @@ impl Subflow {
     }
 
     /// Returns the payload of a packet that is to probe now for a larger path MTU.
-    pub fn larger_payload(&self, now: Instant) -> Option<u64> {
-        let size = self.size.mtu.due(now).filter(|_| self.snd.may_try_size())?;
+    pub fn mtu_probe_payload(&self, now: Instant) -> Option<u64> {
+        let size = self
+            .size
+            .mtu
+            .due(now)
+            .filter(|_| self.snd.may_probe_size())?;
         let payload = self.size.data_of(size);
         (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
     }
 
     /// Makes the next `len` bytes of payload a probe of the path MTU, if they are enough to tell and not
     /// too many.
-    pub fn try_larger(&mut self, now: Instant, len: u64) {
+    pub fn begin_mtu_probe(&mut self, now: Instant, len: u64) {
         let tells = u64::from(self.snd.mss()) < len;
         if self
-            .larger_payload(now)
+            .mtu_probe_payload(now)
             .is_some_and(|most| tells && len <= most)
         {
             let packet = self.size.packet_of(len);
-            self.size.mtu.on_try(packet);
-            self.snd.try_size(len);
+            self.size.mtu.on_probe_sent(packet);
+            self.snd.send_size_probe(len);
         }
     }
 
@@ -317,22 +321,22 @@ impl Subflow {
         if !plain {
             return (Flags::EMPTY, ip::NOT_ECT);
         }
-        let mut further = self.marks.of_ack();
-        if !payload || !self.marks.bears() || !self.snd.is_sent_once(seq) {
+        let mut further = self.ecn.of_ack();
+        if !payload || !self.ecn.sends_ect() || !self.snd.is_sent_once(seq) {
             return (further, ip::NOT_ECT);
         }
-        if self.snd.take_reduced() {
+        if self.snd.take_cwr() {
             further |= Flags::CWR;
         }
-        match self.snd.cc.bears_marks() {
+        match self.snd.cc.responds_to_ecn() {
             true => (further, ip::ECT),
             false => (further, ip::NOT_ECT),
         }
     }
 
     /// Returns whether the next payload has to tell the peer that the window was reduced (CWR).
-    pub fn owes_reduced(&self) -> bool {
-        self.marks.bears() && self.snd.is_reduced()
+    pub fn owes_cwr(&self) -> bool {
+        self.ecn.sends_ect() && self.snd.owes_cwr()
     }
 
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
@@ -376,13 +380,13 @@ impl Subflow {
     }
 
     /// Adopts the numbers of a SYN/ACK that was sent without state (SYN cookie). Only a timestamp tells how
-    /// long ago that was, hence `tries` is 2. The peer was told a window up to the offset `told`.
-    pub fn resume(&mut self, iss: Seq32, ts_base: u32, told: u64) {
+    /// long ago that was, hence `tries` is 2. The peer was told a window up to the offset `advertised_end`.
+    pub fn resume(&mut self, iss: Seq32, ts_base: u32, advertised_end: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
         self.handshake.opened_at = Instant::ZERO;
         self.handshake.tries = 2;
-        self.rcv.told = told;
+        self.rcv.advertised_end = advertised_end;
     }
 
     /// Returns whether the handshake is complete and the connection may rely on the subflow.
@@ -420,7 +424,7 @@ impl Subflow {
 
     /// Returns whether this is a join that the listener has not accepted yet, so that it never carried
     /// anything.
-    pub fn is_early(&self) -> bool {
+    pub fn is_unaccepted_join(&self) -> bool {
         let unknown = match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
             Phase::JoinAcked => self.handshake.tries == 0,
@@ -449,18 +453,18 @@ impl Subflow {
     /// Returns whether nothing was acknowledged for so long that the subflow is not worth keeping beside
     /// others. A peer that answers but accepts nothing is no better than a silent one.
     pub fn is_stuck(&self, now: Instant) -> bool {
-        self.snd.backoff() >= 3 && self.snd.stuck_for(now) > SILENCE
+        self.snd.backoff() >= 3 && self.snd.stuck_for(now) > MIN_STUCK_TIME
     }
 
     /// Returns whether the path is known to lose much of its traffic.
-    pub fn loses_much(&self) -> bool {
+    pub fn is_lossy(&self) -> bool {
         let traffic = &self.snd.traffic;
-        traffic.bytes_sent >= LOSS_SAMPLE && traffic.loss() >= HEAVY_LOSS
+        traffic.bytes_sent >= MIN_LOSS_SAMPLE_BYTES && traffic.loss() >= HEAVY_LOSS_SHARE
     }
 
     /// Returns whether the subflow is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
     pub fn is_hopeless(&self, now: Instant) -> bool {
-        self.snd.stuck_for(now) > HOPELESS
+        self.snd.stuck_for(now) > MAX_STUCK_TIME
     }
 
     /// Notes that something came in. After a silence of two timeouts the path may be back, so data is
@@ -485,15 +489,15 @@ impl Subflow {
     pub fn before_send(&mut self, now: Instant, records: &Records) {
         if self.snd.is_idle(now) {
             if let Some(record) = self.record(records) {
-                self.snd.expect(&record);
+                self.snd.seed_from(&record);
             }
             self.snd.restart(now);
         }
     }
 
     /// Returns whether a new record is due (see [`remember`](Self::remember)).
-    pub fn is_worth_remembering(&self, now: Instant) -> bool {
-        now >= self.remembered.next
+    pub fn is_record_due(&self, now: Instant) -> bool {
+        now >= self.recorded.next
     }
 
     /// Adds the measurements since the last call to the record of the path.
@@ -503,21 +507,21 @@ impl Subflow {
             return;
         }
         let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
-        let lost = self.snd.strayed();
+        let lost = self.snd.non_congestive_loss();
         let seen = PathRecord {
             at: now,
             srtt: rtt.srtt(),
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
             delivery_rate: self.snd.peak_rate(),
-            bytes_sent: sent - self.remembered.sent,
-            bytes_lost: lost - self.remembered.lost,
+            bytes_sent: sent - self.recorded.sent,
+            bytes_lost: lost - self.recorded.lost,
         };
         records.add(self.tuple.remote.ip(), self.path, seen);
-        self.remembered = Remembered {
+        self.recorded = RecordedCounts {
             sent,
             lost,
-            next: now + REMEMBER,
+            next: now + RECORD_INTERVAL,
         };
     }
 
@@ -552,9 +556,9 @@ impl Subflow {
             pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
             peak_rate: self.snd.peak_rate(),
-            passed_at: self.snd.passed_at(),
+            drained_at: self.snd.drained_at(),
             loss: self.snd.traffic.loss(),
-            strayed: self.snd.strayed(),
+            non_congestive_loss: self.snd.non_congestive_loss(),
             backup: self.is_backup(),
             stale: self.is_stale(),
             ready,
@@ -582,7 +586,7 @@ impl Subflow {
         let (handshake, repeat) = (self.handshake.at, self.ending.repeats.at);
         Instant::earliest([
             handshake,
-            self.handshake.second_at,
+            self.handshake.second_syn_at,
             repeat,
             pacing,
             ack,

@@ -91,7 +91,7 @@ impl Connection {
         subflow.rcv.on_payload(ctx.now, 1..1 + len, len);
         // The window of a SYN is not scaled.
         self.transport.snd.wnd_end = window.into();
-        self.transport.live.last_heard = ctx.now;
+        self.transport.live.last_received = ctx.now;
         self.transport.live.last_payload = ctx.now;
         self.report_accepted(ctx);
         self.transport.signal_readable(ctx);
@@ -142,7 +142,7 @@ impl Transport {
         }
         let range = match mss {
             Some(mss) => {
-                subflow.size.expect_mss(mss);
+                subflow.size.seed_mss(mss);
                 self.snd
                     .map_next(subflow.size.max_payload(options.len()).into())
             }
@@ -156,7 +156,7 @@ impl Transport {
             return Body::None;
         }
         // A second SYN would have the payload delivered twice.
-        subflow.handshake.second_at = None;
+        subflow.handshake.second_syn_at = None;
         Body::Data(range)
     }
 }

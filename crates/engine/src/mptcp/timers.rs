@@ -18,18 +18,18 @@ use crate::tcp::send::Expired;
 
 /// The number of SYN/ACKs sent before a half-open subflow is dropped, of SYNs before a join is given up,
 /// and of an opener's third ACKs, which a peer need not answer.
-const MAX_TRIES: u32 = 5;
+const MAX_HANDSHAKE_TRIES: u32 = 5;
 /// The longest interval between probes of a path that timed out while other paths carry the data, unless
 /// the timeout without backoff is longer.
-const DEAD_PATH_PROBE: Duration = Duration::from_millis(200);
+const MAX_DEAD_PATH_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest such interval while all of several paths have timed out, so that data arrives within a
 /// second when one comes back. Lossy paths time out together without being dark, so within the first
 /// seconds each is probed more often, at a quarter of the time that it has been stuck.
-const ALL_DARK_PROBE: Duration = Duration::from_millis(800);
-const FIRST_PARTS: u32 = 4;
+const MAX_ALL_DARK_PROBE_INTERVAL: Duration = Duration::from_millis(800);
+const FIRST_PROBE_FRACTION: u32 = 4;
 /// The fraction of the stuck time that is the interval in the long run, a 32nd: it bounds both the packets
 /// that an outage of minutes costs and the delay after its end.
-const DARK_PARTS: u32 = 32;
+const LONG_RUN_PROBE_FRACTION: u32 = 32;
 /// The time to wait for a peer that opened the connection and reset its last subflow: it opens another one
 /// soon, or has lost the connection, as after a restart.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,10 +40,10 @@ const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
 const PROBES_BEFORE_RESEND: u32 = 4;
 /// The most bytes sent again then (RFC 8684 section 3.3.6: data is kept until it is acknowledged at the
 /// data level). The amount doubles if all of it was accepted, and halves if it was in vain too, down to
-/// [`MIN_RESEND`].
-const MAX_RESEND: u64 = 64 << 10;
+/// [`MIN_RESEND_BYTES`].
+const MAX_RESEND_BYTES: u64 = 64 << 10;
 /// The least bytes sent again: about a segment.
-const MIN_RESEND: u64 = 1_400;
+const MIN_RESEND_BYTES: u64 = 1_400;
 
 impl Connection {
     /// Returns the time at which [`Self::handle_timeout`] is due.
@@ -92,16 +92,16 @@ impl Connection {
             }
         }
         // Other connections may have returned memory.
-        self.pass_checked(ctx);
+        self.deliver_verified(ctx);
         self.give_up_if_dead(ctx);
         if self.transport.is_open() {
-            self.transport.ask_silent(ctx);
+            self.transport.probe_silent(ctx);
             self.transport.on_stall_timer(ctx);
             if self.transport.closing.at.is_some_and(|at| at <= ctx.now) {
                 self.transport.closing.repeat();
             }
         }
-        self.settle(ctx);
+        self.reconcile(ctx);
     }
 
     fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
@@ -129,11 +129,11 @@ impl Connection {
         let subflow = &mut self.transport.subflows[i];
         if subflow
             .handshake
-            .second_at
+            .second_syn_at
             .take_if(|at| *at <= ctx.now)
             .is_some()
         {
-            self.try_beside(ctx, i);
+            self.open_second(ctx, i);
         }
         let subflow = &mut self.transport.subflows[i];
         let unanswered =
@@ -143,7 +143,8 @@ impl Connection {
         }
         if subflow.is_established() {
             // The opener's third ACK. Data carries the keys as well, and is retransmitted by itself.
-            let repeats = subflow.handshake.tries < MAX_TRIES && subflow.snd.board.is_empty();
+            let repeats =
+                subflow.handshake.tries < MAX_HANDSHAKE_TRIES && subflow.snd.board.is_empty();
             subflow.handshake.at.take_if(|_| !repeats);
             return;
         }
@@ -153,7 +154,7 @@ impl Connection {
             if self.transport.subflows.opening().count() == 1 {
                 self.try_next_path(ctx, i);
             }
-        } else if subflow.handshake.tries >= MAX_TRIES {
+        } else if subflow.handshake.tries >= MAX_HANDSHAKE_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);
             if opens_connection {
                 self.fail(ctx, CloseReason::TimedOut);
@@ -182,15 +183,15 @@ impl Connection {
                 subflow.signs.silent = subflow.signs.silent.saturating_add(1);
                 // A lone path is probed early only if it is known to be lossy: otherwise silence means
                 // congestion.
-                if !alone || subflow.loses_much() {
+                if !alone || subflow.is_lossy() {
                     // Not before an answer can be here: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
                     let stuck = subflow.snd.stuck_for(ctx.now);
                     let probe = match others {
-                        true => DEAD_PATH_PROBE,
-                        false => (stuck / FIRST_PARTS)
-                            .clamp(DEAD_PATH_PROBE, ALL_DARK_PROBE)
-                            .max(stuck / DARK_PARTS),
+                        true => MAX_DEAD_PATH_PROBE_INTERVAL,
+                        false => (stuck / FIRST_PROBE_FRACTION)
+                            .clamp(MAX_DEAD_PATH_PROBE_INTERVAL, MAX_ALL_DARK_PROBE_INTERVAL)
+                            .max(stuck / LONG_RUN_PROBE_FRACTION),
                     };
                     subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
@@ -206,7 +207,7 @@ impl Connection {
                 self.on_subflow_failed(i);
             }
             Some(Expired::Probe) => subflow.owed.probe = true,
-            Some(Expired::Lost) => self.tell_loss(i, lost),
+            Some(Expired::Lost) => self.report_loss(i, lost),
             Some(Expired::Early) | None => {}
         }
     }
@@ -225,7 +226,7 @@ impl Transport {
         self.live.left = left.then(|| self.live.left.unwrap_or(now));
         let fin_out = self.closing.is_out();
         // Only a DATA_ACK opens the window again, and the peer may keep it shut for ever.
-        let shut_out = self.mode.mptcp().is_some() && self.snd.is_shut_out();
+        let shut_out = self.mode.mptcp().is_some() && self.snd.is_window_closed();
         if self.snd.outstanding() == 0 && !fin_out && !shut_out {
             self.live.behind = None;
             return;
@@ -240,16 +241,16 @@ impl Transport {
     /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN for the
     /// first DATA_ACK.
     fn stalled(&self) -> bool {
-        let unconfirmed = self.mode.mptcp().is_some_and(|m| !m.confirmed);
+        let not_established = self.mode.mptcp().is_some_and(|m| !m.fully_established);
         let waiting = self.snd.outstanding() > 0
-            || self.snd.is_shut_out()
-            || (self.closing.is_due() && unconfirmed);
+            || self.snd.is_window_closed()
+            || (self.closing.is_due() && not_established);
         if !waiting || !self.is_open() {
             return false;
         }
         let working = self.subflows.iter().filter(|s| !s.signs.stale);
         // Data to be sent again moves nothing if the peer's window keeps it here.
-        let resends = self.snd.flight.lost() > 0
+        let resends = self.snd.scoreboard.lost() > 0
             && working
                 .clone()
                 .any(|s| s.can_carry() && s.snd.peer_room() > 0);
@@ -341,14 +342,14 @@ impl Liveness {
         }
         let una = snd.una();
         let len = match &self.resent {
-            None => MAX_RESEND,
+            None => MAX_RESEND_BYTES,
             // The peer accepted all of the last resend, and had nothing behind it.
-            Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND),
-            Some(last) if una > last.end => MAX_RESEND,
-            Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND),
+            Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND_BYTES),
+            Some(last) if una > last.end => MAX_RESEND_BYTES,
+            Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND_BYTES),
         };
         let range = una..snd.nxt.min(una + len);
-        snd.flight.on_discarded(range.clone());
+        snd.scoreboard.on_discarded(range.clone());
         self.resent = Some(range);
     }
 }

@@ -7,7 +7,7 @@ use braid_wire::Instant;
 use super::busy::Busy;
 use super::ctx::Ctx;
 use super::data_fin::DataClosing;
-use super::farewell::Farewell;
+use super::fallback_notice::FallbackNotice;
 use super::joins::Joins;
 use super::mode::{Mode, Mptcp};
 use super::share::Share;
@@ -38,7 +38,7 @@ pub(crate) enum Life {
 /// The state of waiting for signs of life.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Liveness {
-    pub last_heard: Instant,
+    pub last_received: Instant,
     /// The time at which payload last moved.
     pub last_payload: Instant,
     /// The time during which the connection had something to deliver.
@@ -59,7 +59,7 @@ pub(crate) struct Liveness {
     /// The time at which the strategy wants to be asked again.
     pub ask_at: Option<Instant>,
     /// Set if the strategy knows that new data waits for the peer's window.
-    pub told_blocked: bool,
+    pub blocked_reported: bool,
 }
 
 /// The part of a connection that speaks to the peer. Strategy and path manager are not in it but in
@@ -76,7 +76,7 @@ pub(crate) struct Transport {
     pub rcv: RecvSide,
     /// The progress of closing both directions.
     pub closing: DataClosing,
-    pub farewell: Farewell,
+    pub fallback_notice: FallbackNotice,
     pub live: Liveness,
     pub joins: Joins,
     /// The pending signals to the peer beside the data.
@@ -95,7 +95,7 @@ impl Transport {
             snd: SendSide::new(),
             rcv: RecvSide::new(),
             closing: DataClosing::default(),
-            farewell: Farewell::default(),
+            fallback_notice: FallbackNotice::default(),
             live: Liveness::default(),
             joins: Joins::default(),
             signals: Signals::default(),
@@ -121,8 +121,8 @@ impl Transport {
     /// one that waits for no data (an acknowledgement, a probe, a handshake segment, FIN or RST).
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
-        let told = self.signals_at().is_some_and(|at| at <= now);
-        let owes = told || self.subflows.iter().any(|s| s.owes(now));
+        let signals = self.signals_at().is_some_and(|at| at <= now);
+        let owes = signals || self.subflows.iter().any(|s| s.owes(now));
         urgency.filter(|_| !owes)
     }
 
@@ -205,7 +205,7 @@ impl Transport {
     /// Stops waiting for memory, because nothing more is written.
     pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.blocked = None;
-        ctx.shared.leave_starved(self.id, &mut self.share);
+        ctx.shared.leave_pool_queue(self.id, &mut self.share);
     }
 }
 
@@ -271,7 +271,7 @@ impl Transport {
         }
         if self.is_ended() {
             debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
-            debug_assert!(!self.share.starved);
+            debug_assert!(!self.share.waiting_for_pool);
         }
     }
 }
@@ -279,7 +279,7 @@ impl Transport {
 /// Returns the data below `una` that subflows may have to retransmit though the peer has it: their sequence
 /// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
 // Conforms: 8684-3.3.2-1
-pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
+pub(super) fn retransmittable(subflows: &[Subflow], una: u64) -> RangeSet {
     let mut needed = RangeSet::new();
     for subflow in subflows.iter().filter(|s| s.is_established()) {
         for data in subflow.snd.board.data_below(una) {

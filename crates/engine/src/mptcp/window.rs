@@ -6,12 +6,12 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 /// The window in bytes before the reader has read anything.
-const INITIAL: u64 = 512 << 10;
+const INITIAL_WINDOW: u64 = 512 << 10;
 /// The time over which reads are counted. It is longer than a round trip, because with a hole on one path
 /// the window has to hold what the others bring until a timeout has filled the hole.
-const ROUND: Duration = Duration::from_millis(500);
+const READ_PERIOD: Duration = Duration::from_millis(500);
 
-/// The size of the receive window: twice the bytes read within [`ROUND`], grown at once and never shrunk. A
+/// The size of the receive window: twice the bytes read within [`READ_PERIOD`], grown at once and never shrunk. A
 /// reader that stalls from the start thus holds little of the shared memory.
 #[derive(Debug)]
 pub(crate) struct WindowSize {
@@ -23,7 +23,7 @@ pub(crate) struct WindowSize {
 impl Default for WindowSize {
     fn default() -> Self {
         WindowSize {
-            size: INITIAL,
+            size: INITIAL_WINDOW,
             read: 0,
             since: Instant::ZERO,
         }
@@ -38,7 +38,7 @@ impl WindowSize {
 
     /// Notes that the reader took `n` bytes; the window grows up to `max`.
     pub fn on_read(&mut self, now: Instant, n: u64, max: u64) {
-        if now.saturating_since(self.since) > ROUND {
+        if now.saturating_since(self.since) > READ_PERIOD {
             self.since = now;
             self.read = 0;
         }
@@ -59,10 +59,10 @@ mod tests {
     fn grows_with_a_fast_reader_and_stays() {
         let mut window = WindowSize::default();
         let t = Instant::from_millis(1000);
-        window.on_read(t, INITIAL / 2, MAX);
-        assert_eq!(window.get(), INITIAL);
+        window.on_read(t, INITIAL_WINDOW / 2, MAX);
+        assert_eq!(window.get(), INITIAL_WINDOW);
         window.on_read(t, 1, MAX);
-        assert_eq!(window.get(), 2 * INITIAL);
+        assert_eq!(window.get(), 2 * INITIAL_WINDOW);
         window.on_read(t, 100 << 20, MAX);
         assert_eq!(window.get(), MAX);
         window.on_read(t + Duration::from_secs(10), 1, MAX);
@@ -77,6 +77,6 @@ mod tests {
             window.on_read(t, 100_000, MAX);
             t += Duration::from_millis(251);
         }
-        assert_eq!(window.get(), INITIAL);
+        assert_eq!(window.get(), INITIAL_WINDOW);
     }
 }

@@ -22,7 +22,7 @@ const MAX_DELAY_RESET: Duration = Duration::from_millis(750);
 /// until its path changes.
 const MAX_REFUSALS: u8 = 8;
 /// The lifetime after which a subflow clears the record.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
+const MIN_GOOD_LIFETIME: Duration = Duration::from_secs(10);
 
 /// Both ends of a subflow to open: the local path and the peer's address.
 pub(crate) type Target = (PathId, SocketAddr);
@@ -94,7 +94,7 @@ impl Attempts {
                 &mut self.0[last]
             }
         };
-        let most = match failure {
+        let max_delay = match failure {
             Failure::Reset if attempt.resets < MAX_RESETS => {
                 attempt.resets += 1;
                 attempt.delay.max(MAX_DELAY_RESET)
@@ -105,15 +105,15 @@ impl Attempts {
             }
             Failure::Unanswered | Failure::Broke(_) => {
                 attempt.refusals = 0;
-                if lived >= GOOD_LIFE {
+                if lived >= MIN_GOOD_LIFETIME {
                     attempt.resets = 0;
                 }
                 MAX_DELAY
             }
         };
-        attempt.delay = match lived >= GOOD_LIFE && at.is_some() {
+        attempt.delay = match lived >= MIN_GOOD_LIFETIME && at.is_some() {
             true => MIN_DELAY,
-            false => (attempt.delay * 2).clamp(MIN_DELAY, most),
+            false => (attempt.delay * 2).clamp(MIN_DELAY, max_delay),
         };
         // The first failure of a working path is most often a changed NAT binding: retry at once.
         let at_once = at.is_none() && !lived.is_zero();
@@ -198,7 +198,7 @@ mod tests {
             MIN_DELAY * 4,
             "0, 0.5, 1.25, 2 s"
         );
-        attempts.on_failure(at, target(), Failure::Broke(GOOD_LIFE));
+        attempts.on_failure(at, target(), Failure::Broke(MIN_GOOD_LIFETIME));
         assert!(!attempts.is_refused(target()));
         attempts.on_failure(at, target(), Failure::Refused);
         assert!(attempts.is_refused(target()), "by the peer itself");

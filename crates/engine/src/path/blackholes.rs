@@ -10,10 +10,10 @@ use braid_wire::Instant;
 use crate::PathId;
 
 /// The time for which such a network is first remembered: a path that was dark for a moment looks the same.
-/// It doubles each time the behaviour is seen again, up to [`LONGEST`].
-const FIRST: Duration = Duration::from_secs(60);
+/// It doubles each time the behaviour is seen again, up to [`MAX_BLACKHOLE_TIME`].
+const MIN_BLACKHOLE_TIME: Duration = Duration::from_secs(60);
 /// The longest time for which such a network is remembered.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_BLACKHOLE_TIME: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy)]
 struct Blackhole {
@@ -27,20 +27,20 @@ struct Blackhole {
 #[derive(Debug, Default)]
 pub(crate) struct Blackholes {
     known: BTreeMap<(IpAddr, PathId), Blackhole>,
-    most: usize,
+    max_len: usize,
 }
 
 impl Blackholes {
-    /// Creates a table of at most `most` paths; the entry that expires first gives way to a new one.
-    pub fn new(most: usize) -> Self {
+    /// Creates a table of at most `max_len` paths; the entry that expires first gives way to a new one.
+    pub fn new(max_len: usize) -> Self {
         Blackholes {
-            most,
+            max_len,
             ..Blackholes::default()
         }
     }
 
     /// Returns whether the path is still taken to behave this way.
-    pub fn swallow(&self, now: Instant, peer: IpAddr, path: PathId) -> bool {
+    pub fn contains(&self, now: Instant, peer: IpAddr, path: PathId) -> bool {
         let known = self.known.get(&(peer, path));
         known.is_some_and(|hole| now < hole.until)
     }
@@ -49,8 +49,10 @@ impl Blackholes {
     pub fn note(&mut self, now: Instant, peer: IpAddr, path: PathId) {
         let key = (peer, path);
         let known = self.known.get(&key);
-        let lasts = known.map_or(FIRST, |hole| (hole.lasts * 2).min(LONGEST));
-        if known.is_none() && self.known.len() >= self.most {
+        let lasts = known.map_or(MIN_BLACKHOLE_TIME, |hole| {
+            (hole.lasts * 2).min(MAX_BLACKHOLE_TIME)
+        });
+        if known.is_none() && self.known.len() >= self.max_len {
             let over = self.known.iter().min_by_key(|(_, hole)| hole.until);
             let Some(over) = over.map(|(key, _)| *key) else {
                 return;
@@ -84,13 +86,13 @@ mod tests {
         let path = PathId(0);
         let start = Instant::from_millis(1);
         holes.note(start, PEER, path);
-        assert!(holes.swallow(start, PEER, path));
-        assert!(!holes.swallow(start, PEER, PathId(1)));
-        assert!(!holes.swallow(start + FIRST, PEER, path));
-        holes.note(start + FIRST, PEER, path);
-        assert!(holes.swallow(start + FIRST * 2, PEER, path));
+        assert!(holes.contains(start, PEER, path));
+        assert!(!holes.contains(start, PEER, PathId(1)));
+        assert!(!holes.contains(start + MIN_BLACKHOLE_TIME, PEER, path));
+        holes.note(start + MIN_BLACKHOLE_TIME, PEER, path);
+        assert!(holes.contains(start + MIN_BLACKHOLE_TIME * 2, PEER, path));
         holes.clear(PEER, path);
-        assert!(!holes.swallow(start + FIRST * 2, PEER, path));
+        assert!(!holes.contains(start + MIN_BLACKHOLE_TIME * 2, PEER, path));
     }
 
     #[test]

@@ -10,22 +10,22 @@ use braid_wire::Instant;
 use crate::{PathId, Urgency};
 
 /// The time after its last data for which an urgency still counts as present.
-const LASTS: Duration = Duration::from_millis(300);
+const CLAIM_TIME: Duration = Duration::from_millis(300);
 
 /// The time at which data of each urgency last left, by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     claims: BTreeMap<(IpAddr, PathId), [Option<Instant>; Urgency::COUNT]>,
-    most: usize,
+    max_len: usize,
     /// The set of urgencies ever claimed, as bits: with a single one no connection gives way.
     urgencies: u8,
 }
 
 impl Claims {
-    /// Creates a table for at most `most` paths to peers; urgency on others goes unnoticed.
-    pub fn new(most: usize) -> Self {
+    /// Creates a table for at most `max_len` paths to peers; urgency on others goes unnoticed.
+    pub fn new(max_len: usize) -> Self {
         Claims {
-            most,
+            max_len,
             ..Claims::default()
         }
     }
@@ -36,12 +36,12 @@ impl Claims {
         if self.urgencies.is_power_of_two() {
             return;
         }
-        if self.claims.len() >= self.most && !self.claims.contains_key(&key) {
+        if self.claims.len() >= self.max_len && !self.claims.contains_key(&key) {
             let last =
                 |claim: &[Option<Instant>; Urgency::COUNT]| claim.iter().flatten().max().copied();
             self.claims
-                .retain(|_, c| last(c).is_some_and(|at| at + LASTS > now));
-            if self.claims.len() >= self.most {
+                .retain(|_, c| last(c).is_some_and(|at| at + CLAIM_TIME > now));
+            if self.claims.len() >= self.max_len {
                 return;
             }
         }
@@ -56,7 +56,7 @@ impl Claims {
         let claim = self.claims.get(&key)?;
         let level = claim
             .iter()
-            .position(|at| at.is_some_and(|at| at + LASTS > now))?;
+            .position(|at| at.is_some_and(|at| at + CLAIM_TIME > now))?;
         Urgency::new(level as u8)
     }
 }
@@ -77,9 +77,9 @@ mod tests {
         claims.note(at(0), KEY, Urgency::default());
         // A single urgency claims nothing.
         assert_eq!(claims.most_urgent(at(0), KEY), None);
-        claims.note(at(100), KEY, Urgency::MOST);
+        claims.note(at(100), KEY, Urgency::MOST_URGENT);
         claims.note(at(200), KEY, Urgency::default());
-        assert_eq!(claims.most_urgent(at(399), KEY), Some(Urgency::MOST));
+        assert_eq!(claims.most_urgent(at(399), KEY), Some(Urgency::MOST_URGENT));
         assert_eq!(claims.most_urgent(at(400), KEY), Some(Urgency::default()));
         assert_eq!(claims.most_urgent(at(500), KEY), None);
     }
@@ -89,12 +89,15 @@ mod tests {
         let mut claims = Claims::new(1);
         let other = (KEY.0, PathId(1));
         let at = Instant::from_millis;
-        claims.note(at(0), KEY, Urgency::LEAST);
-        claims.note(at(1), KEY, Urgency::MOST);
-        claims.note(at(2), other, Urgency::MOST);
+        claims.note(at(0), KEY, Urgency::LEAST_URGENT);
+        claims.note(at(1), KEY, Urgency::MOST_URGENT);
+        claims.note(at(2), other, Urgency::MOST_URGENT);
         assert_eq!(claims.most_urgent(at(2), other), None);
-        claims.note(at(1_100), other, Urgency::MOST);
-        assert_eq!(claims.most_urgent(at(1_100), other), Some(Urgency::MOST));
+        claims.note(at(1_100), other, Urgency::MOST_URGENT);
+        assert_eq!(
+            claims.most_urgent(at(1_100), other),
+            Some(Urgency::MOST_URGENT)
+        );
         assert_eq!(claims.most_urgent(at(1_100), KEY), None);
     }
 }

@@ -23,24 +23,24 @@ pub(crate) struct Grant {
 #[derive(Debug, Default)]
 pub(crate) struct FastOpens {
     known: BTreeMap<(IpAddr, PathId), (Instant, Grant)>,
-    most: usize,
+    max_len: usize,
     /// The paths on which SYNs with the option were not answered.
     drop: Blackholes,
 }
 
 impl FastOpens {
-    /// Creates a table of at most `most` cookies; the oldest gives way to a new one.
-    pub fn new(most: usize) -> Self {
+    /// Creates a table of at most `max_len` cookies; the oldest gives way to a new one.
+    pub fn new(max_len: usize) -> Self {
         FastOpens {
             known: BTreeMap::new(),
-            most,
-            drop: Blackholes::new(most),
+            max_len,
+            drop: Blackholes::new(max_len),
         }
     }
 
     /// Returns whether SYNs with the option are taken to arrive there.
     pub fn pass(&self, now: Instant, (peer, path): (IpAddr, PathId)) -> bool {
-        !self.drop.swallow(now, peer, path)
+        !self.drop.contains(now, peer, path)
     }
 
     /// Returns the grant for SYNs there.
@@ -51,7 +51,7 @@ impl FastOpens {
     /// Stores a cookie that the server granted, in place of its earlier one.
     // Conforms: 7413-4.1.3-2
     pub fn learn(&mut self, now: Instant, link: (IpAddr, PathId), grant: Grant) {
-        if !self.known.contains_key(&link) && self.known.len() >= self.most {
+        if !self.known.contains_key(&link) && self.known.len() >= self.max_len {
             let oldest = self.known.iter().min_by_key(|(_, (at, _))| *at);
             let Some(oldest) = oldest.map(|(link, _)| *link) else {
                 return;

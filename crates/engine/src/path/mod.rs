@@ -84,13 +84,13 @@ impl ThirdAck {
 pub(crate) struct PathManager {
     remotes: Remotes,
     /// Our end of the initial subflow: the address whose id is 0 (RFC 8684 section 3.2).
-    home: Option<SocketAddr>,
+    initial_local: Option<SocketAddr>,
     /// The source address of the initial subflow, if one was chosen.
     source: Option<SocketAddr>,
     /// The path of the initial subflow, if one was named.
-    asked: Option<PathId>,
+    requested: Option<PathId>,
     /// Set if the first SYN must leave on the named path.
-    insists: bool,
+    pins_requested: bool,
     protocol: Protocol,
     attempts: Attempts,
     /// The paths on which a SYN with MP_CAPABLE left.
@@ -106,10 +106,10 @@ impl PathManager {
     pub fn accepted(remote: SocketAddr) -> Self {
         PathManager {
             remotes: Remotes::new(remote, None),
-            home: None,
+            initial_local: None,
             source: None,
-            asked: None,
-            insists: false,
+            requested: None,
+            pins_requested: false,
             protocol: Protocol::Mptcp,
             attempts: Attempts::default(),
             offered: ArrayVec::new(),
@@ -123,8 +123,8 @@ impl PathManager {
         PathManager {
             remotes: Remotes::new(options.remote, options.remote_alt),
             source: options.local,
-            asked: options.path,
-            insists: options.insist,
+            requested: options.path,
+            pins_requested: options.pin_path,
             protocol: options.protocol,
             ..PathManager::accepted(options.remote)
         }
@@ -136,20 +136,20 @@ impl PathManager {
     }
 
     /// Notes that the connection opens from `local`.
-    pub fn set_home(&mut self, local: SocketAddr) {
-        self.home = Some(local);
+    pub fn set_initial_local(&mut self, local: SocketAddr) {
+        self.initial_local = Some(local);
     }
 
     /// Returns our end of the initial subflow.
-    pub fn home(&self) -> Option<SocketAddr> {
-        self.home
+    pub fn initial_local(&self) -> Option<SocketAddr> {
+        self.initial_local
     }
 
     /// Returns the id of an address of ours: 0 for the initial subflow's, the others are numbered by path
     /// and family (RFC 8684 section 3.2).
     // Conforms: 8684-3.2-4, 8684-3.2-5, 8684-3.4.1-8
     pub fn own_id(&self, path: PathId, addr: IpAddr) -> u8 {
-        match self.home.is_some_and(|home| home.ip() == addr) {
+        match self.initial_local.is_some_and(|local| local.ip() == addr) {
             true => 0,
             false => path
                 .0
@@ -184,7 +184,11 @@ impl PathManager {
 
     /// Returns whether a subflow is missing that can be opened: on a path that has none, or to an address
     /// that the peer announced. Cheaper than to collect the whole situation.
-    pub fn lacks(&self, paths: &[Path], in_use: impl Iterator<Item = Target> + Clone) -> bool {
+    pub fn is_subflow_missing(
+        &self,
+        paths: &[Path],
+        in_use: impl Iterator<Item = Target> + Clone,
+    ) -> bool {
         let paths = (0..).map(PathId).zip(paths);
         let mut free = paths
             .clone()
@@ -199,7 +203,7 @@ impl PathManager {
 
     /// Returns whether the initial subflow must stay on the path it was opened on.
     fn is_pinned(&self) -> bool {
-        self.source.is_some() || (self.asked.is_some() && self.protocol == Protocol::Tcp)
+        self.source.is_some() || (self.requested.is_some() && self.protocol == Protocol::Tcp)
     }
 
     /// Returns the path and protocol with which the connection opens; `unanswered` is the path that was
@@ -210,9 +214,11 @@ impl PathManager {
         unanswered: Option<PathId>,
         situation: &Situation<'_>,
     ) -> Option<Opening> {
-        let insists = self.insists && unanswered.is_none();
-        let asked = self.asked.filter(|_| insists || self.is_pinned());
-        let pinned = asked.map(|path| Opening {
+        let pins_requested = self.pins_requested && unanswered.is_none();
+        let requested = self
+            .requested
+            .filter(|_| pins_requested || self.is_pinned());
+        let pinned = requested.map(|path| Opening {
             path,
             protocol: self.protocol,
         });
@@ -226,8 +232,8 @@ impl PathManager {
         }
         let view = OpenView {
             paths: &paths,
-            asked: self
-                .asked
+            requested: self
+                .requested
                 .filter(|path| paths.iter().any(|p| p.id == *path)),
             unanswered,
             ..situation.view
@@ -246,13 +252,13 @@ impl PathManager {
         let config = paths.get(usize::from(path.0)).map(|path| path.config);
         let peer = config.and_then(|config| config.towards(self.remotes.known()));
         peer.is_some_and(|(_, peer)| {
-            let holds = |found: &Blackholes| found.swallow(now, peer.ip(), path);
+            let holds = |found: &Blackholes| found.contains(now, peer.ip(), path);
             holds(situation.blackholes) || holds(situation.stripped)
         })
     }
 
     /// Returns the time for which the SYN on `path` may go unanswered before another one leaves beside it.
-    pub fn patience(
+    pub fn attempt_delay(
         &self,
         strategy: &dyn Strategy,
         path: PathId,
@@ -264,8 +270,8 @@ impl PathManager {
             ..situation.view
         };
         let shown = paths.iter().find(|p| p.id == path)?;
-        let patience = strategy.patience(&view, shown);
-        patience.filter(|_| !self.is_pinned())
+        let attempt_delay = strategy.attempt_delay(&view, shown);
+        attempt_delay.filter(|_| !self.is_pinned())
     }
 
     /// Returns the usable paths as a strategy sees them.
@@ -447,18 +453,18 @@ mod tests {
             up: true,
             announced: [None; 2],
         }];
-        assert!(manager.lacks(&paths, [].into_iter()));
+        assert!(manager.is_subflow_missing(&paths, [].into_iter()));
         let used = [(PathId(0), initial)];
-        assert!(!manager.lacks(&paths, used.into_iter()));
+        assert!(!manager.is_subflow_missing(&paths, used.into_iter()));
         manager.on_announced(now, 1, "[2001:db8::1]:80".parse().unwrap());
-        assert!(!manager.lacks(&paths, used.into_iter()));
+        assert!(!manager.is_subflow_missing(&paths, used.into_iter()));
         let other = SocketAddr::from(([192, 0, 2, 2], 80));
         manager.on_announced(now, 2, other);
-        assert!(manager.lacks(&paths, used.into_iter()));
+        assert!(manager.is_subflow_missing(&paths, used.into_iter()));
         for _ in 0..8 {
             manager.on_failure(now, (PathId(0), other), Failure::Refused);
         }
-        assert!(!manager.lacks(&paths, used.into_iter()));
+        assert!(!manager.is_subflow_missing(&paths, used.into_iter()));
     }
 
     /// A join that was under way when its address was withdrawn leaves nothing behind.

@@ -10,7 +10,7 @@ use crate::PathId;
 
 /// The number of bytes from which on the old counts are halved before new ones are added, because a path
 /// changes.
-const MEMORY: u64 = 4 << 20;
+const HALVING_BYTES: u64 = 4 << 20;
 
 /// A path to a peer as its last subflows found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,7 +45,7 @@ impl PathRecord {
             0 if self.fits(later.base_rtt) => self.delivery_rate,
             rate => rate,
         };
-        let halve = u32::from(self.bytes_sent > MEMORY);
+        let halve = u32::from(self.bytes_sent > HALVING_BYTES);
         *self = PathRecord {
             delivery_rate: rate,
             bytes_sent: (self.bytes_sent >> halve).saturating_add(later.bytes_sent),
@@ -59,15 +59,15 @@ impl PathRecord {
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     records: BTreeMap<(IpAddr, PathId), PathRecord>,
-    most: usize,
+    max_len: usize,
 }
 
 impl Records {
-    /// Creates a table of at most `most` records; the oldest gives way to a new one.
-    pub fn new(most: usize) -> Self {
+    /// Creates a table of at most `max_len` records; the oldest gives way to a new one.
+    pub fn new(max_len: usize) -> Self {
         Records {
             records: BTreeMap::new(),
-            most,
+            max_len,
         }
     }
 
@@ -97,7 +97,7 @@ impl Records {
     /// Replaces the record of a path.
     pub fn put(&mut self, peer: IpAddr, path: PathId, record: PathRecord) {
         let known = self.records.contains_key(&(peer, path));
-        if !known && self.records.len() >= self.most {
+        if !known && self.records.len() >= self.max_len {
             let oldest = self.records.iter().min_by_key(|(_, record)| record.at);
             let Some(oldest) = oldest.map(|(key, _)| *key) else {
                 return;

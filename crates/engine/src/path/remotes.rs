@@ -9,8 +9,9 @@ use braid_wire::Instant;
 const MAX_ANNOUNCED: usize = 8;
 /// The interval between joins to announced addresses, after [`MAX_ANNOUNCED`] at once: a peer that keeps
 /// announcing and withdrawing must not make this end send SYNs at will.
-const PAUSE: Duration = Duration::from_secs(10);
-const AT_ONCE: Duration = PAUSE.saturating_mul(MAX_ANNOUNCED as u32 - 1);
+const ANNOUNCED_JOIN_INTERVAL: Duration = Duration::from_secs(10);
+const ANNOUNCED_JOIN_BURST: Duration =
+    ANNOUNCED_JOIN_INTERVAL.saturating_mul(MAX_ANNOUNCED as u32 - 1);
 
 /// An address that the peer announced (RFC 8684 section 3.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,9 +129,9 @@ impl Remotes {
             return before;
         }
         let paced = self.paced.max(now);
-        let from = (paced - AT_ONCE).max(now);
+        let from = (paced - ANNOUNCED_JOIN_BURST).max(now);
         self.announced.push(Announced { id, addr, from });
-        self.paced = (paced + PAUSE).min(now + AT_ONCE * 2);
+        self.paced = (paced + ANNOUNCED_JOIN_INTERVAL).min(now + ANNOUNCED_JOIN_BURST * 2);
         before
     }
 
@@ -238,7 +239,7 @@ mod tests {
         for _ in 0..1_000 {
             assert!(joins(&mut remotes, start) <= 70);
         }
-        assert_eq!(joins(&mut remotes, start + AT_ONCE * 2), 0);
+        assert_eq!(joins(&mut remotes, start + ANNOUNCED_JOIN_BURST * 2), 0);
     }
 
     #[test]

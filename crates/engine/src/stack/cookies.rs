@@ -13,7 +13,7 @@ use braid_wire::mptcp::{Capable, MptcpOption, VERSION};
 use braid_wire::tcp::{self, Flags, Options, Timestamps};
 use braid_wire::{Instant, Rng, Seq32};
 
-use super::ingress::{Arrival, Stray};
+use super::ingress::{Arrival, StatelessReply};
 use super::{Outside, Stack};
 use crate::Config;
 use crate::FallbackCause;
@@ -25,22 +25,22 @@ use crate::tcp::numbers::Secret;
 use crate::tcp::segment_size::announced_mss;
 
 /// The least time for which a third ACK is accepted after the SYN/ACK; the most is twice as long.
-const PERIOD: Duration = Duration::from_secs(64);
+const COOKIE_PERIOD: Duration = Duration::from_secs(64);
 /// The most answers that wait at once; further SYNs are dropped, and come again.
-const MAX_ANSWERS: usize = 1024;
-/// The most connections in a [`PERIOD`] whose cookies are remembered as used: 1,000 a second. A remembered
+const MAX_QUEUED_ANSWERS: usize = 1024;
+/// The most connections in a [`COOKIE_PERIOD`] whose cookies are remembered as used: 1,000 a second. A remembered
 /// cookie opens no second connection when its third ACK with data is repeated after the connection is
 /// forgotten. Beyond the limit cookies are not remembered: refusing them would serve a flood.
-const MAX_USED: usize = 1 << 16;
+const MAX_USED_COOKIES: usize = 1 << 16;
 /// The segment sizes that a cookie can encode; others count as the next smaller one.
-const MSS: [u16; 4] = [536, 1220, 1400, 1460];
+const ENCODED_MSS: [u16; 4] = [536, 1220, 1400, 1460];
 /// The encoding of a SYN without window scale option.
-const NO_SCALE: u8 = 15;
+const NO_WINDOW_SCALE: u8 = 15;
 
 /// The part of a SYN that is needed when its handshake completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Offer {
-    /// The index into [`MSS`].
+    /// The index into [`ENCODED_MSS`].
     mss: u8,
     window_scale: Option<u8>,
     sack: bool,
@@ -51,11 +51,11 @@ impl Offer {
     fn of(syn: &tcp::Repr, tuple: &FourTuple) -> Offer {
         // RFC 9293 section 3.7.1 sets the default of a SYN without the option.
         let mss = syn.options.mss.unwrap_or_else(|| announced_mss(0, tuple));
-        let smaller = MSS.iter().rposition(|m| *m <= mss).unwrap_or(0);
+        let smaller = ENCODED_MSS.iter().rposition(|m| *m <= mss).unwrap_or(0);
         let speaks = |c| matches!(c, Capable::Syn { version, flags } if usable(version, flags));
         Offer {
             mss: smaller as u8,
-            // RFC 7323 section 2.3: a shift above 14 counts as 14, so 15 is free for `NO_SCALE`.
+            // RFC 7323 section 2.3: a shift above 14 counts as 14, so 15 is free for `NO_WINDOW_SCALE`.
             window_scale: syn.options.window_scale.map(|scale| scale.min(14)),
             sack: syn.options.sack_permitted,
             mptcp: capable(syn).is_some_and(speaks),
@@ -66,13 +66,13 @@ impl Offer {
         self.mss << 6
             | u8::from(self.mptcp) << 5
             | u8::from(self.sack) << 4
-            | self.window_scale.unwrap_or(NO_SCALE)
+            | self.window_scale.unwrap_or(NO_WINDOW_SCALE)
     }
 
     fn from_bits(bits: u8) -> Offer {
         Offer {
             mss: bits >> 6,
-            window_scale: Some(bits & 0x0f).filter(|scale| *scale != NO_SCALE),
+            window_scale: Some(bits & 0x0f).filter(|scale| *scale != NO_WINDOW_SCALE),
             sack: bits & 0x10 != 0,
             mptcp: bits & 0x20 != 0,
         }
@@ -150,20 +150,20 @@ impl Cookies {
             *older = core::mem::take(newer);
         }
         self.used_in = period;
-        if self.used[0].len() < MAX_USED {
+        if self.used[0].len() < MAX_USED_COOKIES {
             self.used[0].insert(cookie.key);
         }
     }
 }
 
 fn period(now: Instant) -> u64 {
-    now.as_nanos() / PERIOD.as_nanos() as u64
+    now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64
 }
 
 impl Stack {
     /// Answers a SYN without keeping state.
     pub(super) fn answer_stateless(&mut self, now: Instant, at: Arrival, syn: &tcp::Repr) {
-        if self.strays.len() >= MAX_ANSWERS {
+        if self.stateless_replies.len() >= MAX_QUEUED_ANSWERS {
             self.shared.stats.syns_dropped += 1;
             return;
         }
@@ -203,7 +203,7 @@ impl Stack {
             }));
         }
         shared.stats.syn_cookies += 1;
-        self.strays.push_back(Stray {
+        self.stateless_replies.push_back(StatelessReply {
             path: at.path,
             tuple: at.tuple,
             repr: tcp::Repr {
@@ -231,14 +231,14 @@ impl Stack {
         let Some(at) = self.arrival(tuple) else {
             return false;
         };
-        let over = |c: &mut Cookies| now.saturating_since(c.last) >= 2 * PERIOD;
+        let over = |c: &mut Cookies| now.saturating_since(c.last) >= 2 * COOKIE_PERIOD;
         self.cookies.take_if(over);
         let Some(cookies) = &mut self.cookies else {
             return false;
         };
         let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
         let Some((offer, cookie)) = cookies.check(now, &tuple, irs, iss) else {
-            self.shared.stats.strays += 1;
+            self.shared.stats.out_of_the_blue += 1;
             return true;
         };
         if cookies.is_used(&cookie) {
@@ -263,7 +263,7 @@ impl Stack {
         let mut syn = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::SYN);
         syn.seq = irs;
         syn.options = Options {
-            mss: Some(MSS[usize::from(offer.mss)]),
+            mss: Some(ENCODED_MSS[usize::from(offer.mss)]),
             window_scale: offer.window_scale,
             sack_permitted: offer.sack,
             timestamps: tcp.options.timestamps,
@@ -280,8 +280,8 @@ impl Stack {
         }
         self.with(now, id, |conn, ctx| {
             let subflow = &mut conn.transport.subflows[0];
-            let told = 1 + u64::from(syn_ack_window(&ctx.shared.config));
-            subflow.resume(cookie.iss, cookie.ts_base, told);
+            let advertised_end = 1 + u64::from(syn_ack_window(&ctx.shared.config));
+            subflow.resume(cookie.iss, cookie.ts_base, advertised_end);
             let id = subflow.id;
             conn.on_segment(ctx, id, tcp, payload, outside)
         });
@@ -334,7 +334,7 @@ mod tests {
             tokens.extend(used.map(|token| (token, ConnId { slot, generation })));
             let at = stack.arrival(tuple(5000)).unwrap();
             stack.answer_stateless(Instant::from_millis(1_000), at, &syn);
-            capable(&stack.strays.pop_back().unwrap().repr)
+            capable(&stack.stateless_replies.pop_back().unwrap().repr)
         };
         let Some(Capable::SynAck { sender_key, .. }) = answer(None) else {
             panic!("no key");
@@ -351,8 +351,8 @@ mod tests {
         let check = |now, tuple, irs| cookies.check(now, &tuple, irs, cookie.iss);
         let right = Some((offer, cookie));
         assert_eq!(check(start, tuple(5000), irs), right);
-        assert_eq!(check(start + PERIOD, tuple(5000), irs), right);
-        assert_eq!(check(start + 2 * PERIOD, tuple(5000), irs), None);
+        assert_eq!(check(start + COOKIE_PERIOD, tuple(5000), irs), right);
+        assert_eq!(check(start + 2 * COOKIE_PERIOD, tuple(5000), irs), None);
         assert_eq!(check(start, tuple(5001), irs), None);
         assert_eq!(check(start, tuple(5000), Seq32(78)), None);
         let other = Seq32(cookie.iss.0 ^ 0x10);

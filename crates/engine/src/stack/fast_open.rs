@@ -14,16 +14,16 @@ use crate::tcp::numbers::Secret;
 use crate::{Config, ConnId};
 
 /// The least time for which a cookie is accepted; the most is twice as long.
-const PERIOD: Duration = Duration::from_secs(12 * 3600);
+const COOKIE_PERIOD: Duration = Duration::from_secs(12 * 3600);
 /// The length of a cookie in bytes: as many as fit beside timestamps and a key in a SYN/ACK (RFC 7413
 /// section 4.1.1: 4 to 16). Guessing one takes 2^47 SYNs on average.
-const LEN: usize = 6;
+const COOKIE_LEN: usize = 6;
 /// The label that separates these hashes from others of the same secret.
-const USE: [u8; 8] = *b"fastopen";
+const COOKIE_LABEL: [u8; 8] = *b"fastopen";
 /// The time for which a connection that ended before its handshake was complete still counts as pending. So
 /// an attacker who forges SYNs gains nothing from a victim that answers by RST (RFC 7413 section 5.1), nor
 /// from an application that gives up. It is longer than SYN/ACKs are repeated.
-const ENDED_COUNTS: Duration = Duration::from_secs(60);
+const ENDED_PENDING_TIME: Duration = Duration::from_secs(60);
 
 /// Connections whose SYN carried payload and that ended before their handshake was complete, by the time
 /// until which they count.
@@ -32,7 +32,7 @@ pub(super) struct EndedEarly(VecDeque<Instant>);
 
 impl EndedEarly {
     pub fn note(&mut self, now: Instant) {
-        self.0.push_back(now + ENDED_COUNTS);
+        self.0.push_back(now + ENDED_PENDING_TIME);
     }
 
     fn count(&mut self, now: Instant) -> usize {
@@ -59,17 +59,17 @@ fn cookie(secret: &Secret, tuple: &FourTuple, period: u64) -> FastOpenCookie {
     ends.local.set_port(0);
     ends.remote.set_port(0);
     let mut more = [0; 16];
-    more[..8].copy_from_slice(&USE);
+    more[..8].copy_from_slice(&COOKIE_LABEL);
     more[8..].copy_from_slice(&period.to_be_bytes());
     let [a, b, ..] = secret.hash(&ends, &more);
     let bytes = u64::from(a) << 32 | u64::from(b);
-    bytes.to_be_bytes().into_iter().take(LEN).collect()
+    bytes.to_be_bytes().into_iter().take(COOKIE_LEN).collect()
 }
 
 impl Admission {
     // Conforms: 7413-4.1.2-1, 7413-4.1.2-2, 7413-4.2.2-5
     fn of(secret: &Secret, now: Instant, tuple: &FourTuple, option: &FastOpenCookie) -> Admission {
-        let period = now.as_nanos() / PERIOD.as_nanos() as u64;
+        let period = now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64;
         let fresh = cookie(secret, tuple, period);
         let valid = *option == fresh;
         let old = || period > 0 && *option == cookie(secret, tuple, period - 1);
@@ -119,15 +119,15 @@ impl Stack {
     ) {
         let taken = self.with(now, id, |conn, ctx| {
             conn.transport.subflows[0].handshake.cookie = admission.cookie;
-            let payload = payload.piece(0, payload.len());
+            let payload = payload.slice(0, payload.len());
             admission.data && conn.accept_syn_data(ctx, syn.window, payload)
         });
         self.shared.stats.fast_accepted += u64::from(taken == Some(true));
     }
 
     /// Updates the counts of incomplete handshakes of accepted connections.
-    pub(super) fn settle_half_open(&mut self, now: Instant, id: ConnId) {
-        if self.table.settle_half_open(id) {
+    pub(super) fn recount_half_open(&mut self, now: Instant, id: ConnId) {
+        if self.table.recount_half_open(id) {
             self.ended_early.note(now);
         }
     }
@@ -156,14 +156,14 @@ mod tests {
         let asked = ask(start, tuple(2, 5000), &none);
         assert!(!asked.data);
         let cookie = asked.cookie.expect("a cookie was asked for");
-        assert_eq!(cookie.len(), LEN);
+        assert_eq!(cookie.len(), COOKIE_LEN);
         let again = ask(start, tuple(2, 5001), &cookie);
         assert!(again.data && again.cookie.is_none());
         // A cookie is renewed before it expires.
-        let later = ask(start + PERIOD, tuple(2, 5000), &cookie);
+        let later = ask(start + COOKIE_PERIOD, tuple(2, 5000), &cookie);
         assert!(later.data);
         assert_ne!(later.cookie.expect("a new one"), cookie);
-        let late = ask(start + 2 * PERIOD, tuple(2, 5000), &cookie);
+        let late = ask(start + 2 * COOKIE_PERIOD, tuple(2, 5000), &cookie);
         assert!(!late.data && late.cookie.is_some());
         let other = ask(start, tuple(3, 5000), &cookie);
         assert!(!other.data && other.cookie.is_some());

@@ -18,11 +18,11 @@ use crate::tcp::FourTuple;
 use crate::{ConnId, FallbackCause, ListenerId, PathId};
 
 /// The most answers to segments of unknown connections that wait at once; further ones are dropped.
-const MAX_STRAYS: usize = 64;
+const MAX_OUT_OF_THE_BLUE_REPLIES: usize = 64;
 
 /// The answer to a segment that belongs to no connection.
 #[derive(Debug)]
-pub(super) struct Stray {
+pub(super) struct StatelessReply {
     pub path: PathId,
     pub tuple: FourTuple,
     pub repr: tcp::Repr,
@@ -115,7 +115,7 @@ impl Stack {
                 self.refuse(tuple, tcp, payload.len(), None);
             }
         } else if tcp.flags.contains(Flags::RST) {
-            self.shared.stats.strays += 1;
+            self.shared.stats.out_of_the_blue += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
             self.on_syn(now, tuple, tcp, &mut payload);
         } else if !self.on_stateless_ack(now, tuple, tcp, (&mut payload, outside)) {
@@ -140,7 +140,7 @@ impl Stack {
         payload: &mut Payload<'_>,
     ) {
         let Some(path) = self.path_of(&tuple) else {
-            self.shared.stats.strays += 1;
+            self.shared.stats.out_of_the_blue += 1;
             return;
         };
         if let Some(join) = join(tcp) {
@@ -214,7 +214,7 @@ impl Stack {
         let paths = PathManager::accepted(at.tuple.remote);
         let mut conn = Connection::new(id, paths, mode, (self.strategy)(), now);
         conn.transport.listener = Some(at.listener);
-        conn.paths.set_home(at.tuple.local);
+        conn.paths.set_initial_local(at.tuple.local);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, at.path, at.tuple, Opens::Connection);
         conn.transport.accept_subflow(&mut ctx, subflow, syn);
@@ -247,8 +247,8 @@ impl Stack {
         };
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
-            let denied =
-                ctx.shared.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
+            let denied = ctx.shared.config.deny_join_initial
+                && conn.paths.initial_local() == Some(tuple.local);
             if !conn.transport.is_open() || denied {
                 return false;
             }
@@ -280,12 +280,12 @@ impl Stack {
         payload: usize,
         reason: Option<ResetReason>,
     ) {
-        self.shared.stats.strays += 1;
+        self.shared.stats.out_of_the_blue += 1;
         // No answer leaves in the name of an address that is not ours.
         let Some(path) = self.path_of(&tuple) else {
             return;
         };
-        if self.strays.len() >= MAX_STRAYS {
+        if self.stateless_replies.len() >= MAX_OUT_OF_THE_BLUE_REPLIES {
             return;
         }
         let bit = |flag| u32::from(tcp.flags.contains(flag));
@@ -301,7 +301,7 @@ impl Stack {
                 transient: false,
                 reason,
             }));
-        self.strays.push_back(Stray {
+        self.stateless_replies.push_back(StatelessReply {
             path,
             tuple,
             repr: tcp::Repr {
@@ -320,9 +320,9 @@ impl Stack {
         });
     }
 
-    pub(super) fn transmit_stray(&mut self, stray: &Stray) -> Transmit<'_> {
-        let (src, dst) = (stray.tuple.local.ip(), stray.tuple.remote.ip());
-        let header_len = stray.repr.header_len();
+    pub(super) fn transmit_stateless_reply(&mut self, reply: &StatelessReply) -> Transmit<'_> {
+        let (src, dst) = (reply.tuple.local.ip(), reply.tuple.remote.ip());
+        let header_len = reply.repr.header_len();
         let ip = ip::Repr {
             src,
             dst,
@@ -334,10 +334,10 @@ impl Stack {
         let ip_len = ip.header_len();
         let scratch = &mut self.shared.scratch;
         ip.emit(&mut scratch[..ip_len]);
-        stray.repr.emit(&mut scratch[ip_len..ip_len + header_len]);
+        reply.repr.emit(&mut scratch[ip_len..ip_len + header_len]);
         tcp::fill_checksum(src, dst, &mut scratch[ip_len..ip_len + header_len], &[]);
         Transmit {
-            path: stray.path,
+            path: reply.path,
             header: &self.shared.scratch[..ip_len + header_len],
             payload: ArrayVec::new(),
             gso_size: 0,

@@ -23,7 +23,7 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::cookies::Cookies;
 use self::fast_open::EndedEarly;
-use self::ingress::Stray;
+use self::ingress::StatelessReply;
 use self::listeners::{Listener, Listeners};
 pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
@@ -46,10 +46,10 @@ const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
 /// The most time by which a connection's set timer may precede its next due time, and then expire in vain.
 /// So a timer that moves with each acknowledgement is not set anew each time.
-const MAX_EARLY: Duration = Duration::from_secs(1);
+const MAX_TIMER_LEAD: Duration = Duration::from_secs(1);
 
 /// The number of outdated timers beyond a few per connection after which they are cleared.
-const SPARE_TIMERS: usize = 64;
+const MAX_SPARE_TIMERS: usize = 64;
 
 /// Makes the strategies of accepted connections, one each.
 pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
@@ -76,7 +76,7 @@ pub struct Stack {
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// The connections that may have something to send.
     ready: Ready,
-    strays: VecDeque<Stray>,
+    stateless_replies: VecDeque<StatelessReply>,
     /// Set once the stack is closing: nothing is opened any more.
     closing: bool,
     /// The SYN cookies, present once there were more handshakes than are kept.
@@ -111,7 +111,7 @@ impl Stack {
             listeners: Listeners::default(),
             timers: BinaryHeap::new(),
             ready: Ready::default(),
-            strays: VecDeque::new(),
+            stateless_replies: VecDeque::new(),
             closing: false,
             cookies: None,
             ended_early: EndedEarly::default(),
@@ -126,7 +126,7 @@ impl Stack {
         for id in self.table.ids() {
             self.with(now, id, |conn, ctx| {
                 f(conn, ctx);
-                conn.settle(ctx);
+                conn.reconcile(ctx);
             });
         }
     }
@@ -167,7 +167,7 @@ impl Stack {
         let paths = PathManager::opened(&options);
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
         conn.flow.size = options.flow_size;
-        conn.manner.urgency = options.urgency;
+        conn.profile.urgency = options.urgency;
         if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
@@ -198,18 +198,21 @@ impl Stack {
         debug_assert!(self.table.len() <= shared.config.max_connections);
         debug_assert!(self.table.fast_open() <= self.table.half_open());
         debug_assert!(self.table.half_open() <= self.table.len());
-        debug_assert!(shared.starved.len() <= self.table.len());
+        debug_assert!(shared.waiting_for_pool.len() <= self.table.len());
         let Some(conn) = self.table.get(id) else {
             return;
         };
         conn.transport.invariants();
-        debug_assert_eq!(conn.transport.share.starved, shared.starved.contains(&id));
-        debug_assert!(conn.transport.share.crowded.is_none_or(|place| {
+        debug_assert_eq!(
+            conn.transport.share.waiting_for_pool,
+            shared.waiting_for_pool.contains(&id)
+        );
+        debug_assert!(conn.transport.share.waiting_for_quota.is_none_or(|place| {
             let waits = conn
                 .transport
                 .share
                 .group
-                .map(|group| shared.crowded.get(&(group, place)));
+                .map(|group| shared.waiting_for_quota.get(&(group, place)));
             waits == Some(Some(&id))
         }));
         debug_assert!(conn.transport.subflows.len() <= shared.config.max_subflows);
@@ -224,7 +227,7 @@ impl Stack {
         if cfg!(debug_assertions) {
             self.invariants(id);
         }
-        self.settle_half_open(now, id);
+        self.recount_half_open(now, id);
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
@@ -237,12 +240,12 @@ impl Stack {
         // The timers are set when `poll_transmit` finds nothing more to send.
         self.ready.push(id, conn.transport.next_urgency(now));
         conn.transport.charge(&mut self.shared.pool);
-        self.shared.wait_if_lacking(&mut conn.transport);
+        self.shared.queue_if_memory_lacks(&mut conn.transport);
         if conn.transport.snd.blocked.is_none() {
-            self.shared.leave_crowded(&mut conn.transport.share);
+            self.shared.leave_quota_queue(&mut conn.transport.share);
         }
-        self.wake_starved(now);
-        self.relieve(now);
+        self.wake_pool_waiters(now);
+        self.reclaim_under_pressure(now);
     }
 
     fn schedule(&mut self, now: Instant, id: ConnId) {
@@ -254,12 +257,12 @@ impl Stack {
         };
         // Due work is done by `poll_transmit`; a timer in the past would fire for ever.
         let at = at.max(now + TIMER_GRANULARITY);
-        let holds = |scheduled| (scheduled..=scheduled + MAX_EARLY).contains(&at);
+        let holds = |scheduled| (scheduled..=scheduled + MAX_TIMER_LEAD).contains(&at);
         if !conn.scheduled.is_some_and(holds) {
             conn.scheduled = Some(at);
             self.timers.push(Reverse((at, id)));
         }
-        if self.timers.len() > SPARE_TIMERS + 4 * self.table.len() {
+        if self.timers.len() > MAX_SPARE_TIMERS + 4 * self.table.len() {
             self.clear_timers();
         }
     }
@@ -299,31 +302,32 @@ impl Stack {
             conn.transport.snd.buf.clear(pool);
             conn.transport.rcv.buf.clear(pool);
             conn.transport.charge(pool);
-            self.shared.leave_crowded(&mut conn.transport.share);
+            self.shared.leave_quota_queue(&mut conn.transport.share);
         }
-        self.wake_starved(now);
+        self.wake_pool_waiters(now);
     }
 
     /// Lets connections that wait for memory write again while pool memory is free.
-    fn wake_starved(&mut self, now: Instant) {
-        for _ in 0..self.shared.starved.len() {
+    fn wake_pool_waiters(&mut self, now: Instant) {
+        for _ in 0..self.shared.waiting_for_pool.len() {
             if self.shared.pool.unreserved() == 0 {
                 break;
             }
-            if let Some(waiting) = self.shared.starved.pop_front()
+            if let Some(waiting) = self.shared.waiting_for_pool.pop_front()
                 && let Some(conn) = self.table.get_mut(waiting)
             {
-                conn.transport.share.starved = false;
+                conn.transport.share.waiting_for_pool = false;
                 self.shared.wake(now, &mut conn.transport);
             }
         }
-        self.wake_crowded(now);
+        self.wake_quota_waiters(now);
     }
 
     /// Lets connections that wait for their group's quota write again while there is room in it.
-    fn wake_crowded(&mut self, now: Instant) {
+    fn wake_quota_waiters(&mut self, now: Instant) {
         let mut from = (0, 0);
-        while let Some((&(group, place), &id)) = self.shared.crowded.range(from..).next() {
+        while let Some((&(group, place), &id)) = self.shared.waiting_for_quota.range(from..).next()
+        {
             let Some(next) = group.checked_add(1) else {
                 return;
             };
@@ -336,12 +340,12 @@ impl Stack {
                 let Some((place, id)) = waiting else {
                     break;
                 };
-                self.shared.crowded.remove(&(group, place));
+                self.shared.waiting_for_quota.remove(&(group, place));
                 if let Some(conn) = self.table.get_mut(id) {
-                    conn.transport.share.crowded = None;
+                    conn.transport.share.waiting_for_quota = None;
                     self.shared.wake(now, &mut conn.transport);
                 }
-                let mut rest = self.shared.crowded.range((group, 0)..from);
+                let mut rest = self.shared.waiting_for_quota.range((group, 0)..from);
                 waiting = rest.next().map(|(&(_, place), &id)| (place, id));
             }
         }
@@ -358,7 +362,7 @@ impl Stack {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.with(now, conn, |c, ctx| {
-            c.write_with(ctx, c.manner.class(), max, fill)
+            c.write_with(ctx, c.profile.class(), max, fill)
         })
         .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
@@ -409,7 +413,7 @@ impl Stack {
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table.get(conn).map_or(0, |c| {
             c.transport
-                .send_space(&self.shared.config, c.manner.urgency)
+                .send_space(&self.shared.config, c.profile.urgency)
         })
     }
 
@@ -457,7 +461,7 @@ impl Stack {
     /// [`ApiError::UnknownConnection`].
     pub fn set_group(&mut self, now: Instant, conn: ConnId, group: u32) -> Result<(), ApiError> {
         if let Some(c) = self.table.get_mut(conn) {
-            self.shared.leave_crowded(&mut c.transport.share);
+            self.shared.leave_quota_queue(&mut c.transport.share);
         }
         let joined = self.with(now, conn, |c, ctx| {
             let held = c.transport.blocks();
@@ -535,7 +539,7 @@ impl Stack {
                 return Err(ApiError::SendClosed);
             }
             c.end_flow(ctx);
-            c.settle(ctx);
+            c.reconcile(ctx);
             Ok(())
         })
         .unwrap_or(Err(ApiError::UnknownConnection))
@@ -547,16 +551,16 @@ impl Stack {
     /// # Errors
     /// [`ApiError::UnknownConnection`].
     pub fn acknowledge(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
-        let told = self.with(now, conn, |c, ctx| {
+        let known = self.with(now, conn, |c, ctx| {
             for subflow in c.transport.subflows.iter_mut() {
                 subflow.rcv.delay_no_more();
             }
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
-        told.ok_or(ApiError::UnknownConnection)
+        known.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Applies `f` to a connection and settles it: the strategy may now want other paths.
+    /// Applies `f` to a connection and reconciles it: the strategy may now want other paths.
     fn change(
         &mut self,
         now: Instant,
@@ -565,7 +569,7 @@ impl Stack {
     ) -> Result<(), ApiError> {
         let changed = self.with(now, conn, |c, ctx| {
             f(c, ctx);
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
         changed.ok_or(ApiError::UnknownConnection)
     }
@@ -585,7 +589,7 @@ impl Stack {
     ) -> Result<(), ApiError> {
         let changed = self.with(now, conn, |c, ctx| {
             c.set_join_auth(ctx, auth);
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
         changed.ok_or(ApiError::UnknownConnection)
     }
@@ -594,14 +598,14 @@ impl Stack {
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.with(now, conn, |c, ctx| {
             c.fail(ctx, crate::CloseReason::Aborted);
-            c.settle(ctx);
+            c.reconcile(ctx);
         });
     }
 
     /// Returns the next packet to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
-        if let Some(stray) = self.strays.pop_front() {
-            return Some(self.transmit_stray(&stray));
+        if let Some(reply) = self.stateless_replies.pop_front() {
+            return Some(self.transmit_stateless_reply(&reply));
         }
         let (id, out) = loop {
             let Some(id) = self.ready.pop() else {
@@ -613,8 +617,8 @@ impl Stack {
             };
             let mut ctx = self.shared.ctx(now);
             let mut out = conn.poll_transmit(&mut ctx);
-            if out.is_none() && conn.settle(&mut ctx) {
-                // A join or FIN that `settle` started is sent in this round too.
+            if out.is_none() && conn.reconcile(&mut ctx) {
+                // A join or FIN that `reconcile` started is sent in this round too.
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {
@@ -864,20 +868,20 @@ mod tests {
             let greedy = connect(&mut stack);
             while stack.write(now, greedy, &[0; BLOCK_SIZE]).unwrap() > 0 {}
         }
-        let waiting = stack.shared.starved.len();
+        let waiting = stack.shared.waiting_for_pool.len();
         let [aborted, ended, shut] = core::array::from_fn(|_| {
             let id = connect(&mut stack);
             assert_eq!(stack.write(now, id, b"x"), Ok(0));
             id
         });
-        assert_eq!(stack.shared.starved.len(), waiting + 3);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting + 3);
         stack.abort(now, aborted);
-        assert_eq!(stack.shared.starved.len(), waiting + 2);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting + 2);
         stack.with(now, ended, |conn, ctx| conn.end(ctx, CloseReason::TimedOut));
         assert!(stack.table.get(ended).is_some());
-        assert_eq!(stack.shared.starved.len(), waiting + 1);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting + 1);
         stack.shutdown(now, shut).unwrap();
-        assert_eq!(stack.shared.starved.len(), waiting);
+        assert_eq!(stack.shared.waiting_for_pool.len(), waiting);
     }
 
     #[test]
@@ -890,7 +894,7 @@ mod tests {
             // The situation after a timer that preceded the SYN's.
             stack.table.get_mut(id).unwrap().scheduled = None;
             stack.schedule(now, id);
-            assert!(stack.timers.len() <= SPARE_TIMERS + 4, "at {now}");
+            assert!(stack.timers.len() <= MAX_SPARE_TIMERS + 4, "at {now}");
         }
         assert_eq!(stack.next_timeout(), Some(Instant::from_millis(1000)));
     }

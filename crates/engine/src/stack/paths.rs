@@ -37,10 +37,10 @@ impl Stack {
     /// peers a few times, at growing intervals; those of idle connections do so one after the other.
     /// Refused subflows are opened anew, and so are unanswered ones if the connection has another subflow.
     /// If the path is down, nothing is probed until it comes back.
-    pub fn doubt_path(&mut self, now: Instant, path: PathId) {
+    pub fn revalidate_path(&mut self, now: Instant, path: PathId) {
         let known = self.shared.path(path);
         if known.is_some_and(|path| path.up) {
-            self.with_all(now, |conn, ctx| conn.doubt_path(ctx, path));
+            self.with_all(now, |conn, ctx| conn.revalidate_path(ctx, path));
         }
     }
 

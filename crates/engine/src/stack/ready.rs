@@ -6,11 +6,11 @@ use crate::{ConnId, Urgency};
 
 /// The number of turns of which one goes to a level other than the first, while others wait; those levels
 /// take it in turn.
-const GUARD: u32 = 8;
+const TURNS_PER_GUARDED_TURN: u32 = 8;
 
 /// The number of levels: one for segments without data (acknowledgements, handshakes, ends), and one for
 /// each urgency.
-const LEVELS: usize = 1 + Urgency::COUNT;
+const LEVEL_COUNT: usize = 1 + Urgency::COUNT;
 
 /// The connections that may have something to send: the most urgent first, and those of one level in turn.
 ///
@@ -20,7 +20,7 @@ const LEVELS: usize = 1 + Urgency::COUNT;
 pub(super) struct Ready {
     /// The slots of waiting connections. A connection that became more urgent stays in its old level as
     /// well, until its turn there comes and is skipped.
-    levels: [VecDeque<u32>; LEVELS],
+    levels: [VecDeque<u32>; LEVEL_COUNT],
     /// The set of levels that are not empty, as bits.
     waiting: u16,
     /// The place of each connection, by slot.
@@ -88,7 +88,7 @@ impl Ready {
         let first = self.waiting.trailing_zeros();
         let others = self.waiting & !(1 << first);
         self.passed = if others > 0 { self.passed + 1 } else { 0 };
-        if self.passed < GUARD {
+        if self.passed < TURNS_PER_GUARDED_TURN {
             return first as usize;
         }
         self.passed = 0;
@@ -182,10 +182,10 @@ mod tests {
     fn no_level_starves() {
         let mut ready = Ready::default();
         let urgency = |slot: u32| (slot.checked_sub(1)).and_then(|u| Urgency::new(u as u8));
-        for slot in 0..LEVELS as u32 {
+        for slot in 0..LEVEL_COUNT as u32 {
             ready.push(conn(slot), urgency(slot));
         }
-        let mut last = [0; LEVELS];
+        let mut last = [0; LEVEL_COUNT];
         for turn in 1..=1000 {
             let slot = ready.pop().unwrap().slot;
             ready.push(conn(slot), urgency(slot));

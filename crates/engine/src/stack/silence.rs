@@ -10,17 +10,17 @@ use crate::{CloseReason, ConnId};
 
 /// The least silence after which a connection is given up for others. The user timeout is far longer, but a
 /// connection should survive short outages whatever others need.
-const MIN_SILENCE: Duration = Duration::from_secs(30);
+const MIN_RECLAIM_SILENCE: Duration = Duration::from_secs(30);
 /// The pause after a search in vain: a search looks at all connections.
-const SEARCH_PAUSE: Duration = Duration::from_millis(100);
+const RECLAIM_SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Stack {
     /// Returns the time at which the peer was last heard on any subflow; `None` if the connection has no
     /// established subflow, or does not exist.
-    pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
+    pub fn received_at(&self, conn: ConnId) -> Option<Instant> {
         let subflows = self.table.get(conn)?.transport.subflows.iter();
         let there = subflows.filter(|s| s.is_established());
-        there.map(|s| s.signs.heard_at).max()
+        there.map(|s| s.signs.received_at).max()
     }
 
     /// Replaces [`Config::user_timeout`](crate::Config::user_timeout), also for existing connections.
@@ -39,7 +39,7 @@ impl Stack {
     }
 
     /// Ends the connection that holds memory and whose peer has been silent longest, if memory is scarce.
-    pub(super) fn relieve(&mut self, now: Instant) {
+    pub(super) fn reclaim_under_pressure(&mut self, now: Instant) {
         if self.shared.pool.is_scarce() {
             self.reclaim_one(now, |conn| conn.transport.holds_memory());
         }
@@ -57,15 +57,16 @@ impl Stack {
         let silent =
             silent.filter_map(|conn| Some((conn.transport.silent_since()?, conn.transport.id)));
         let longest = silent.min();
-        let found = longest.filter(|(since, _)| now.saturating_since(*since) >= MIN_SILENCE);
+        let found =
+            longest.filter(|(since, _)| now.saturating_since(*since) >= MIN_RECLAIM_SILENCE);
         let Some((_, id)) = found else {
-            self.search_at = now + SEARCH_PAUSE;
+            self.search_at = now + RECLAIM_SEARCH_INTERVAL;
             return None;
         };
         self.shared.stats.reclaimed += 1;
         self.with(now, id, |conn, ctx| {
             conn.fail(ctx, CloseReason::NoResources);
-            conn.settle(ctx);
+            conn.reconcile(ctx);
         });
         Some(id)
     }

@@ -15,7 +15,7 @@ struct Slot {
 enum Handshake {
     /// The handshake is complete, or there was none: nothing is counted.
     #[default]
-    Through,
+    Complete,
     HalfOpen,
     /// As `HalfOpen`, and the application has the connection: its SYN carried payload.
     FastOpen,
@@ -76,23 +76,23 @@ impl Table {
 
     /// Updates the counts when a handshake has progressed. Returns whether a handshake with payload in its
     /// SYN ended before it was complete.
-    pub fn settle_half_open(&mut self, id: ConnId) -> bool {
+    pub fn recount_half_open(&mut self, id: ConnId) -> bool {
         let at = id.slot as usize;
         let slot = &self.slots[at];
         let Some(conn) = &slot.conn else {
             return false;
         };
-        if slot.handshake == Handshake::Through {
+        if slot.handshake == Handshake::Complete {
             return false;
         }
         let now = match conn.transport.is_half_open() {
-            false => Handshake::Through,
+            false => Handshake::Complete,
             true if conn.transport.is_open() => Handshake::FastOpen,
             true => Handshake::HalfOpen,
         };
         let ended = conn.transport.is_ended();
         let before = self.count(at, now);
-        before == Handshake::FastOpen && now == Handshake::Through && ended
+        before == Handshake::FastOpen && now == Handshake::Complete && ended
     }
 
     /// Counts the connection in a slot as `handshake`, and returns its former state.
@@ -100,7 +100,7 @@ impl Table {
         let before = core::mem::replace(&mut self.slots[slot].handshake, handshake);
         let counts = |h| {
             (
-                usize::from(h != Handshake::Through),
+                usize::from(h != Handshake::Complete),
                 usize::from(h == Handshake::FastOpen),
             )
         };
@@ -127,7 +127,7 @@ impl Table {
 
     pub fn remove(&mut self, id: ConnId) -> Option<Box<Connection>> {
         self.get(id)?;
-        self.count(id.slot as usize, Handshake::Through);
+        self.count(id.slot as usize, Handshake::Complete);
         let conn = self.slots[id.slot as usize].conn.take();
         self.release(id);
         conn

@@ -10,11 +10,11 @@ use super::send::Echo;
 
 /// The span of the measurements, which cover the last one to two spans: longer than a round trip of most
 /// links, and short enough to follow a link that changes.
-const SPAN: Duration = Duration::from_millis(500);
+const MEASURE_SPAN: Duration = Duration::from_millis(500);
 
 /// Statistics of the payload that arrived on a subflow.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Arriving {
+pub(crate) struct ArrivalStats {
     /// The TSecr of the newest segment with payload.
     echoed: u32,
     /// The lowest round trips of this span and of the one before; zero if there is none.
@@ -31,7 +31,7 @@ pub(crate) struct Arriving {
     pub late: u64,
 }
 
-impl Arriving {
+impl ArrivalStats {
     /// Processes a segment with payload that echoes a timestamp of ours. The first echo of a timestamp left
     /// when the peer had received it, so its age is a round trip; later ones may have waited at the peer.
     pub fn on_echo(&mut self, now: Instant, echo: Echo) {
@@ -58,7 +58,7 @@ impl Arriving {
 
     fn roll(&mut self, now: Instant) {
         let span = now.saturating_since(self.began);
-        if span < SPAN {
+        if span < MEASURE_SPAN {
             return;
         }
         self.rate = (self.bytes as f64 / span.as_secs_f64()) as u64;
@@ -90,23 +90,23 @@ mod tests {
 
     #[test]
     fn the_first_echo_of_a_timestamp_is_a_round_trip() {
-        let mut arriving = Arriving::default();
-        let mut heard = |at, value, age| {
+        let mut arriving = ArrivalStats::default();
+        let mut echo = |at, value, age| {
             let age = Duration::from_millis(age);
             arriving.on_echo(ms(at), Echo { value, age });
             arriving.rtt().as_millis()
         };
-        assert_eq!(heard(1_000, 7, 65), 65);
-        assert_eq!(heard(1_010, 7, 20), 65, "the same again");
-        assert_eq!(heard(1_020, 8, 60), 60);
-        assert_eq!(heard(1_600, 9, 80), 60, "of the span before");
-        assert_eq!(heard(2_200, 10, 90), 80);
-        assert_eq!(heard(2_800, 11, 95), 90);
+        assert_eq!(echo(1_000, 7, 65), 65);
+        assert_eq!(echo(1_010, 7, 20), 65, "the same again");
+        assert_eq!(echo(1_020, 8, 60), 60);
+        assert_eq!(echo(1_600, 9, 80), 60, "of the span before");
+        assert_eq!(echo(2_200, 10, 90), 80);
+        assert_eq!(echo(2_800, 11, 95), 90);
     }
 
     #[test]
     fn what_fills_holes_was_lost() {
-        let mut arriving = Arriving::default();
+        let mut arriving = ArrivalStats::default();
         arriving.on_payload(ms(1_000), 9_000, false);
         arriving.on_payload(ms(1_100), 1_000, true);
         assert_eq!((arriving.received, arriving.late), (10_000, 1_000));

@@ -2,7 +2,7 @@
 //! RFC 6582).
 
 /// The number of duplicates in a row that indicate a loss (RFC 5681 section 3.2).
-pub(super) const THRESHOLD: u32 = 3;
+pub(super) const DUP_ACK_THRESHOLD: u32 = 3;
 
 /// The state derived from duplicate acknowledgements; sizes and offsets in bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,7 +37,7 @@ impl DupAcks {
     /// Returns whether the segment at `una` is lost, provided no recovery is under way.
     // Conforms: 6582-3.2-1
     pub fn is_loss(self, una: u64) -> bool {
-        self.count >= THRESHOLD && una > self.recover
+        self.count >= DUP_ACK_THRESHOLD && una > self.recover
     }
 
     /// Notes that `acked` bytes were acknowledged in order: a missing segment and the data behind it.
@@ -45,9 +45,9 @@ impl DupAcks {
     /// counted as arrived before.
     pub fn on_advance(&mut self, acked: u64, mss: u64, flight: u64) -> u64 {
         self.count = 0;
-        let told = self.arrived.min(acked.saturating_sub(mss));
-        self.arrived = (self.arrived - told).min(flight);
-        told
+        let counted = self.arrived.min(acked.saturating_sub(mss));
+        self.arrived = (self.arrived - counted).min(flight);
+        counted
     }
 
     /// Counts an acknowledgement that advanced in the middle of a recovery.

@@ -7,15 +7,15 @@ use crate::Ecn;
 
 /// The ECN state of one subflow.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Marks {
+pub(crate) struct EcnState {
     agreed: bool,
     /// Set if our payload may be marked.
-    bears: bool,
+    sends_ect: bool,
     /// Set from the arrival of a mark until the peer reports that it sends less (CWR).
-    echoes: bool,
+    echoes_ce: bool,
 }
 
-impl Marks {
+impl EcnState {
     /// Returns the flags of a SYN that is sent for the `tries`-th time. Only the first one asks: if it is
     /// not answered, a middlebox may drop SYNs that do (RFC 3168 section 6.1.1.1).
     // Conforms: 3168-6.1.1-1, 3168-6.1.1.1-1
@@ -39,14 +39,14 @@ impl Marks {
     // Conforms: 3168-6.1.1-2
     pub fn on_syn(&mut self, setting: Ecn, flags: Flags) {
         self.agreed = setting != Ecn::Off && asks(flags);
-        self.bears = self.agreed;
+        self.sends_ect = self.agreed;
     }
 
     /// Processes the flags of the peer's repeated SYN: if it does not ask any more, we echo marks but send
     /// Not-ECT.
     // Conforms: 3168-6.1.1-4
     pub fn on_syn_again(&mut self, flags: Flags) {
-        self.bears &= asks(flags);
+        self.sends_ect &= asks(flags);
     }
 
     /// Processes the flags of the answer to our SYN, which left `tries` times. Some peers reflect the flags
@@ -56,25 +56,25 @@ impl Marks {
         let answers = flags.contains(Flags::ECE) && !flags.contains(Flags::CWR);
         self.agreed = setting == Ecn::Ask && answers;
         // The peer may have seen only a SYN that did not ask.
-        self.bears = self.agreed && tries <= 1;
+        self.sends_ect = self.agreed && tries <= 1;
     }
 
     /// Returns whether our payload may be marked. Incoming marks are echoed in any case.
-    pub fn bears(self) -> bool {
-        self.bears
+    pub fn sends_ect(self) -> bool {
+        self.sends_ect
     }
 
     /// Processes a segment with payload, marked or not.
     // Conforms: 3168-6.1.3-1, 3168-6.1.3-2
     pub fn on_data(&mut self, flags: Flags, marked: bool) {
-        self.echoes &= !flags.contains(Flags::CWR);
-        self.echoes |= marked && self.agreed;
+        self.echoes_ce &= !flags.contains(Flags::CWR);
+        self.echoes_ce |= marked && self.agreed;
     }
 
     /// Returns the flags of an acknowledgement.
     // Conforms: 3168-6.1.3-1
     pub fn of_ack(self) -> Flags {
-        match self.echoes {
+        match self.echoes_ce {
             true => Flags::ECE,
             false => Flags::EMPTY,
         }

@@ -9,7 +9,7 @@ use sha2::Sha256;
 use super::FourTuple;
 
 /// The time in nanoseconds in which initial sequence numbers grow by one (RFC 9293 section 3.4.1).
-const TICK: u64 = 4000;
+const ISN_TICK_NANOS: u64 = 4000;
 
 /// The key of these hashes.
 #[derive(Debug)]
@@ -46,7 +46,10 @@ impl Secret {
     // Conforms: 8684-3-4, 9293-3.4.1-1
     pub fn first_numbers(&self, now: Instant, tuple: &FourTuple) -> (Seq32, u32) {
         let [iss, timestamp, ..] = self.hash(tuple, &[]);
-        (Seq32(iss).add((now.as_nanos() / TICK) as u32), timestamp)
+        (
+            Seq32(iss).add((now.as_nanos() / ISN_TICK_NANOS) as u32),
+            timestamp,
+        )
     }
 }
 

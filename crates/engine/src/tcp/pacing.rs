@@ -6,15 +6,15 @@ use braid_wire::Instant;
 
 /// The time by which a sender may run ahead of its schedule: it bounds the rate of timers, and with it
 /// bursts.
-const AHEAD: Duration = Duration::from_micros(500);
+const MAX_PACING_LEAD: Duration = Duration::from_micros(500);
 /// The unused time that carries over, so that late timers do not cost rate.
-const CARRY: Duration = Duration::from_millis(1);
+const MAX_PACING_CREDIT: Duration = Duration::from_millis(1);
 
 /// The time-based pacer of one subflow.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pacer {
     /// The time at which everything sent so far has left at the pacing rate.
-    drained: Instant,
+    schedule_end: Instant,
     /// The rate in bytes/s; 0 is unpaced.
     rate: u64,
     /// The number of bytes that still leave at once.
@@ -44,14 +44,14 @@ impl Pacer {
 
     /// Returns the time at which the next packet may leave; `None` if now.
     pub fn blocked_until(&self, now: Instant) -> Option<Instant> {
-        let at = self.drained - AHEAD;
+        let at = self.schedule_end - MAX_PACING_LEAD;
         (self.rate > 0 && self.free == 0 && at > now).then_some(at)
     }
 
     /// Returns whether the sender has paused: everything sent had left, and there was room since `room_at`,
     /// for longer than unused time carries over.
     pub fn has_paused(&self, now: Instant, room_at: Instant) -> bool {
-        now - CARRY > self.drained.max(room_at)
+        now - MAX_PACING_CREDIT > self.schedule_end.max(room_at)
     }
 
     /// Returns the bytes of one burst: as many as the rate carries in 1 ms.
@@ -67,11 +67,12 @@ impl Pacer {
         let paced = bytes.saturating_sub(self.free);
         self.free = self.free.saturating_sub(bytes);
         if self.rate == 0 || paced == 0 {
-            self.drained = now;
+            self.schedule_end = now;
             return;
         }
         let ns = u128::from(paced) * 1_000_000_000 / u128::from(self.rate);
-        self.drained = self.drained.max(now - CARRY) + Duration::from_nanos(ns as u64);
+        self.schedule_end =
+            self.schedule_end.max(now - MAX_PACING_CREDIT) + Duration::from_nanos(ns as u64);
     }
 }
 

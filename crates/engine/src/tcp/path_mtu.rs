@@ -7,16 +7,16 @@ use braid_wire::Instant;
 
 /// The sizes to fall back to when large packets vanish: the least MTU of IPv6, the base size of Linux, and
 /// the least MTU that is believed (RFC 8899 section 5.1.2: BASE_PLPMTU, MIN_PLPMTU).
-const FALLBACKS: [u32; 3] = [1280, 1024, 576];
+const FALLBACK_MTUS: [u32; 3] = [1280, 1024, 576];
 /// The time before another size is probed: a size may have been too large for a moment only.
-const SOON: Duration = Duration::from_secs(1);
+const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The time before sizes that failed are probed again (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
-const LATER: Duration = Duration::from_secs(600);
+const PMTU_RAISE_TIMER: Duration = Duration::from_secs(600);
 /// The number of losses of one size after which it counts as too large (MAX_PROBES, RFC 8899 section
 /// 5.1.2).
-const MAX_TRIES: u32 = 3;
+const MAX_PROBES: u32 = 3;
 /// The precision in bytes at which the search ends.
-const CLOSE: u32 = 16;
+const SEARCH_PRECISION_BYTES: u32 = 16;
 
 /// The packet size of one path, and the search for a larger one. All sizes are of IP packets, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ pub(crate) struct PathMtu {
     too_large: u32,
     tries: u32,
     /// The size of the probe in flight.
-    trying: Option<u32>,
+    probing: Option<u32>,
     /// The time of the next probe; `None` while one is in flight, and if there is none.
     next_at: Option<Instant>,
 }
@@ -57,7 +57,7 @@ impl PathMtu {
             top: most,
             too_large: most + 1,
             tries: 0,
-            trying: None,
+            probing: None,
             next_at: None,
         }
     }
@@ -70,7 +70,7 @@ impl PathMtu {
     /// Returns the size to fall back to when packets of the current one vanish.
     pub fn smaller(&self) -> Option<u32> {
         let fits = |size: &u32| *size < self.current && *size >= self.least;
-        FALLBACKS.into_iter().find(fits)
+        FALLBACK_MTUS.into_iter().find(fits)
     }
 
     /// Processes a report that packets over `mtu` do not pass. During a probe `mtu` is the next size to
@@ -78,10 +78,10 @@ impl PathMtu {
     pub fn on_report(&mut self, now: Instant, mtu: u32) -> Report {
         let mtu = mtu.max(self.least);
         if mtu < self.current {
-            self.shrink(now + LATER, mtu);
+            self.shrink(now + PMTU_RAISE_TIMER, mtu);
             return Report::Smaller;
         }
-        if self.trying.take_if(|size| *size > mtu).is_none() {
+        if self.probing.take_if(|size| *size > mtu).is_none() {
             return Report::NoNews;
         }
         self.top = mtu;
@@ -96,7 +96,7 @@ impl PathMtu {
     pub fn on_black_hole(&mut self, now: Instant) -> bool {
         let smaller = self.smaller();
         if let Some(size) = smaller {
-            self.shrink(now + SOON, size);
+            self.shrink(now + PROBE_RETRY_DELAY, size);
         }
         smaller.is_some()
     }
@@ -111,7 +111,7 @@ impl PathMtu {
     fn rest(&mut self, until: Instant) {
         self.top = self.most;
         self.too_large = self.most + 1;
-        self.trying = None;
+        self.probing = None;
         self.next_at = Some(until);
     }
 
@@ -119,8 +119,10 @@ impl PathMtu {
     fn go_on(&mut self, now: Instant, next_at: Instant) {
         if self.current == self.most {
             self.next_at = None;
-        } else if self.current == self.top || self.too_large <= self.current + CLOSE {
-            self.rest(now + LATER);
+        } else if self.current == self.top
+            || self.too_large <= self.current + SEARCH_PRECISION_BYTES
+        {
+            self.rest(now + PMTU_RAISE_TIMER);
         } else {
             self.next_at = Some(next_at);
         }
@@ -137,14 +139,14 @@ impl PathMtu {
     }
 
     /// Notes that a packet of `size`, no more than was due, leaves as the probe.
-    pub fn on_try(&mut self, size: u32) {
-        self.trying = Some(size);
+    pub fn on_probe_sent(&mut self, size: u32) {
+        self.probing = Some(size);
         self.next_at = None;
     }
 
     /// Notes that the probe arrived or was lost. A report received meanwhile prevails.
     pub fn on_result(&mut self, now: Instant, arrived: bool) {
-        let Some(size) = self.trying.take() else {
+        let Some(size) = self.probing.take() else {
             return;
         };
         if arrived {
@@ -152,12 +154,19 @@ impl PathMtu {
             self.tries = 0;
         } else {
             self.tries += 1;
-            if self.tries >= MAX_TRIES {
+            if self.tries >= MAX_PROBES {
                 self.too_large = self.too_large.min(size);
                 self.tries = 0;
             }
         }
-        self.go_on(now, if arrived { now } else { now + SOON });
+        self.go_on(
+            now,
+            if arrived {
+                now
+            } else {
+                now + PROBE_RETRY_DELAY
+            },
+        );
     }
 }
 
@@ -170,10 +179,10 @@ mod tests {
     fn search(mut path: PathMtu, mtu: u32) -> (u32, u32) {
         let mut now = Instant::ZERO;
         let mut packets = 0;
-        while let Some(at) = path.next_at.filter(|at| *at < now + LATER) {
+        while let Some(at) = path.next_at.filter(|at| *at < now + PMTU_RAISE_TIMER) {
             now = at;
             let size = path.due(now).expect("it is due");
-            path.on_try(size);
+            path.on_probe_sent(size);
             path.on_result(now, size <= mtu);
             packets += 1;
         }
@@ -219,13 +228,13 @@ mod tests {
     #[test]
     fn a_report_on_a_try_says_what_to_try_next() {
         let now = Instant::ZERO;
-        let trying = || {
+        let probing = || {
             let mut path = PathMtu::new(1500, 576);
             path.on_black_hole(now);
-            path.on_try(1500);
+            path.on_probe_sent(1500);
             path
         };
-        let soon = now + SOON;
+        let soon = now + PROBE_RETRY_DELAY;
         for (mtu, report, due) in [
             (1500, Report::NoNews, None),
             (1400, Report::TooLarge, Some(1400)),
@@ -233,7 +242,7 @@ mod tests {
             (1280, Report::TooLarge, None),
             (1000, Report::Smaller, None),
         ] {
-            let mut path = trying();
+            let mut path = probing();
             assert_eq!(path.on_report(now, mtu), report, "{mtu}");
             assert_eq!(path.due(now), due, "{mtu}");
             path.on_result(now, false);
@@ -241,7 +250,7 @@ mod tests {
             let again = (mtu == 1500).then_some(1500).or(due);
             assert_eq!(path.due(soon), again, "{mtu}");
         }
-        let mut path = trying();
+        let mut path = probing();
         path.on_report(now, 1400);
         assert_eq!(search(path, 1400), (1400, 1));
         assert_eq!(search(path, 1350).0, 1340);

@@ -9,17 +9,17 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-use crate::cc::{Flight, RateSample};
+use crate::cc::{RateSample, TxState};
 
 /// The number of acknowledgements behind the first from which on a train yields a rate.
-const TRAIN: u32 = 2;
+const MIN_TRAIN_ACKS: u32 = 2;
 
 /// The divisor of the round trip that gives the least duration of a train: a shorter train was compressed
 /// by a busy host or an aggregating link.
-const SHORTEST_TRAIN: u32 = 16;
+const MIN_TRAIN_RTT_DIVISOR: u32 = 16;
 
 /// The period of the peak rate in round trips; a peak counts for one to two periods.
-const PEAK_PERIOD: u32 = 10;
+const PEAK_PERIOD_RTTS: u32 = 10;
 
 /// The estimator's state when a record was sent. The parts of a split record share it, since they left
 /// together.
@@ -90,7 +90,7 @@ impl Train {
         let lasted = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
         let rate = (bytes * 1_000_000_000).checked_div(lasted.as_nanos())?;
-        let tells = self.acks > TRAIN && lasted >= min_rtt / SHORTEST_TRAIN;
+        let tells = self.acks > MIN_TRAIN_ACKS && lasted >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
         tells.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
@@ -132,12 +132,12 @@ impl RateEstimator {
     }
 
     /// Sets the [peak](Self::peak) that earlier subflows on the path found, in bytes/s.
-    pub fn expect(&mut self, rate: u64) {
+    pub fn seed_from(&mut self, rate: u64) {
         self.expected = rate;
     }
 
     fn note_peak(&mut self, now: Instant, min_rtt: Duration, sample: Option<u64>) {
-        if now.saturating_since(self.peaks_since) > PEAK_PERIOD * min_rtt {
+        if now.saturating_since(self.peaks_since) > PEAK_PERIOD_RTTS * min_rtt {
             self.peaks = [0, self.peaks[0]];
             self.peaks_since = now;
         }
@@ -180,17 +180,17 @@ impl RateEstimator {
         }
     }
 
-    /// Counts `bytes` as lost. Returns the flight that the newest of the noted records was sent in; the
+    /// Counts `bytes` as lost. Returns the state in which the newest of the noted records was sent; the
     /// default if none was noted.
-    pub fn on_lost(&mut self, bytes: u64) -> Flight {
+    pub fn on_lost(&mut self, bytes: u64) -> TxState {
         self.lost += bytes;
         let newest = self.newest_lost.take();
-        newest.map_or_else(Flight::default, |(_, before)| self.flight(&before))
+        newest.map_or_else(TxState::default, |(_, before)| self.tx_state(&before))
     }
 
-    /// Returns the flight that a record with the state `before` was sent in.
-    fn flight(&self, before: &PacketState) -> Flight {
-        Flight {
+    /// Returns the state in which a record with the counters `before` was sent.
+    fn tx_state(&self, before: &PacketState) -> TxState {
+        TxState {
             in_flight: before.in_flight,
             lost: self.lost - before.lost,
             app_limited: before.app_limited,
@@ -221,11 +221,11 @@ impl RateEstimator {
         let sample = RateSample {
             delivered: self.delivered - before.delivered,
             interval: send_elapsed.max(ack_elapsed),
-            flight: self.flight(before),
+            tx: self.tx_state(before),
         };
         let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
         let tells = long && sample.interval <= rto;
-        let whole = tells && !sample.flight.app_limited;
+        let whole = tells && !sample.tx.app_limited;
         self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
         // A sample that spans a pause underestimates the path, but may still exceed the expected rate.
         if tells && self.peaks == [0; 2] {
@@ -234,7 +234,7 @@ impl RateEstimator {
         if !long {
             return None;
         }
-        if !sample.flight.app_limited || sample.rate() > self.rate {
+        if !sample.tx.app_limited || sample.rate() > self.rate {
             self.rate = sample.rate();
         }
         Some(sample)
@@ -308,7 +308,7 @@ mod tests {
             let packet = &newest.packet;
             let sample = self.rate.on_ack(now, bytes, sent_at, packet, RTT, RTO)?;
             let ms = sample.interval.as_millis() as u64;
-            Some((sample.delivered, ms, sample.flight.app_limited))
+            Some((sample.delivered, ms, sample.tx.app_limited))
         }
     }
 
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn the_peak_is_the_rate_at_which_acknowledgements_follow() {
         let mut flow = Flow::new();
-        flow.rate.expect(60_000);
+        flow.rate.seed_from(60_000);
         for _ in 0..4 {
             flow.send(1000, 1000, false);
         }
@@ -445,12 +445,12 @@ mod tests {
     #[test]
     fn what_was_expected_gives_way_to_proof() {
         let mut flow = Flow::new();
-        flow.rate.expect(20);
+        flow.rate.seed_from(20);
         flow.send(1000, 1000, false);
         assert_eq!(flow.ack(1100, 1001, None), Some((1000, 100, true)));
         assert_eq!(flow.rate.peak(), 10_000);
         // After a pause the recorded rate is expected again.
-        flow.rate.expect(20);
+        flow.rate.seed_from(20);
         flow.send(1200, 500, true);
         flow.ack(1300, 1501, None);
         assert_eq!(flow.rate.peak(), 10_000);
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn an_outage_is_not_the_rate() {
         let mut flow = Flow::new();
-        flow.rate.expect(125_000);
+        flow.rate.seed_from(125_000);
         flow.send(1000, 1000, false);
         flow.ack(1100, 1001, None);
         for _ in 0..2 {

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use braid_wire::tcp::SackBlocks;
 use braid_wire::{Instant, Seq32};
 
-use super::arriving::Arriving;
+use super::arriving::ArrivalStats;
 use super::scoreboard::Mapping;
 use crate::DelayedAck;
 use crate::buffer::{Pool, RangeSet, RecvBuffer};
@@ -21,7 +21,7 @@ const MAX_MAPPINGS: usize = 512;
 /// The same limit for mappings with checksums, whose bytes wait until the mapping is complete.
 const MAX_CHECKED_MAPPINGS: usize = 4096;
 /// The most disjoint ranges kept out of order.
-const MAX_RANGES: usize = 4096;
+const MAX_OUT_OF_ORDER_RANGES: usize = 4096;
 
 /// The time at which the next acknowledgement is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) struct Receiver {
     /// The offset that the last acknowledgement covered.
     pub ack_sent: u64,
     /// The first offset past the windows that the peer was told on this subflow.
-    pub told: u64,
+    pub advertised_end: u64,
     /// The offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
@@ -49,7 +49,7 @@ pub(crate) struct Receiver {
     /// After an outage its sender would otherwise take the outage for the round trip.
     pub echo_once: Option<u32>,
     /// The measurements of the direction from the peer.
-    pub arriving: Arriving,
+    pub arriving: ArrivalStats,
     out_of_order: RangeSet,
     /// The starts of the ranges that changed last, newest first.
     recent: ArrayVec<u64, 3>,
@@ -73,12 +73,12 @@ impl Receiver {
             irs,
             nxt: 1,
             ack_sent: 1,
-            told: 1,
+            advertised_end: 1,
             due: AckDue::Never,
             fin: None,
             ts_recent: 0,
             echo_once: None,
-            arriving: Arriving::default(),
+            arriving: ArrivalStats::default(),
             out_of_order: RangeSet::default(),
             recent: ArrayVec::new(),
             duplicate: None,
@@ -254,7 +254,7 @@ impl Receiver {
     }
 
     /// Drops the first `len` waiting bytes, which were handed on or are not wanted.
-    pub fn pass_held(&mut self, len: usize, pool: &mut Pool) {
+    pub fn advance_held(&mut self, len: usize, pool: &mut Pool) {
         if let Some(held) = &mut self.held {
             held.consume(len, pool);
             self.drop_placed();
@@ -298,7 +298,7 @@ impl Receiver {
     /// note it.
     pub fn can_note(&self, range: &Range<u64>) -> bool {
         let stream = self.fin.is_none_or(|fin| range.end <= fin);
-        stream && (range.start <= self.nxt || self.out_of_order.len() < MAX_RANGES)
+        stream && (range.start <= self.nxt || self.out_of_order.len() < MAX_OUT_OF_ORDER_RANGES)
     }
 
     /// Notes payload that was here already (D-SACK, RFC 2883).
@@ -407,7 +407,7 @@ impl Receiver {
         debug_assert!(self.ack_sent <= self.nxt);
         let first = self.out_of_order.first();
         debug_assert!(first.is_none_or(|first| first.start > self.nxt));
-        debug_assert!(self.out_of_order.len() <= MAX_RANGES);
+        debug_assert!(self.out_of_order.len() <= MAX_OUT_OF_ORDER_RANGES);
         debug_assert!(self.fin.is_none_or(|fin| self.nxt <= fin + 1));
         let most = match self.checks() {
             true => MAX_CHECKED_MAPPINGS + 1,

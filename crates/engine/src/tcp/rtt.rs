@@ -7,20 +7,20 @@ use braid_wire::Instant;
 use crate::Config;
 
 /// The clock granularity G of RFC 6298 section 2.
-const GRANULARITY: Duration = Duration::from_millis(1);
+const CLOCK_GRANULARITY: Duration = Duration::from_millis(1);
 
 /// The timeout before any sample (RFC 6298 section 2.1).
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 
 /// The period of the base round trip, which is the lowest sample of this period and the one before it.
 /// Older samples do not count, as the route may have changed since.
-const BASE_PERIOD: Duration = Duration::from_secs(10);
+const BASE_RTT_PERIOD: Duration = Duration::from_secs(10);
 
 /// The queueing delay up to which a queue counts as short in any case.
-const SHORT_QUEUE: Duration = Duration::from_millis(5);
+const SHORT_QUEUE_DELAY: Duration = Duration::from_millis(5);
 
 /// The number of first samples that a later, far shorter sample may expose as wrong.
-const FIRST_SAMPLES: u32 = 8;
+const UNTRUSTED_SAMPLES: u32 = 8;
 
 /// The round-trip estimator of one subflow.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ impl RttEstimator {
 
     /// Seeds the first timeout with the round trip of an earlier subflow on the path. It never exceeds the
     /// unseeded one.
-    pub fn expect(&mut self, srtt: Duration, rttvar: Duration) {
+    pub fn seed_from(&mut self, srtt: Duration, rttvar: Duration) {
         if self.srtt.is_none() {
             let margin = (rttvar * 4).max(self.min_rto);
             self.rto = INITIAL_RTO.min(srtt + margin).min(self.max_rto);
@@ -72,7 +72,7 @@ impl RttEstimator {
     /// stay at a hundred round trips while little is sent.
     fn forget_repeated_handshake(&mut self, rtt: Duration) {
         let shorter = |srtt| rtt * 2 + self.min_rto < srtt;
-        if self.samples < FIRST_SAMPLES && self.srtt.is_some_and(shorter) {
+        if self.samples < UNTRUSTED_SAMPLES && self.srtt.is_some_and(shorter) {
             self.srtt = None;
             self.longest = rtt;
         }
@@ -85,7 +85,7 @@ impl RttEstimator {
         self.latest = rtt;
         self.forget_repeated_handshake(rtt);
         self.longest = self.longest.max(rtt);
-        if now.saturating_since(self.base_since) >= BASE_PERIOD {
+        if now.saturating_since(self.base_since) >= BASE_RTT_PERIOD {
             self.base = [Duration::MAX, self.base[0]];
             self.base_since = now;
         }
@@ -98,7 +98,7 @@ impl RttEstimator {
                 (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4,
             ),
         };
-        let margin = (rttvar * 4).max(GRANULARITY).max(self.min_rto);
+        let margin = (rttvar * 4).max(CLOCK_GRANULARITY).max(self.min_rto);
         self.rto = (srtt + margin).min(self.max_rto);
         (self.srtt, self.rttvar) = (Some(srtt), rttvar);
     }
@@ -139,7 +139,7 @@ impl RttEstimator {
     pub fn is_queue_short(&self) -> bool {
         let queued = self.latest.saturating_sub(self.base());
         let longest = self.longest.saturating_sub(self.base());
-        queued <= (longest / 2).max(SHORT_QUEUE)
+        queued <= (longest / 2).max(SHORT_QUEUE_DELAY)
     }
 
     /// Returns the upper bound of the timeout.
@@ -180,7 +180,7 @@ mod tests {
         let mut rtt = RttEstimator::new(&Config::default());
         let ms = Duration::from_millis;
         for (srtt, rttvar, rto) in [(40, 5, 240), (40, 60, 280), (900, 100, 1000)] {
-            rtt.expect(ms(srtt), ms(rttvar));
+            rtt.seed_from(ms(srtt), ms(rttvar));
             assert_eq!(rtt.rto(), ms(rto));
         }
     }

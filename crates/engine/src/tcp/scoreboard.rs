@@ -244,11 +244,11 @@ impl Scoreboard {
         let mut i = self.records.partition_point(|r| r.end <= start);
         loop {
             // Most of a block was reported before.
-            let told = self
+            let sacked = self
                 .records
                 .range(i..)
                 .take_while(|r| r.sacked && r.end <= end);
-            i += told.count();
+            i += sacked.count();
             let Some(record) = self.records.get(i).filter(|r| r.start < end) else {
                 return;
             };

@@ -4,12 +4,12 @@ use super::FourTuple;
 use super::path_mtu::PathMtu;
 
 /// The bytes of options of a data segment before the handshake: timestamps and a DSS with 4-byte numbers.
-const TYPICAL_OPTIONS: usize = 12 + 20;
+const TYPICAL_OPTIONS_LEN: usize = 12 + 20;
 /// The smallest path MTU that is believed for IPv4 (RFC 791) and IPv6 (RFC 8200).
-const MIN_PMTU: u32 = 576;
+const MIN_PMTU_V4: u32 = 576;
 const MIN_PMTU_V6: u32 = 1280;
 /// The bytes of a TCP header without options.
-const TCP_HEADER: u32 = 20;
+const TCP_HEADER_LEN: u32 = 20;
 
 /// The size of a subflow's segments, and everything that it depends on.
 #[derive(Debug)]
@@ -28,10 +28,10 @@ impl SegmentSize {
     pub fn new(pmtu: u32, tuple: &FourTuple) -> Self {
         SegmentSize {
             mtu: PathMtu::new(pmtu, min_pmtu(tuple)),
-            headers: ip_header(tuple) + TCP_HEADER,
+            headers: ip_header(tuple) + TCP_HEADER_LEN,
             usual_mss: usual_mss(tuple),
             peer_mss: usual_mss(tuple),
-            options: TYPICAL_OPTIONS,
+            options: TYPICAL_OPTIONS_LEN,
         }
     }
 
@@ -52,7 +52,7 @@ impl SegmentSize {
     }
 
     /// Adopts the MSS that the peer announced on an earlier connection.
-    pub fn expect_mss(&mut self, mss: u16) {
+    pub fn seed_mss(&mut self, mss: u16) {
         self.peer_mss = u32::from(mss);
     }
 
@@ -83,14 +83,14 @@ impl SegmentSize {
     }
 
     fn payload_of(&self, size: u32, options: usize) -> u32 {
-        let segment = (size - self.headers).min(self.peer_mss.max(MIN_PMTU - self.headers));
+        let segment = (size - self.headers).min(self.peer_mss.max(MIN_PMTU_V4 - self.headers));
         segment - options as u32
     }
 }
 
 /// Returns the MSS option of a SYN if packets have up to `mtu` bytes (RFC 6691: options not counted).
 pub(crate) fn announced_mss(mtu: u32, tuple: &FourTuple) -> u16 {
-    mss_option(mtu.max(min_pmtu(tuple)) - ip_header(tuple) - TCP_HEADER)
+    mss_option(mtu.max(min_pmtu(tuple)) - ip_header(tuple) - TCP_HEADER_LEN)
 }
 
 fn mss_option(payload: u32) -> u16 {
@@ -100,7 +100,7 @@ fn mss_option(payload: u32) -> u16 {
 /// Returns the MSS of a peer that announces none.
 // Conforms: 9293-3.7.1-1
 fn usual_mss(tuple: &FourTuple) -> u32 {
-    min_pmtu(tuple) - ip_header(tuple) - TCP_HEADER
+    min_pmtu(tuple) - ip_header(tuple) - TCP_HEADER_LEN
 }
 
 fn ip_header(tuple: &FourTuple) -> u32 {
@@ -109,7 +109,7 @@ fn ip_header(tuple: &FourTuple) -> u32 {
 
 fn min_pmtu(tuple: &FourTuple) -> u32 {
     match tuple.local.is_ipv4() {
-        true => MIN_PMTU,
+        true => MIN_PMTU_V4,
         false => MIN_PMTU_V6,
     }
 }

@@ -53,8 +53,8 @@ enum Recovery {
 struct Reduction {
     /// The next offset at that time.
     at: u64,
-    /// Set while the peer is still to be told (CWR).
-    untold: bool,
+    /// Set while the peer has not been notified by CWR.
+    cwr_pending: bool,
 }
 
 /// The state of RACK (RFC 8985 section 5.2).
@@ -64,14 +64,15 @@ struct Rack {
     end: u64,
     rtt: Duration,
     reordering_seen: bool,
-    /// The quarters of a round trip by which the reordering window exceeds the first quarter.
-    quarters: u32,
-    /// The number of recoveries without a needless retransmission after which the window is reset.
-    persist: u32,
-    /// The end of the round in which the window has grown already.
-    grown_until: u64,
+    /// `RACK.reo_wnd_mult` less one: the quarters of a round trip by which the reordering window exceeds the
+    /// first quarter.
+    reo_wnd_mult: u32,
+    /// `RACK.reo_wnd_persist`: the recoveries without a needless retransmission after which the window is reset.
+    reo_wnd_persist: u32,
+    /// `RACK.dsack_round`: the end of the round in which the window has grown already.
+    dsack_round: u64,
     /// The end of the last range that the peer reported as a duplicate.
-    twice: u64,
+    dsack_end: u64,
     /// The last tail loss probe, as long as it may have repaired a loss.
     probed: Option<TailProbe>,
 }
@@ -111,7 +112,7 @@ pub(crate) enum Expired {
 }
 
 /// The segments that leave at once on an unknown path (the initial window of RFC 3390).
-const UNKNOWN_FLIGHT: u64 = 4;
+const UNKNOWN_PATH_BURST_SEGMENTS: u64 = 4;
 
 /// The timers of a sender, and the timeouts in a row.
 #[derive(Debug, Clone, Copy, Default)]
@@ -166,7 +167,7 @@ struct Reductions {
     /// The highest acknowledgement that reported an ECN mark.
     marked_at: u64,
     /// The bytes retransmitted in this recovery and not reported as duplicates.
-    unproved: u64,
+    undo_retrans: u64,
 }
 
 /// Losses by episode.
@@ -175,7 +176,7 @@ struct Losses {
     /// The bytes delivered since the last loss, and between the two losses before it.
     intervals: [u64; 2],
     /// The bytes of non-congestive loss: lost while the queue was short.
-    strayed: u64,
+    non_congestive_loss: u64,
     /// Set if the queue was short when this episode began; the losses themselves shorten it.
     queue_was_short: bool,
 }
@@ -187,9 +188,9 @@ impl Losses {
         self.queue_was_short = queue_is_short;
     }
 
-    fn count_strayed(&mut self, lost: u64) {
+    fn count_non_congestive(&mut self, lost: u64) {
         if self.queue_was_short {
-            self.strayed += lost;
+            self.non_congestive_loss += lost;
         }
     }
 }
@@ -200,7 +201,7 @@ struct Pauses {
     last_sent: Instant,
     restarted_at: Instant,
     /// The time at which everything sent will have passed the bottleneck.
-    passed_at: Instant,
+    drained_at: Instant,
 }
 
 /// The limits of windows, and of the peer's delay.
@@ -238,7 +239,7 @@ pub(crate) struct Sender {
     /// The NewReno state; `None` if the peer sends SACK.
     dup_acks: Option<DupAcks>,
     /// The number of duplicate acknowledgements in a row that had no room for SACK.
-    mute: u32,
+    dup_acks_without_sack: u32,
     sizes: Sizes,
     reductions: Reductions,
     losses: Losses,
@@ -269,7 +270,7 @@ impl Sender {
             rack: Rack::default(),
             timers: Timers::default(),
             dup_acks: None,
-            mute: 0,
+            dup_acks_without_sack: 0,
             sizes: Sizes::default(),
             reductions: Reductions::default(),
             losses: Losses::default(),
@@ -306,7 +307,7 @@ impl Sender {
         if let Some(rtt) = rtt {
             self.rtt.sample(now, rtt);
         }
-        self.recall();
+        self.use_recorded_rate();
         self.restart(now);
     }
 
@@ -334,13 +335,13 @@ impl Sender {
     }
 
     /// Returns whether the peer is still to be told that the window was reduced (CWR).
-    pub fn is_reduced(&self) -> bool {
-        self.reductions.last.untold
+    pub fn owes_cwr(&self) -> bool {
+        self.reductions.last.cwr_pending
     }
 
     /// Returns whether the peer is still to be told of a reduction, and counts it as told.
-    pub fn take_reduced(&mut self) -> bool {
-        core::mem::take(&mut self.reductions.last.untold)
+    pub fn take_cwr(&mut self) -> bool {
+        core::mem::take(&mut self.reductions.last.cwr_pending)
     }
 
     /// Returns whether nothing is known to be missing.
@@ -378,8 +379,8 @@ impl Sender {
     }
 
     /// Returns the bytes of non-congestive loss: lost though the path's queue was short.
-    pub fn strayed(&self) -> u64 {
-        self.losses.strayed
+    pub fn non_congestive_loss(&self) -> u64 {
+        self.losses.non_congestive_loss
     }
 
     /// Returns the recent peak rate of acknowledgements in bytes/s.
@@ -388,23 +389,23 @@ impl Sender {
     }
 
     /// Adopts the measurements of earlier subflows on the path.
-    pub fn expect(&mut self, record: &PathRecord) {
-        self.rtt.expect(record.srtt, record.rttvar);
+    pub fn seed_from(&mut self, record: &PathRecord) {
+        self.rtt.seed_from(record.srtt, record.rttvar);
         self.found = *record;
-        self.recall();
+        self.use_recorded_rate();
     }
 
     /// Uses the recorded rate, as long as the round trip does not show that the path is another one.
-    fn recall(&mut self) {
+    fn use_recorded_rate(&mut self) {
         let base = self.rtt.base();
         let same = base.is_zero() || self.found.fits(base);
         let rate = if same { self.found.delivery_rate } else { 0 };
-        self.rate.expect(rate);
+        self.rate.seed_from(rate);
     }
 
     /// Returns the time at which everything sent will have passed the bottleneck, at its known rate.
-    pub fn passed_at(&self) -> Instant {
-        self.pauses.passed_at
+    pub fn drained_at(&self) -> Instant {
+        self.pauses.drained_at
     }
 
     /// Returns this subflow as coupled congestion control of its siblings sees it.
@@ -506,7 +507,7 @@ impl Sender {
             true => self.initial_flight(),
             false => self
                 .initial_flight()
-                .min(UNKNOWN_FLIGHT * u64::from(self.mss)),
+                .min(UNKNOWN_PATH_BURST_SEGMENTS * u64::from(self.mss)),
         };
         self.cc.on_idle(self.first_flight());
         self.pacer.restart(at_once);
@@ -525,11 +526,11 @@ impl Sender {
             Duration::ZERO => self.rtt.base(),
             found => found.min(self.rtt.base()),
         };
-        self.initial_flight().max(self.held_in(base) / 2)
+        self.initial_flight().max(self.bytes_drained_in(base) / 2)
     }
 
     /// Returns the bytes that leave the path's bottleneck in `time`; 0 if its rate is not known.
-    fn held_in(&self, time: Duration) -> u64 {
+    fn bytes_drained_in(&self, time: Duration) -> u64 {
         let bytes = u128::from(self.rate.peak()) * time.as_nanos() / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
@@ -559,7 +560,9 @@ impl Sender {
         let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
         // With more in flight than the path holds, the delivery rate is that of the path, pause or not.
         // With only a few packets in flight it may be the application's.
-        let held = self.held_in(self.rtt.base()).max(2 * self.initial_flight());
+        let held = self
+            .bytes_drained_in(self.rtt.base())
+            .max(2 * self.initial_flight());
         let full = self.rate.peak() > 0 && in_flight > held;
         let paused = !full && self.pacer.has_paused(now, self.round.full_at);
         self.rate.on_send(now, in_flight, empty, paused)
@@ -567,13 +570,13 @@ impl Sender {
 
     /// Returns the next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
-        if self.holds_back() {
+        if self.pauses_retransmissions() {
             return None;
         }
         let packet = self.packet_state(now);
         let max = max.min(self.sizes.bound());
         let sent = self.board.take_lost(now, packet, max)?;
-        self.reductions.unproved += sent.len();
+        self.reductions.undo_retrans += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -597,7 +600,7 @@ impl Sender {
     fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.pauses.last_sent = now;
         if let Some(ns) = (bytes * 1_000_000_000).checked_div(self.rate.peak()) {
-            self.pauses.passed_at = self.pauses.passed_at.max(now) + Duration::from_nanos(ns);
+            self.pauses.drained_at = self.pauses.drained_at.max(now) + Duration::from_nanos(ns);
         }
         self.pacer.on_sent(now, bytes);
         self.cc.on_sent(now, bytes, self.board.in_flight());
@@ -632,7 +635,7 @@ impl Sender {
             self.answer_mark(now, 0);
             return false;
         }
-        self.mute = 0;
+        self.dup_acks_without_sack = 0;
         let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
         let spurious = self.judge_timeout(now, sacks, &delivered, advanced, echo);
         if advanced {
@@ -643,7 +646,7 @@ impl Sender {
         self.advance_rack(now, &delivered, spurious);
         self.leave_recovery();
         let marked = self.answer_mark(now, delivered.bytes);
-        let news = self.news(delivered.bytes);
+        let new_bytes = self.newly_delivered(delivered.bytes);
         self.losses.intervals[0] += delivered.bytes;
         let further_loss = match self.dup_acks {
             Some(_) => self.on_partial_ack(now),
@@ -670,7 +673,7 @@ impl Sender {
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } | Recovery::Marked { prr } = &mut self.recovery {
             let safe = advanced && !further_loss;
-            prr.on_ack(news, in_flight, target, self.mss, safe);
+            prr.on_ack(new_bytes, in_flight, target, self.mss, safe);
         }
         if round_start {
             self.round.end = self.nxt;
@@ -739,17 +742,17 @@ impl Sender {
             let known = self.rate.peak();
             let rate = (self.rate).on_ack(now, bytes, sent_at, &newest.packet, min_rtt, rto);
             if known > 0 && self.rate.peak() / known >= 2 {
-                self.pass_sooner(now);
+                self.advance_drained_at(now);
             }
             rate
         });
         (rtt, rate)
     }
 
-    /// Moves `passed_at` forward after the rate of the bottleneck turned out to be far higher than known.
-    fn pass_sooner(&mut self, now: Instant) {
+    /// Moves `drained_at` forward after the rate of the bottleneck turned out to be far higher than known.
+    fn advance_drained_at(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
-        self.pauses.passed_at = self.pauses.passed_at.min(now + Duration::from_nanos(ns));
+        self.pauses.drained_at = self.pauses.drained_at.min(now + Duration::from_nanos(ns));
     }
 
     /// Notes whether the window is full. To be called before anything makes room in it.

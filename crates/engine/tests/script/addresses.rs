@@ -13,7 +13,7 @@ use sha2::Sha256;
 use crate::capable::fell_back;
 use crate::harness::{At, PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
 use crate::join::{join_syn_ack, joined, third_ack};
-use crate::midst::unknown;
+use crate::mid_handshake::unknown;
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
@@ -650,9 +650,9 @@ fn the_address_of_a_link_that_goes_down_is_withdrawn() {
 /// A link has a new address: a subflow that only receives probes its peer, and a refused subflow is opened
 /// anew.
 #[test]
-fn subflows_of_a_doubtful_path_ask_for_themselves() {
+fn subflows_of_a_revalidated_path_are_probed() {
     let mut s = joined();
-    s.stack.doubt_path(s.now, PathId(1));
+    s.stack.revalidate_path(s.now, PathId(1));
     s.write("");
     recv!(s, 24, ack(0, 1).on(1).dss(dack(0)));
     send!(s, 54, rst_ack(1, 1).on(1));
@@ -664,10 +664,10 @@ fn subflows_of_a_doubtful_path_ask_for_themselves() {
 /// The probe may be lost, as between two addresses: it is repeated at growing intervals. An unanswered
 /// subflow ends if there is another, and is opened anew.
 #[test]
-fn a_doubt_is_put_until_it_is_answered_or_given_up() {
+fn a_path_is_probed_until_it_answers_or_is_given_up() {
     for answered in [true, false] {
         let mut s = joined();
-        s.stack.doubt_path(s.now, PathId(1));
+        s.stack.revalidate_path(s.now, PathId(1));
         s.write("");
         for at in [24, 250, 700] {
             recv!(s, at, ack(0, 1).on(1).dss(dack(0)));
@@ -688,9 +688,9 @@ fn a_doubt_is_put_until_it_is_answered_or_given_up() {
 
 /// Unanswered probes do not end the only subflow.
 #[test]
-fn a_doubt_does_not_end_the_last_subflow() {
+fn a_revalidation_does_not_end_the_last_subflow() {
     let mut s = Script::accepted(config());
-    s.stack.doubt_path(s.now, PathId(0));
+    s.stack.revalidate_path(s.now, PathId(0));
     s.write("");
     s.advance(9_000.at());
     let asked: Vec<Seg> = core::iter::from_fn(|| s.take().map(|(_, seg)| seg)).collect();
@@ -700,10 +700,10 @@ fn a_doubt_does_not_end_the_last_subflow() {
 
 /// A path that is down is not probed.
 #[test]
-fn a_path_that_is_down_is_not_doubted() {
+fn a_path_that_is_down_is_not_revalidated() {
     let mut s = joined();
     s.stack.set_path_up(s.now, PathId(1), false);
-    s.stack.doubt_path(s.now, PathId(1));
+    s.stack.revalidate_path(s.now, PathId(1));
     s.write("");
     s.advance(5_000.at());
     while let Some((_, seg)) = s.take() {
@@ -713,11 +713,11 @@ fn a_path_that_is_down_is_not_doubted() {
 
 /// Data that waits long for its next retransmission leaves at once, and takes the place of a probe.
 #[test]
-fn a_doubt_hastens_what_is_sent_again() {
+fn a_revalidation_hastens_retransmissions() {
     let mut s = Script::accepted(config());
     s.write("lost");
     s.skip(3_000);
-    s.stack.doubt_path(s.now, PathId(0));
+    s.stack.revalidate_path(s.now, PathId(0));
     s.write("");
     let next = s.stack.next_timeout().expect("not repeated");
     assert!(next <= s.now + Duration::from_millis(210), "{next:?}");

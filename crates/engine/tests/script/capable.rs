@@ -175,7 +175,7 @@ fn a_first_flight_out_of_order() {
     assert_eq!(fell_back(&s), None);
 }
 
-/// Before it is confirmed, the connection depends on its only subflow, which is not closed.
+/// Before it is fully established, the connection depends on its only subflow, which is not closed.
 #[test]
 fn a_path_that_is_left_during_the_handshake() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);

@@ -6,7 +6,7 @@ use braid_wire::tcp::Flags;
 
 use crate::harness::{PEER_KEY, Script, config, token_idsn};
 use crate::join;
-use crate::limits::{BLOCK, crowd};
+use crate::limits::{BLOCK, share_memory};
 use crate::segment::{Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 /// Returns the checksum of section 3.3.1, word by word: the full data sequence number, subflow sequence
@@ -79,8 +79,8 @@ fn accept(s: &mut Script, at: i32) {
 
 /// Memory is full up to a reserve of four blocks with out-of-order data. Connections `14..` are regular TCP
 /// and hold nothing.
-fn crowded(n: usize) -> Script {
-    let (mut s, _) = crowd(n, 32 * BLOCK);
+fn over_quota(n: usize) -> Script {
+    let (mut s, _) = share_memory(n, 32 * BLOCK);
     for flow in 0..14 {
         for n in 1..40 {
             send!(s, 0, data(1000 * n + 1, 1, [7; 1000]).on(flow));
@@ -182,7 +182,7 @@ fn keys_and_data_with_a_checksum() {
 }
 
 /// No part of a mapping is handed on or acknowledged at the data level before all of it is verified, in
-/// whatever order and pieces it comes.
+/// whatever order and segments it comes.
 // Conforms: 8684-3.7-8
 #[test]
 fn a_mapping_in_parts() {
@@ -472,19 +472,19 @@ fn a_wrong_checksum_after_another_subflow() {
 #[test]
 fn mappings_that_wait_are_bounded() {
     let mut s = accepted();
-    let piece = |n: u64, at: u64, bytes: &[u8]| {
+    let segment = |n: u64, at: u64, bytes: &[u8]| {
         let map = (at, n as u32 + 1, bytes.len() as u16);
         data(n + 1, 1, bytes).dss(sound(0, map, bytes))
     };
     let mut sent = 0;
     while sent < 10_000 {
-        send!(s, 20, piece(sent, 2 * sent + 1, b"x"));
+        send!(s, 20, segment(sent, 2 * sent + 1, b"x"));
         sent += 1;
         s.skip(20);
     }
     let acked = s.stack.subflows(s.id())[0].bytes_received;
     for n in 0..20 {
-        send!(s, 30, piece(acked + 1000 * n, 1000 * n, &[b'y'; 1000]));
+        send!(s, 30, segment(acked + 1000 * n, 1000 * n, &[b'y'; 1000]));
         s.skip(30);
     }
     assert_eq!(s.read().len(), 20_000);
@@ -494,7 +494,7 @@ fn mappings_that_wait_are_bounded() {
 /// arrived later.
 #[test]
 fn what_fills_a_hole_passes_what_finds_no_memory() {
-    let mut s = crowded(14);
+    let mut s = over_quota(14);
     accept(&mut s, 20);
     for (at, sub) in [(40_000, 1), (0, 1001)] {
         let dss = sound(0, (at, sub, 1000), &[5; 1000]);
@@ -508,7 +508,7 @@ fn what_fills_a_hole_passes_what_finds_no_memory() {
 /// With no memory left, and nothing to read that would free some, a subflow frees the data that it holds.
 #[test]
 fn what_waits_lets_go_of_the_last_memory() {
-    let mut s = crowded(17);
+    let mut s = over_quota(17);
     for flow in 14..17 {
         send!(s, 10, data(1, 1, "x").on(flow));
         s.skip(10);
@@ -526,7 +526,7 @@ fn what_waits_lets_go_of_the_last_memory() {
 /// Data from before a fallback and the FIN behind it do not end the stream while they wait for memory.
 #[test]
 fn what_waits_for_memory_is_not_cut_off() {
-    let mut s = crowded(17);
+    let mut s = over_quota(17);
     for flow in 14..17 {
         send!(s, 10, data(1, 1, "x").on(flow));
         s.skip(10);

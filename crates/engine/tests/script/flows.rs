@@ -38,16 +38,23 @@ fn nothing_of_a_flow_holds_for_the_next() {
     let id = s.id();
     let (now, size) = (s.now, FlowSize::Declared(9));
     s.stack.set_flow_size(now, id, size).unwrap();
-    s.stack.set_urgency(now, id, Urgency::LEAST).unwrap();
+    s.stack.set_urgency(now, id, Urgency::LEAST_URGENT).unwrap();
     s.write("old");
     recv!(s, 10, data(1, 1, "old").dss(dack(0).map(0, 1, 3)));
     let before = s.stack.conn_stats(id).unwrap();
-    assert_eq!((before.flow_size, before.urgency), (size, Urgency::LEAST));
+    assert_eq!(
+        (before.flow_size, before.urgency),
+        (size, Urgency::LEAST_URGENT)
+    );
     assert_eq!(s.stack.begin_flow(s.now, id), Ok(()));
     let after = s.stack.conn_stats(id).unwrap();
     let usual = (FlowSize::Unknown, "fastest", (0, 0));
     assert_eq!((after.flow_size, after.strategy, after.flow_moved), usual);
-    assert_eq!(after.urgency, Urgency::LEAST, "that is said by itself");
+    assert_eq!(
+        after.urgency,
+        Urgency::LEAST_URGENT,
+        "that is said by itself"
+    );
     let spy = Spy::default();
     let strategy = Box::new(spy.clone());
     s.stack.set_strategy(s.now, id, strategy).unwrap();

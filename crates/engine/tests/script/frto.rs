@@ -128,7 +128,7 @@ fn a_part_of_what_was_sent_again_tells_nothing() {
 /// A timeout during the recovery from another one counts as genuine.
 // Conforms: 5682-2.1-1
 #[test]
-fn a_second_timeout_is_not_doubted() {
+fn a_second_timeout_is_not_taken_for_spurious() {
     let (mut s, at, _) = timed_out(syn());
     send!(s, at + 1, until(1));
     s.skip(at + 8);
@@ -149,7 +149,7 @@ fn a_second_timeout_is_not_doubted() {
 /// The first timeout counts as genuine as well, once the timer has expired again.
 // Conforms: 5682-2.1-1
 #[test]
-fn two_timeouts_in_a_row_are_not_doubted() {
+fn two_timeouts_in_a_row_are_not_taken_for_spurious() {
     for syn in [syn(), syn().no_sack()] {
         let (mut s, _, _) = timed_out(syn);
         while stats(&s).traffic.rtos == 1 {

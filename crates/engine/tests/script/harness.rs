@@ -215,7 +215,7 @@ impl Script {
         s
     }
 
-    /// An opened connection, confirmed by a DATA_ACK, round trip 10 ms, done at 20 ms. Joins on further
+    /// An opened connection, fully established by a DATA_ACK, round trip 10 ms, done at 20 ms. Joins on further
     /// paths leave then and are still to be taken.
     pub fn opened(config: Config, paths: u8) -> Script {
         let mut s = Script::client(config, paths, Protocol::Mptcp);

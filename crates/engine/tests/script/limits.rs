@@ -61,7 +61,7 @@ fn connections() {
 
 /// A flood of segments of no connection is answered within a bound.
 #[test]
-fn answers_to_strays() {
+fn answers_to_out_of_the_blue_segments() {
     let mut s = Script::server(config());
     for n in 0..200u16 {
         let peer = SocketAddr::from(([10, 0, 1, 2], 6000 + n));
@@ -74,19 +74,19 @@ fn answers_to_strays() {
         answers += 1;
     }
     assert_eq!(answers, 64);
-    assert_eq!(s.stack.stats().strays, 200);
+    assert_eq!(s.stack.stats().out_of_the_blue, 200);
 }
 
 /// Segments for other hosts are not answered in their name.
 #[test]
-fn strays_for_other_addresses() {
+fn out_of_the_blue_segments_for_other_addresses() {
     let mut s = Script::server(config());
     let peer = SocketAddr::from(([10, 0, 1, 2], 6000));
     let flow = s.flow(([10, 0, 9, 7], 99).into(), peer);
     send!(s, 0, syn().on(flow));
     send!(s, 0, ack(1, 1).on(flow));
     quiet!(s, 1000);
-    assert_eq!(s.stack.stats().strays, 2);
+    assert_eq!(s.stack.stats().out_of_the_blue, 2);
 }
 
 /// A link with an MTU below the minimum is treated as if it had the minimum.
@@ -109,7 +109,7 @@ fn a_tiny_mtu() {
 pub const BLOCK: usize = 32 << 10;
 
 /// Regular TCP connections of many peers to a stack with little memory.
-pub fn crowd(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
+pub fn share_memory(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
     let mut s = Script::server(Config { memory, ..config() });
     let mut conns = Vec::new();
     for flow in 0..n {
@@ -151,7 +151,7 @@ fn push(s: &mut Script, flow: usize, at: i32, sent: u64, bytes: usize) -> u64 {
 #[test]
 fn stalled_readers_do_not_stop_the_others() {
     let memory = 64 * BLOCK;
-    let (mut s, conns) = crowd(22, memory);
+    let (mut s, conns) = share_memory(22, memory);
     for flow in 0..20 {
         push(&mut s, flow, 100 * (flow as i32 + 1), 0, 128 << 10);
         assert!(s.stack.buffered() <= memory);
@@ -192,7 +192,7 @@ fn many_holes() {
 /// A writer that finds no memory is told when there is some.
 #[test]
 fn a_starved_writer_is_woken() {
-    let (mut s, conns) = crowd(5, 8 * BLOCK);
+    let (mut s, conns) = share_memory(5, 8 * BLOCK);
     let (last, greedy) = conns.split_last().unwrap();
     for conn in greedy {
         s.stack.write(s.now, *conn, &[0; 8 * BLOCK]).unwrap();
@@ -212,7 +212,7 @@ fn a_starved_writer_is_woken() {
 /// to write with, again and again, and in the end all memory is freed.
 #[test]
 fn peers_that_read_nothing_leave_the_others_their_share() {
-    let (mut s, conns) = crowd(31, 256 * BLOCK);
+    let (mut s, conns) = share_memory(31, 256 * BLOCK);
     let (last, greedy) = conns.split_last().unwrap();
     for conn in greedy {
         while s.stack.write(s.now, *conn, &[0; 100_000]).unwrap() > 0 {}
@@ -243,7 +243,7 @@ fn peers_that_read_nothing_leave_the_others_their_share() {
 /// group, the others still get their shares, and waiters within the group are woken when it holds less.
 #[test]
 fn a_group_leaves_the_others_their_part() {
-    let (mut s, conns) = crowd(66, 256 * BLOCK);
+    let (mut s, conns) = share_memory(66, 256 * BLOCK);
     let (others, greedy) = conns.split_at(2);
     for conn in greedy {
         s.stack.set_group(s.now, *conn, 7).unwrap();
@@ -277,7 +277,7 @@ fn a_group_leaves_the_others_their_part() {
 #[test]
 fn a_group_that_reads_nothing_leaves_the_others_their_part() {
     for first in [0, 1] {
-        let (mut s, conns) = crowd(40, 64 * BLOCK);
+        let (mut s, conns) = share_memory(40, 64 * BLOCK);
         for (flow, conn) in conns.iter().enumerate().take(38) {
             s.stack.set_group(s.now, *conn, 7).unwrap();
             let at = 100 * (flow as i32 + 1);
@@ -301,7 +301,7 @@ fn a_group_that_reads_nothing_leaves_the_others_their_part() {
 /// Memory is full of data behind holes: data that fills a hole is accepted nevertheless.
 #[test]
 fn holes_are_filled_from_the_reserve() {
-    let (mut s, conns) = crowd(8, 8 * BLOCK);
+    let (mut s, conns) = share_memory(8, 8 * BLOCK);
     for flow in 0..conns.len() {
         for n in 1..40 {
             send!(s, 20, data(1000 * n + 1, 1, [7; 1000]).on(flow));

@@ -27,13 +27,13 @@ fn sent(s: &mut Script, until: u64) -> Vec<(u64, Seg)> {
 
 /// Returns whether `seg` is a probe on a subflow on which the stack sent no byte: below the window, without
 /// payload.
-fn is_question(seg: &Seg, flow: usize) -> bool {
+fn is_probe(seg: &Seg, flow: usize) -> bool {
     seg.flow == flow && seg.flags == Flags::ACK && seg.seq == 0 && seg.payload.is_empty()
 }
 
-fn questions(sent: &[(u64, Seg)], flow: usize) -> Vec<u64> {
-    let asked = sent.iter().filter(|(_, seg)| is_question(seg, flow));
-    asked.map(|(at, _)| *at).collect()
+fn probe_times(sent: &[(u64, Seg)], flow: usize) -> Vec<u64> {
+    let probed = sent.iter().filter(|(_, seg)| is_probe(seg, flow));
+    probed.map(|(at, _)| *at).collect()
 }
 
 fn timed_out(s: &Script) -> bool {
@@ -65,7 +65,7 @@ fn a_receiver_asks_on_a_silent_subflow() {
         let (mut n, mut all) = (0, Vec::new());
         for time in (SECOND..17 * SECOND).step_by(500) {
             all.extend(sent(&mut s, time));
-            if refused && all.iter().any(|(_, seg)| is_question(seg, 1)) {
+            if refused && all.iter().any(|(_, seg)| is_probe(seg, 1)) {
                 send!(s, at(time), rst_ack(1, 1).on(1));
                 break;
             }
@@ -75,10 +75,10 @@ fn a_receiver_asks_on_a_silent_subflow() {
         }
         let until = s.now.as_millis() + 10;
         all.extend(sent(&mut s, until));
-        let asked = questions(&all, 1);
-        assert!(refused || asked.len() == 4, "{asked:?}");
-        assert_eq!(asked[0], 10_024);
-        assert!(questions(&all, 0).is_empty());
+        let probed = probe_times(&all, 1);
+        assert!(refused || probed.len() == 4, "{probed:?}");
+        assert_eq!(probed[0], 10_024);
+        assert!(probe_times(&all, 0).is_empty());
         let again = all.iter().rev().find(|(_, seg)| seg.flags == Flags::SYN);
         let (_, again) = again.expect("not opened again");
         assert_eq!(again.flow, 2, "another port");
@@ -93,22 +93,22 @@ fn an_idle_subflow_is_asked_within_a_minute() {
     let mut s = joined();
     let first = sent(&mut s, 10_100);
     for flow in [0, 1] {
-        assert_eq!(questions(&first, flow).len(), 1, "after it moved data");
+        assert_eq!(probe_times(&first, flow).len(), 1, "after it moved data");
         send!(s, at(10_100), ack(1, 1).on(flow).win(512).dss(dack(0)));
     }
-    let asked = sent(&mut s, 64 * SECOND);
-    let asked = [0, 1].map(|flow| questions(&asked, flow)[0]);
-    for at in asked {
-        assert!((57_100..=63_100).contains(&at), "{asked:?}");
+    let probed = sent(&mut s, 64 * SECOND);
+    let probed = [0, 1].map(|flow| probe_times(&probed, flow)[0]);
+    for at in probed {
+        assert!((57_100..=63_100).contains(&at), "{probed:?}");
     }
-    assert_ne!(asked[0], asked[1]);
+    assert_ne!(probed[0], probed[1]);
 
     let mut s = Script::accepted(config());
     sent(&mut s, 10_100);
     send!(s, at(10_100), ack(1, 1).win(512).dss(dack(0)));
     assert!(sent(&mut s, 130_000).is_empty());
     assert_eq!(
-        questions(&sent(&mut s, 131_000), 0),
+        probe_times(&sent(&mut s, 131_000), 0),
         [131_000],
         "at a full second"
     );
@@ -119,31 +119,35 @@ fn an_idle_subflow_is_asked_within_a_minute() {
 #[test]
 fn one_subflow_keeps_an_idle_connection() {
     let mut s = joined();
-    let mut asked = [0, 0];
+    let mut probed = [0, 0];
     for time in (SECOND..600 * SECOND).step_by(1_000) {
         let now = sent(&mut s, time + 100);
         for flow in [0, 1] {
-            if !questions(&now, flow).is_empty() {
-                asked[flow] += 1;
+            if !probe_times(&now, flow).is_empty() {
+                probed[flow] += 1;
                 send!(s, at(time + 100), ack(1, 1).on(flow).win(512).dss(dack(0)));
                 // No timer remains of the action that the probe was to be followed by.
-                let next = s.stack.next_timeout().expect("the next question");
+                let next = s.stack.next_timeout().expect("the next probe");
                 let wait = next.saturating_since(at(time + 100)).as_secs();
                 assert!(time < 120 * SECOND || wait >= 46, "{wait} s at {time} ms");
             }
         }
     }
-    let (keeper, other) = if asked[0] > asked[1] { (0, 1) } else { (1, 0) };
-    assert_eq!(asked[other], 1, "when it had moved data: {asked:?}");
-    assert!((12..=16).contains(&asked[keeper]), "{asked:?}");
+    let (probed_flow, other) = if probed[0] > probed[1] {
+        (0, 1)
+    } else {
+        (1, 0)
+    };
+    assert_eq!(probed[other], 1, "when it had moved data: {probed:?}");
+    assert!((12..=16).contains(&probed[probed_flow]), "{probed:?}");
     s.write("hello");
     let now = sent(&mut s, 599 * SECOND + 110);
     let payload = |flow: usize| {
         now.iter()
             .any(|(_, seg)| seg.flow == flow && !seg.payload.is_empty())
     };
-    assert!(payload(keeper) && !payload(other), "{now:?}");
-    assert_eq!(questions(&now, other).len(), 1);
+    assert!(payload(probed_flow) && !payload(other), "{now:?}");
+    assert_eq!(probe_times(&now, other).len(), 1);
 }
 
 /// The peer's own probe shows that it is alive.
@@ -160,9 +164,9 @@ fn a_question_of_the_peer_is_a_sign_of_life() {
 #[test]
 fn unanswered_questions_become_rare() {
     let mut s = Script::accepted(patient());
-    let asked = questions(&sent(&mut s, 15 * 60 * SECOND), 0);
+    let probed = probe_times(&sent(&mut s, 15 * 60 * SECOND), 0);
     assert!(!timed_out(&s));
-    assert!(asked.len() < 80, "{}", asked.len());
+    assert!(probed.len() < 80, "{}", probed.len());
     s.advance(at(15 * 60 * SECOND + 15 * SECOND));
     assert!(timed_out(&s));
 }
@@ -231,7 +235,7 @@ fn a_path_that_is_back_is_joined_at_once() {
     };
     let before = syns(sent(&mut s, 9_000));
     assert!(before.len() >= 3, "{before:?}");
-    s.stack.doubt_path(s.now, PathId(1));
+    s.stack.revalidate_path(s.now, PathId(1));
     s.write("");
     assert_eq!(syns(sent(&mut s, 9_000)), [9_000]);
 }
@@ -242,7 +246,7 @@ fn a_path_that_is_back_is_sent_to_at_once() {
     let mut s = Script::accepted(patient());
     s.write("lost");
     sent(&mut s, 60 * SECOND);
-    s.stack.doubt_path(s.now, PathId(0));
+    s.stack.revalidate_path(s.now, PathId(0));
     s.write("");
     let again = sent(&mut s, 60 * SECOND + 1);
     assert!(

@@ -47,7 +47,7 @@ fn every_packet_says_what_it_is() {
 }
 
 #[test]
-fn the_answer_to_a_stray_says_nothing() {
+fn the_answer_to_an_out_of_the_blue_segment_has_no_info() {
     let mut s = Script::server(config());
     s.peer(1);
     send!(s, 0, ack(1, 1));
@@ -143,7 +143,7 @@ fn both_levels_are_shown() {
         (1500, 0, 0)
     );
     assert_eq!((subflow.peer_window, stats.memory), (65_536, 32 << 10));
-    assert_eq!(stats.last_heard, Instant::from_millis(30));
+    assert_eq!(stats.last_received, Instant::from_millis(30));
     assert_eq!(s.read(), b"ab");
     let stats = s.stack.conn_stats(s.id()).expect("an open connection");
     assert_eq!(stats.rcv_read, 2);

@@ -88,7 +88,7 @@ fn a_lost_try_without_sack() {
     t.answer(ack(1, t.end()));
     assert!(t.cwnd() >= before, "{} of {before}", t.cwnd());
     t.s.write([1; MSS]);
-    assert_eq!(t.sent(5), [SMALL, MSS - SMALL], "it arrived in pieces");
+    assert_eq!(t.sent(5), [SMALL, MSS - SMALL], "it arrived in parts");
 }
 
 /// Without SACK, other losses in the flight are found by duplicates of their own.
@@ -139,7 +139,7 @@ fn a_report_on_a_try() {
 }
 
 /// A report of less than the current size prevails, even if the probe's data is sent again and arrives in
-/// pieces.
+/// parts.
 #[test]
 fn a_report_of_less_ends_a_search() {
     for first in [syn(), syn().no_sack()] {

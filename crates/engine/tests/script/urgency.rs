@@ -39,7 +39,10 @@ fn a_connection_has_an_urgency_of_its_own() {
     let mut s = Script::accepted(config());
     s.queue(1, 5, "bulk");
     let id = s.id();
-    assert_eq!(s.stack.set_urgency(s.now, id, Urgency::LEAST), Ok(()));
+    assert_eq!(
+        s.stack.set_urgency(s.now, id, Urgency::LEAST_URGENT),
+        Ok(())
+    );
     s.write("later");
     recv!(s, 10, data(1, 1, "bulk").dss(dack(0).map(0, 1, 4)));
     recv!(s, 10, data(5, 1, "later").dss(dack(0).map(4, 5, 5)));
@@ -308,6 +311,9 @@ fn a_connection_has_a_congestion_control_of_its_own() {
     let cwnd = grown(&mut s, at(60));
     assert!(cwnd > initial);
     // Another controller would begin anew.
-    assert_eq!(s.stack.set_urgency(s.now, id, Urgency::LEAST), Ok(()));
+    assert_eq!(
+        s.stack.set_urgency(s.now, id, Urgency::LEAST_URGENT),
+        Ok(())
+    );
     assert_eq!(s.stack.subflows(id)[0].cwnd, cwnd);
 }

@@ -180,7 +180,7 @@ impl<C: Core> Host<C> for AppHost {
                     let up = links.is_up(index);
                     context.stack.set_path_up(context.now, path, up);
                     if readdressed {
-                        context.stack.doubt_path(context.now, path);
+                        context.stack.revalidate_path(context.now, path);
                     }
                 }
             }

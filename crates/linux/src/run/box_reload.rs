@@ -73,7 +73,7 @@ impl BoxHost<'_> {
         let gateways = self.changed_gateways(&before);
         self.refresh(context);
         for at in gateways {
-            context.stack.doubt_path(context.now, self.paths[at]);
+            context.stack.revalidate_path(context.now, self.paths[at]);
         }
         self.keep_forwarding(context.core);
         if before.servers != config.servers {

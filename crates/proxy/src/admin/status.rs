@@ -770,7 +770,7 @@ pub(crate) fn counters(
     let engine = [
         ("malformed", engine.malformed),
         ("bad_checksum", engine.bad_checksum),
-        ("strays", engine.strays),
+        ("strays", engine.out_of_the_blue),
         ("syns_dropped", engine.syns_dropped),
         ("syn_cookies", engine.syn_cookies),
         ("reclaimed", engine.reclaimed),

@@ -132,7 +132,7 @@ fn urgency_of(dscp: u8) -> Option<Urgency> {
         // AF41, AF42, AF43.
         34 | 36 | 38 => Urgency::new(2),
         // LE (RFC 8622), CS1.
-        1 | 8 => Some(Urgency::LEAST),
+        1 | 8 => Some(Urgency::LEAST_URGENT),
         _ => None,
     }
 }
@@ -217,7 +217,7 @@ mod tests {
         let flow = declared("urgency=0,size=7,strategy=roundrobin,deadline=1s");
         assert_eq!(intake.hints(NOW, &flow), flow.declared);
         let flow = declared("urgency=0");
-        let urgency = Some(Urgency::MOST);
+        let urgency = Some(Urgency::MOST_URGENT);
         assert_eq!(intake.hints(NOW, &flow), FlowHints { urgency, ..by_rule });
     }
 
@@ -227,10 +227,16 @@ mod tests {
         let mut flow = flow();
         assert_eq!(intake.hints(NOW, &flow).urgency, None);
         flow.see(seen(Some("a.example"), None));
-        assert_eq!(intake.hints(NOW, &flow).urgency, Some(Urgency::LEAST));
+        assert_eq!(
+            intake.hints(NOW, &flow).urgency,
+            Some(Urgency::LEAST_URGENT)
+        );
         let destination = Destination::Name("B.Example.".to_owned(), 80);
         let named = Flow::new(destination, FlowHints::default(), 0);
-        assert_eq!(intake.hints(NOW, &named).urgency, Some(Urgency::LEAST));
+        assert_eq!(
+            intake.hints(NOW, &named).urgency,
+            Some(Urgency::LEAST_URGENT)
+        );
     }
 
     #[test]

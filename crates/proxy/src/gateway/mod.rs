@@ -164,7 +164,7 @@ impl BoxCore {
     /// Notes that packets may leave the link of `path` with another address or through another network: the state
     /// of the link is validated at once.
     pub fn renew_link(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
-        stack.doubt_path(now, path);
+        stack.revalidate_path(now, path);
         stack.forget_middleboxes(path);
         self.upstream.renew_link(now, path);
     }
@@ -732,7 +732,7 @@ impl BoxCore {
                 let server = session.server;
                 let told = !session.guest || guests::answer(ctx, session.relay.local);
                 self.counters.connected += 1;
-                let by_keys = session.channel.is_joined_by_keys();
+                let by_keys = session.channel.joins_use_keys();
                 self.counters.joined_by_keys += u64::from(by_keys);
                 self.handshakes -= 1;
                 self.sessions.arm(id, due);
@@ -845,7 +845,7 @@ impl BoxCore {
         };
         let (now, channel) = (ctx.now, &mut session.channel);
         let keeps = self.upstream.keeps(now, session.server, &session.past);
-        if !channel.is_free() || !keeps {
+        if !channel.is_reusable() || !keeps {
             return channel.close(now, ctx.stack).is_ok();
         }
         // The server waits for this acknowledgement. A connection that is already gone reports itself by its
@@ -910,7 +910,7 @@ impl BoxCore {
             return;
         };
         let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &lease.channel);
-        let ends = !channel.is_silent(stack) || channel.read_finished(stack);
+        let ends = !channel.is_drained(stack) || channel.read_finished(stack);
         if !ends && self.upstream.keeps(now, lease.server, &lease.past) {
             let cx = &mut uplink::Context::new(ctx, &mut self.counters);
             self.upstream.give_back(cx, lease);

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use braid_engine::{PathId, Stack};
 use braid_secure::auth::SignIn;
-use braid_secure::channel::{Broken, Channel};
+use braid_secure::channel::{Channel, ChannelError};
 use braid_wire::Instant;
 
 use super::intake::Flow;
@@ -195,7 +195,7 @@ pub(super) enum Outcome {
     Relayed(End),
     Refused(ClientError),
     /// The server has the wrong key, or something on the path interferes.
-    Unprotected(Broken),
+    Unprotected(ChannelError),
     ServerFailed,
     NoServer,
     NoAnswer,
@@ -222,7 +222,8 @@ impl Outcome {
     fn is_refusal(self) -> bool {
         matches!(
             self,
-            Outcome::Refused(ClientError::MethodRefused) | Outcome::Unprotected(Broken::Refused)
+            Outcome::Refused(ClientError::MethodRefused)
+                | Outcome::Unprotected(ChannelError::Refused)
         )
     }
 
@@ -249,7 +250,7 @@ impl Outcome {
             Outcome::NoServer => &mut c.no_server,
             Outcome::NoAnswer => &mut c.destination_timeout,
             Outcome::ServerFailed => &mut c.server_failed,
-            Outcome::Unprotected(Broken::Refused) => &mut c.auth_refused,
+            Outcome::Unprotected(ChannelError::Refused) => &mut c.auth_refused,
             Outcome::Unprotected(_) => &mut c.unprotected,
             Outcome::Refused(error) => match error {
                 ClientError::AuthRefused | ClientError::MethodRefused => &mut c.auth_refused,

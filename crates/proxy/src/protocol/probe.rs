@@ -10,7 +10,7 @@
 
 use core::time::Duration;
 
-use braid_secure::channel::OVERHEAD;
+use braid_secure::channel::RECORD_OVERHEAD;
 use braid_wire::Instant;
 
 use super::quality::Quality;
@@ -22,9 +22,9 @@ pub(crate) const MAX_RECORDS: u8 = 10;
 /// Records that pacing does not delay on a path unknown to the engine.
 pub(crate) const UNPACED: u8 = 4;
 /// Payload bytes of a record: one packet with any TCP options, and a size that protection does not pad.
-pub(crate) const RECORD: usize = 1400 - OVERHEAD;
+pub(crate) const RECORD: usize = 1400 - RECORD_OVERHEAD;
 /// Bytes of that packet's headers, and of the record's protection.
-const HEADERS: usize = 52 + OVERHEAD;
+const HEADERS: usize = 52 + RECORD_OVERHEAD;
 /// Longest pause between records: a train takes at most nine of them.
 pub(crate) const MAX_GAP: Duration = Duration::from_millis(50);
 /// Bytes of two trains and of their connections, one way, with 2,000 each for handshakes.

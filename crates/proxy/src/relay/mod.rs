@@ -16,7 +16,7 @@ use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_engine::{ApiError, CloseReason, Stack};
-use braid_secure::channel::{Broken, Channel};
+use braid_secure::channel::{Channel, ChannelError};
 use braid_wire::Instant;
 
 use crate::app::{Ctx, LocalError, LocalId};
@@ -123,7 +123,7 @@ pub(crate) enum End {
     /// The connection ended, but not in order.
     Conn,
     /// The channel failed: received bytes are not the peer's.
-    Broken(Broken),
+    Broken(ChannelError),
     /// Nothing moved within the timeout.
     Idle,
 }
@@ -153,7 +153,7 @@ enum Halt {
     /// The connection is gone; its `Closed` event follows with the reason.
     ConnGone,
     /// The channel failed: received bytes are not the peer's.
-    ConnBroken(Broken),
+    ConnBroken(ChannelError),
 }
 
 /// Bytes moved in a turn.
@@ -181,7 +181,7 @@ impl Moved {
 
 enum PumpError {
     Api,
-    Broken(Broken),
+    Broken(ChannelError),
     Local(LocalError),
 }
 
@@ -191,8 +191,8 @@ impl From<ApiError> for PumpError {
     }
 }
 
-impl From<Broken> for PumpError {
-    fn from(broken: Broken) -> Self {
+impl From<ChannelError> for PumpError {
+    fn from(broken: ChannelError) -> Self {
         PumpError::Broken(broken)
     }
 }
@@ -312,7 +312,7 @@ impl Relay {
     /// Returns how the relay ends when its connection closes for `reason`.
     pub(crate) fn on_closed(&self, channel: &Channel, reason: CloseReason) -> End {
         match reason {
-            CloseReason::Finished if channel.is_whole() => End::Finished,
+            CloseReason::Finished if channel.is_complete() => End::Finished,
             _ => End::Conn,
         }
     }
@@ -333,7 +333,7 @@ impl Relay {
             ctx.local.close(self.local);
         }
         let closing = self.half_closed() && !was_half_closed;
-        let over = self.parted() && channel.has_parted();
+        let over = self.parted() && channel.has_flow_ended();
         let turn = self.turned(ctx.now, moved, closing || parted, halts);
         Turn {
             parted,
@@ -532,7 +532,7 @@ pub(crate) enum StepError {
     /// The connection is gone: its `Closed` event follows.
     Gone,
     /// The channel failed.
-    Broken(Broken),
+    Broken(ChannelError),
 }
 
 impl From<ApiError> for StepError {
@@ -541,8 +541,8 @@ impl From<ApiError> for StepError {
     }
 }
 
-impl From<Broken> for StepError {
-    fn from(broken: Broken) -> Self {
+impl From<ChannelError> for StepError {
+    fn from(broken: ChannelError) -> Self {
         StepError::Broken(broken)
     }
 }

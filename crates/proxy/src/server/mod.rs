@@ -22,7 +22,7 @@ use core::time::Duration;
 use braid_engine::strategy::FlowSize;
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_secure::Families;
-use braid_secure::auth::{Coded, Grant, Verifier, WallClock};
+use braid_secure::auth::{Grant, SignedMetadata, Verifier, WallClock};
 use braid_secure::channel::{self, Channel};
 use braid_wire::Instant;
 use ipnet::IpNet;
@@ -51,8 +51,8 @@ use train::Allowance;
 /// # Use
 ///
 /// 1. Call [`set_wall_clock`](Self::set_wall_clock) once at the start (earlier passwords are refused, because a
-///    restarted server cannot know whether they were used), then whenever the system's clock was set, at least once a
-///    minute.
+///    restarted server cannot know whether they were used), then whenever the system's clock was set, at least
+///    once a minute.
 /// 2. Call [`set_own_addresses`](Self::set_own_addresses) at the start, and when they change.
 /// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]
@@ -391,7 +391,10 @@ impl ServerCore {
             return;
         };
         let Request { destination, note } = request;
-        let (to, coded) = (destination.to_bytes(), note.as_ref().map(Coded::from));
+        let (to, coded) = (
+            destination.to_bytes(),
+            note.as_ref().map(SignedMetadata::from),
+        );
         let right = |g: &Grant| self.verifier.check_request(g, &to, coded);
         if !handshake.grant.as_ref().is_some_and(right) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
@@ -593,7 +596,7 @@ impl ServerCore {
         let due = relay.due();
         session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
         self.counters.connected += 1;
-        self.counters.joined_by_keys += u64::from(session.channel.is_joined_by_keys());
+        self.counters.joined_by_keys += u64::from(session.channel.joins_use_keys());
         self.sessions.arm(id, due);
         self.connected.set(addr.is_ipv6(), self.isolated.has(addr));
         self.set_reached(addr.is_ipv6(), true);

@@ -15,7 +15,7 @@ impl ServerCore {
             return false;
         };
         let channel = &mut session.channel;
-        if !channel.is_free() {
+        if !channel.is_reusable() {
             return channel.close(ctx.now, ctx.stack).is_ok();
         }
         !channel.is_delivered() || self.await_next(ctx, id)
@@ -36,7 +36,7 @@ impl ServerCore {
             return channel.close(now, ctx.stack).is_ok();
         }
         let mut handshake = Handshake::again(user);
-        let until = match channel.is_silent(ctx.stack) {
+        let until = match channel.is_drained(ctx.stack) {
             // The request has come already.
             false => now + self.timeouts.handshake,
             true if handshakes.let_wait(now, remote, &mut handshake, self.limits.waiting) => {
@@ -74,7 +74,7 @@ impl ServerCore {
             return false;
         };
         let channel = &mut session.channel;
-        let may = handshake.follows && !channel.is_ending();
+        let may = handshake.follows && !channel.is_closing();
         if !may || channel.close(ctx.now, ctx.stack).is_err() {
             return false;
         }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use braid_engine::{ConnId, Stack};
-use braid_secure::channel::OVERHEAD;
+use braid_secure::channel::RECORD_OVERHEAD;
 
 use super::session::{Refusal, Session, Stage};
 use super::train::Departures;
@@ -96,5 +96,5 @@ impl ServerCore {
 fn unpaced(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     let bytes = subflows.first().map_or(0, |subflow| subflow.unpaced);
-    u8::try_from(bytes / (probe::RECORD + OVERHEAD) as u64).unwrap_or(u8::MAX)
+    u8::try_from(bytes / (probe::RECORD + RECORD_OVERHEAD) as u64).unwrap_or(u8::MAX)
 }

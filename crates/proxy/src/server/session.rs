@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use braid_secure::auth::{AuthError, Grant};
-use braid_secure::channel::{Broken, Channel};
+use braid_secure::channel::{Channel, ChannelError};
 use braid_wire::Instant;
 
 use crate::admin::report::ServerCounters;
@@ -97,7 +97,7 @@ impl Session {
 pub(super) enum Refusal {
     /// The connection is plaintext, but protection is required.
     Clear,
-    Unprotected(Broken),
+    Unprotected(ChannelError),
     /// The user's key was removed after the ticket was given.
     UnknownKey,
     Socks(ServerError),
@@ -133,7 +133,7 @@ impl Refusal {
         let (counter, name) = match self {
             Refusal::Clear => (&mut c.clear, "not protected"),
             Refusal::UnknownKey => (&mut c.auth_wrong, "unknown key"),
-            Refusal::Unprotected(Broken::Truncated) => (&mut c.handshake_aborted, "gone"),
+            Refusal::Unprotected(ChannelError::Truncated) => (&mut c.handshake_aborted, "gone"),
             Refusal::Unprotected(why) => kind_of(*why, c),
             Refusal::Socks(e) => match e {
                 ServerError::Garbage => (&mut c.garbage, "not SOCKS5"),
@@ -172,28 +172,34 @@ impl Refusal {
 }
 
 /// Returns the counter and the log's name of a channel error.
-pub(super) fn kind_of(why: Broken, c: &mut ServerCounters) -> (&mut u64, &'static str) {
+pub(super) fn kind_of(why: ChannelError, c: &mut ServerCounters) -> (&mut u64, &'static str) {
     match why {
-        Broken::Refused => (
+        ChannelError::Refused => (
             &mut c.refused_by_box,
             "the box expects a server with another key",
         ),
-        Broken::WrongKey => (&mut c.auth_wrong, "unknown key"),
-        Broken::Incompatible => (&mut c.incompatible, "TLS, but not of this version of Braid"),
-        Broken::OtherVersions { ours, theirs } if theirs.is_some_and(|t| t.is_older(ours)) => (
-            &mut c.incompatible,
-            "a box, as it says, whose release is too old: update it",
-        ),
-        Broken::OtherVersions { .. } => (
+        ChannelError::WrongKey => (&mut c.auth_wrong, "unknown key"),
+        ChannelError::Incompatible => {
+            (&mut c.incompatible, "TLS, but not of this version of Braid")
+        }
+        ChannelError::OtherVersions { ours, theirs }
+            if theirs.is_some_and(|t| t.is_older(ours)) =>
+        {
+            (
+                &mut c.incompatible,
+                "a box, as it says, whose release is too old: update it",
+            )
+        }
+        ChannelError::OtherVersions { .. } => (
             &mut c.incompatible,
             "a box, as it says, whose release is too new: update this server",
         ),
-        Broken::Alert(_) => (
+        ChannelError::Alert(_) => (
             &mut c.damaged_at_box,
             "what this server sent was changed on the way, says the box",
         ),
-        Broken::Damaged => (&mut c.damaged, "not as it was sent"),
-        Broken::Truncated => (&mut c.damaged, "cut off"),
-        Broken::Failed => (&mut c.tls_failed, "the cryptographic library failed"),
+        ChannelError::Damaged => (&mut c.damaged, "not as it was sent"),
+        ChannelError::Truncated => (&mut c.damaged, "cut off"),
+        ChannelError::Failed => (&mut c.tls_failed, "the cryptographic library failed"),
     }
 }

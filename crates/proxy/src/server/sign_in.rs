@@ -24,7 +24,7 @@ impl ServerCore {
                 return;
             };
             let remote = session.remote;
-            let silent = session.channel.is_silent(ctx.stack);
+            let silent = session.channel.is_drained(ctx.stack);
             goes_on |= !silent && self.handshakes.resume(remote, handshake);
             let step = match self.hear(ctx, id) {
                 Ok(Some(step)) => step,
@@ -39,7 +39,7 @@ impl ServerCore {
             };
             let channel = &mut session.channel;
             // The connection is being closed, so the message came too late.
-            if channel.is_ending() && step != ServerStep::More {
+            if channel.is_closing() && step != ServerStep::More {
                 return self.drop_session(ctx, id);
             }
             match step {

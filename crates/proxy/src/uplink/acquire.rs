@@ -149,7 +149,7 @@ impl Upstream {
         let options = ConnectOptions {
             flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
             urgency: flow.and_then(|f| f.urgency).unwrap_or_default(),
-            insist: again || self.links.open_cells(server).any(Cell::is_unsound),
+            pin_path: again || self.links.open_cells(server).any(Cell::is_unsound),
             ..options
         };
         let lease = self

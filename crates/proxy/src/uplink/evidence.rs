@@ -91,7 +91,7 @@ impl Upstream {
             cell.succeeded(now, rtt);
             cell.next = Some(next).filter(|_| !cell.is_fatal());
             if returned {
-                stack.doubt_path(now, path);
+                stack.revalidate_path(now, path);
             }
             self.update(now, stack);
         }
@@ -204,7 +204,7 @@ impl Upstream {
             self.on_doubt_everywhere(now, server);
         }
         for link in self.links.open() {
-            stack.doubt_path(now, link.path);
+            stack.revalidate_path(now, link.path);
         }
     }
 }

@@ -175,7 +175,7 @@ impl Upstream {
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy).ok()?;
         let options = ConnectOptions {
-            insist: true,
+            pin_path: true,
             ..options
         };
         let lease = self

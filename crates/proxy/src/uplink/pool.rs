@@ -64,7 +64,7 @@ impl Warm {
 
     /// Returns whether the server was heard on the connection lately.
     fn is_fresh(&self, now: Instant, stack: &Stack) -> bool {
-        let heard = stack.heard_at(self.lease.channel.conn);
+        let heard = stack.received_at(self.lease.channel.conn);
         heard.is_some_and(|at| now.saturating_since(at) < FRESH)
     }
 

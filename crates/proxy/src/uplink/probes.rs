@@ -32,7 +32,7 @@ impl Links {
         };
         let options = ConnectOptions {
             protocol,
-            insist: true,
+            pin_path: true,
             ..options
         };
         stack.connect(now, options)
@@ -116,7 +116,7 @@ impl Upstream {
                 if returned {
                     // Subflows there would wait for their retransmission timers, and those that only receive
                     // forever.
-                    cx.stack.doubt_path(cx.now, path);
+                    cx.stack.revalidate_path(cx.now, path);
                 }
                 None
             }

@@ -70,7 +70,7 @@ impl Servers {
             let mut nonce = [0; 16];
             self.rng.fill(&mut nonce);
             let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
-            return Ok((Channel::clear(conn), Some(sign_in)));
+            return Ok((Channel::plaintext(conn), Some(sign_in)));
         };
         let channel = Channel::open(now, conn, client, stack);
         if channel.is_err() {

@@ -12,7 +12,7 @@ use braid_engine::{
     RxMeta, Stack,
 };
 use braid_secure::auth::{SignIn, WallClock};
-use braid_secure::channel::{Broken, Channel, Client, Versions};
+use braid_secure::channel::{Channel, ChannelError, Client, Versions};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng};
 
@@ -77,7 +77,7 @@ pub enum TrialEnd {
     /// The network reports that there is no route.
     Unreachable,
     /// The protected handshake failed.
-    Broken(Broken),
+    Broken(ChannelError),
     /// The server refuses the box's password, which authenticates plaintext connections.
     PasswordRefused,
 }
@@ -298,7 +298,7 @@ fn open(
         let sign_in = SignIn::new(wall.unix_ms(now), nonce);
         let user = key.public().to_string();
         let words = socks::sign_in(user.as_bytes(), &sign_in.password(key, server.key));
-        return Ok((Channel::clear(conn), words));
+        return Ok((Channel::plaintext(conn), words));
     }
     let client = Client::new(key, server.key, *versions);
     client.set_clock(now, wall);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use braid_engine::FallbackCause;
-use braid_secure::channel::Broken;
+use braid_secure::channel::ChannelError;
 
 use crate::protocol::socks::ClientError;
 
@@ -83,16 +83,16 @@ impl Trouble {
 
     /// Returns the problem of a connection that failed before the server proved its key. A captive portal answers
     /// by itself, so it does not speak Multipath TCP (`plain`).
-    pub(crate) fn of_broken(broken: Broken, plain: bool) -> Option<Trouble> {
+    pub(crate) fn of_broken(broken: ChannelError, plain: bool) -> Option<Trouble> {
         match broken {
-            Broken::Refused => Some(Trouble::KeyRefused),
-            Broken::OtherVersions { .. } => Some(Trouble::OtherVersion),
-            Broken::Failed => None,
+            ChannelError::Refused => Some(Trouble::KeyRefused),
+            ChannelError::OtherVersions { .. } => Some(Trouble::OtherVersion),
+            ChannelError::Failed => None,
             _ if plain => Some(Trouble::Portal),
-            Broken::WrongKey => Some(Trouble::WrongKey),
-            Broken::Incompatible => Some(Trouble::OtherVersion),
-            Broken::Damaged => Some(Trouble::NotAServer),
-            Broken::Alert(_) | Broken::Truncated => Some(Trouble::Unanswered),
+            ChannelError::WrongKey => Some(Trouble::WrongKey),
+            ChannelError::Incompatible => Some(Trouble::OtherVersion),
+            ChannelError::Damaged => Some(Trouble::NotAServer),
+            ChannelError::Alert(_) | ChannelError::Truncated => Some(Trouble::Unanswered),
         }
     }
 
@@ -135,11 +135,11 @@ mod tests {
 
     #[test]
     fn a_portal_knows_nothing_of_multipath_tcp() {
-        let damaged = |plain| Trouble::of_broken(Broken::Damaged, plain);
+        let damaged = |plain| Trouble::of_broken(ChannelError::Damaged, plain);
         assert_eq!(damaged(true), Some(Trouble::Portal));
         assert_eq!(damaged(false), Some(Trouble::NotAServer));
         // A server behind a network that strips options still refuses in its own way.
-        let refused = Trouble::of_broken(Broken::Refused, true);
+        let refused = Trouble::of_broken(ChannelError::Refused, true);
         assert_eq!(refused, Some(Trouble::KeyRefused));
     }
 }

@@ -10,7 +10,7 @@
 //! the server has accepted it. Outgoing bytes are encrypted in the engine's memory, into which the socket was
 //! read.
 
-mod broken;
+mod error;
 mod flow;
 mod parameters;
 mod record;
@@ -28,17 +28,17 @@ use braid_wire::Instant;
 use crate::Families;
 use crate::keys::PublicKey;
 
-pub use broken::Broken;
+pub use error::ChannelError;
 use flow::Outgoing;
-pub use record::OVERHEAD;
+pub use record::RECORD_OVERHEAD;
 use session::{ServerSide, Tls};
 pub use tls::{Client, Server};
 pub use versions::{Agreed, Versions};
 
-/// Most bytes that are encrypted, or shown to a reader, at a time.
-const BATCH: usize = 64 << 10;
+/// Most bytes that are encrypted, or offered to a reader, at a time.
+const MAX_BATCH: usize = 64 << 10;
 /// The first byte of a ClientHello from a `braid/3` box, whose records had another form.
-const OLDER_HELLO: u8 = 1;
+const BRAID_3_FIRST_BYTE: u8 = 1;
 
 /// A connection between box and server.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub struct Channel {
 
 impl Channel {
     /// Creates a channel without protection.
-    pub fn clear(conn: ConnId) -> Self {
+    pub fn plaintext(conn: ConnId) -> Self {
         Channel { conn, tls: None }
     }
 
@@ -59,7 +59,7 @@ impl Channel {
     pub fn incoming(now: Instant, conn: ConnId, stack: &mut Stack) -> Self {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = stack.set_join_auth(now, conn, JoinAuth::Pending);
-        Channel::clear(conn)
+        Channel::plaintext(conn)
     }
 
     /// Opens a channel that `client` protects, and writes the ClientHello.
@@ -74,7 +74,7 @@ impl Channel {
     ) -> Result<Self, ApiError> {
         let session = client.connect(now).map_err(|_| ApiError::LimitReached)?;
         stack.set_join_auth(now, conn, JoinAuth::Pending)?;
-        let mut tls = Box::new(Tls::new(session.into(), None, &client.end));
+        let mut tls = Box::new(Tls::new(session.into(), None, &client.endpoint));
         tls.flush(now, conn, stack)?;
         Ok(Channel {
             conn,
@@ -92,12 +92,12 @@ impl Channel {
         };
         let _ = stack.read_with(now, conn, peek);
         let tls = match first? {
-            byte @ (record::HELLO | OLDER_HELLO) => {
+            byte @ (record::FIRST_TLS_BYTE | BRAID_3_FIRST_BYTE) => {
                 let (session, join_secret) = server.accept().ok()?;
                 let own = ServerSide::new(join_secret, &server.tickets);
-                let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.end));
-                if byte == OLDER_HELLO {
-                    tls.meets_older();
+                let mut tls = Box::new(Tls::new(session.into(), Some(own), &server.endpoint));
+                if byte == BRAID_3_FIRST_BYTE {
+                    tls.refuse_braid_3();
                 }
                 Some(tls)
             }
@@ -115,9 +115,9 @@ impl Channel {
     }
 
     /// Returns whether the channel is protected, but the peer's release cannot authenticate subflows by a secret.
-    pub fn is_joined_by_keys(&self) -> bool {
+    pub fn joins_use_keys(&self) -> bool {
         let tls = self.tls.as_ref();
-        tls.is_some_and(|tls| tls.joins_prove == Some(false))
+        tls.is_some_and(|tls| tls.joins_use_secret == Some(false))
     }
 
     /// Returns the version and features in use once both ends know them; `None` in plaintext.
@@ -127,7 +127,7 @@ impl Channel {
 
     /// Takes the address families that the server reports to reach. Present once, after the handshake.
     pub fn take_families(&mut self) -> Option<Families> {
-        self.tls.as_mut()?.told_families.take()
+        self.tls.as_mut()?.peer_families.take()
     }
 
     /// Returns the peer's key once the peer has proved to hold it. A client that resumes with a ticket proves its
@@ -140,7 +140,7 @@ impl Channel {
     ///
     /// # Errors
     /// The connection is gone, or a protocol error has ended it.
-    pub fn drive<E: From<ApiError> + From<Broken>>(
+    pub fn drive<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -152,7 +152,7 @@ impl Channel {
     }
 
     /// Reads as [`Stack::read_with`] does.
-    pub fn read_with<E: From<ApiError> + From<Broken>>(
+    pub fn read_with<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -165,7 +165,7 @@ impl Channel {
     }
 
     /// Returns whether the direction has ended, as [`Stack::read_finished`] does. On a protected channel the peer
-    /// must have said so: by close_notify, or by the end of the user's bytes while those are read.
+    /// must have announced it: by close_notify, or by the end of the user's bytes while those are read.
     pub fn read_finished(&self, stack: &Stack) -> bool {
         match &self.tls {
             Some(tls) => tls.read_finished(),
@@ -188,13 +188,13 @@ impl Channel {
     }
 
     /// Returns whether the user's bytes have ended in both directions, whatever the state of the connection.
-    pub fn has_parted(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.has_parted())
+    pub fn has_flow_ended(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_flow_ended())
     }
 
     /// Returns whether the user's bytes have ended in both directions and the connection can serve another user.
-    pub fn is_free(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.is_free())
+    pub fn is_reusable(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_reusable())
     }
 
     /// Notes that the peer has acknowledged all of the user's bytes, as the stack reports.
@@ -213,9 +213,9 @@ impl Channel {
     }
 
     /// Returns whether nothing is buffered for a reader, here or in the engine.
-    pub fn is_silent(&self, stack: &Stack) -> bool {
-        let silent = self.tls.as_ref().is_none_or(|tls| tls.is_silent());
-        silent && stack.readable(self.conn) == 0
+    pub fn is_drained(&self, stack: &Stack) -> bool {
+        let read = self.tls.as_ref().is_none_or(|tls| tls.is_drained());
+        read && stack.readable(self.conn) == 0
     }
 
     /// Ends the current user's exchange: box and server exchange messages from now on.
@@ -227,8 +227,8 @@ impl Channel {
 
     /// Returns whether every byte was delivered both ways, provided that the stack reports an orderly end of both
     /// directions.
-    pub fn is_whole(&self) -> bool {
-        self.tls.as_ref().is_none_or(|tls| tls.has_parted())
+    pub fn is_complete(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.has_flow_ended())
     }
 
     /// Writes as [`Stack::write_with`] does.
@@ -282,8 +282,8 @@ impl Channel {
     }
 
     /// Returns whether [`Self::close`] was called on a protected channel: the close_notify is sent or due.
-    pub fn is_ending(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.is_ending())
+    pub fn is_closing(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_closing())
     }
 
     /// Ends the connection as [`Stack::shutdown`] does, after a close_notify where the channel is protected.

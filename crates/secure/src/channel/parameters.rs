@@ -15,62 +15,66 @@ use crate::Families;
 
 // The numbers begin at "brid" in ASCII, as much of it as the 30 bits of a four-byte integer hold.
 /// The number of the parameter with the secret.
-const SECRET: u32 = 0x2272_6964;
+const JOIN_SECRET_ID: u32 = 0x2272_6964;
 /// The number of the parameter with the families.
-const FAMILIES: u32 = 0x2272_6965;
+const FAMILIES_ID: u32 = 0x2272_6965;
 /// The number of the parameter with the versions.
-const VERSIONS: u32 = 0x2272_6966;
+const VERSIONS_ID: u32 = 0x2272_6966;
 
 /// The secret of one connection that authenticates its subflows.
 pub(super) type JoinSecret = Zeroizing<[u8; 32]>;
 
 /// Returns the parameters of a box: it can authenticate subflows, and speaks `versions`.
-pub(super) fn offer(versions: Versions) -> Vec<u8> {
-    let mut said = Vec::new();
-    put(&mut said, SECRET, &[]);
-    put_versions(&mut said, versions);
-    said
+pub(super) fn client_parameters(versions: Versions) -> Vec<u8> {
+    let mut out = Vec::new();
+    put(&mut out, JOIN_SECRET_ID, &[]);
+    put_versions(&mut out, versions);
+    out
 }
 
 /// Returns the parameters of a server. A box that made no offer ignores them. The families are left out where the
 /// server reaches both.
-pub(super) fn answer(secret: &JoinSecret, reached: Families, versions: Versions) -> Vec<u8> {
+pub(super) fn server_parameters(
+    secret: &JoinSecret,
+    reached: Families,
+    versions: Versions,
+) -> Vec<u8> {
     // A box of an older release takes missing families for both, so only a restriction needs a word.
-    let mut said = Vec::new();
-    put(&mut said, SECRET, &secret[..]);
+    let mut out = Vec::new();
+    put(&mut out, JOIN_SECRET_ID, &secret[..]);
     if reached != Families::BOTH {
-        put(&mut said, FAMILIES, &[reached.to_bits()]);
+        put(&mut out, FAMILIES_ID, &[reached.to_bits()]);
     }
-    put_versions(&mut said, versions);
-    said
+    put_versions(&mut out, versions);
+    out
 }
 
 /// Appends the versions of an end. An end that speaks version 1 alone announces nothing.
-fn put_versions(said: &mut Vec<u8>, versions: Versions) {
-    if versions != Versions::UNSAID {
-        put(said, VERSIONS, &versions.encode());
+fn put_versions(out: &mut Vec<u8>, versions: Versions) {
+    if versions != Versions::UNANNOUNCED {
+        put(out, VERSIONS_ID, &versions.encode());
     }
 }
 
-/// Returns the versions that the peer's parameters `told` announce; `None` if they have an unknown form.
-pub(super) fn versions(told: &[u8]) -> Option<Versions> {
-    match find(told, VERSIONS) {
-        Some(said) => Versions::decode(said),
-        None => Some(Versions::UNSAID),
+/// Returns the versions that the peer's `parameters` announce; `None` if they have an unknown form.
+pub(super) fn versions(parameters: &[u8]) -> Option<Versions> {
+    match find(parameters, VERSIONS_ID) {
+        Some(value) => Versions::decode(value),
+        None => Some(Versions::UNANNOUNCED),
     }
 }
 
-/// Returns the families in the server's parameters `told`; both where they are missing or malformed.
-pub(super) fn families(told: &[u8]) -> Families {
-    match find(told, FAMILIES) {
+/// Returns the families in the server's `parameters`; both where they are missing or malformed.
+pub(super) fn families(parameters: &[u8]) -> Families {
+    match find(parameters, FAMILIES_ID) {
         Some([bits]) => Families::from_bits(*bits),
         _ => Families::BOTH,
     }
 }
 
-/// Returns how MP_JOINs authenticate after the peer sent `told`; `own` is the secret of a server.
-pub(super) fn agreed(own: Option<&JoinSecret>, told: &[u8]) -> JoinAuth {
-    let secret = match (own, find(told, SECRET)) {
+/// Returns how MP_JOINs authenticate after the peer sent `parameters`; `own` is the secret of a server.
+pub(super) fn join_auth(own: Option<&JoinSecret>, parameters: &[u8]) -> JoinAuth {
+    let secret = match (own, find(parameters, JOIN_SECRET_ID)) {
         (Some(own), Some(_)) => Some(**own),
         (None, Some(secret)) => secret.try_into().ok(),
         (_, None) => None,
@@ -79,13 +83,13 @@ pub(super) fn agreed(own: Option<&JoinSecret>, told: &[u8]) -> JoinAuth {
 }
 
 /// Appends a parameter: its number in four bytes, its length in one, its value.
-fn put(said: &mut Vec<u8>, id: u32, value: &[u8]) {
+fn put(out: &mut Vec<u8>, id: u32, value: &[u8]) {
     /// The two leading bits of a four-byte integer (RFC 9000 section 16).
     const FOUR_BYTES: u32 = 0b10 << 30;
     debug_assert!(value.len() < 64, "the length of {id:#x} has one byte");
-    said.extend_from_slice(&(FOUR_BYTES | id).to_be_bytes());
-    said.push(value.len() as u8);
-    said.extend_from_slice(value);
+    out.extend_from_slice(&(FOUR_BYTES | id).to_be_bytes());
+    out.push(value.len() as u8);
+    out.extend_from_slice(value);
 }
 
 /// Returns the value of the parameter `wanted`; skips others. `None` where it is missing or malformed.
@@ -126,7 +130,7 @@ mod tests {
             (&[0x7b, 0xbd], 15_293),
             (&[0x25], 37),
             (&[0x40, 0x25], 37),
-            (&[0xa2, 0x72, 0x69, 0x64], SECRET.into()),
+            (&[0xa2, 0x72, 0x69, 0x64], JOIN_SECRET_ID.into()),
         ];
         for (bytes, number) in numbers {
             let mut rest = bytes;
@@ -140,21 +144,29 @@ mod tests {
     fn both_ends_agree_on_the_secret_of_the_server() {
         let secret = Zeroizing::new([7; 32]);
         let agreed_on = JoinAuth::Secret([7; 32]);
-        assert_eq!(agreed(Some(&secret), &offer(Versions::OURS)), agreed_on);
-        let answer = answer(&secret, Families::BOTH, Versions::OURS);
-        assert_eq!(agreed(None, &answer), agreed_on);
+        assert_eq!(
+            join_auth(Some(&secret), &client_parameters(Versions::OURS)),
+            agreed_on
+        );
+        let answer = server_parameters(&secret, Families::BOTH, Versions::OURS);
+        assert_eq!(join_auth(None, &answer), agreed_on);
         // Other parameters may stand around it.
         let among = [&[1, 2, 0, 0][..], &answer, &[3, 0]].concat();
-        assert_eq!(agreed(None, &among), agreed_on);
+        assert_eq!(join_auth(None, &among), agreed_on);
     }
 
     #[test]
     fn without_it_on_either_end_the_keys_decide() {
         let secret = Zeroizing::new([7; 32]);
-        assert_eq!(agreed(Some(&secret), &[]), JoinAuth::Keys);
-        let answer = answer(&secret, Families::BOTH, Versions::OURS);
-        for told in [&[][..], &[1, 1, 0], &offer(Versions::OURS), &answer[..36]] {
-            assert_eq!(agreed(None, told), JoinAuth::Keys);
+        assert_eq!(join_auth(Some(&secret), &[]), JoinAuth::Keys);
+        let answer = server_parameters(&secret, Families::BOTH, Versions::OURS);
+        for parameters in [
+            &[][..],
+            &[1, 1, 0],
+            &client_parameters(Versions::OURS),
+            &answer[..36],
+        ] {
+            assert_eq!(join_auth(None, parameters), JoinAuth::Keys);
         }
     }
 
@@ -165,12 +177,12 @@ mod tests {
             v4: true,
             v6: false,
         };
-        let told = answer(&secret, v4_only, Versions::OURS);
-        assert_eq!(told[37..43], [0xa2, 0x72, 0x69, 0x65, 1, 0b01]);
-        assert_eq!(families(&told), v4_only);
-        let both = answer(&secret, Families::BOTH, Versions::OURS);
+        let parameters = server_parameters(&secret, v4_only, Versions::OURS);
+        assert_eq!(parameters[37..43], [0xa2, 0x72, 0x69, 0x65, 1, 0b01]);
+        assert_eq!(families(&parameters), v4_only);
+        let both = server_parameters(&secret, Families::BOTH, Versions::OURS);
         assert_eq!(
-            (find(&both, FAMILIES), families(&both)),
+            (find(&both, FAMILIES_ID), families(&both)),
             (None, Families::BOTH)
         );
         // A parameter of a later release stands before it, and further bits have a meaning there.
@@ -185,41 +197,47 @@ mod tests {
         };
         assert_eq!(families(&later), v6_only);
         // A box of an older release ignores the families and still finds the secret.
-        assert_eq!(agreed(None, &told), JoinAuth::Secret([7; 32]));
+        assert_eq!(join_auth(None, &parameters), JoinAuth::Secret([7; 32]));
     }
 
     #[test]
     fn a_server_that_says_nothing_of_families_reaches_both() {
         let malformed = [0xa2, 0x72, 0x69, 0x65, 2, 0, 0];
         let cut = [0xa2, 0x72, 0x69, 0x65, 1];
-        for told in [&[][..], &[1, 1, 0], &malformed, &cut] {
-            assert_eq!(families(told), Families::BOTH);
+        for parameters in [&[][..], &[1, 1, 0], &malformed, &cut] {
+            assert_eq!(families(parameters), Families::BOTH);
         }
     }
 
     #[test]
     fn each_end_says_the_versions_that_it_speaks() {
         let speaks = Versions::new(2, 5, 0x8000_0001).unwrap();
-        let said = [0xa2, 0x72, 0x69, 0x66, 8, 0, 5, 0, 2, 0x80, 0, 0, 1];
-        assert_eq!(offer(speaks)[5..], said);
-        let told = answer(&Zeroizing::new([7; 32]), Families::BOTH, speaks);
-        assert_eq!(told[37..], said);
-        assert_eq!(versions(&told), Some(speaks));
+        let out = [0xa2, 0x72, 0x69, 0x66, 8, 0, 5, 0, 2, 0x80, 0, 0, 1];
+        assert_eq!(client_parameters(speaks)[5..], out);
+        let parameters = server_parameters(&Zeroizing::new([7; 32]), Families::BOTH, speaks);
+        assert_eq!(parameters[37..], out);
+        assert_eq!(versions(&parameters), Some(speaks));
         // A later release may append further fields.
-        let later = [&[0xa2, 0x72, 0x69, 0x66, 10][..], &said[5..], &[9, 9]].concat();
+        let later = [&[0xa2, 0x72, 0x69, 0x66, 10][..], &out[5..], &[9, 9]].concat();
         assert_eq!(versions(&later), Some(speaks));
         // Releases before version 2 announce nothing.
-        assert_eq!(offer(Versions::UNSAID), [0xa2, 0x72, 0x69, 0x64, 0]);
-        assert_eq!(versions(&offer(Versions::UNSAID)), Some(Versions::UNSAID));
+        assert_eq!(
+            client_parameters(Versions::UNANNOUNCED),
+            [0xa2, 0x72, 0x69, 0x64, 0]
+        );
+        assert_eq!(
+            versions(&client_parameters(Versions::UNANNOUNCED)),
+            Some(Versions::UNANNOUNCED)
+        );
         for malformed in [
             &[][..],
             &[0, 5, 0, 2, 0, 0, 0],
             &[0, 2, 0, 5, 0, 0, 0, 0],
             &[0; 8],
         ] {
-            let mut told = Vec::new();
-            put(&mut told, VERSIONS, malformed);
-            assert_eq!(versions(&told), None, "{malformed:?}");
+            let mut parameters = Vec::new();
+            put(&mut parameters, VERSIONS_ID, malformed);
+            assert_eq!(versions(&parameters), None, "{malformed:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The record layer between box and server.
 //!
 //! A record has the form of TLS 1.3 (RFC 8446 section 5), so that an observer sees only what TLS shows: a type, a
-//! version, a length and ciphertext. The [`Content`] type is encrypted behind the bytes, followed by zeros that
-//! pad short records. Nonce and additional data also follow TLS 1.3: each key numbers its records from 0, and the
-//! header is authenticated. Keys and handshake are those that QUIC takes from TLS 1.3 (RFC 9001), because that
+//! version, a length and ciphertext. The [`ContentType`] is encrypted behind the bytes, followed by zeros
+//! that pad short records. Nonce and additional data also follow TLS 1.3: each key numbers its records from 0, and
+//! the header is authenticated. Keys and handshake are those that QUIC takes from TLS 1.3 (RFC 9001), because that
 //! interface of rustls encrypts in place; its own record layer copies.
 
 use std::collections::VecDeque;
@@ -12,40 +12,40 @@ use std::io::IoSliceMut;
 use arrayvec::ArrayVec;
 use rustls::quic::{PacketKey, Secrets};
 
-use super::Broken;
+use super::ChannelError;
 
 /// Bytes of the record header: type, version, length.
-pub(super) const HEADER: usize = 5;
+pub(super) const HEADER_LEN: usize = 5;
 /// Bytes behind the payload of a protected record: the content type, and the AEAD tag.
-const CONTENT: usize = 1;
-const TAG: usize = 16;
+const CONTENT_TYPE_LEN: usize = 1;
+const TAG_LEN: usize = 16;
 /// Bytes that protection adds to the payload, without padding.
-pub const OVERHEAD: usize = HEADER + CONTENT + TAG;
+pub const RECORD_OVERHEAD: usize = HEADER_LEN + CONTENT_TYPE_LEN + TAG_LEN;
 /// Most bytes of a record. A reader needs the whole record before its first byte can be used.
-pub(super) const MOST: usize = 16 << 10;
+pub(super) const MAX_RECORD: usize = 16 << 10;
 /// Most payload bytes of a record.
-pub(super) const MOST_PLAIN: usize = MOST - OVERHEAD;
+pub(super) const MAX_PAYLOAD: usize = MAX_RECORD - RECORD_OVERHEAD;
 /// The version in every TLS 1.3 record (RFC 8446 section 5.1).
-const VERSION: [u8; 2] = [3, 3];
+const RECORD_VERSION: [u8; 2] = [3, 3];
 /// The fewest bytes that are encrypted in a record once keys exist, so that messages, ends of users' bytes, alerts
 /// and keystrokes have the same size.
-const LEAST_PADDED: usize = 128;
-/// Messages up to this size are padded to powers of two, longer ones to multiples of [`PACKET`].
-const MOST_DOUBLED: usize = 1024;
+const MIN_INNER_PLAINTEXT: usize = 128;
+/// Messages up to this size are padded to powers of two, longer ones to multiples of [`PACKET_INNER_PLAINTEXT`].
+const MAX_DOUBLED_INNER_PLAINTEXT: usize = 1024;
 /// The plaintext that fills a record of 1,400 bytes, which fits a packet with any TCP options.
-const PACKET: usize = 1400 - HEADER - TAG;
+const PACKET_INNER_PLAINTEXT: usize = 1400 - HEADER_LEN - TAG_LEN;
 /// Fewest records under a key before the peer may replace it. A rekey costs more than reading a record, so a peer
 /// must not force one per record.
-const LEAST_RECORDS: u64 = 1024;
+const MIN_RECORDS_PER_KEY: u64 = 1024;
 /// Most keys that one direction may be ahead of the other, which was asked to follow.
-const MOST_AHEAD: usize = 16;
-/// Most records that [`places`] lays out in one write.
-pub(super) const PLACES: usize = 16;
+const MAX_KEYS_AHEAD: usize = 16;
+/// Most records that [`split_into_records`] lays out in one write.
+pub(super) const MAX_RECORDS_PER_WRITE: usize = 16;
 
 /// The keys that protect a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Level {
-    Clear,
+pub(super) enum EncryptionLevel {
+    Plaintext,
     /// The key of a ticket, for early data.
     Early,
     Handshake,
@@ -55,7 +55,7 @@ pub(super) enum Level {
 
 /// The content type of a record. All but the last are content types of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ContentType {
     /// An error or close_notify (RFC 8446 section 6): level and description.
     Alert = 21,
     /// Handshake messages of TLS.
@@ -66,13 +66,13 @@ pub(super) enum Content {
     FlowEnd = 0xe0,
 }
 
-impl Content {
+impl ContentType {
     fn read(byte: u8) -> Option<Self> {
         match byte {
-            21 => Some(Content::Alert),
-            22 => Some(Content::Handshake),
-            23 => Some(Content::Data),
-            0xe0 => Some(Content::FlowEnd),
+            21 => Some(ContentType::Alert),
+            22 => Some(ContentType::Handshake),
+            23 => Some(ContentType::Data),
+            0xe0 => Some(ContentType::FlowEnd),
             _ => None,
         }
     }
@@ -80,12 +80,12 @@ impl Content {
     /// Returns whether the record belongs to a user's bytes. Where one user follows another, the second one's
     /// records wait until the first is finished.
     pub(super) fn is_flow(self) -> bool {
-        matches!(self, Content::Data | Content::FlowEnd)
+        matches!(self, ContentType::Data | ContentType::FlowEnd)
     }
 }
 
 /// The first byte of a TLS connection. SOCKS5 begins with 5.
-pub(super) const HELLO: u8 = Content::Handshake as u8;
+pub(super) const FIRST_TLS_BYTE: u8 = ContentType::Handshake as u8;
 
 /// The EndOfEarlyData message (RFC 8446 section 4.5).
 pub(super) const END_OF_EARLY_DATA: [u8; 4] = [5, 0, 0, 0];
@@ -107,30 +107,31 @@ pub(super) fn is_key_update(message: &[u8]) -> bool {
 }
 
 /// Encodes a whole plaintext record.
-pub(super) fn plaintext(content: Content, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn encode_plaintext(content: ContentType, bytes: &[u8]) -> Vec<u8> {
     let [a, b] = (bytes.len() as u16).to_be_bytes();
-    let header = [content as u8, VERSION[0], VERSION[1], a, b];
+    let header = [content as u8, RECORD_VERSION[0], RECORD_VERSION[1], a, b];
     [&header[..], bytes].concat()
 }
 
-/// Returns the padding of a record of `len` bytes. A user's bytes are padded to [`LEAST_PADDED`] only. Messages
-/// have few sizes, so that a size reveals neither the length of a destination's name nor the kind of message.
+/// Returns the padding of a record of `len` bytes. A user's bytes are padded to [`MIN_INNER_PLAINTEXT`] only.
+/// Messages have few sizes, so that a size reveals neither the length of a destination's name nor the kind of
+/// message.
 pub(super) fn padding(len: usize, of_user: bool) -> usize {
-    let inner = len + CONTENT;
+    let inner = len + CONTENT_TYPE_LEN;
     let padded = match inner {
-        _ if of_user => inner.max(LEAST_PADDED),
-        ..=MOST_DOUBLED => inner.next_power_of_two().max(LEAST_PADDED),
-        _ => inner.next_multiple_of(PACKET),
+        _ if of_user => inner.max(MIN_INNER_PLAINTEXT),
+        ..=MAX_DOUBLED_INNER_PLAINTEXT => inner.next_power_of_two().max(MIN_INNER_PLAINTEXT),
+        _ => inner.next_multiple_of(PACKET_INNER_PLAINTEXT),
     };
-    (padded - inner).min(MOST_PLAIN.saturating_sub(len))
+    (padded - inner).min(MAX_PAYLOAD.saturating_sub(len))
 }
 
 /// The header of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
-    bytes: [u8; HEADER],
-    /// The type visible on the wire: [`Content::Data`] on every protected record.
-    pub(super) outer: Content,
+    bytes: [u8; HEADER_LEN],
+    /// The type visible on the wire: [`ContentType::Data`] on every protected record.
+    pub(super) outer: ContentType,
     /// Bytes behind the header.
     pub(super) body: usize,
 }
@@ -140,22 +141,22 @@ impl Header {
     ///
     /// # Errors
     /// The type, version or length is invalid.
-    pub(super) fn read(bytes: [u8; HEADER]) -> Result<Self, Broken> {
+    pub(super) fn read(bytes: [u8; HEADER_LEN]) -> Result<Self, ChannelError> {
         let [kind, major, minor, a, b] = bytes;
-        let outer = Content::read(kind).filter(|c| *c != Content::FlowEnd);
-        let outer = outer.ok_or(Broken::Damaged)?;
+        let outer = ContentType::read(kind).filter(|c| *c != ContentType::FlowEnd);
+        let outer = outer.ok_or(ChannelError::Damaged)?;
         // RFC 8446 section 5.1 allows 1.0 in a first record, as older libraries send it.
-        let version =
-            [major, minor] == VERSION || (outer, major, minor) == (Content::Handshake, 3, 1);
+        let version = [major, minor] == RECORD_VERSION
+            || (outer, major, minor) == (ContentType::Handshake, 3, 1);
         let body = usize::from(u16::from_be_bytes([a, b]));
         let least = match outer {
-            Content::Data => CONTENT + TAG,
+            ContentType::Data => CONTENT_TYPE_LEN + TAG_LEN,
             _ => 0,
         };
-        let sound = version && body >= least && body <= MOST - HEADER;
+        let sound = version && body >= least && body <= MAX_RECORD - HEADER_LEN;
         sound
             .then_some(Header { bytes, outer, body })
-            .ok_or(Broken::Damaged)
+            .ok_or(ChannelError::Damaged)
     }
 }
 
@@ -172,7 +173,7 @@ impl Key {
 }
 
 /// The keys of one direction.
-pub(super) struct Way {
+pub(super) struct DirectionKeys {
     early: Option<Key>,
     handshake: Option<Key>,
     traffic: Option<Traffic>,
@@ -186,9 +187,9 @@ struct Traffic {
     generation: u64,
 }
 
-impl Way {
+impl DirectionKeys {
     pub(super) const fn new() -> Self {
-        Way {
+        DirectionKeys {
             early: None,
             handshake: None,
             traffic: None,
@@ -205,7 +206,7 @@ impl Way {
 
     pub(super) fn set_traffic(&mut self, key: Box<dyn PacketKey>) {
         // A batch is sealed without a check in between, so a batch's worth of records is held in reserve.
-        let limit = key.confidentiality_limit() - PLACES as u64;
+        let limit = key.confidentiality_limit() - MAX_RECORDS_PER_WRITE as u64;
         self.traffic = Some(Traffic {
             key: Key::new(key),
             limit,
@@ -229,38 +230,39 @@ impl Way {
     }
 
     /// Returns whether the key has reached its record limit, so that a rekey must come first.
-    pub(super) fn is_worn(&self) -> bool {
-        let worn = |traffic: &Traffic| traffic.key.number >= traffic.limit;
-        self.traffic.as_ref().is_some_and(worn)
+    pub(super) fn is_key_limit_reached(&self) -> bool {
+        let reached = |traffic: &Traffic| traffic.key.number >= traffic.limit;
+        self.traffic.as_ref().is_some_and(reached)
     }
 
     /// Returns whether the sender of these records may rekey: after enough records, or to follow the `other`
     /// direction.
-    pub(super) fn may_renew(&self, other: &Way) -> bool {
-        let used = |traffic: &Traffic| traffic.key.number > LEAST_RECORDS;
+    pub(super) fn may_rekey(&self, other: &DirectionKeys) -> bool {
+        let used = |traffic: &Traffic| traffic.key.number > MIN_RECORDS_PER_KEY;
         self.traffic.as_ref().is_some_and(used) || self.is_behind(other)
     }
 
     /// Returns whether this direction has replaced fewer keys than the `other` one.
-    pub(super) fn is_behind(&self, other: &Way) -> bool {
-        let generation = |way: &Way| way.traffic.as_ref().map(|traffic| traffic.generation);
+    pub(super) fn is_behind(&self, other: &DirectionKeys) -> bool {
+        let generation =
+            |keys: &DirectionKeys| keys.traffic.as_ref().map(|traffic| traffic.generation);
         generation(self) < generation(other)
     }
 
     /// Replaces the key, from the next record on.
-    pub(super) fn renew(&mut self, key: Box<dyn PacketKey>) {
+    pub(super) fn replace_key(&mut self, key: Box<dyn PacketKey>) {
         if let Some(traffic) = &mut self.traffic {
             traffic.key = Key::new(key);
             traffic.generation += 1;
         }
     }
 
-    fn key(&mut self, level: Level) -> Option<&mut Key> {
+    fn key(&mut self, level: EncryptionLevel) -> Option<&mut Key> {
         match level {
-            Level::Clear => None,
-            Level::Early => self.early.as_mut(),
-            Level::Handshake => self.handshake.as_mut(),
-            Level::Traffic => self.traffic.as_mut().map(|traffic| &mut traffic.key),
+            EncryptionLevel::Plaintext => None,
+            EncryptionLevel::Early => self.early.as_mut(),
+            EncryptionLevel::Handshake => self.handshake.as_mut(),
+            EncryptionLevel::Traffic => self.traffic.as_mut().map(|traffic| &mut traffic.key),
         }
     }
 
@@ -271,23 +273,29 @@ impl Way {
     /// The key of this level is missing; the library fails.
     pub(super) fn seal(
         &mut self,
-        (level, content): (Level, Content),
+        (level, content): (EncryptionLevel, ContentType),
         record: &mut [u8],
         len: usize,
-    ) -> Result<(), Broken> {
-        let body = record.len() - HEADER;
-        debug_assert!(len + CONTENT + TAG <= body && record.len() <= MOST);
+    ) -> Result<(), ChannelError> {
+        let body = record.len() - HEADER_LEN;
+        debug_assert!(len + CONTENT_TYPE_LEN + TAG_LEN <= body && record.len() <= MAX_RECORD);
         let [a, b] = u16::try_from(body)
-            .map_err(|_| Broken::Failed)?
+            .map_err(|_| ChannelError::Failed)?
             .to_be_bytes();
-        let header = [Content::Data as u8, VERSION[0], VERSION[1], a, b];
-        let (place, body) = record.split_at_mut(HEADER);
-        place.copy_from_slice(&header);
-        let (bytes, tag) = body.split_at_mut(body.len() - TAG);
-        let (content_place, padding) = bytes[len..].split_at_mut(CONTENT);
-        content_place.copy_from_slice(&[content as u8]);
+        let header = [
+            ContentType::Data as u8,
+            RECORD_VERSION[0],
+            RECORD_VERSION[1],
+            a,
+            b,
+        ];
+        let (slot, body) = record.split_at_mut(HEADER_LEN);
+        slot.copy_from_slice(&header);
+        let (bytes, tag) = body.split_at_mut(body.len() - TAG_LEN);
+        let (content_slot, padding) = bytes[len..].split_at_mut(CONTENT_TYPE_LEN);
+        content_slot.copy_from_slice(&[content as u8]);
         padding.fill(0);
-        let key = self.key(level).ok_or(Broken::Failed)?;
+        let key = self.key(level).ok_or(ChannelError::Failed)?;
         let made = key.key.encrypt_in_place(key.number, &header, bytes)?;
         tag.copy_from_slice(made.as_ref());
         key.number += 1;
@@ -301,18 +309,18 @@ impl Way {
     /// The key of this level is missing; authentication fails; the content type is unknown.
     pub(super) fn open(
         &mut self,
-        level: Level,
+        level: EncryptionLevel,
         header: &Header,
         body: &mut [u8],
-    ) -> Result<(Content, usize), Broken> {
-        let key = self.key(level).ok_or(Broken::Damaged)?;
+    ) -> Result<(ContentType, usize), ChannelError> {
+        let key = self.key(level).ok_or(ChannelError::Damaged)?;
         let opened = key.key.decrypt_in_place(key.number, &header.bytes, body);
-        let bytes = opened.map_err(|_| Broken::Damaged)?;
+        let bytes = opened.map_err(|_| ChannelError::Damaged)?;
         key.number += 1;
         // The content type is the last byte that is not padding (RFC 8446 section 5.4).
         let len = bytes.iter().rposition(|byte| *byte != 0);
-        let len = len.ok_or(Broken::Damaged)?;
-        let content = Content::read(bytes[len]).ok_or(Broken::Damaged)?;
+        let len = len.ok_or(ChannelError::Damaged)?;
+        let content = ContentType::read(bytes[len]).ok_or(ChannelError::Damaged)?;
         Ok((content, len))
     }
 }
@@ -338,54 +346,56 @@ impl NextKeys {
     /// Returns the next key of this end's direction.
     ///
     /// # Errors
-    /// The peer has not followed [`MOST_AHEAD`] rekeys of this end.
-    pub(super) fn local(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
+    /// The peer has not followed [`MAX_KEYS_AHEAD`] rekeys of this end.
+    pub(super) fn local(&mut self) -> Result<Box<dyn PacketKey>, ChannelError> {
         if let Some(key) = self.local.pop_front() {
             return Ok(key);
         }
         let keys = self.secrets.next_packet_keys();
         self.remote.push_back(keys.remote);
-        let follows = self.remote.len() <= MOST_AHEAD;
-        follows.then_some(keys.local).ok_or(Broken::Damaged)
+        let follows = self.remote.len() <= MAX_KEYS_AHEAD;
+        follows.then_some(keys.local).ok_or(ChannelError::Damaged)
     }
 
     /// Returns the next key of the peer's direction.
     ///
     /// # Errors
-    /// This end could not follow [`MOST_AHEAD`] rekeys, because the peer does not read.
-    pub(super) fn remote(&mut self) -> Result<Box<dyn PacketKey>, Broken> {
+    /// This end could not follow [`MAX_KEYS_AHEAD`] rekeys, because the peer does not read.
+    pub(super) fn remote(&mut self) -> Result<Box<dyn PacketKey>, ChannelError> {
         if let Some(key) = self.remote.pop_front() {
             return Ok(key);
         }
         let keys = self.secrets.next_packet_keys();
         self.local.push_back(keys.local);
-        let follows = self.local.len() <= MOST_AHEAD;
-        follows.then_some(keys.remote).ok_or(Broken::Damaged)
+        let follows = self.local.len() <= MAX_KEYS_AHEAD;
+        follows.then_some(keys.remote).ok_or(ChannelError::Damaged)
     }
 }
 
-/// Divides memory into places for consecutive records, of which the last one in use need not be full. Stops at the
-/// first place that would be too small for any payload.
-pub(super) fn places<'a>(bufs: &'a mut [IoSliceMut<'_>]) -> ArrayVec<&'a mut [u8], PLACES> {
-    let mut places = ArrayVec::new();
+/// Divides memory into slots for consecutive records, of which the last one in use need not be full. Stops at the
+/// first slot that would be too small for any payload.
+pub(super) fn split_into_records<'a>(
+    bufs: &'a mut [IoSliceMut<'_>],
+) -> ArrayVec<&'a mut [u8], MAX_RECORDS_PER_WRITE> {
+    let mut slots = ArrayVec::new();
     for buf in bufs {
         let mut rest = &mut buf[..];
-        let count = rest.len().div_ceil(MOST);
+        let count = rest.len().div_ceil(MAX_RECORD);
         for left in (1..=count).rev() {
-            let (place, after) = rest.split_at_mut(rest.len() / left);
+            let (slot, after) = rest.split_at_mut(rest.len() / left);
             rest = after;
-            if place.len() <= OVERHEAD || places.try_push(place).is_err() {
-                return places;
+            if slot.len() <= RECORD_OVERHEAD || slots.try_push(slot).is_err() {
+                return slots;
             }
         }
     }
-    places
+    slots
 }
 
-/// Returns the payload bytes of a protected record's place.
-pub(super) fn plain_of(place: &mut [u8]) -> &mut [u8] {
-    let end = place.len() - CONTENT - TAG;
-    &mut place[HEADER..end]
+/// Returns the payload bytes of a protected record's slot.
+pub(super) fn payload_mut(slot: &mut [u8]) -> &mut [u8] {
+    let end = slot.len() - CONTENT_TYPE_LEN - TAG_LEN;
+    &mut slot[HEADER_LEN..end]
 }
 
 #[cfg(test)]

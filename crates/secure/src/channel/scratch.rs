@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::BATCH;
+use super::MAX_BATCH;
 
 /// Memory that all connections of a [`Client`](super::Client) or [`Server`](super::Server) use in turn,
 /// so that none has to keep its own.
@@ -11,11 +11,12 @@ use super::BATCH;
 pub(super) struct Scratch(Mutex<Box<[u8]>>);
 
 impl Scratch {
-    /// Lends [`BATCH`] bytes. The caller [wipes](wipe) what it put there, so that no user's bytes stay in memory.
+    /// Lends [`MAX_BATCH`] bytes. The caller [wipes](wipe) what it put there, so that no user's bytes stay in
+    /// memory.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.is_empty() {
-            *memory = vec![0; BATCH].into();
+            *memory = vec![0; MAX_BATCH].into();
         }
         work(&mut memory)
     }
@@ -35,22 +36,22 @@ pub(super) fn wipe(bytes: &mut [u8]) {
 }
 
 /// Decrypted bytes for a reader, contiguous, and free room behind them. They are wiped on drop.
-pub(super) struct Plain<'a> {
+pub(super) struct PlaintextBuf<'a> {
     memory: &'a mut [u8],
     len: usize,
     /// The end of the room that was lent so far: the bytes to wipe.
     used: usize,
 }
 
-impl Drop for Plain<'_> {
+impl Drop for PlaintextBuf<'_> {
     fn drop(&mut self) {
         wipe(&mut self.memory[..self.used]);
     }
 }
 
-impl<'a> Plain<'a> {
+impl<'a> PlaintextBuf<'a> {
     pub(super) fn new(memory: &'a mut [u8]) -> Self {
-        Plain {
+        PlaintextBuf {
             memory,
             len: 0,
             used: 0,
@@ -91,7 +92,7 @@ mod tests {
     #[test]
     fn what_a_reader_was_shown_is_wiped_and_no_more() {
         let mut memory = [7; 100];
-        let mut plain = Plain::new(&mut memory);
+        let mut plain = PlaintextBuf::new(&mut memory);
         assert!(plain.room(101).is_none());
         plain.room(20).unwrap().fill(1);
         plain.commit(10);

@@ -16,65 +16,67 @@ use zeroize::Zeroizing;
 use super::flow::{Incoming, Outgoing};
 use super::parameters::JoinSecret;
 use super::record::{
-    self, CLOSE_NOTIFY, Content, END_OF_EARLY_DATA, HEADER, Level, MOST_PLAIN, NextKeys, OVERHEAD,
-    Way,
+    self, CLOSE_NOTIFY, ContentType, DirectionKeys, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN,
+    MAX_PAYLOAD, NextKeys, RECORD_OVERHEAD,
 };
 use super::scratch::wipe;
 use super::slices;
-use super::tls::{self, EARLY_LIMIT, End, MOST_EARLY, MOST_EARLY_RECORDS, Remembered};
+use super::tls::{
+    self, EndpointState, MAX_EARLY_DATA, MAX_EARLY_DATA_ON_WIRE, MAX_EARLY_RECORDS, ServerTickets,
+};
 use super::versions::Agreed;
-use super::{BATCH, Broken};
+use super::{ChannelError, MAX_BATCH};
 use crate::Families;
 use crate::keys::PublicKey;
 
 /// Most bytes that wait for the end of a handshake: a request, its hints, and the user's first bytes.
-const MOST_HELD: usize = 40 << 10;
+const MAX_PRE_HANDSHAKE_BUF: usize = 40 << 10;
 /// Most bytes that are accepted before a handshake ends: early data, and 8 KiB of handshake messages.
-const MOST_HANDSHAKE: usize = EARLY_LIMIT + (8 << 10);
+const MAX_BYTES_BEFORE_TRAFFIC_KEYS: usize = MAX_EARLY_DATA_ON_WIRE + (8 << 10);
 /// Least contiguous room in the engine's memory; below it a record is sealed in scratch memory and copied.
-const LEAST_ROOM: usize = 4 * OVERHEAD;
+const MIN_IN_PLACE_ROOM: usize = 4 * RECORD_OVERHEAD;
 /// Least room to ask the engine for: enough for a padded record.
-const LEAST_WANTED: usize = 256;
+const MIN_WRITE_REQUEST: usize = 256;
 
 /// The state of a protected connection.
 pub(super) struct Tls {
     session: Connection,
-    end: Arc<End>,
+    endpoint: Arc<EndpointState>,
     /// State of a server's end; `None` at a client.
     server: Option<ServerSide>,
-    /// The version and the features that both ends speak, once the other end has said its own.
+    /// The version and the features that both ends speak, once the peer has announced its own.
     pub(super) agreed: Option<Agreed>,
-    /// Set once both ends have said what they support: whether subflows authenticate by the server's secret.
-    pub(super) joins_prove: Option<bool>,
+    /// Set once both ends have announced what they support: whether subflows authenticate by the server's secret.
+    pub(super) joins_use_secret: Option<bool>,
     /// At a client, the families that the server reports to reach, until they are taken.
-    pub(super) told_families: Option<Families>,
-    outgoing_keys: Way,
-    incoming_keys: Way,
+    pub(super) peer_families: Option<Families>,
+    outgoing_keys: DirectionKeys,
+    incoming_keys: DirectionKeys,
     next_keys: Option<NextKeys>,
     /// The level of records that this end writes.
-    writing: Level,
-    /// The level of records to be read; a client's first flight may also contain [`Level::Early`].
-    reading: Level,
+    write_level: EncryptionLevel,
+    /// The level of records to be read; a client's first flight may also contain [`EncryptionLevel::Early`].
+    read_level: EncryptionLevel,
     /// Sealed records that the engine has not taken yet.
     pending: Vec<u8>,
     /// The first part of a record whose rest has not come.
     partial: Vec<u8>,
     /// At a client, the bytes that were written before the server's answer.
-    first: FirstFlight,
-    /// Bytes that a reader was shown and did not take.
-    said: Zeroizing<Vec<u8>>,
+    first_flight: FirstFlight,
+    /// Decrypted bytes that a reader was offered and did not take.
+    plaintext_buf: Zeroizing<Vec<u8>>,
     /// An opened record that has to wait for a reader, or for the next user.
     opened: Option<Opened>,
     /// Bytes of the records received before the handshake ended.
-    shaken: usize,
+    handshake_bytes: usize,
     /// The peer has sent close_notify.
-    peer_ended: bool,
-    /// The user's bytes end behind [`said`](Self::said).
+    close_notify_received: bool,
+    /// The user's bytes end behind [`plaintext_buf`](Self::plaintext_buf).
     flow_ended: bool,
-    ending: Ending,
+    closing: Closing,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    broken: Option<Broken>,
+    error: Option<ChannelError>,
 }
 
 /// State that only a server's end of a connection has.
@@ -82,20 +84,20 @@ pub(super) struct ServerSide {
     /// The secret that authenticates subflows, until it goes to the engine.
     join_secret: Option<JoinSecret>,
     /// The tickets that the server gave.
-    tickets: Arc<Remembered>,
+    tickets: Arc<ServerTickets>,
     /// The client may have sent early data under a key that this server does not have.
     skips_early: bool,
     /// The client's ticket has proved its key.
-    vouched: bool,
+    ticket_proved: bool,
 }
 
 impl ServerSide {
-    pub(super) fn new(join_secret: JoinSecret, tickets: &Arc<Remembered>) -> Self {
+    pub(super) fn new(join_secret: JoinSecret, tickets: &Arc<ServerTickets>) -> Self {
         ServerSide {
             join_secret: Some(join_secret),
             tickets: Arc::clone(tickets),
             skips_early: false,
-            vouched: false,
+            ticket_proved: false,
         }
     }
 }
@@ -103,8 +105,8 @@ impl ServerSide {
 /// The bytes of a client from before the server's answer.
 #[derive(Default)]
 struct FirstFlight {
-    held: Zeroizing<Vec<u8>>,
-    /// Bytes of `held` that left as early data, in how many records, with how much padding.
+    pre_handshake_buf: Zeroizing<Vec<u8>>,
+    /// Bytes of `pre_handshake_buf` that left as early data, in how many records, with how much padding.
     early: usize,
     records: usize,
     padding: usize,
@@ -115,8 +117,8 @@ struct FirstFlight {
 impl FirstFlight {
     /// Returns how many bytes may still leave as early data.
     fn room(&self) -> usize {
-        if self.records < MOST_EARLY_RECORDS {
-            MOST_EARLY - self.early - self.padding
+        if self.records < MAX_EARLY_RECORDS {
+            MAX_EARLY_DATA - self.early - self.padding
         } else {
             0
         }
@@ -124,24 +126,24 @@ impl FirstFlight {
 
     /// Returns whether some bytes have to wait for the server's answer.
     fn is_waiting(&self) -> bool {
-        self.early < self.held.len()
+        self.early < self.pre_handshake_buf.len()
     }
 }
 
 /// An opened record of users' bytes that nobody has read.
 struct Opened {
-    content: Content,
+    content: ContentType,
     bytes: Zeroizing<Vec<u8>>,
 }
 
 /// The progress of this end's close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum Closing {
     No,
     Wanted,
     /// The close_notify is written; the engine may not have taken it yet.
-    Said,
-    /// The engine has been told to end the direction.
+    Queued,
+    /// The engine was asked to end the direction.
     Done,
 }
 
@@ -149,100 +151,110 @@ enum Ending {
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
-            .field("writing", &self.writing)
-            .field("reading", &self.reading)
+            .field("write_level", &self.write_level)
+            .field("read_level", &self.read_level)
             .field("pending", &self.pending.len())
             .field("partial", &self.partial.len())
-            .field("held", &self.first.held.len())
-            .field("early", &self.first.early)
-            .field("said", &self.said.len())
+            .field(
+                "pre_handshake_buf",
+                &self.first_flight.pre_handshake_buf.len(),
+            )
+            .field("early", &self.first_flight.early)
+            .field("plaintext_buf", &self.plaintext_buf.len())
             .field("opened", &self.opened.as_ref().map(|o| o.bytes.len()))
-            .field("peer_ended", &self.peer_ended)
+            .field("close_notify_received", &self.close_notify_received)
             .field("flow_ended", &self.flow_ended)
-            .field("ending", &self.ending)
+            .field("closing", &self.closing)
             .field("outgoing", &self.outgoing)
             .field("incoming", &self.incoming)
-            .field("broken", &self.broken)
+            .field("error", &self.error)
             .finish_non_exhaustive()
     }
 }
 
 impl Tls {
-    pub(super) fn new(session: Connection, server: Option<ServerSide>, end: &Arc<End>) -> Self {
+    pub(super) fn new(
+        session: Connection,
+        server: Option<ServerSide>,
+        endpoint: &Arc<EndpointState>,
+    ) -> Self {
         let mut tls = Tls {
             session,
-            end: Arc::clone(end),
+            endpoint: Arc::clone(endpoint),
             server,
             agreed: None,
-            joins_prove: None,
-            told_families: None,
-            outgoing_keys: Way::new(),
-            incoming_keys: Way::new(),
+            joins_use_secret: None,
+            peer_families: None,
+            outgoing_keys: DirectionKeys::new(),
+            incoming_keys: DirectionKeys::new(),
             next_keys: None,
-            writing: Level::Clear,
-            reading: Level::Clear,
+            write_level: EncryptionLevel::Plaintext,
+            read_level: EncryptionLevel::Plaintext,
             pending: Vec::new(),
             partial: Vec::new(),
-            first: FirstFlight::default(),
-            said: Zeroizing::default(),
+            first_flight: FirstFlight::default(),
+            plaintext_buf: Zeroizing::default(),
             opened: None,
-            shaken: 0,
-            peer_ended: false,
+            handshake_bytes: 0,
+            close_notify_received: false,
             flow_ended: false,
-            ending: Ending::No,
+            closing: Closing::No,
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
-            broken: None,
+            error: None,
         };
         if tls.is_client()
             && let Some(keys) = tls.session.zero_rtt_keys()
         {
             tls.outgoing_keys.set_early(keys.packet);
         }
-        tls.speak();
+        tls.write_handshake();
         tls
     }
 
     /// Refuses a client of `braid/3`, whose records had another form, by an alert in that form. For servers.
-    pub(super) fn meets_older(&mut self) {
+    pub(super) fn refuse_braid_3(&mut self) {
         // The record type of a one-byte plaintext alert in `braid/3`.
         const ALERT: u8 = 6;
         let what = AlertDescription::NoApplicationProtocol.into();
         self.pending = vec![ALERT, 0, 1, what];
-        self.broken = Some(Broken::Incompatible);
+        self.error = Some(ChannelError::Incompatible);
     }
 
     pub(super) fn peer(&self) -> Option<PublicKey> {
-        let vouched = self.server.as_ref().is_some_and(|server| server.vouched);
-        let proved = vouched || !self.session.is_handshaking();
+        let ticket_proved = self
+            .server
+            .as_ref()
+            .is_some_and(|server| server.ticket_proved);
+        let proved = ticket_proved || !self.session.is_handshaking();
         let certificate = self.session.peer_certificates()?.first()?;
-        tls::key_of(certificate).filter(|_| proved)
+        tls::public_key_of(certificate).filter(|_| proved)
     }
 
-    pub(super) fn has_parted(&self) -> bool {
-        let said = matches!(self.outgoing, Outgoing::Ended | Outgoing::Delivered);
-        said && self.incoming == Incoming::Ended
+    pub(super) fn has_flow_ended(&self) -> bool {
+        let ended = matches!(self.outgoing, Outgoing::Ended | Outgoing::Delivered);
+        ended && self.incoming == Incoming::Ended
     }
 
     /// Returns whether this end has closed the connection.
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending != Ending::No
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing != Closing::No
     }
 
     /// Returns whether the user's bytes have ended both ways and the connection can go on.
-    pub(super) fn is_free(&self) -> bool {
-        let goes_on = !self.is_ending() && !self.peer_ended && self.broken.is_none();
-        self.has_parted() && goes_on
+    pub(super) fn is_reusable(&self) -> bool {
+        let goes_on = !self.is_closing() && !self.close_notify_received && self.error.is_none();
+        self.has_flow_ended() && goes_on
     }
 
     /// Returns whether no received byte waits to be read.
-    pub(super) fn is_silent(&self) -> bool {
-        self.said.is_empty() && self.opened.is_none() && self.partial.is_empty()
+    pub(super) fn is_drained(&self) -> bool {
+        self.plaintext_buf.is_empty() && self.opened.is_none() && self.partial.is_empty()
     }
 
     pub(super) fn read_finished(&self) -> bool {
         match self.incoming {
-            Incoming::Messages => self.peer_ended && self.said.is_empty(),
+            Incoming::Messages => self.close_notify_received && self.plaintext_buf.is_empty(),
             Incoming::Flow => false,
             Incoming::Ended => true,
         }
@@ -250,7 +262,7 @@ impl Tls {
 
     pub(super) fn begin_reading(&mut self) {
         self.incoming = Incoming::Flow;
-        self.settle();
+        self.finish_flow_if_read();
     }
 
     /// Starts over with messages of box and server behind the ended bytes of a user.
@@ -260,8 +272,8 @@ impl Tls {
     }
 
     /// Notes the end of the user's bytes once a reader has taken all of them.
-    fn settle(&mut self) {
-        if self.incoming == Incoming::Flow && self.flow_ended && self.said.is_empty() {
+    fn finish_flow_if_read(&mut self) {
+        if self.incoming == Incoming::Flow && self.flow_ended && self.plaintext_buf.is_empty() {
             self.incoming = Incoming::Ended;
         }
     }
@@ -271,7 +283,7 @@ impl Tls {
     }
 
     /// Returns whether this client does not know yet whether the server accepts its early data.
-    fn is_asking(&self) -> bool {
+    fn awaits_server(&self) -> bool {
         self.is_client() && self.session.is_handshaking()
     }
 
@@ -287,40 +299,40 @@ impl Tls {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.flush(now, conn, stack)?;
-        if self.is_ending() || self.outgoing.is_over() || self.broken.is_some() {
+        if self.is_closing() || self.outgoing.is_over() || self.error.is_some() {
             return Ok(0);
         }
-        let room = match self.is_asking() {
+        let room = match self.awaits_server() {
             // Take only what may leave at once: a user's bytes that must wait do so in the socket, not in memory
             // here.
-            true if self.first.is_waiting() => 0,
+            true if self.first_flight.is_waiting() => 0,
             true => self.early_room(),
-            false if self.writing != Level::Traffic || !self.pending.is_empty() => 0,
+            false if self.write_level != EncryptionLevel::Traffic || !self.pending.is_empty() => 0,
             false => return self.write_in_place(now, conn, stack, max, fill),
         };
         let room = room.min(max);
         if room == 0 {
             return Ok(0);
         }
-        let filled = self.fill_elsewhere(room, fill)?;
+        let filled = self.write_via_scratch(room, fill)?;
         self.flush(now, conn, stack)?;
         Ok(filled)
     }
 
     /// Seals up to `room` bytes that `fill` writes to scratch memory, and queues the records.
-    fn fill_elsewhere<E>(
+    fn write_via_scratch<E>(
         &mut self,
         room: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        let end = Arc::clone(&self.end);
-        end.scratch.with(|memory| {
+        let endpoint = Arc::clone(&self.endpoint);
+        endpoint.scratch.with(|memory| {
             let memory = &mut memory[..room];
             let filled = fill(&mut [IoSliceMut::new(memory)]);
             // A failing `fill` may have written anywhere, so all of the room is wiped.
             let used = filled.as_ref().map_or(room, |filled| room.min(*filled));
             if filled.is_ok() {
-                self.say_bytes(&memory[..used]);
+                self.queue_bytes(&memory[..used]);
             }
             wipe(&mut memory[..used]);
             filled
@@ -336,8 +348,8 @@ impl Tls {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        if self.outgoing_keys.is_worn() {
-            self.renew(true);
+        if self.outgoing_keys.is_key_limit_reached() {
+            self.rekey(true);
             self.flush(now, conn, stack)?;
             if !self.pending.is_empty() {
                 return Ok(0);
@@ -345,45 +357,48 @@ impl Tls {
         }
         let mut filled = 0;
         // Ask for room for padding even where there is little to write.
-        let wanted = max.saturating_add(OVERHEAD).clamp(LEAST_WANTED, BATCH);
+        let wanted = max
+            .saturating_add(RECORD_OVERHEAD)
+            .clamp(MIN_WRITE_REQUEST, MAX_BATCH);
         stack.write_with(now, conn, wanted, |bufs| {
-            if bufs.first().is_none_or(|buf| buf.len() < LEAST_ROOM) {
-                filled = self.fill_elsewhere(max.min(MOST_PLAIN), fill)?;
-                return Ok(self.pass(bufs));
+            if bufs.first().is_none_or(|buf| buf.len() < MIN_IN_PLACE_ROOM) {
+                filled = self.write_via_scratch(max.min(MAX_PAYLOAD), fill)?;
+                return Ok(self.move_pending(bufs));
             }
-            let mut places = record::places(bufs);
+            let mut slots = record::split_into_records(bufs);
             let mut left = max;
-            let plain = places.iter_mut().map(|place| {
-                let plain = record::plain_of(place);
+            let plain = slots.iter_mut().map(|slot| {
+                let plain = record::payload_mut(slot);
                 let len = plain.len().min(left);
                 left -= len;
                 &mut plain[..len]
             });
-            let mut plain: ArrayVec<_, { record::PLACES }> = plain.map(IoSliceMut::new).collect();
+            let mut plain: ArrayVec<_, { record::MAX_RECORDS_PER_WRITE }> =
+                plain.map(IoSliceMut::new).collect();
             filled = fill(&mut plain)?;
             drop(plain);
-            Ok::<_, E>(self.seal_in_place(&mut places, filled))
+            Ok::<_, E>(self.seal_in_place(&mut slots, filled))
         })?;
         self.flush(now, conn, stack)?;
         Ok(filled)
     }
 
-    /// Seals the `filled` bytes that stand at the front of `places`, and returns the total size of the records.
-    fn seal_in_place(&mut self, places: &mut [&mut [u8]], filled: usize) -> usize {
+    /// Seals the `filled` bytes that stand at the front of `slots`, and returns the total size of the records.
+    fn seal_in_place(&mut self, slots: &mut [&mut [u8]], filled: usize) -> usize {
         let (mut left, mut used) = (filled, 0);
-        for place in places {
-            let room = place.len() - OVERHEAD;
+        for slot in slots {
+            let room = slot.len() - RECORD_OVERHEAD;
             let len = left.min(room);
             if len == 0 {
                 break;
             }
             let padding = record::padding(len, true).min(room - len);
-            let record = &mut place[..len + OVERHEAD + padding];
-            let sealed = self
-                .outgoing_keys
-                .seal((self.writing, Content::Data), record, len);
-            if let Err(broken) = sealed {
-                self.broken = self.broken.or(Some(broken));
+            let record = &mut slot[..len + RECORD_OVERHEAD + padding];
+            let sealed =
+                self.outgoing_keys
+                    .seal((self.write_level, ContentType::Data), record, len);
+            if let Err(error) = sealed {
+                self.error = self.error.or(Some(error));
                 break;
             }
             (left, used) = (left - len, used + record.len());
@@ -400,14 +415,16 @@ impl Tls {
         bytes: &[u8],
     ) -> Result<usize, ApiError> {
         self.flush(now, conn, stack)?;
-        let takes = match self.is_asking() {
-            true => self.first.held.len() + bytes.len() <= MOST_HELD,
-            false => self.writing == Level::Traffic && self.pending.is_empty(),
+        let takes = match self.awaits_server() {
+            true => {
+                self.first_flight.pre_handshake_buf.len() + bytes.len() <= MAX_PRE_HANDSHAKE_BUF
+            }
+            false => self.write_level == EncryptionLevel::Traffic && self.pending.is_empty(),
         };
         if !takes {
             return Ok(0);
         }
-        self.say_bytes(bytes);
+        self.queue_bytes(bytes);
         self.flush(now, conn, stack)?;
         Ok(bytes.len())
     }
@@ -422,13 +439,13 @@ impl Tls {
         match self.outgoing {
             Outgoing::Flow => {
                 self.outgoing = Outgoing::Ending;
-                match self.is_asking() {
-                    true if !self.first.is_waiting() && self.early_room() > 0 => {
-                        self.say_early(Content::FlowEnd, &[]);
-                        self.first.ended = true;
+                match self.awaits_server() {
+                    true if !self.first_flight.is_waiting() && self.early_room() > 0 => {
+                        self.queue_early_record(ContentType::FlowEnd, &[]);
+                        self.first_flight.ended = true;
                     }
                     true => {}
-                    false => self.say(Content::FlowEnd, &[]),
+                    false => self.queue_record(ContentType::FlowEnd, &[]),
                 }
                 self.flush(now, conn, stack)
             }
@@ -443,8 +460,8 @@ impl Tls {
         conn: ConnId,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        if !self.is_ending() {
-            self.ending = Ending::Wanted;
+        if !self.is_closing() {
+            self.closing = Closing::Wanted;
         }
         self.flush(now, conn, stack)
     }
@@ -452,7 +469,7 @@ impl Tls {
     /// Returns the number of bytes that may still leave with the first flight.
     fn early_room(&self) -> usize {
         if self.outgoing_keys.has_early() {
-            self.first.room()
+            self.first_flight.room()
         } else {
             0
         }
@@ -460,40 +477,41 @@ impl Tls {
 
     /// Queues `bytes` for writing, as early data or to wait for the answer while a client's handshake runs. Does
     /// nothing if they are empty.
-    fn say_bytes(&mut self, bytes: &[u8]) {
+    fn queue_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
-        if !self.is_asking() {
-            return self.say(Content::Data, bytes);
+        if !self.awaits_server() {
+            return self.queue_record(ContentType::Data, bytes);
         }
         let room = self.early_room();
-        let first = &mut self.first;
-        first.held.extend_from_slice(bytes);
-        let next = (first.held.len() - first.early).min(room);
+        let first = &mut self.first_flight;
+        first.pre_handshake_buf.extend_from_slice(bytes);
+        let next = (first.pre_handshake_buf.len() - first.early).min(room);
         if next > 0 {
-            let next = Zeroizing::new(first.held[first.early..first.early + next].to_vec());
+            let next =
+                Zeroizing::new(first.pre_handshake_buf[first.early..first.early + next].to_vec());
             first.early += next.len();
-            self.say_early(Content::Data, &next);
+            self.queue_early_record(ContentType::Data, &next);
         }
     }
 
-    fn say_early(&mut self, content: Content, bytes: &[u8]) {
-        let padding = record::padding(bytes.len(), self.is_of_user()).min(self.early_room());
-        self.first.records += 1;
-        self.first.padding += padding;
-        self.add_sealed((Level::Early, content), bytes, padding);
+    fn queue_early_record(&mut self, content: ContentType, bytes: &[u8]) {
+        let padding = record::padding(bytes.len(), self.is_writing_flow()).min(self.early_room());
+        self.first_flight.records += 1;
+        self.first_flight.padding += padding;
+        self.push_sealed((EncryptionLevel::Early, content), bytes, padding);
     }
 
     /// Ends early data where the server accepted it (RFC 8446 section 4.5). For clients.
-    fn end_early(&mut self) {
+    fn queue_end_of_early_data(&mut self) {
         if let Connection::Client(client) = &self.session
             && client.is_early_data_accepted()
             && self.outgoing_keys.has_early()
         {
             let padding = record::padding(END_OF_EARLY_DATA.len(), false);
-            self.add_sealed(
-                (Level::Early, Content::Handshake),
+            self.push_sealed(
+                (EncryptionLevel::Early, ContentType::Handshake),
                 &END_OF_EARLY_DATA,
                 padding,
             );
@@ -502,19 +520,19 @@ impl Tls {
     }
 
     /// Seals `bytes`, which may be empty, at the current level and queues the records.
-    fn say(&mut self, content: Content, bytes: &[u8]) {
-        self.say_as(content, bytes, self.is_of_user());
+    fn queue_record(&mut self, content: ContentType, bytes: &[u8]) {
+        self.queue_padded_record(content, bytes, self.is_writing_flow());
     }
 
-    /// Works as [`say`](Self::say) does, padding as a user's bytes or as messages.
-    fn say_as(&mut self, content: Content, bytes: &[u8], of_user: bool) {
+    /// Works as [`queue_record`](Self::queue_record) does, padding as a user's bytes or as messages.
+    fn queue_padded_record(&mut self, content: ContentType, bytes: &[u8], of_user: bool) {
         let mut rest = bytes;
         loop {
-            if self.outgoing_keys.is_worn() {
-                self.renew(true);
+            if self.outgoing_keys.is_key_limit_reached() {
+                self.rekey(true);
             }
-            let (now, later) = rest.split_at(rest.len().min(MOST_PLAIN));
-            self.add_record(content, now, of_user);
+            let (now, later) = rest.split_at(rest.len().min(MAX_PAYLOAD));
+            self.push_record(content, now, of_user);
             rest = later;
             if rest.is_empty() {
                 return;
@@ -523,50 +541,50 @@ impl Tls {
     }
 
     /// Returns whether a user's bytes are written now.
-    fn is_of_user(&self) -> bool {
+    fn is_writing_flow(&self) -> bool {
         self.outgoing == Outgoing::Flow
     }
 
     /// Replaces this end's key by a KeyUpdate, which asks the peer to follow where `asks`.
-    fn renew(&mut self, asks: bool) {
+    fn rekey(&mut self, asks: bool) {
         let Some(next) = &mut self.next_keys else {
             return;
         };
         match next.local() {
             Ok(key) => {
-                self.add_record(Content::Handshake, &record::key_update(asks), false);
-                self.outgoing_keys.renew(key);
+                self.push_record(ContentType::Handshake, &record::key_update(asks), false);
+                self.outgoing_keys.replace_key(key);
             }
-            Err(broken) => self.broken = self.broken.or(Some(broken)),
+            Err(error) => self.error = self.error.or(Some(error)),
         }
     }
 
-    fn add_record(&mut self, content: Content, bytes: &[u8], of_user: bool) {
-        let padding = match self.writing {
-            Level::Clear => {
-                let record = record::plaintext(content, bytes);
+    fn push_record(&mut self, content: ContentType, bytes: &[u8], of_user: bool) {
+        let padding = match self.write_level {
+            EncryptionLevel::Plaintext => {
+                let record = record::encode_plaintext(content, bytes);
                 return self.pending.extend_from_slice(&record);
             }
             // Handshake records have the sizes of any TLS handshake; padding would hide nothing.
-            Level::Handshake => 0,
+            EncryptionLevel::Handshake => 0,
             _ => record::padding(bytes.len(), of_user),
         };
-        self.add_sealed((self.writing, content), bytes, padding);
+        self.push_sealed((self.write_level, content), bytes, padding);
     }
 
-    fn add_sealed(&mut self, kind: (Level, Content), bytes: &[u8], padding: usize) {
+    fn push_sealed(&mut self, kind: (EncryptionLevel, ContentType), bytes: &[u8], padding: usize) {
         let at = self.pending.len();
-        self.pending.resize(at + HEADER, 0);
+        self.pending.resize(at + HEADER_LEN, 0);
         self.pending.extend_from_slice(bytes);
         self.pending
-            .resize(at + bytes.len() + OVERHEAD + padding, 0);
+            .resize(at + bytes.len() + RECORD_OVERHEAD + padding, 0);
         let sealed = self
             .outgoing_keys
             .seal(kind, &mut self.pending[at..], bytes.len());
-        if let Err(broken) = sealed {
+        if let Err(error) = sealed {
             wipe(&mut self.pending[at..]);
             self.pending.truncate(at);
-            self.broken = self.broken.or(Some(broken));
+            self.error = self.error.or(Some(error));
         }
     }
 
@@ -578,29 +596,30 @@ impl Tls {
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
         loop {
-            if self.follows() {
-                self.renew(false);
+            if self.must_follow_rekey() {
+                self.rekey(false);
             }
-            while !self.pending.is_empty() && self.ending != Ending::Done {
+            while !self.pending.is_empty() && self.closing != Closing::Done {
                 let most = self.pending.len();
-                let passed =
-                    stack.write_with(now, conn, most, |bufs| Ok::<_, ApiError>(self.pass(bufs)))?;
+                let passed = stack.write_with(now, conn, most, |bufs| {
+                    Ok::<_, ApiError>(self.move_pending(bufs))
+                })?;
                 if passed == 0 {
                     return Ok(());
                 }
             }
-            match self.ending {
+            match self.closing {
                 // The peer has replaced several keys: follow each of them.
-                _ if self.follows() => {}
-                Ending::Wanted if !self.session.is_handshaking() => {
-                    self.say(Content::Alert, &CLOSE_NOTIFY);
-                    self.ending = Ending::Said;
+                _ if self.must_follow_rekey() => {}
+                Closing::Wanted if !self.session.is_handshaking() => {
+                    self.queue_record(ContentType::Alert, &CLOSE_NOTIFY);
+                    self.closing = Closing::Queued;
                 }
-                Ending::Said => {
-                    self.ending = Ending::Done;
+                Closing::Queued => {
+                    self.closing = Closing::Done;
                     return stack.shutdown(now, conn);
                 }
-                _ if self.outgoing == Outgoing::Ending && !self.is_asking() => {
+                _ if self.outgoing == Outgoing::Ending && !self.awaits_server() => {
                     self.outgoing = Outgoing::Ended;
                     return stack.end_flow(now, conn);
                 }
@@ -610,13 +629,13 @@ impl Tls {
     }
 
     /// Returns whether the peer has replaced its key and this end is to follow now.
-    fn follows(&self) -> bool {
+    fn must_follow_rekey(&self) -> bool {
         let behind = self.outgoing_keys.is_behind(&self.incoming_keys);
-        behind && self.pending.is_empty() && self.ending == Ending::No && self.broken.is_none()
+        behind && self.pending.is_empty() && self.closing == Closing::No && self.error.is_none()
     }
 
     /// Moves queued records into `bufs` until either ends, and returns the number of bytes moved.
-    fn pass(&mut self, bufs: &mut [IoSliceMut<'_>]) -> usize {
+    fn move_pending(&mut self, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let passed = slices::copy(&self.pending, bufs);
         self.pending.drain(..passed);
         if self.pending.is_empty() {
@@ -627,20 +646,21 @@ impl Tls {
     }
 
     /// Writes rustls's pending handshake messages, and installs the keys that follow them.
-    fn speak(&mut self) {
+    fn write_handshake(&mut self) {
         loop {
             let mut messages = Vec::new();
             let change = self.session.write_hs(&mut messages);
             if !messages.is_empty() {
                 // EndOfEarlyData precedes the client's Finished (RFC 8446 section 4.5).
-                self.end_early();
-                self.say(Content::Handshake, &messages);
+                self.queue_end_of_early_data();
+                self.queue_record(ContentType::Handshake, &messages);
             }
             match change {
                 Some(KeyChange::Handshake { keys }) => {
                     self.outgoing_keys.set_handshake(keys.local.packet);
                     self.incoming_keys.set_handshake(keys.remote.packet);
-                    (self.writing, self.reading) = (Level::Handshake, Level::Handshake);
+                    (self.write_level, self.read_level) =
+                        (EncryptionLevel::Handshake, EncryptionLevel::Handshake);
                     if !self.is_client()
                         && let Some(keys) = self.session.zero_rtt_keys()
                     {
@@ -651,7 +671,7 @@ impl Tls {
                     self.outgoing_keys.set_traffic(keys.local.packet);
                     self.incoming_keys.set_traffic(keys.remote.packet);
                     self.next_keys = Some(NextKeys::new(next));
-                    self.writing = Level::Traffic;
+                    self.write_level = EncryptionLevel::Traffic;
                 }
                 None => return,
             }
@@ -659,21 +679,21 @@ impl Tls {
     }
 
     /// Writes what the server did not accept of the first flight. For clients.
-    fn say_held(&mut self) {
+    fn queue_rejected_first_flight(&mut self) {
         let Connection::Client(client) = &self.session else {
             return;
         };
-        let held = core::mem::take(&mut self.first.held);
+        let unsent = core::mem::take(&mut self.first_flight.pre_handshake_buf);
         let (arrived, ended) = match client.is_early_data_accepted() {
-            true => (self.first.early, self.first.ended),
+            true => (self.first_flight.early, self.first_flight.ended),
             false => (0, false),
         };
-        if arrived < held.len() {
+        if arrived < unsent.len() {
             // A request stands in these bytes or before them, so they are padded like messages.
-            self.say_as(Content::Data, &held[arrived..], false);
+            self.queue_padded_record(ContentType::Data, &unsent[arrived..], false);
         }
         if self.outgoing == Outgoing::Ending && !ended {
-            self.say(Content::FlowEnd, &[]);
+            self.queue_record(ContentType::FlowEnd, &[]);
         }
     }
 }

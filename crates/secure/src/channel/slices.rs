@@ -15,13 +15,13 @@ impl<'a, 'b> Input<'a, 'b> {
     }
 
     /// Returns the number of unread bytes.
-    pub(super) fn left(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         let all: usize = self.bufs.iter().map(|buf| buf.len()).sum();
         all - self.at
     }
 
     /// Takes up to `max` contiguous bytes; empty at the end of the input.
-    pub(super) fn piece(&mut self, max: usize) -> &'a [u8] {
+    pub(super) fn chunk(&mut self, max: usize) -> &'a [u8] {
         while let Some((first, rest)) = self.bufs.split_first() {
             if self.at < first.len() {
                 let from = self.at;
@@ -42,12 +42,12 @@ impl<'a, 'b> Input<'a, 'b> {
     pub(super) fn read(&mut self, to: &mut [u8]) -> usize {
         let mut done = 0;
         while done < to.len() {
-            let piece = self.piece(to.len() - done);
-            if piece.is_empty() {
+            let chunk = self.chunk(to.len() - done);
+            if chunk.is_empty() {
                 break;
             }
-            to[done..done + piece.len()].copy_from_slice(piece);
-            done += piece.len();
+            to[done..done + chunk.len()].copy_from_slice(chunk);
+            done += chunk.len();
         }
         done
     }

@@ -30,9 +30,9 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::Broken;
+use super::ChannelError;
 use super::parameters::{self, JoinSecret};
-use super::record::OVERHEAD;
+use super::record::RECORD_OVERHEAD;
 use super::scratch::Scratch;
 use super::versions::{Agreed, Versions};
 use crate::Families;
@@ -40,26 +40,27 @@ use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// The protocol that both ends announce (ALPN, RFC 7301), so that incompatible record formats fail early.
-const PROTOCOL: &[u8] = b"braid/4";
+const ALPN_PROTOCOL: &[u8] = b"braid/4";
 
 /// Most bytes that a box sends before the server's answer, with padding: 14 KiB, about an initial window of 10
 /// segments (RFC 6928).
-pub(super) const MOST_EARLY: usize = 14 << 10;
+pub(super) const MAX_EARLY_DATA: usize = 14 << 10;
 /// Most records of early data.
-pub(super) const MOST_EARLY_RECORDS: usize = 64;
+pub(super) const MAX_EARLY_RECORDS: usize = 64;
 /// Most bytes of early data on the wire. The server accepts as many, or skips them where it does not know the
 /// ticket.
-pub(super) const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * OVERHEAD;
+pub(super) const MAX_EARLY_DATA_ON_WIRE: usize =
+    MAX_EARLY_DATA + MAX_EARLY_RECORDS * RECORD_OVERHEAD;
 
 /// Tickets that a server gives on each connection: one replaces the ticket that was used, one serves a growing
 /// number of connections.
-const TICKETS: usize = 2;
+const TICKETS_PER_CONNECTION: usize = 2;
 /// Most tickets that a box keeps of each server; it uses the newest first.
-const KEPT_TICKETS: usize = 64;
+const MAX_CLIENT_TICKETS: usize = 64;
 /// The lifetime of an unused ticket at either end.
-const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+const TICKET_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Most tickets that a server remembers, of all users; the oldest are dropped first.
-const REMEMBERED_TICKETS: usize = 16 << 10;
+const MAX_SERVER_TICKETS: usize = 16 << 10;
 
 /// The clock for the age of tickets: wall-clock time, advanced by the driver's instants.
 #[derive(Debug, Default)]
@@ -74,11 +75,11 @@ impl TicketClock {
     fn set(&self, now: Instant, wall: &WallClock) {
         let zero_ms = wall.unix_ms(Instant::ZERO);
         self.zero_ms.store(zero_ms, Ordering::Relaxed);
-        self.pass(now);
+        self.advance(now);
     }
 
     /// Advances the clock to `now`.
-    pub(super) fn pass(&self, now: Instant) {
+    pub(super) fn advance(&self, now: Instant) {
         self.now_ms.store(now.as_millis(), Ordering::Relaxed);
     }
 
@@ -96,7 +97,7 @@ impl TimeProvider for TicketClock {
 }
 
 /// The reason why the version can be configured, for `expect`.
-const SUITES: &str = "the suites are of TLS 1.3";
+const SUITES_ARE_TLS13: &str = "the suites are of TLS 1.3";
 
 /// Returns a provider with one key exchange and two ciphers, which differ in speed only: machines without AES
 /// instructions prefer ChaCha20-Poly1305.
@@ -112,7 +113,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// Wraps a key for rustls, with its public key in place of a certificate.
-fn certified(key: &PrivateKey) -> Arc<CertifiedKey> {
+fn certified_key(key: &PrivateKey) -> Arc<CertifiedKey> {
     let pkcs8 = key.to_pkcs8();
     let signing = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))
         .expect("32 bytes are an Ed25519 key");
@@ -121,13 +122,13 @@ fn certified(key: &PrivateKey) -> Arc<CertifiedKey> {
 }
 
 /// Returns the public key that stands in place of a certificate.
-pub(super) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
+pub(super) fn public_key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
     PublicKey::from_spki(certificate)
 }
 
 /// State that all connections of a [`Client`] or [`Server`] share.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct EndpointState {
     pub(super) clock: Arc<TicketClock>,
     pub(super) scratch: Scratch,
     /// The versions that this end speaks.
@@ -136,13 +137,13 @@ pub(super) struct End {
     agreed: Mutex<Option<Agreed>>,
 }
 
-impl End {
+impl EndpointState {
     pub(super) fn note_agreed(&self, agreed: Option<Agreed>) {
         *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = agreed;
     }
 
     fn new(clock: &Arc<TicketClock>, versions: Versions) -> Arc<Self> {
-        Arc::new(End {
+        Arc::new(EndpointState {
             clock: Arc::clone(clock),
             scratch: Scratch::default(),
             versions,
@@ -154,8 +155,8 @@ impl End {
 /// A box's end of connections to one server.
 pub struct Client {
     config: Arc<ClientConfig>,
-    tickets: Arc<Tickets>,
-    pub(super) end: Arc<End>,
+    tickets: Arc<ClientTickets>,
+    pub(super) endpoint: Arc<EndpointState>,
 }
 
 impl Client {
@@ -167,28 +168,28 @@ impl Client {
         let clock = Arc::new(TicketClock::default());
         let mut config = ClientConfig::builder_with_details(provider, Arc::clone(&clock) as _)
             .with_protocol_versions(&[&version::TLS13])
-            .expect(SUITES)
+            .expect(SUITES_ARE_TLS13)
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Pinned { server, signatures }))
+            .with_custom_certificate_verifier(Arc::new(PinnedServerVerifier { server, signatures }))
             .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
-                certified(key),
+                certified_key(key),
             )));
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         config.enable_sni = false;
         config.enable_early_data = true;
-        let tickets = Arc::new(Tickets::new(&clock));
+        let tickets = Arc::new(ClientTickets::new(&clock));
         config.resumption = Resumption::store(Arc::clone(&tickets) as _);
         Client {
             config: Arc::new(config),
             tickets,
-            end: End::new(&clock, versions),
+            endpoint: EndpointState::new(&clock, versions),
         }
     }
 
     /// Sets the wall clock and forgets expired tickets. To be called at least once a minute.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
-        self.end.clock.set(now, wall);
-        drop(self.tickets.all());
+        self.endpoint.clock.set(now, wall);
+        drop(self.tickets.unexpired());
     }
 
     /// Returns the version and features of the latest handshake: `None` before the first, and where they have no
@@ -206,14 +207,14 @@ impl Client {
     /// # Errors
     /// The cryptographic library fails.
     pub(super) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
-        self.end.clock.pass(now);
+        self.endpoint.clock.advance(now);
         // Tickets are stored per server already, and the name is not sent, so any will do.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
         quic::ClientConnection::new(
             Arc::clone(&self.config),
             quic::Version::V1,
             name,
-            parameters::offer(self.end.versions),
+            parameters::client_parameters(self.endpoint.versions),
         )
     }
 }
@@ -229,9 +230,9 @@ pub struct Server {
     config: Arc<ServerConfig>,
     /// The families in which this server reaches destinations, as it reports to boxes.
     pub reached: Families,
-    known: Arc<Known>,
-    pub(super) tickets: Arc<Remembered>,
-    pub(super) end: Arc<End>,
+    known: Arc<UserVerifier>,
+    pub(super) tickets: Arc<ServerTickets>,
+    pub(super) endpoint: Arc<EndpointState>,
 }
 
 impl Server {
@@ -243,21 +244,21 @@ impl Server {
     ) -> Self {
         let provider = provider();
         let clock = Arc::new(TicketClock::default());
-        let known = Arc::new(Known {
+        let known = Arc::new(UserVerifier {
             users: RwLock::new(users.into_iter().collect()),
             signatures: provider.signature_verification_algorithms,
         });
         let mut config = ServerConfig::builder_with_details(provider, Arc::clone(&clock) as _)
             .with_protocol_versions(&[&version::TLS13])
-            .expect(SUITES)
+            .expect(SUITES_ARE_TLS13)
             .with_client_cert_verifier(Arc::clone(&known) as _)
-            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
-                key,
-            ))));
-        let tickets = Arc::new(Remembered::new(&clock));
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
+                certified_key(key),
+            )));
+        let tickets = Arc::new(ServerTickets::new(&clock));
+        config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         config.session_storage = Arc::clone(&tickets) as _;
-        config.send_tls13_tickets = TICKETS;
+        config.send_tls13_tickets = TICKETS_PER_CONNECTION;
         // QUIC allows only 0 or `u32::MAX` here (RFC 9001 section 4.6.1); the receive path bounds early data
         // instead. The answer to a first flight leaves at once. Each ticket is good once, so nobody obtains the
         // answer by a replay.
@@ -267,14 +268,14 @@ impl Server {
             reached: Families::BOTH,
             known,
             tickets,
-            end: End::new(&clock, versions),
+            endpoint: EndpointState::new(&clock, versions),
         }
     }
 
     /// Sets the wall clock and forgets expired tickets. To be called at least once a minute.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
-        self.end.clock.set(now, wall);
-        drop(self.tickets.all());
+        self.endpoint.clock.set(now, wall);
+        drop(self.tickets.unexpired());
     }
 
     /// Accepts only the keys `users` from now on. A ticket of a removed user still proves its key, so the caller
@@ -293,8 +294,9 @@ impl Server {
         let random = self.config.crypto_provider().secure_random;
         random.fill(&mut secret[..])?;
         let config = Arc::clone(&self.config);
-        let told = parameters::answer(&secret, self.reached, self.end.versions);
-        let session = quic::ServerConnection::new(config, quic::Version::V1, told)?;
+        let parameters =
+            parameters::server_parameters(&secret, self.reached, self.endpoint.versions);
+        let session = quic::ServerConnection::new(config, quic::Version::V1, parameters)?;
         Ok((session, secret))
     }
 
@@ -312,26 +314,26 @@ impl fmt::Debug for Server {
 
 /// Tickets of one server with the times of their receipt, newest last.
 #[derive(Debug)]
-struct Tickets {
+struct ClientTickets {
     clock: Arc<TicketClock>,
     tickets: Mutex<VecDeque<(Duration, Tls13ClientSessionValue)>>,
 }
 
-impl Tickets {
+impl ClientTickets {
     fn new(clock: &Arc<TicketClock>) -> Self {
-        Tickets {
+        ClientTickets {
             clock: Arc::clone(clock),
             tickets: Mutex::default(),
         }
     }
 
     /// Drops expired tickets and returns the rest.
-    fn all(&self) -> MutexGuard<'_, VecDeque<(Duration, Tls13ClientSessionValue)>> {
+    fn unexpired(&self) -> MutexGuard<'_, VecDeque<(Duration, Tls13ClientSessionValue)>> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         while tickets
             .front()
-            .is_some_and(|(given, _)| *given + LIFETIME <= now)
+            .is_some_and(|(given, _)| *given + TICKET_LIFETIME <= now)
         {
             tickets.pop_front();
         }
@@ -339,7 +341,7 @@ impl Tickets {
     }
 }
 
-impl ClientSessionStore for Tickets {
+impl ClientSessionStore for ClientTickets {
     fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
@@ -355,15 +357,15 @@ impl ClientSessionStore for Tickets {
     fn remove_tls12_session(&self, _: &ServerName<'static>) {}
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
-        let mut tickets = self.all();
-        if tickets.len() == KEPT_TICKETS {
+        let mut tickets = self.unexpired();
+        if tickets.len() == MAX_CLIENT_TICKETS {
             tickets.pop_front();
         }
         tickets.push_back((self.clock.now(), value));
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.all().pop_back().map(|(_, ticket)| ticket)
+        self.unexpired().pop_back().map(|(_, ticket)| ticket)
     }
 }
 
@@ -371,20 +373,20 @@ impl ClientSessionStore for Tickets {
 /// 8446 section 4.2.11.2). The ticket is used up only after that check; otherwise anybody who saw a ClientHello
 /// could use up the ticket in it.
 #[derive(Debug)]
-pub(super) struct Remembered {
+pub(super) struct ServerTickets {
     clock: Arc<TicketClock>,
-    tickets: Mutex<ByAge>,
+    tickets: Mutex<TicketTable>,
     unknown: AtomicU64,
 }
 
 /// Tickets by number, oldest first. The hash table serves look-ups only; its order is never used.
 #[derive(Debug, Default)]
-struct ByAge {
+struct TicketTable {
     numbers: HashMap<Vec<u8>, u64>,
     tickets: BTreeMap<u64, Ticket>,
     next: u64,
     /// The ticket that the latest ClientHello presented, known or not.
-    shown: Option<Vec<u8>>,
+    presented: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -395,9 +397,9 @@ struct Ticket {
     value: Zeroizing<Vec<u8>>,
 }
 
-impl ByAge {
+impl TicketTable {
     fn put(&mut self, ticket: Ticket) {
-        if self.tickets.len() == REMEMBERED_TICKETS {
+        if self.tickets.len() == MAX_SERVER_TICKETS {
             self.forget_first();
         }
         self.numbers.insert(ticket.key.clone(), self.next);
@@ -420,7 +422,7 @@ impl ByAge {
         }
     }
 
-    fn forget_older(&mut self, than: Duration) {
+    fn forget_given_before(&mut self, than: Duration) {
         let first = |all: &Self| all.tickets.first_key_value().map(|(_, t)| t.given);
         while first(self).is_some_and(|given| given <= than) {
             self.forget_first();
@@ -428,9 +430,9 @@ impl ByAge {
     }
 }
 
-impl Remembered {
+impl ServerTickets {
     fn new(clock: &Arc<TicketClock>) -> Self {
-        Remembered {
+        ServerTickets {
             clock: Arc::clone(clock),
             tickets: Mutex::default(),
             unknown: AtomicU64::new(0),
@@ -438,8 +440,8 @@ impl Remembered {
     }
 
     /// Prepares for the next ClientHello.
-    pub(super) fn begin(&self) {
-        self.all().shown = None;
+    pub(super) fn begin_client_hello(&self) {
+        self.unexpired().presented = None;
     }
 
     /// Concludes a ClientHello. Where `proved`, the client has shown that it knows the ticket's secret, and the
@@ -447,32 +449,32 @@ impl Remembered {
     ///
     /// # Errors
     /// Another connection has used the ticket meanwhile.
-    pub(super) fn settle(&self, proved: bool) -> Result<bool, Broken> {
-        let mut all = self.all();
-        let Some(shown) = all.shown.take() else {
+    pub(super) fn finish_client_hello(&self, proved: bool) -> Result<bool, ChannelError> {
+        let mut all = self.unexpired();
+        let Some(presented) = all.presented.take() else {
             return Ok(false);
         };
-        match proved && all.take(&shown).is_none() {
-            true => Err(Broken::Damaged),
+        match proved && all.take(&presented).is_none() {
+            true => Err(ChannelError::Damaged),
             false => Ok(true),
         }
     }
 
     /// Drops expired tickets and returns the rest.
-    fn all(&self) -> MutexGuard<'_, ByAge> {
+    fn unexpired(&self) -> MutexGuard<'_, TicketTable> {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(than) = self.clock.now().checked_sub(LIFETIME) {
-            tickets.forget_older(than);
+        if let Some(than) = self.clock.now().checked_sub(TICKET_LIFETIME) {
+            tickets.forget_given_before(than);
         }
         tickets
     }
 }
 
-impl StoresServerSessions for Remembered {
+impl StoresServerSessions for ServerTickets {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         let given = self.clock.now();
         let value = Zeroizing::new(value);
-        self.all().put(Ticket { given, key, value });
+        self.unexpired().put(Ticket { given, key, value });
         true
     }
 
@@ -480,10 +482,11 @@ impl StoresServerSessions for Remembered {
         self.take(key)
     }
 
-    /// Shows a ticket to the library without removing it; [`settle`](Remembered::settle) removes it.
+    /// Shows a ticket to the library without removing it;
+    /// [`finish_client_hello`](ServerTickets::finish_client_hello) removes it.
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let mut all = self.all();
-        all.shown = Some(key.to_vec());
+        let mut all = self.unexpired();
+        all.presented = Some(key.to_vec());
         let value = all.get(key).map(|ticket| ticket.value.to_vec());
         if value.is_none() {
             self.unknown.fetch_add(1, Ordering::Relaxed);
@@ -520,12 +523,12 @@ macro_rules! raw_keys {
 
 /// Accepts only the server with the configured key.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedServerVerifier {
     server: PublicKey,
     signatures: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -534,7 +537,7 @@ impl ServerCertVerifier for Pinned {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match key_of(end_entity) == Some(self.server) {
+        match public_key_of(end_entity) == Some(self.server) {
             true => Ok(ServerCertVerified::assertion()),
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
@@ -554,12 +557,12 @@ impl ServerCertVerifier for Pinned {
 
 /// Accepts users whose keys are in the configuration.
 #[derive(Debug)]
-struct Known {
+struct UserVerifier {
     users: RwLock<BTreeSet<PublicKey>>,
     signatures: WebPkiSupportedAlgorithms,
 }
 
-impl ClientCertVerifier for Known {
+impl ClientCertVerifier for UserVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -571,7 +574,7 @@ impl ClientCertVerifier for Known {
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match key_of(end_entity) {
+        match public_key_of(end_entity) {
             Some(_) => Ok(ClientCertVerified::assertion()),
             None => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
@@ -587,7 +590,7 @@ impl ClientCertVerifier for Known {
     ) -> Result<HandshakeSignatureValid, Error> {
         let signed = signed_by(message, key, signature, &self.signatures);
         let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        let known = key_of(key).is_some_and(|key| users.contains(&key));
+        let known = public_key_of(key).is_some_and(|key| users.contains(&key));
         signed
             .ok()
             .filter(|_| known)
@@ -615,7 +618,7 @@ mod tests {
     use super::*;
 
     /// Runs a handshake, and returns how subflows authenticate by the parameters of each end.
-    fn shaken(
+    fn handshake(
         client: quic::ClientConnection,
         (server, secret): (quic::ServerConnection, Option<JoinSecret>),
     ) -> [JoinAuth; 2] {
@@ -630,9 +633,12 @@ mod tests {
             }
         }
         assert!(ends.iter().all(|end| !end.is_handshaking()));
-        let told = |end: usize| ends[end].quic_transport_parameters().unwrap();
-        let at_box = parameters::agreed(None, told(0));
-        [at_box, parameters::agreed(secret.as_ref(), told(1))]
+        let parameters_of = |end: usize| ends[end].quic_transport_parameters().unwrap();
+        let at_box = parameters::join_auth(None, parameters_of(0));
+        [
+            at_box,
+            parameters::join_auth(secret.as_ref(), parameters_of(1)),
+        ]
     }
 
     #[test]
@@ -647,7 +653,7 @@ mod tests {
             let (end, secret) = accept().unwrap();
             let expected = JoinAuth::Secret(**secret.as_ref().unwrap());
             // From the second round on, the handshake resumes with a ticket.
-            assert_eq!(shaken(connect(), (end, secret)), [expected; 2]);
+            assert_eq!(handshake(connect(), (end, secret)), [expected; 2]);
             assert!(!secrets.contains(&expected), "each connection has its own");
             secrets.push(expected);
         }
@@ -655,11 +661,11 @@ mod tests {
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
         let (boxed, version) = (Arc::clone(&client.config), quic::Version::V1);
         let older = quic::ClientConnection::new(boxed, version, name, Vec::new()).unwrap();
-        let both = shaken(older, accept().unwrap());
+        let both = handshake(older, accept().unwrap());
         assert_eq!(both[1], JoinAuth::Keys);
         let config = Arc::clone(&server.config);
         let older = quic::ServerConnection::new(config, version, Vec::new()).unwrap();
-        let both = shaken(connect(), (older, None));
+        let both = handshake(connect(), (older, None));
         assert_eq!(both[0], JoinAuth::Keys);
     }
 
@@ -669,32 +675,32 @@ mod tests {
         let server = Server::new(&key, [key.public()], Versions::OURS);
         let give = |ticket: u8| assert!(server.tickets.put(vec![ticket], vec![ticket, 0]));
         let at = |hours: u64| Instant::ZERO + Duration::from_secs(hours * 3600);
-        server.end.clock.pass(at(1));
+        server.endpoint.clock.advance(at(1));
         give(1);
         give(2);
         // Presenting a ticket without proof of its secret does not use it up.
         let show = |ticket: u8, proves: bool| {
-            server.tickets.begin();
+            server.tickets.begin_client_hello();
             let value = server.tickets.take(&[ticket]);
-            (value, server.tickets.settle(proves))
+            (value, server.tickets.finish_client_hello(proves))
         };
         assert_eq!(show(1, false), (Some(vec![1, 0]), Ok(true)));
         assert_eq!(show(1, true), (Some(vec![1, 0]), Ok(true)));
         assert_eq!(show(1, false), (None, Ok(true)));
         assert_eq!(server.unknown_tickets(), 1);
-        server.tickets.begin();
-        assert_eq!(server.tickets.settle(true), Ok(false));
-        server.end.clock.pass(at(20));
+        server.tickets.begin_client_hello();
+        assert_eq!(server.tickets.finish_client_hello(true), Ok(false));
+        server.endpoint.clock.advance(at(20));
         give(3);
         server.set_clock(at(25), &WallClock::default());
-        let left = |all: &ByAge| (all.numbers.len(), all.tickets.len());
+        let left = |all: &TicketTable| (all.numbers.len(), all.tickets.len());
         assert_eq!(left(&server.tickets.tickets.lock().unwrap()), (1, 1));
         assert_eq!(server.tickets.take(&[2]), None);
         assert_eq!(server.tickets.take(&[3]), Some(vec![3, 0]));
-        for n in 0..=REMEMBERED_TICKETS as u32 {
+        for n in 0..=MAX_SERVER_TICKETS as u32 {
             server.tickets.put(n.to_be_bytes().to_vec(), Vec::new());
         }
-        assert_eq!(left(&server.tickets.all()).1, REMEMBERED_TICKETS);
+        assert_eq!(left(&server.tickets.unexpired()).1, MAX_SERVER_TICKETS);
         assert_eq!(server.tickets.take(&0u32.to_be_bytes()), None);
     }
 }

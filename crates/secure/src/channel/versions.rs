@@ -34,7 +34,7 @@ impl Versions {
     };
 
     /// The versions of a peer that announces none: version 1 alone.
-    pub(super) const UNSAID: Versions = Versions {
+    pub(super) const UNANNOUNCED: Versions = Versions {
         oldest: 1,
         newest: 1,
         features: 0,
@@ -124,6 +124,6 @@ mod tests {
             assert_eq!(one.agree(other), expected, "{one} and {other}");
             assert_eq!(other.agree(one), expected, "{other} and {one}");
         }
-        assert_eq!(Versions::OURS.agree(Versions::UNSAID), agreed(1, 0));
+        assert_eq!(Versions::OURS.agree(Versions::UNANNOUNCED), agreed(1, 0));
     }
 }

@@ -3,22 +3,22 @@
 //! Nothing here needs to resist timing attacks: running time depends on the numbers.
 
 /// The prime order of the base point, little endian.
-const ORDER: [u8; 32] = [
+const GROUP_ORDER: [u8; 32] = [
     0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14,
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
 /// The exponents p - 2, (p - 5) / 8 and (p - 1) / 4 for p = 2^255 - 19, little endian.
-const INVERT: [u8; 32] = exponent(0xeb, 0x7f);
-const ROOT: [u8; 32] = exponent(0xfd, 0x0f);
-const QUARTER: [u8; 32] = exponent(0xfb, 0x1f);
+const INVERSE_EXPONENT: [u8; 32] = exponent(0xeb, 0x7f);
+const SQUARE_ROOT_EXPONENT: [u8; 32] = exponent(0xfd, 0x0f);
+const MINUS_ONE_ROOT_EXPONENT: [u8; 32] = exponent(0xfb, 0x1f);
 /// Bits in a limb.
-const LIMB: u32 = 51;
-const MASK: u64 = (1 << LIMB) - 1;
+const LIMB_BITS: u32 = 51;
+const LIMB_MASK: u64 = (1 << LIMB_BITS) - 1;
 
 /// Returns whether `bytes` encode a public key: a point in the prime-order subgroup. One in sixteen random strings
 /// does, hence one in sixteen private keys.
 pub(super) fn is_public(bytes: &[u8; 32]) -> bool {
-    Point::decode(bytes).is_some_and(|point| point.times(&ORDER).is_neutral())
+    Point::decode(bytes).is_some_and(|point| point.times(&GROUP_ORDER).is_neutral())
 }
 
 const fn exponent(first: u8, last: u8) -> [u8; 32] {
@@ -45,10 +45,10 @@ impl Number {
         let mut limbs = [0; 5];
         for (at, byte) in bytes.iter().enumerate() {
             let bit = 8 * at as u32;
-            let (limb, shift) = ((bit / LIMB) as usize, bit % LIMB);
-            limbs[limb] |= u64::from(*byte) << shift & MASK;
-            if shift + 8 > LIMB && limb < 4 {
-                limbs[limb + 1] |= u64::from(*byte) >> (LIMB - shift);
+            let (limb, shift) = ((bit / LIMB_BITS) as usize, bit % LIMB_BITS);
+            limbs[limb] |= u64::from(*byte) << shift & LIMB_MASK;
+            if shift + 8 > LIMB_BITS && limb < 4 {
+                limbs[limb + 1] |= u64::from(*byte) >> (LIMB_BITS - shift);
             }
         }
         Number(limbs)
@@ -60,7 +60,7 @@ impl Number {
         // Subtract p once where the number is at least p, which is where adding 19 carries into bit 255.
         let mut carry = 19;
         for limb in limbs {
-            carry = (limb + carry) >> LIMB;
+            carry = (limb + carry) >> LIMB_BITS;
         }
         limbs[0] += 19 * carry;
         let mut bytes = [0; 32];
@@ -68,9 +68,9 @@ impl Number {
         let mut carry = 0;
         for limb in limbs {
             let value = limb + carry;
-            carry = value >> LIMB;
-            pending |= u128::from(value & MASK) << bits;
-            bits += LIMB;
+            carry = value >> LIMB_BITS;
+            pending |= u128::from(value & LIMB_MASK) << bits;
+            bits += LIMB_BITS;
             while bits >= 8 {
                 bytes[at] = pending as u8;
                 (pending, bits, at) = (pending >> 8, bits - 8, at + 1);
@@ -85,8 +85,8 @@ impl Number {
         let mut carry = 0;
         for limb in &mut limbs {
             *limb += carry;
-            carry = *limb >> LIMB;
-            *limb &= MASK;
+            carry = *limb >> LIMB_BITS;
+            *limb &= LIMB_MASK;
         }
         limbs[0] += 19 * carry;
         Number(limbs)
@@ -99,7 +99,13 @@ impl Number {
 
     fn minus(self, other: Number) -> Number {
         // Adding 4 p keeps each limb from underflowing.
-        let four = |at: usize| if at == 0 { 4 * (MASK - 18) } else { 4 * MASK };
+        let four = |at: usize| {
+            if at == 0 {
+                4 * (LIMB_MASK - 18)
+            } else {
+                4 * LIMB_MASK
+            }
+        };
         let difference = |at: usize| self.0[at] + four(at) - other.0[at];
         Number(core::array::from_fn(difference)).carried()
     }
@@ -117,12 +123,12 @@ impl Number {
         let mut carry = 0;
         for (limb, sum) in limbs.iter_mut().zip(sums) {
             let sum = sum + carry;
-            *limb = sum as u64 & MASK;
-            carry = sum >> LIMB;
+            *limb = sum as u64 & LIMB_MASK;
+            carry = sum >> LIMB_BITS;
         }
         let first = u128::from(limbs[0]) + 19 * carry;
-        limbs[0] = first as u64 & MASK;
-        limbs[1] += (first >> LIMB) as u64;
+        limbs[0] = first as u64 & LIMB_MASK;
+        limbs[1] += (first >> LIMB_BITS) as u64;
         Number(limbs)
     }
 
@@ -147,7 +153,7 @@ impl Number {
 
     /// Returns the curve's constant d = -121665 / 121666.
     fn of_curve() -> Number {
-        let inverse = Number::small(121_666).power(&INVERT);
+        let inverse = Number::small(121_666).power(&INVERSE_EXPONENT);
         Number::ZERO.minus(Number::small(121_665)).times(inverse)
     }
 }
@@ -179,12 +185,12 @@ impl Point {
         );
         // The candidate x = u v^3 (u v^7)^((p - 5) / 8) of RFC 8032 section 5.1.3.
         let v3 = v.squared().times(v);
-        let root = u.times(v3.squared()).times(v).power(&ROOT);
+        let root = u.times(v3.squared()).times(v).power(&SQUARE_ROOT_EXPONENT);
         let mut x = u.times(v3).times(root);
         let found = v.times(x.squared());
         if found.equals(Number::ZERO.minus(u)) {
             // 2^((p - 1) / 4) is a square root of -1.
-            x = x.times(Number::small(2).power(&QUARTER));
+            x = x.times(Number::small(2).power(&MINUS_ONE_ROOT_EXPONENT));
         } else if !found.equals(u) {
             return None;
         }

@@ -154,7 +154,7 @@ impl Message {
     fn class(&self) -> Class {
         Class {
             stream: self.stream.into(),
-            urgency: Urgency::new(self.priority).unwrap_or(Urgency::LEAST),
+            urgency: Urgency::new(self.priority).unwrap_or(Urgency::LEAST_URGENT),
             deadline: None,
         }
     }

@@ -260,7 +260,7 @@ impl Flooded {
             Kind::Syn | Kind::CapableSyn => stats.syn_cookies,
             Kind::JoinSyn | Kind::StolenJoinSyn => stats.joins_refused,
             Kind::Guess => stats.joins_forged,
-            Kind::JoinAck | Kind::Ack | Kind::Rst => stats.strays,
+            Kind::JoinAck | Kind::Ack | Kind::Rst => stats.out_of_the_blue,
             Kind::Malformed => stats.malformed,
         }
     }

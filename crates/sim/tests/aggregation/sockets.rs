@@ -281,7 +281,7 @@ fn what_ended_while_it_was_read_ended_in_order() {
     let stray = syn(FAR.parse().unwrap(), pair.peer.unwrap());
     pair.near.receive(&stray, RxMeta::default());
     pair.run(millis(5));
-    assert_eq!(pair.far.stack().stats().strays, 1);
+    assert_eq!(pair.far.stack().stats().out_of_the_blue, 1);
     assert_eq!(read(&mut pair.near, near), Ok(4_000));
     let (mut a, mut b) = ([0; 2_000], [0; 2_000]);
     let mut room = [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)];

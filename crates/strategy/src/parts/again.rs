@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_engine::strategy::{Decision, InFlight, Payload, SendView, SubflowView};
 
-use super::usable::{by_rtt, is_slow, patience, usable};
+use super::usable::{by_rtt, grace_period, is_slow, usable};
 
 /// Returns data that no subflow carries any more, for the fastest subflow that works and has room. The
 /// data of a failed path goes on as soon as possible.
@@ -18,8 +18,8 @@ pub fn lost(view: &SendView<'_>) -> Option<Decision> {
 /// The path's rate has fallen, so data arrives far later than before, no timer tells, and everything
 /// behind it waits.
 pub fn late(view: &SendView<'_>) -> Option<Decision> {
-    let (on, data) = fastest_beside(view, |s, holder, data| {
-        s.id != holder.id && overdue_at(holder, data).is_some_and(|at| at <= view.now)
+    let (on, data) = fastest_worthwhile(view, |s, last_sender, data| {
+        s.id != last_sender.id && overdue_at(last_sender, data).is_some_and(|at| at <= view.now)
     })?;
     Some(Decision::copy_on(on.id, data))
 }
@@ -27,14 +27,14 @@ pub fn late(view: &SendView<'_>) -> Option<Decision> {
 /// Returns when [`late`] will want data that is in flight now, at the earliest.
 pub fn late_at(view: &SendView<'_>) -> Option<braid_wire::Instant> {
     let oldest = view.oldest?;
-    overdue_at(view.subflow(oldest.carrier)?, &oldest).filter(|at| *at > view.now)
+    overdue_at(view.subflow(oldest.last_sender)?, &oldest).filter(|at| *at > view.now)
 }
 
 /// Returns the time from which on `data` is late: after a round trip without queues and twice the grace
 /// period, of which queues should take at most half. There is none before the first round trip.
-fn overdue_at(holder: &SubflowView, data: &InFlight) -> Option<braid_wire::Instant> {
-    let measured = !holder.base_rtt.is_zero();
-    measured.then(|| data.sent_at + holder.base_rtt + 2 * patience(holder))
+fn overdue_at(last_sender: &SubflowView, data: &InFlight) -> Option<braid_wire::Instant> {
+    let measured = !last_sender.base_rtt.is_zero();
+    measured.then(|| data.sent_at + last_sender.base_rtt + 2 * grace_period(last_sender))
 }
 
 /// Returns the oldest data for a faster subflow while the peer's window is used up and there is more to
@@ -48,8 +48,8 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
         return None;
     }
     let oldest = view.oldest?;
-    let (on, data) = fastest_beside(view, |s, holder, data| {
-        data.start == oldest.start && s.srtt < holder.srtt
+    let (on, data) = fastest_worthwhile(view, |s, last_sender, data| {
+        data.start == oldest.start && s.srtt < last_sender.srtt
     })?;
     Some(Decision::Send {
         subflow: on.id,
@@ -65,7 +65,7 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
 ///
 /// The packet is a copy of data on another path; how it fares tells when the path can be used again.
 pub fn trial(view: &SendView<'_>) -> Option<Decision> {
-    let idle = |s: &SubflowView| s.in_flight == 0 && (is_slow(s) || is_doubted(s));
+    let idle = |s: &SubflowView| s.in_flight == 0 && (is_slow(s) || is_record_implausible(s));
     let (on, data) = fastest(view, |s| s.copies.single.filter(|_| idle(s)))?;
     Some(Decision::Send {
         subflow: on.id,
@@ -79,7 +79,7 @@ pub fn trial(view: &SendView<'_>) -> Option<Decision> {
 
 /// Returns whether a path's recorded rate is below one packet a second, which no link has. The record
 /// keeps the path from being used, so nothing else would correct it.
-fn is_doubted(subflow: &SubflowView) -> bool {
+fn is_record_implausible(subflow: &SubflowView) -> bool {
     (1..u64::from(subflow.mss)).contains(&subflow.peak_rate)
 }
 
@@ -91,20 +91,20 @@ pub fn tail(view: &SendView<'_>) -> Option<Decision> {
     if view.unsent > 0 {
         return None;
     }
-    let (on, data) = fastest_beside(view, |s, holder, _| overtakes(s, holder))?;
+    let (on, data) = fastest_worthwhile(view, |s, last_sender, _| overtakes(s, last_sender))?;
     Some(Decision::copy_on(on.id, data))
 }
 
 /// Returns the fastest subflow with room that may carry data sent once, and the oldest such data, where
 /// the copy is `worthwhile` given the subflow that holds the data.
-fn fastest_beside<'a>(
+fn fastest_worthwhile<'a>(
     view: &SendView<'a>,
     worthwhile: impl Fn(&SubflowView, &SubflowView, &InFlight) -> bool,
 ) -> Option<(&'a SubflowView, InFlight)> {
     fastest(view, |s| {
         s.copies.single.filter(|data| {
-            let holder = view.subflow(data.carrier);
-            holder.is_some_and(|holder| worthwhile(s, holder, data))
+            let last_sender = view.subflow(data.last_sender);
+            last_sender.is_some_and(|last_sender| worthwhile(s, last_sender, data))
         })
     })
 }
@@ -120,12 +120,12 @@ fn fastest<'a>(
         .min_by_key(|(s, _)| by_rtt(s))
 }
 
-/// Returns whether a copy sent now on `fast` should arrive clearly before the data on `holder`.
+/// Returns whether a copy sent now on `fast` should arrive clearly before the data on `last_sender`.
 ///
 /// Data in flight is taken to be half-way: it arrives in a quarter of the holder's round trip, a copy in
 /// half of the faster subflow's.
-fn overtakes(fast: &SubflowView, holder: &SubflowView) -> bool {
+fn overtakes(fast: &SubflowView, last_sender: &SubflowView) -> bool {
     let copy = fast.srtt.saturating_add(fast.rttvar) / 2;
-    let remaining: Duration = holder.srtt / 4;
+    let remaining: Duration = last_sender.srtt / 4;
     copy < remaining
 }

@@ -6,7 +6,7 @@ use braid_wire::Instant;
 /// The share of the fastest path's rate that a path is assumed to have before it delivers anything. Data
 /// that waits on a path that turns out to be slow costs more than a fast path could have carried in
 /// addition.
-const UNTRIED: f64 = 0.5;
+const UNTRIED_RATE_SHARE: f64 = 0.5;
 
 /// The expected deliveries of a subflow. Times are seconds, counted from now; amounts are bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,7 +44,7 @@ impl Estimate {
         }
         .map(|time| time.as_secs_f64());
         let rate = match subflow.peak_rate {
-            0 if subflow.delivery_rate == 0 => UNTRIED * usual,
+            0 if subflow.delivery_rate == 0 => UNTRIED_RATE_SHARE * usual,
             0 => usual,
             rate => rate as f64,
         };
@@ -56,7 +56,7 @@ impl Estimate {
             true => {
                 let backlog = match subflow.peak_rate {
                     0 => in_flight - rate * age,
-                    _ => rate * subflow.passed_at.saturating_since(now).as_secs_f64(),
+                    _ => rate * subflow.drained_at.saturating_since(now).as_secs_f64(),
                 };
                 let certain = (in_flight - rate * base).max(0.0);
                 backlog.min(in_flight).max(certain)

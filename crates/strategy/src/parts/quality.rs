@@ -44,12 +44,12 @@ pub fn modelled_loss(rtt: f64, base_rtt: Duration, cwnd: u64) -> f64 {
 }
 
 /// Buckets of one second each: history reaches back 10 s.
-const BUCKETS: usize = 10;
+const HISTORY_SECONDS: usize = 10;
 
 /// Values of the last 10 s, one for each second.
 #[derive(Debug, Clone, Default)]
 struct Recent<T> {
-    buckets: [T; BUCKETS],
+    buckets: [T; HISTORY_SECONDS],
     second: u64,
 }
 
@@ -57,12 +57,14 @@ impl<T: Copy + Default> Recent<T> {
     /// Returns the value of the current second, after it cleared the seconds since the last call.
     fn current(&mut self, now: Instant) -> &mut T {
         let second = now.as_nanos() / 1_000_000_000;
-        let passed = second.saturating_sub(self.second).min(BUCKETS as u64);
+        let passed = second
+            .saturating_sub(self.second)
+            .min(HISTORY_SECONDS as u64);
         for n in 0..passed {
-            self.buckets[((second - n) % BUCKETS as u64) as usize] = T::default();
+            self.buckets[((second - n) % HISTORY_SECONDS as u64) as usize] = T::default();
         }
         self.second = self.second.max(second);
-        &mut self.buckets[(self.second % BUCKETS as u64) as usize]
+        &mut self.buckets[(self.second % HISTORY_SECONDS as u64) as usize]
     }
 }
 

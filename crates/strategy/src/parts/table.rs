@@ -5,11 +5,11 @@ use braid_engine::SubflowId;
 use braid_engine::strategy::StrategyEvent;
 
 /// Most subflows that are remembered: no fewer than a connection can have.
-const MOST: usize = 32;
+const MAX_SUBFLOWS: usize = 32;
 
 /// A value for each subflow. Beyond 32 subflows the oldest is forgotten.
 #[derive(Debug, Clone, Default)]
-pub struct PerSubflow<T>(ArrayVec<(SubflowId, T), MOST>);
+pub struct PerSubflow<T>(ArrayVec<(SubflowId, T), MAX_SUBFLOWS>);
 
 impl<T: Default> PerSubflow<T> {
     /// Returns the value of a subflow, which is the default at first.

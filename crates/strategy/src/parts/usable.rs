@@ -19,7 +19,7 @@ pub fn usable<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> 
 
 /// Returns the [`usable`] subflows that have room or will have it. A subflow that the peer keeps shut and
 /// that has nothing in flight is left out: a wait for it would never end.
-pub fn moving<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
+pub fn progressing<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
     usable(view).filter(|s| s.ready || s.in_flight > 0)
 }
 
@@ -30,7 +30,7 @@ pub fn by_rtt(subflow: &SubflowView) -> (bool, Duration) {
 
 /// Returns the grace period of a path: how long data may stand in its queues before the path counts as
 /// slow. The fixed part bounds the delay on fast paths; a long path may queue for a round trip more.
-pub fn patience(subflow: &SubflowView) -> Duration {
+pub fn grace_period(subflow: &SubflowView) -> Duration {
     Duration::from_millis(150).saturating_add(subflow.base_rtt)
 }
 
@@ -38,27 +38,28 @@ pub fn patience(subflow: &SubflowView) -> Duration {
 /// slow](is_slow) or [overfull](is_overfull).
 pub fn keeps_waiting(subflow: &SubflowView) -> bool {
     // Most often the queues are short, and the more expensive checks are not needed.
-    subflow.queueing_delay() * 2 > patience(subflow) && (is_slow(subflow) || is_overfull(subflow))
+    subflow.queueing_delay() * 2 > grace_period(subflow)
+        && (is_slow(subflow) || is_overfull(subflow))
 }
 
 /// Returns whether a path has become so slow that a single packet takes longer than half the grace
 /// period. New data there would hold up all data behind it, for next to no gain.
 pub fn is_slow(subflow: &SubflowView) -> bool {
-    let bearable = patience(subflow) / 2;
+    let bearable = grace_period(subflow) / 2;
     subflow.queueing_delay() > bearable
         && f64::from(subflow.mss) > bearable.as_secs_f64() * subflow.delivery_rate as f64
 }
 
 /// Returns whether more data is in flight on a path than it delivers within its round trip and
-/// [`patience`].
+/// [`grace_period`].
 ///
 /// Its rate has fallen, or congestion control fills a long queue. New data is better off elsewhere until
 /// the queue has drained; the queue still holds so much that the path loses nothing.
 pub fn is_overfull(subflow: &SubflowView) -> bool {
-    let patience = patience(subflow);
-    if subflow.queueing_delay() <= patience || subflow.delivery_rate == 0 {
+    let grace_period = grace_period(subflow);
+    if subflow.queueing_delay() <= grace_period || subflow.delivery_rate == 0 {
         return false;
     }
-    let takes = (subflow.base_rtt + patience).as_secs_f64() * subflow.delivery_rate as f64;
+    let takes = (subflow.base_rtt + grace_period).as_secs_f64() * subflow.delivery_rate as f64;
     subflow.in_flight as f64 > takes.max(f64::from(subflow.mss))
 }

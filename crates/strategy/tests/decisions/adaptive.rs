@@ -67,7 +67,7 @@ fn new_data_goes_where_it_arrives_first() {
         in_flight: 10_000,
         cwnd: 40_000,
         oldest_sent: Some(NOW),
-        passed_at: NOW + Duration::from_millis(30),
+        drained_at: NOW + Duration::from_millis(30),
         ..steady(1, 20)
     };
     let deep = SubflowView {
@@ -94,13 +94,13 @@ fn it_waits_for_a_faster_subflow_that_will_do() {
 fn a_record_alone_does_not_shut_a_path() {
     let recorded = SubflowView {
         peak_rate: 100,
-        ..single(steady(1, 20), piece(0, 5_000, 10))
+        ..single(steady(1, 20), sent_range(0, 5_000, 10))
     };
     let beside = |recorded| adaptive(&view(&[used_up(steady(0, 60)), recorded]));
     let trial = Decision::Send {
         subflow: SubflowId(1),
         data: Payload::Copy {
-            data: piece(0, 5_000, 10),
+            data: sent_range(0, 5_000, 10),
             penalise: false,
         },
         max_bytes: 1_000,
@@ -182,7 +182,7 @@ fn slow_start_is_held_before_it_overshoots() {
     let decision = |subflows: &[SubflowView]| adaptive(&left(view(subflows), 200_000));
     assert_eq!(decision(&with(growing)), Decision::WAIT);
     let lossy = SubflowView {
-        strayed: 1_000,
+        non_congestive_loss: 1_000,
         ..growing
     };
     assert_eq!(on(decision(&with(lossy))), Some(0));
@@ -206,7 +206,7 @@ fn a_deep_queue_gets_nothing() {
     let growing = growing();
     let subflows = [growing, steady(1, 80)];
     assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(1));
-    let data = piece(1, 0, 5);
+    let data = sent_range(1, 0, 5);
     let holder = SubflowView {
         in_flight: 5_000,
         oldest_sent: Some(NOW - Duration::from_millis(5)),
@@ -230,7 +230,7 @@ fn the_tail_is_copied_where_that_helps() {
         oldest_sent: Some(NOW - Duration::from_millis(5)),
         ..steady(id, rtt)
     };
-    let data = piece(1, 0, 5);
+    let data = sent_range(1, 0, 5);
     let fast = [single(steady(0, 20), data), sent(1, 100)];
     assert_eq!(adaptive(&at_the_end(&fast)), copy(0, data));
     let slow = [single(steady(0, 300), data), sent(1, 20)];
@@ -259,7 +259,7 @@ fn what_may_go_on_is_not_copied_at_once() {
         ..steady(1, 80)
     };
     let copies = |writer, ms| {
-        let data = piece(1, 0, ms);
+        let data = sent_range(1, 0, ms);
         let subflows = [single(steady(0, 20), data), holder];
         let end = SendView {
             writer,
@@ -275,7 +275,7 @@ fn what_may_go_on_is_not_copied_at_once() {
 /// losses.
 #[test]
 fn copies_cost_no_more_than_they_may() {
-    let data = piece(1, 0, 5);
+    let data = sent_range(1, 0, 5);
     let holder = SubflowView {
         in_flight: 5_000,
         ..steady(1, 100)
@@ -295,7 +295,7 @@ fn copies_cost_no_more_than_they_may() {
     assert!(!copies(&clean, 500_000, 39_001));
     assert!(!copies(&clean, 1 << 20, 0));
     let mut lossy = clean;
-    lossy[1].strayed = 1_000;
+    lossy[1].non_congestive_loss = 1_000;
     assert!(copies(&lossy, 1 << 20, 0));
 }
 
@@ -361,11 +361,11 @@ fn after_important(then: &SendView<'_>, level: usize) -> Decision {
 #[test]
 fn long_important_flows_are_not_copied_before_they_end() {
     let lossy = |s| SubflowView {
-        strayed: 20_000,
+        non_congestive_loss: 20_000,
         sent: 100_000,
         ..s
     };
-    let data = piece(0, 5_000, 30);
+    let data = sent_range(0, 5_000, 30);
     let subflows = [
         used_up(lossy(steady(0, 60))),
         single(lossy(steady(1, 60)), data),
@@ -399,9 +399,9 @@ fn long_important_flows_are_not_copied_before_they_end() {
 /// Only the connection that carries important data repeats overdue data of a slower path for it.
 #[test]
 fn the_others_do_not_copy_for_the_important() {
-    let data = piece(1, 5_000, 100);
+    let data = sent_range(1, 5_000, 100);
     let best = SubflowView {
-        most_urgent: Some(Urgency::MOST),
+        most_urgent: Some(Urgency::MOST_URGENT),
         ..single(steady(0, 20), data)
     };
     let slow = SubflowView {
@@ -458,22 +458,22 @@ fn it_opens_where_data_is_expected_first() {
 
 #[test]
 fn a_second_syn_follows_one_that_is_late() {
-    let patience = |paths: &[_], n: usize| {
+    let attempt_delay = |paths: &[_], n: usize| {
         let view = opening(paths, FlowSize::Unknown);
         let [one, other] = ["adaptive", "maps"].map(|name| {
             let strategy = by_name(name).unwrap();
-            strategy.patience(&view, &paths[n])
+            strategy.attempt_delay(&view, &paths[n])
         });
         assert_eq!(one, other);
         one
     };
     let ms = |ms| Some(Duration::from_millis(ms));
     let paths = [path(0, Some(40)), path(1, None), path(2, Some(600))];
-    assert_eq!(patience(&paths, 0), ms(100));
-    assert_eq!(patience(&paths, 1), ms(250));
-    assert_eq!(patience(&paths, 2), ms(250));
+    assert_eq!(attempt_delay(&paths, 0), ms(100));
+    assert_eq!(attempt_delay(&paths, 1), ms(250));
+    assert_eq!(attempt_delay(&paths, 2), ms(250));
     // There is no other path for a second SYN.
-    assert_eq!(patience(&paths[..1], 0), None);
+    assert_eq!(attempt_delay(&paths[..1], 0), None);
 }
 
 /// A flow of one initial window needs no second subflow, unless it takes too long.
@@ -509,8 +509,8 @@ fn a_mosquito_joins_only_when_it_is_late() {
 /// last.
 #[test]
 fn trouble_is_met() {
-    let carrier = SubflowId(1);
-    let data = piece(carrier.0, 0, 2_000);
+    let last_sender = SubflowId(1);
+    let data = sent_range(last_sender.0, 0, 2_000);
     let subflows = [lost(steady(0, 20), data), steady(2, 40)];
     assert_eq!(adaptive(&view(&subflows)), copy(0, data));
     let unsampled = SubflowView {

@@ -207,7 +207,7 @@ fn linux_keeps_bursts_together() {
 /// Data lost with its path goes out as soon as possible, on the fastest subflow that works.
 #[test]
 fn every_strategy_sends_what_was_lost_with_its_path_first() {
-    let data = piece(9, 0, 500);
+    let data = sent_range(9, 0, 500);
     let all = [
         lost(subflow(0, 70), data),
         lost(subflow(1, 30), data),

@@ -93,7 +93,7 @@ fn minrtt_leaves_out_what_has_become_slow() {
     assert_eq!(minrtt(&view(&all)), Decision::WAIT);
     assert_eq!(minrtt(&view(&[slow(subflow(0, 30))])), send(0, 10_000));
     // A drained path is tried with a copy, a packet at a time, until it proves to be fast again.
-    let data = piece(1, 0, 10);
+    let data = sent_range(1, 0, 10);
     let drained = SubflowView {
         in_flight: 0,
         ..single(slow(subflow(0, 30)), data)
@@ -132,7 +132,7 @@ fn minrtt_leaves_out_what_has_become_slow() {
 
 #[test]
 fn lost_data_goes_first_on_the_fastest_that_works() {
-    let data = piece(2, 0, 500);
+    let data = sent_range(2, 0, 500);
     let all = [
         stale(lost(subflow(0, 10), data)),
         lost(subflow(1, 70), data),
@@ -148,20 +148,23 @@ fn lost_data_goes_first_on_the_fastest_that_works() {
 fn late_data_overtakes_new_data() {
     // Data is late after the round trip and twice 150 ms and a round trip: 30 + 360.
     let of = |age| {
-        let all = [subflow(0, 30), single(subflow(1, 70), piece(0, 0, age))];
+        let all = [
+            subflow(0, 30),
+            single(subflow(1, 70), sent_range(0, 0, age)),
+        ];
         minrtt(&view(&all))
     };
     assert_eq!(of(389), send(0, 10_000));
-    assert_eq!(of(390), copy(1, piece(0, 0, 390)));
+    assert_eq!(of(390), copy(1, sent_range(0, 0, 390)));
     // Nothing counts as late where no round trip was measured.
-    let all = [subflow(0, 0), single(subflow(1, 70), piece(0, 0, 10))];
+    let all = [subflow(0, 0), single(subflow(1, 70), sent_range(0, 0, 10))];
     assert_eq!(minrtt(&view(&all)), send(1, 10_000));
 }
 
 #[test]
 fn who_waits_asks_again_when_data_is_late() {
     let all = [full(subflow(0, 30)), full(subflow(1, 70))];
-    let oldest = Some(piece(0, 0, 100));
+    let oldest = Some(sent_range(0, 0, 100));
     let waiting = SendView {
         oldest,
         ..view(&all)
@@ -172,7 +175,7 @@ fn who_waits_asks_again_when_data_is_late() {
 
 #[test]
 fn a_blocked_window_moves_the_oldest_data_to_the_fastest_subflow() {
-    let data = piece(1, 0, 10);
+    let data = sent_range(1, 0, 10);
     let all = [
         single(subflow(0, 30), data),
         subflow(1, 70),
@@ -180,8 +183,11 @@ fn a_blocked_window_moves_the_oldest_data_to_the_fastest_subflow() {
     ];
     assert_eq!(minrtt(&blocked(&all, data)), penalty(0, data));
     // The fastest subflow holds the data that keeps the window shut.
-    let all = [single(subflow(0, 30), piece(1, 9000, 10)), subflow(1, 70)];
-    let held = minrtt(&blocked(&all, piece(0, 0, 10)));
+    let all = [
+        single(subflow(0, 30), sent_range(1, 9000, 10)),
+        subflow(1, 70),
+    ];
+    let held = minrtt(&blocked(&all, sent_range(0, 0, 10)));
     assert!(matches!(held, Decision::Wait { .. }), "{held:?}");
     let all = [
         full(subflow(0, 30)),
@@ -191,14 +197,14 @@ fn a_blocked_window_moves_the_oldest_data_to_the_fastest_subflow() {
     let slower = minrtt(&blocked(&all, data));
     assert!(matches!(slower, Decision::Wait { .. }), "{slower:?}");
     // The subflow that held the data is gone: the data is then lost, or was sent by another since.
-    let gone = piece(7, 0, 10);
+    let gone = sent_range(7, 0, 10);
     let all = [single(subflow(0, 30), gone), subflow(1, 70)];
     assert_eq!(minrtt(&blocked(&all, gone)), Decision::WAIT);
 }
 
 #[test]
 fn copies_go_neither_to_failed_nor_to_idle_backup_subflows() {
-    let data = piece(1, 0, 10);
+    let data = sent_range(1, 0, 10);
     for fast in [stale(subflow(0, 10)), backup(subflow(0, 10))] {
         let all = [single(fast, data), subflow(1, 70)];
         assert_eq!(minrtt(&at_the_end(&all)), Decision::WAIT);
@@ -211,7 +217,7 @@ fn copies_go_neither_to_failed_nor_to_idle_backup_subflows() {
 
 #[test]
 fn the_tail_is_copied_where_that_is_clearly_earlier() {
-    let data = piece(1, 0, 10);
+    let data = sent_range(1, 0, 10);
     let tail = |fast_ms, rttvar_ms, slow_ms| {
         let fast = SubflowView {
             rttvar: Duration::from_millis(rttvar_ms),
@@ -244,7 +250,7 @@ fn roundrobin_gives_one_segment_in_turn() {
 
 #[test]
 fn redundant_walks_the_queue_on_every_subflow() {
-    let behind = piece(0, 3000, 10);
+    let behind = sent_range(0, 3000, 10);
     let all = [subflow(0, 70), single(subflow(1, 90), behind)];
     let view = view(&all);
     assert_eq!(decide("redundant", &view), Decision::new_on(SubflowId(0)));

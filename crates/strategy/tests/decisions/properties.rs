@@ -46,11 +46,11 @@ impl Moment {
 }
 
 fn in_flight() -> impl Strategy<Value = InFlight> {
-    (0..40_000u64, 1..5_000u64, 0..6u32, 0..9_000u64).prop_map(|(start, len, carrier, ms)| {
+    (0..40_000u64, 1..5_000u64, 0..6u32, 0..9_000u64).prop_map(|(start, len, last_sender, ms)| {
         InFlight {
             start,
             end: start + len,
-            carrier: SubflowId(carrier),
+            last_sender: SubflowId(last_sender),
             sent_at: Instant::from_millis(ms),
         }
     })

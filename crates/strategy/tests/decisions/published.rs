@@ -46,9 +46,9 @@ fn copy_of(id: u32, data: braid_engine::strategy::InFlight, max_bytes: u32) -> D
 
 #[test]
 fn fsa_puts_new_data_on_the_best_subflow() {
-    let data = piece(0, 0, 10);
+    let data = sent_range(0, 0, 10);
     let all = [
-        single(subflow(0, 30), piece(1, 0, 10)),
+        single(subflow(0, 30), sent_range(1, 0, 10)),
         single(subflow(1, 70), data),
     ];
     for size in [FlowSize::Unknown, TINY_MOUSE, MOUSE, ELEPHANT] {
@@ -68,14 +68,14 @@ fn fsa_puts_new_data_on_the_best_subflow() {
         "{decision:?}"
     );
     // The best subflow has nothing to copy at the end.
-    let all = [single(subflow(0, 30), piece(1, 0, 10)), subflow(1, 70)];
+    let all = [single(subflow(0, 30), sent_range(1, 0, 10)), subflow(1, 70)];
     assert_eq!(fsa(&sized(MOUSE, at_the_end(&all))), Decision::WAIT);
 }
 
 /// A mouse sends the other kind where nothing of the drawn kind can be sent, or nothing once all is sent.
 #[test]
 fn fsa_settles_what_the_draw_leaves_open() {
-    let data = piece(0, 0, 10);
+    let data = sent_range(0, 0, 10);
     let with = [full(subflow(0, 30)), single(subflow(1, 70), data)];
     let without = [full(subflow(0, 30)), subflow(1, 70)];
     assert_eq!(fsa(&sized(TINY_MOUSE, view(&without))), send(1, 1_000));
@@ -102,7 +102,7 @@ fn share_of_copies(size: FlowSize, burst: u64) -> f64 {
     let mut rng = Rng::for_component(7, burst);
     let data = braid_engine::strategy::InFlight {
         end: 1_000_000,
-        ..piece(0, 0, 10)
+        ..sent_range(0, 0, 10)
     };
     let (mut copies, mut sent) = (0, 0);
     while sent < 20_000_000 {
@@ -137,7 +137,7 @@ fn fsa_copies_the_share_alpha_however_much_goes_out_at_once() {
 
 #[test]
 fn fsa_sends_no_copy_of_an_elephant() {
-    let data = piece(0, 0, 10);
+    let data = sent_range(0, 0, 10);
     let all = [full(subflow(0, 30)), single(subflow(1, 70), data)];
     let new = Decision::new_on(SubflowId(1));
     for size in [ELEPHANT, FlowSize::Read(u64::MAX)] {
@@ -160,7 +160,7 @@ fn fsa_sends_no_copy_of_an_elephant() {
 fn fsa_keeps_a_mosquito_on_one_subflow() {
     let all = [
         full(subflow(0, 30)),
-        single(subflow(1, 70), piece(0, 0, 10)),
+        single(subflow(1, 70), sent_range(0, 0, 10)),
     ];
     let tiny = SendView {
         sent: 0,
@@ -203,7 +203,7 @@ pub fn opening(paths: &[PathView], flow_size: FlowSize) -> OpenView<'_> {
     OpenView {
         now: NOW,
         paths,
-        asked: Some(PathId(1)),
+        requested: Some(PathId(1)),
         unanswered: None,
         flow_size,
         seen: 0,
@@ -317,7 +317,7 @@ fn po_sends_important_data_on_the_best_subflow() {
 
 #[test]
 fn po_lets_nothing_overtake_important_data_but_what_was_lost() {
-    let data = piece(1, 0, 10);
+    let data = sent_range(1, 0, 10);
     let all = [subflow(0, 30), single(subflow(1, 70), data)];
     let important = urgent(view(&all), 1, 5_000);
     assert_eq!(decide("po:base=redundant", &important), send(0, 5_000));
@@ -429,7 +429,7 @@ fn maps_counts_losses_where_that_is_wanted() {
 /// A path is measured by a windowful of copies, ten segments at most, once in four round trips.
 #[test]
 fn maps_single_measures_the_paths_it_does_not_use() {
-    let data = piece(1, 0, 10);
+    let data = sent_range(1, 0, 10);
     let [a, b] = unlike();
     let mut strategy = by_name("maps:single").unwrap();
     let mut at = |ms, sent| {
@@ -453,7 +453,7 @@ fn maps_single_measures_the_paths_it_does_not_use() {
         sent: 15_000,
         ..single(a, data)
     };
-    let third = single(subflow(2, 300), piece(1, 0, 10));
+    let third = single(subflow(2, 300), sent_range(1, 0, 10));
     let mut strategy = by_name("maps:single").unwrap();
     let mut rng = Rng::for_component(0, 0);
     let mut next = |all: [SubflowView; 3]| strategy.next(&view(&all), &mut rng);

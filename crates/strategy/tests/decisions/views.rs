@@ -34,9 +34,9 @@ pub fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
         pacing_rate: 1_000_000,
         delivery_rate: 20_000_000u64.checked_div(srtt_ms).unwrap_or(0),
         peak_rate: 20_000_000u64.checked_div(srtt_ms).unwrap_or(0),
-        passed_at: NOW,
+        drained_at: NOW,
         loss: 0.0,
-        strayed: 0,
+        non_congestive_loss: 0,
         backup: false,
         stale: false,
         ready: true,
@@ -65,12 +65,12 @@ pub fn backup(s: SubflowView) -> SubflowView {
     SubflowView { backup: true, ..s }
 }
 
-/// Returns the bytes `start..start + 1000`, sent by `carrier` `age` ms ago.
-pub fn piece(carrier: u32, start: u64, age: u64) -> InFlight {
+/// Returns the bytes `start..start + 1000`, sent by `last_sender` `age` ms ago.
+pub fn sent_range(last_sender: u32, start: u64, age: u64) -> InFlight {
     InFlight {
         start,
         end: start + 1000,
-        carrier: SubflowId(carrier),
+        last_sender: SubflowId(last_sender),
         sent_at: Instant::from_millis(10_000 - age),
     }
 }

@@ -14,20 +14,20 @@ use crate::tcp::rate::RateEstimator;
 use crate::tcp::scoreboard::{Delivered, Sent};
 
 /// The duplicate-acknowledgement threshold, in transmissions (RFC 8985 section 6.2, step 4).
-const DUP_THRESH: usize = 3;
+const DUP_THRESH_SEGMENTS: usize = 3;
 
 /// The number of recoveries without a needless retransmission after which the reordering window is reset
 /// (RFC 8985 section 6.2, step 4).
-const WIDE_RECOVERIES: u32 = 16;
+const REO_WND_PERSIST: u32 = 16;
 
 /// The most quarters of the least round trip added to the reordering window, which never exceeds the
 /// smoothed round trip in any case.
-const MAX_QUARTERS: u32 = 255;
+const MAX_REO_WND_MULT: u32 = 255;
 
 /// The longest time before a tail loss probe. Acknowledgements keep coming while a queue drains, however
 /// long it is, so after a second of silence the rest of the flight is probed even if the round trip through
 /// that queue was longer.
-const MAX_SILENCE: Duration = Duration::from_secs(1);
+const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Sender {
     // Conforms: 6298-5-1
@@ -46,7 +46,7 @@ impl Sender {
             && !self.board.is_empty()
             && self.rtt.srtt() > Duration::ZERO;
         self.timers.probe_at = eligible.then(|| {
-            let longest = MAX_SILENCE.max(self.rtt.min() * 2);
+            let longest = MAX_PROBE_TIMEOUT.max(self.rtt.min() * 2);
             let mut pto = (self.rtt.srtt() * 2).min(longest);
             if self.in_flight() <= u64::from(self.mss) {
                 pto += self.limits.peer_ack_delay;
@@ -94,15 +94,15 @@ impl Sender {
         self.traffic.bytes_lost += bytes;
         let (sent_at, packet) = probe.original;
         self.rate.note_lost(sent_at, &packet);
-        let flight = self.rate.on_lost(bytes);
+        let tx = self.rate.on_lost(bytes);
         self.begin_episode();
-        self.losses.count_strayed(bytes);
+        self.losses.count_non_congestive(bytes);
         self.cc.on_lost(&Loss {
             now,
             bytes,
             in_flight: self.in_flight(),
             first: true,
-            flight,
+            tx,
         });
     }
 
@@ -112,15 +112,15 @@ impl Sender {
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
         self.rack.probed.take_if(|probe| probe.high == Some(una));
-        self.on_nothing_told();
+        self.on_no_progress();
         self.note_full(now);
         let (flight, mss) = (self.behind_hole(), u64::from(self.mss));
         let Some(dup) = &mut self.dup_acks else {
             return false;
         };
         let arrived = dup.on_dup_ack(flight, mss);
-        let told = dup.is_loss(una);
-        let lost = told && self.is_whole() && self.lose_first(now);
+        let is_loss = dup.is_loss(una);
+        let lost = is_loss && self.is_whole() && self.lose_first(now);
         if lost && let Some(dup) = &mut self.dup_acks {
             // More may be missing behind a lost probe of the path MTU, so duplicates still count.
             dup.on_recovery(match self.recovery {
@@ -139,13 +139,13 @@ impl Sender {
     /// Processes a duplicate acknowledgement without room for SACK. From a peer that sends SACK, the third
     /// in a row means the same as without (RFC 5681 section 3.2). Further losses show by time when the
     /// retransmission is acknowledged (RFC 8985 section 6.2).
-    pub fn on_mute_dup_ack(&mut self, now: Instant) {
+    pub fn on_dup_ack_without_sack(&mut self, now: Instant) {
         if self.dup_acks.is_some() {
             self.on_dup_ack(now);
             return;
         }
-        self.mute += 1;
-        if self.mute == dup_acks::THRESHOLD && self.is_whole() {
+        self.dup_acks_without_sack += 1;
+        if self.dup_acks_without_sack == dup_acks::DUP_ACK_THRESHOLD && self.is_whole() {
             self.lose_first(now);
             self.update_pacing();
         }
@@ -159,18 +159,18 @@ impl Sender {
         self.board.in_flight().saturating_sub(missing)
     }
 
-    /// Returns how many of `delivered` bytes acknowledged in order are news; duplicate acknowledgements
+    /// Returns how many of `delivered` bytes acknowledged in order are new; duplicate acknowledgements
     /// reported the rest before.
-    pub(super) fn news(&mut self, delivered: u64) -> u64 {
+    pub(super) fn newly_delivered(&mut self, delivered: u64) -> u64 {
         let flight = self.behind_hole();
         let Some(dup) = &mut self.dup_acks else {
             return delivered;
         };
-        let told = dup.on_advance(delivered, u64::from(self.mss), flight);
+        let counted = dup.on_advance(delivered, u64::from(self.mss), flight);
         if matches!(self.recovery, Recovery::Open | Recovery::Marked { .. }) {
             dup.on_open();
         }
-        delivered - told
+        delivered - counted
     }
 
     /// Marks the next segment lost, without SACK, when an acknowledgement does not end fast recovery (RFC
@@ -205,9 +205,9 @@ impl Sender {
         };
         if over && !self.is_whole() {
             let rack = &mut self.rack;
-            rack.persist = rack.persist.saturating_sub(1);
-            if rack.persist == 0 {
-                rack.quarters = 0;
+            rack.reo_wnd_persist = rack.reo_wnd_persist.saturating_sub(1);
+            if rack.reo_wnd_persist == 0 {
+                rack.reo_wnd_mult = 0;
             }
         }
         if over {
@@ -227,7 +227,7 @@ impl Sender {
         // An answer to a retransmission that is faster than the path belongs to the original, as does one
         // that undoes a timeout, unless the peer reported both copies.
         let fast = now.saturating_since(sent_at) < self.rtt.base();
-        if newest.retransmitted && (fast || spurious) && self.rack.twice != newest.end {
+        if newest.retransmitted && (fast || spurious) && self.rack.dsack_end != newest.end {
             // The send time of a probe's original is known. The path may have become shorter, so that the
             // answer belongs to the probe after all; data sent before the original is lost in that case
             // too.
@@ -253,14 +253,14 @@ impl Sender {
             self.board
                 .iter()
                 .filter(|r| r.sacked)
-                .nth(DUP_THRESH - 1)
+                .nth(DUP_THRESH_SEGMENTS - 1)
                 .is_some()
         };
         if !self.rack.reordering_seen && (!self.is_whole() || many()) {
             return Duration::ZERO;
         }
         let quarter = self.rtt.base() / 4;
-        (quarter * (1 + self.rack.quarters)).min(self.rtt.srtt())
+        (quarter * (1 + self.rack.reo_wnd_mult)).min(self.rtt.srtt())
     }
 
     /// Widens the reordering window after a needless retransmission (RFC 8985 section 6.2, step 4): at most
@@ -269,10 +269,10 @@ impl Sender {
     pub(super) fn widen_reordering_window(&mut self) {
         let rack = &mut self.rack;
         rack.reordering_seen = true;
-        if self.una >= rack.grown_until {
-            rack.grown_until = self.nxt;
-            rack.quarters = (rack.quarters + 1).min(MAX_QUARTERS);
-            rack.persist = WIDE_RECOVERIES;
+        if self.una >= rack.dsack_round {
+            rack.dsack_round = self.nxt;
+            rack.reo_wnd_mult = (rack.reo_wnd_mult + 1).min(MAX_REO_WND_MULT);
+            rack.reo_wnd_persist = REO_WND_PERSIST;
         }
     }
 
@@ -312,11 +312,11 @@ impl Sender {
         if lost == 0 {
             return false;
         }
-        if self.sizes.excuse(lost) {
+        if self.sizes.excuse_probe_loss(lost) {
             return true;
         }
         self.traffic.bytes_lost += lost;
-        let flight = self.rate.on_lost(lost);
+        let tx = self.rate.on_lost(lost);
         // The window is reduced once a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
         let first = self.recovery == Recovery::Open;
         let began = match self.recovery {
@@ -327,18 +327,18 @@ impl Sender {
         if let Some((prr, marked)) = began {
             let end = self.nxt;
             self.recovery = Recovery::Fast { end, prr, marked };
-            self.reductions.unproved = 0;
+            self.reductions.undo_retrans = 0;
         }
         if first {
             self.begin_episode();
         }
-        self.losses.count_strayed(lost);
+        self.losses.count_non_congestive(lost);
         self.cc.on_lost(&Loss {
             now,
             bytes: lost,
             in_flight,
             first,
-            flight,
+            tx,
         });
         self.timers.probe_at = None;
         true
@@ -347,7 +347,7 @@ impl Sender {
     /// Notes that the acknowledgement up to `ack`, which is processed next, reports an ECN mark. An
     /// overtaken acknowledgement does not count.
     pub fn on_mark(&mut self, ack: u64) {
-        if ack >= self.una && self.cc.bears_marks() {
+        if ack >= self.una && self.cc.responds_to_ecn() {
             self.reductions.marked_at = ack;
         }
     }
@@ -378,7 +378,7 @@ impl Sender {
         self.reductions.before = self.reductions.last;
         self.reductions.last = Reduction {
             at: self.nxt,
-            untold: true,
+            cwr_pending: true,
         };
         if let Some(probe) = &mut self.rack.probed {
             probe.high = None;
@@ -446,12 +446,13 @@ impl Sender {
         if self.timers.backoff == 0 {
             self.begin_episode();
             // A single lost segment is enough for a timeout; the others may have arrived.
-            self.losses.count_strayed(lost.min(u64::from(self.mss)));
+            self.losses
+                .count_non_congestive(lost.min(u64::from(self.mss)));
             self.timers.stuck_since = now;
             self.cc.on_rto(now, in_flight);
             let whole = self.is_whole();
             if whole {
-                self.reductions.unproved = 0;
+                self.reductions.undo_retrans = 0;
             }
             self.recovery = Recovery::Timeout {
                 end: self.nxt,

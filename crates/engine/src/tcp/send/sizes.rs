@@ -9,19 +9,19 @@ use braid_wire::Instant;
 use super::{Recovery, Sender};
 use crate::tcp::scoreboard::Sent;
 
-/// The doubt from which on a small packet is sent in place of a large one, to see whether it arrives.
-const BLACK_HOLE: u32 = 4;
+/// The score from which on a small packet is sent in place of a large one, to see whether it arrives.
+const BLACK_HOLE_SCORE: u32 = 4;
 
 /// The evidence about packets by their size.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sizes {
     /// The most payload of a small packet; `None` if all packets are small.
     small: Option<u64>,
-    /// The doubt that large packets arrive: 2 for a timeout, 1 for a retransmission that later data
+    /// The evidence that large packets vanish: 2 for a timeout, 1 for a retransmission that later data
     /// overtook. The arrival of a large packet clears it.
-    doubt: u32,
-    /// Set if small packets arrived while the doubt was high: the path is neither dead nor just slow.
-    vanish: bool,
+    black_hole_score: u32,
+    /// Set if small packets arrived while the score was high: the path is neither dead nor just slow.
+    large_vanish: bool,
     /// The probe of a larger packet size, while it is in flight.
     probe: Option<Range<u64>>,
     /// The result of the probe: set if it arrived.
@@ -38,22 +38,24 @@ impl Sizes {
     /// Notes the arrival of contiguous bytes, `largest` at most.
     pub fn on_arrival(&mut self, largest: u64) {
         if self.is_large(largest) {
-            self.doubt = 0;
+            self.black_hole_score = 0;
         } else {
-            self.vanish |= self.doubt >= BLACK_HOLE && largest > 0;
+            self.large_vanish |= self.black_hole_score >= BLACK_HOLE_SCORE && largest > 0;
         }
     }
 
     /// Returns the most bytes of a retransmission.
     pub fn bound(&self) -> u64 {
-        let small = self.small.filter(|_| self.doubt >= BLACK_HOLE);
+        let small = self
+            .small
+            .filter(|_| self.black_hole_score >= BLACK_HOLE_SCORE);
         small.unwrap_or(u64::MAX)
     }
 
     /// Notes a timeout: the first `bytes` in flight were lost, as was everything after them (RFC 4821
     /// section 7.7).
     pub fn on_timeout(&mut self, bytes: u64) {
-        self.doubt += 2 * u32::from(self.is_large(bytes));
+        self.black_hole_score += 2 * u32::from(self.is_large(bytes));
         self.on_all_lost();
     }
 
@@ -64,7 +66,7 @@ impl Sizes {
 
     /// Notes that `lost` was lost. Returns whether it was the probe.
     pub fn on_lost(&mut self, lost: &Sent) -> bool {
-        self.doubt += u32::from(lost.retransmitted && self.is_large(lost.len()));
+        self.black_hole_score += u32::from(lost.retransmitted && self.is_large(lost.len()));
         let probe = self.probe.take_if(|probe| probe.start == lost.start);
         if let Some(probe) = &probe {
             self.verdict = Some(false);
@@ -75,7 +77,7 @@ impl Sizes {
 
     /// Returns whether the `lost` bytes just lost are the probe's: it was most likely too large, which is
     /// no sign of congestion (RFC 4821 section 7.6.2, RFC 8899 section 3).
-    pub fn excuse(&mut self, lost: u64) -> bool {
+    pub fn excuse_probe_loss(&mut self, lost: u64) -> bool {
         lost <= mem::take(&mut self.excused)
     }
 
@@ -102,24 +104,24 @@ impl Sender {
 
     /// Returns, once, whether large packets vanish (RFC 8899 section 4.3).
     pub fn sees_black_hole(&mut self) -> bool {
-        if self.sizes.vanish {
-            self.sizes.doubt = 0;
+        if self.sizes.large_vanish {
+            self.sizes.black_hole_score = 0;
         }
-        mem::take(&mut self.sizes.vanish)
+        mem::take(&mut self.sizes.large_vanish)
     }
 
     /// Returns whether a new size may be probed: no loss is being recovered from (RFC 4821 section 7.4).
-    pub fn may_try_size(&self) -> bool {
+    pub fn may_probe_size(&self) -> bool {
         self.recovery == Recovery::Open && self.board.lost() == 0 && self.sizes.probe.is_none()
     }
 
     /// Makes the next `len` bytes the probe: they leave as one packet.
-    pub fn try_size(&mut self, len: u64) {
+    pub fn send_size_probe(&mut self, len: u64) {
         self.sizes.probe = Some(self.nxt..self.nxt + len);
     }
 
     /// Handles a report of the network that the probe did not pass.
-    pub fn lose_try(&mut self) {
+    pub fn on_size_probe_lost(&mut self) {
         let sizes = &mut self.sizes;
         if let Some(probe) = sizes.probe.take() {
             sizes.verdict = Some(false);
@@ -136,12 +138,12 @@ impl Sender {
     }
 
     /// Returns whether the `len` bytes at `seq` are the probe.
-    pub fn tries_size(&self, seq: u64, len: u64) -> bool {
+    pub fn is_size_probe(&self, seq: u64, len: u64) -> bool {
         self.sizes.probe == Some(seq..seq + len)
     }
 
     /// Returns, once, whether the probe arrived, when that is known.
-    pub fn size_verdict(&mut self) -> Option<bool> {
+    pub fn take_size_probe_result(&mut self) -> Option<bool> {
         self.sizes.verdict.take()
     }
 }

@@ -52,7 +52,7 @@ fn a_known_path_is_started_on_with_half_of_what_it_took() {
             delivery_rate: 1_000_000,
             ..PathRecord::default()
         };
-        sender.expect(&record);
+        sender.seed_from(&record);
         sender.established(START, Some(Duration::from_millis(now)), 1 << 20, 0);
         assert_eq!(sender.cwnd(), window, "{now} ms, then {then} ms");
     }
@@ -150,7 +150,7 @@ fn a_sender_that_fills_its_window_is_measured() {
     assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
 }
 
-/// A controller that records the losses it is told of, and changes no window.
+/// A controller that records the reported losses, and changes no window.
 #[derive(Debug, Clone, Default)]
 struct Listener(Arc<Mutex<Vec<Loss>>>);
 
@@ -204,15 +204,15 @@ fn every_loss_is_told_with_its_flight() {
         ("a probe", by_a_probe),
     ] {
         let mut sender = flight();
-        let told = Listener::default();
-        sender.cc = Box::new(told.clone());
+        let reports = Listener::default();
+        sender.cc = Box::new(reports.clone());
         lose(&mut sender);
-        let told = told.0.lock().unwrap();
-        let [loss] = told[..] else {
-            panic!("{name}: {told:?}");
+        let reports = reports.0.lock().unwrap();
+        let [loss] = reports[..] else {
+            panic!("{name}: {reports:?}");
         };
         // Nineteen were sent before it.
-        let flight = (loss.flight.in_flight, loss.flight.lost);
+        let flight = (loss.tx.in_flight, loss.tx.lost);
         assert_eq!(flight, (19_000, loss.bytes), "{name}");
     }
 }

@@ -10,7 +10,7 @@ use super::{Echo, Recovery, Sender};
 use crate::tcp::scoreboard::Delivered;
 
 /// The new segments sent to see which acknowledgements follow (RFC 5682 section 2.1, step 2).
-const NEW_SEGMENTS: u64 = 2;
+const FRTO_NEW_SEGMENTS: u64 = 2;
 
 /// The kind of evidence that may show a timeout to be spurious.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Sender {
             Proof::First if !advanced => return false,
             // Part of the retransmitted data is still unacknowledged.
             Proof::First if first.is_some_and(|first| first.retransmitted) => Proof::Late,
-            Proof::First => Proof::New(self.nxt + NEW_SEGMENTS * u64::from(self.mss)),
+            Proof::First => Proof::New(self.nxt + FRTO_NEW_SEGMENTS * u64::from(self.mss)),
             Proof::New(_) => {
                 // SACK blocks behind the data sent before the timeout show a hole.
                 let beyond = sacks.iter().any(|block| block.end > end);
@@ -94,7 +94,7 @@ impl Sender {
 
     /// Returns whether retransmissions pause for now, so that acknowledgements show whether the timeout was
     /// spurious.
-    pub(super) fn holds_back(&self) -> bool {
+    pub(super) fn pauses_retransmissions(&self) -> bool {
         match self.recovery {
             Recovery::Timeout {
                 proof: Proof::First,
@@ -123,7 +123,7 @@ impl Sender {
     /// Resumes retransmissions if there was no new data to send, or no room for it. Returns whether this
     /// was the case.
     // Conforms: 5682-2.1-4
-    pub fn has_nothing_new(&mut self, now: Instant) -> bool {
+    pub fn resume_without_new_data(&mut self, now: Instant) -> bool {
         let Recovery::Timeout { end, proof } = self.recovery else {
             return false;
         };
@@ -137,7 +137,7 @@ impl Sender {
 
     /// Handles an acknowledgement without news: data is missing behind the retransmission (RFC 5682 section
     /// 2.1). With SACK it may also be a late acknowledgement.
-    pub(super) fn on_nothing_told(&mut self) {
+    pub(super) fn on_no_progress(&mut self) {
         let Recovery::Timeout { proof, .. } = self.recovery else {
             return;
         };
@@ -169,13 +169,13 @@ impl Sender {
         {
             return;
         }
-        self.rack.twice = range.end;
+        self.rack.dsack_end = range.end;
         self.widen_reordering_window();
-        self.reductions.unproved = self
+        self.reductions.undo_retrans = self
             .reductions
-            .unproved
+            .undo_retrans
             .saturating_sub(range.end - range.start);
-        if self.reductions.unproved == 0 && self.board.lost() == 0 {
+        if self.reductions.undo_retrans == 0 && self.board.lost() == 0 {
             self.undo(now);
         }
     }
@@ -199,7 +199,7 @@ impl Sender {
         self.board.unmark_lost();
         self.recovery = Recovery::Open;
         // A reduction that the peer does not know of need not be reported any more.
-        self.reductions.before.untold &= self.reductions.last.untold;
+        self.reductions.before.cwr_pending &= self.reductions.last.cwr_pending;
         self.reductions.last = self.reductions.before;
         self.cc.on_spurious(now);
     }

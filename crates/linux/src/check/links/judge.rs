@@ -318,7 +318,7 @@ mod tests {
     use std::time::Duration;
 
     use braid_engine::FallbackCause;
-    use braid_secure::channel::Broken;
+    use braid_secure::channel::ChannelError;
     use braid_secure::keys::PrivateKey;
 
     use super::*;
@@ -446,7 +446,7 @@ mod tests {
                 "password",
             ),
             (
-                bad(TrialEnd::Broken(Broken::WrongKey), None),
+                bad(TrialEnd::Broken(ChannelError::WrongKey), None),
                 "link.server",
                 "wrong key: the server has not the key",
             ),

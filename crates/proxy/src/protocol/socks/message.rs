@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
-use braid_secure::auth::Coded;
+use braid_secure::auth::SignedMetadata;
 use braid_secure::keys::SIGNATURE_LEN;
 
 use crate::app::ConnectFailure;
@@ -45,9 +45,9 @@ pub struct Note {
     pub hints: Vec<u8>,
 }
 
-impl<'a> From<&'a Note> for Coded<'a> {
+impl<'a> From<&'a Note> for SignedMetadata<'a> {
     fn from(note: &'a Note) -> Self {
-        Coded {
+        SignedMetadata {
             code: note.code.as_ref(),
             bytes: &note.hints,
         }

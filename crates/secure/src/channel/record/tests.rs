@@ -7,18 +7,18 @@ use super::*;
 use crate::channel::{Client, Server, Versions};
 use crate::keys::PrivateKey;
 
-const DATA: (Level, Content) = (Level::Traffic, Content::Data);
+const DATA: (EncryptionLevel, ContentType) = (EncryptionLevel::Traffic, ContentType::Data);
 
 /// Both directions of one end, and its next keys.
 struct End {
-    out: Way,
-    into: Way,
+    out: DirectionKeys,
+    into: DirectionKeys,
     next: NextKeys,
 }
 
 impl End {
     fn new(keys: Keys, next: Secrets) -> End {
-        let (mut out, mut into) = (Way::new(), Way::new());
+        let (mut out, mut into) = (DirectionKeys::new(), DirectionKeys::new());
         out.set_traffic(keys.local.packet);
         into.set_traffic(keys.remote.packet);
         End {
@@ -28,12 +28,12 @@ impl End {
         }
     }
 
-    fn renew_out(&mut self) {
-        self.out.renew(self.next.local().unwrap());
+    fn rekey_out(&mut self) {
+        self.out.replace_key(self.next.local().unwrap());
     }
 
-    fn renew_into(&mut self) {
-        self.into.renew(self.next.remote().unwrap());
+    fn rekey_into(&mut self) {
+        self.into.replace_key(self.next.remote().unwrap());
     }
 }
 
@@ -66,52 +66,60 @@ fn ends() -> [End; 2] {
     keys.map(|end| end.expect("keys"))
 }
 
-fn ways() -> (Way, Way) {
+fn directions() -> (DirectionKeys, DirectionKeys) {
     let [client, server] = ends();
     (client.out, server.into)
 }
 
-fn seal_padded(way: &mut Way, kind: (Level, Content), bytes: &[u8], padding: usize) -> Vec<u8> {
-    let mut record = [&[0; HEADER], bytes].concat();
-    record.resize(bytes.len() + OVERHEAD + padding, 0);
-    way.seal(kind, &mut record, bytes.len()).unwrap();
+fn seal_padded(
+    keys: &mut DirectionKeys,
+    kind: (EncryptionLevel, ContentType),
+    bytes: &[u8],
+    padding: usize,
+) -> Vec<u8> {
+    let mut record = [&[0; HEADER_LEN], bytes].concat();
+    record.resize(bytes.len() + RECORD_OVERHEAD + padding, 0);
+    keys.seal(kind, &mut record, bytes.len()).unwrap();
     record
 }
 
-fn seal(way: &mut Way, kind: (Level, Content), bytes: &[u8]) -> Vec<u8> {
-    seal_padded(way, kind, bytes, 0)
+fn seal(keys: &mut DirectionKeys, kind: (EncryptionLevel, ContentType), bytes: &[u8]) -> Vec<u8> {
+    seal_padded(keys, kind, bytes, 0)
 }
 
-fn open_as(way: &mut Way, record: &[u8]) -> Result<(Content, Vec<u8>), Broken> {
+fn open_as(
+    keys: &mut DirectionKeys,
+    record: &[u8],
+) -> Result<(ContentType, Vec<u8>), ChannelError> {
     let (head, body) = record.split_first_chunk().unwrap();
     let header = Header::read(*head)?;
     assert_eq!(header.body, body.len());
     let mut body = body.to_vec();
-    let (content, len) = way.open(Level::Traffic, &header, &mut body)?;
+    let (content, len) = keys.open(EncryptionLevel::Traffic, &header, &mut body)?;
     body.truncate(len);
     Ok((content, body))
 }
 
-fn open(way: &mut Way, record: &[u8]) -> Result<Vec<u8>, Broken> {
-    open_as(way, record).map(|(_, bytes)| bytes)
+fn open(keys: &mut DirectionKeys, record: &[u8]) -> Result<Vec<u8>, ChannelError> {
+    open_as(keys, record).map(|(_, bytes)| bytes)
 }
 
 #[test]
 fn what_is_sealed_is_opened_in_its_order_only() {
-    let (mut out, mut into) = ways();
+    let (mut out, mut into) = directions();
     let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
     assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
     // A record out of order, and one that is repeated.
-    assert_eq!(open(&mut into, &records[2]), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &records[2]), Err(ChannelError::Damaged));
     assert_eq!(open(&mut into, &records[1]).unwrap(), b"");
-    assert_eq!(open(&mut into, &records[1]), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &records[1]), Err(ChannelError::Damaged));
     assert_eq!(open(&mut into, &records[2]).unwrap(), b"three");
 }
 
 #[test]
 fn a_bit_that_was_changed_is_found_wherever_it_stands() {
-    for at in 0..OVERHEAD + 3 {
-        let (mut out, mut into) = ways();
+    for at in 0..RECORD_OVERHEAD + 3 {
+        let (mut out, mut into) = directions();
         let mut record = seal(&mut out, DATA, b"abc");
         // A wrong length would fail earlier: the test itself could not cut out the record.
         if at == 3 || at == 4 {
@@ -119,29 +127,29 @@ fn a_bit_that_was_changed_is_found_wherever_it_stands() {
         }
         record[at] ^= 1;
         let found = open(&mut into, &record);
-        assert_eq!(found, Err(Broken::Damaged), "byte {at}");
+        assert_eq!(found, Err(ChannelError::Damaged), "byte {at}");
     }
     // The length is authenticated too.
-    let (mut out, mut into) = ways();
+    let (mut out, mut into) = directions();
     let mut record = seal(&mut out, DATA, b"abc");
     record[4] += 1;
     record.push(0);
-    assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
+    assert_eq!(open(&mut into, &record), Err(ChannelError::Damaged));
 }
 
 /// From outside, a record reveals only its size.
 #[test]
 fn the_content_is_inside_and_padding_is_taken_off() {
     for content in [
-        Content::Alert,
-        Content::Handshake,
-        Content::Data,
-        Content::FlowEnd,
+        ContentType::Alert,
+        ContentType::Handshake,
+        ContentType::Data,
+        ContentType::FlowEnd,
     ] {
         for bytes in [&b""[..], b"a name", &[0; 40]] {
-            let (mut out, mut into) = ways();
+            let (mut out, mut into) = directions();
             let pad = padding(bytes.len(), false);
-            let record = seal_padded(&mut out, (Level::Traffic, content), bytes, pad);
+            let record = seal_padded(&mut out, (EncryptionLevel::Traffic, content), bytes, pad);
             assert_eq!(record[..5], [23, 3, 3, 0, 128 + 16]);
             let opened = open_as(&mut into, &record);
             assert_eq!(opened, Ok((content, bytes.to_vec())));
@@ -149,13 +157,13 @@ fn the_content_is_inside_and_padding_is_taken_off() {
     }
     // Zeros alone have no content type (RFC 8446 section 5.4), and unknown types are refused.
     for inside in [&[0; 20][..], &[1, 2, 3, 24]] {
-        let (mut out, mut into) = ways();
+        let (mut out, mut into) = directions();
         let header = [23, 3, 3, 0, inside.len() as u8 + 16];
         let mut body = inside.to_vec();
-        let key = out.key(Level::Traffic).unwrap();
+        let key = out.key(EncryptionLevel::Traffic).unwrap();
         let tag = key.key.encrypt_in_place(0, &header, &mut body).unwrap();
         let record = [&header[..], &body, tag.as_ref()].concat();
-        assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
+        assert_eq!(open(&mut into, &record), Err(ChannelError::Damaged));
     }
 }
 
@@ -169,33 +177,40 @@ fn messages_come_in_few_sizes_and_users_bytes_are_never_tiny() {
     assert_eq!(sizes(false, 0..1024), [128, 256, 512, 1024]);
     assert_eq!(sizes(false, 1024..1400), [1379, 2758]);
     assert_eq!(
-        sizes(false, MOST_PLAIN - 9..MOST_PLAIN + 1),
-        [MOST_PLAIN + 1]
+        sizes(false, MAX_PAYLOAD - 9..MAX_PAYLOAD + 1),
+        [MAX_PAYLOAD + 1]
     );
     assert_eq!(sizes(true, 0..130), [128, 129, 130]);
 }
 
 #[test]
-fn keys_wear_out_and_are_replaced() {
+fn keys_reach_their_limit_and_are_replaced() {
     let [mut client, mut server] = ends();
     let limit = client.out.traffic.as_ref().unwrap().limit;
-    assert_eq!(limit, (1 << 23) - PLACES as u64, "as RFC 9001 has it");
-    client.out.key(Level::Traffic).unwrap().number = limit - 1;
-    server.into.key(Level::Traffic).unwrap().number = limit - 1;
-    assert!(!client.out.is_worn());
+    assert_eq!(
+        limit,
+        (1 << 23) - MAX_RECORDS_PER_WRITE as u64,
+        "as RFC 9001 has it"
+    );
+    client.out.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
+    server.into.key(EncryptionLevel::Traffic).unwrap().number = limit - 1;
+    assert!(!client.out.is_key_limit_reached());
     let old = seal(&mut client.out, DATA, b"old");
-    assert!(client.out.is_worn());
-    client.renew_out();
-    assert!(!client.out.is_worn());
+    assert!(client.out.is_key_limit_reached());
+    client.rekey_out();
+    assert!(!client.out.is_key_limit_reached());
     let new = seal(&mut client.out, DATA, b"new");
     assert_eq!(open(&mut server.into, &old).unwrap(), b"old");
-    server.renew_into();
+    server.rekey_into();
     assert_eq!(open(&mut server.into, &new).unwrap(), b"new");
     // The replaced key opens nothing any more.
     let [mut client, mut server] = ends();
     let under_old = seal(&mut client.out, DATA, b"old");
-    server.renew_into();
-    assert_eq!(open(&mut server.into, &under_old), Err(Broken::Damaged));
+    server.rekey_into();
+    assert_eq!(
+        open(&mut server.into, &under_old),
+        Err(ChannelError::Damaged)
+    );
 }
 
 /// The keys of both ends agree whatever the order in which the directions rekey.
@@ -208,8 +223,8 @@ fn directions_move_on_in_any_order() {
                 true => (&mut client, &mut server),
                 false => (&mut server, &mut client),
             };
-            from.renew_out();
-            to.renew_into();
+            from.rekey_out();
+            to.rekey_into();
             let record = seal(&mut from.out, DATA, b"new");
             assert_eq!(open(&mut to.into, &record).unwrap(), b"new");
         }
@@ -225,23 +240,23 @@ fn directions_move_on_in_any_order() {
 fn a_replaced_key_cannot_be_made_again() {
     let [mut client, mut server] = ends();
     let second = |end: &mut End| {
-        end.renew_out();
+        end.rekey_out();
         seal(&mut end.out, DATA, b"of the second key")
     };
     let record = second(&mut client);
-    server.renew_into();
+    server.rekey_into();
     assert_eq!(
         open(&mut server.into, &record).unwrap(),
         b"of the second key"
     );
-    client.renew_out();
-    server.renew_into();
+    client.rekey_out();
+    server.rekey_into();
     // All keys that the server still has derive the client's third key and later ones, not the second.
     let mut left = vec![server.next.remote().unwrap()];
     left.extend(core::iter::from_fn(|| server.next.remote.pop_front()));
     left.extend((0..3).map(|_| server.next.secrets.next_packet_keys().remote));
     for key in left {
-        let (head, body) = record.split_first_chunk::<HEADER>().unwrap();
+        let (head, body) = record.split_first_chunk::<HEADER_LEN>().unwrap();
         let opened = key.decrypt_in_place(0, head, &mut body.to_vec()).is_ok();
         assert!(!opened);
     }
@@ -250,10 +265,10 @@ fn a_replaced_key_cannot_be_made_again() {
 #[test]
 fn an_end_that_does_not_follow_is_no_reason_to_keep_keys_for_ever() {
     let [mut client, _] = ends();
-    for _ in 0..MOST_AHEAD {
+    for _ in 0..MAX_KEYS_AHEAD {
         assert!(client.next.remote().is_ok());
     }
-    assert!(matches!(client.next.remote(), Err(Broken::Damaged)));
+    assert!(matches!(client.next.remote(), Err(ChannelError::Damaged)));
 }
 
 #[test]
@@ -262,18 +277,18 @@ fn heads_of_no_record_are_told() {
         let [a, b] = len.to_be_bytes();
         Header::read([kind, 3, 3, a, b]).map(|header| (header.outer as u8, header.body))
     };
-    let most = (MOST - HEADER) as u16;
-    assert_eq!(head(23, most), Ok((23, MOST - HEADER)));
-    assert_eq!(head(23, most + 1), Err(Broken::Damaged));
+    let most = (MAX_RECORD - HEADER_LEN) as u16;
+    assert_eq!(head(23, most), Ok((23, MAX_RECORD - HEADER_LEN)));
+    assert_eq!(head(23, most + 1), Err(ChannelError::Damaged));
     // A protected record has at least a content type and a tag; a plaintext one may be empty.
     assert_eq!(head(23, 17), Ok((23, 17)));
-    assert_eq!(head(23, 16), Err(Broken::Damaged));
-    assert_eq!(head(HELLO, 0), Ok((HELLO, 0)));
+    assert_eq!(head(23, 16), Err(ChannelError::Damaged));
+    assert_eq!(head(FIRST_TLS_BYTE, 0), Ok((FIRST_TLS_BYTE, 0)));
     let known: Vec<u8> = (0..=255).filter(|kind| head(*kind, 100).is_ok()).collect();
     assert_eq!(known, [21, 22, 23]);
     let versions = [[3, 3], [3, 1], [3, 4], [2, 0]];
     let read = |kind: u8| versions.map(|[a, b]| Header::read([kind, a, b, 0, 100]).is_ok());
-    assert_eq!(read(HELLO), [true, true, false, false]);
+    assert_eq!(read(FIRST_TLS_BYTE), [true, true, false, false]);
     assert_eq!(read(23), [true, false, false, false]);
 }
 
@@ -291,30 +306,42 @@ fn records_are_these_bytes() {
     let quic = suite.quic_suite().unwrap();
     let id = 0x8394_c8f0_3e51_5708_u64.to_be_bytes();
     let keys = Keys::initial(Version::V1, quic.suite, quic.quic, &id, Side::Client);
-    let mut way = Way::new();
-    way.set_traffic(keys.local.packet);
+    let mut direction = DirectionKeys::new();
+    direction.set_traffic(keys.local.packet);
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
     let records = [
-        seal(&mut way, DATA, b"hello"),
-        seal_padded(&mut way, (Level::Traffic, Content::FlowEnd), b"", 7),
-        seal(&mut way, (Level::Traffic, Content::Alert), &CLOSE_NOTIFY),
+        seal(&mut direction, DATA, b"hello"),
+        seal_padded(
+            &mut direction,
+            (EncryptionLevel::Traffic, ContentType::FlowEnd),
+            b"",
+            7,
+        ),
+        seal(
+            &mut direction,
+            (EncryptionLevel::Traffic, ContentType::Alert),
+            &CLOSE_NOTIFY,
+        ),
     ];
     assert_eq!(records.map(|record| hex(&record)), VECTORS);
 }
 
 #[test]
-fn places_stand_one_behind_the_other() {
+fn records_lie_one_behind_the_other() {
     let lens = |bufs: &[usize]| -> Vec<usize> {
         let mut memory: Vec<Vec<u8>> = bufs.iter().map(|len| vec![0; *len]).collect();
         let mut bufs: Vec<_> = memory.iter_mut().map(|m| IoSliceMut::new(m)).collect();
-        places(&mut bufs).iter().map(|place| place.len()).collect()
+        split_into_records(&mut bufs)
+            .iter()
+            .map(|place| place.len())
+            .collect()
     };
     assert_eq!(lens(&[32 << 10, 32 << 10]), [16 << 10; 4]);
     // No record exceeds the most, and memory is divided evenly so that none is a small remainder.
     assert_eq!(lens(&[(16 << 10) + 1]), [8 << 10, (8 << 10) + 1]);
     assert_eq!(lens(&[100, 32 << 10, 50]), [100, 16 << 10, 16 << 10, 50]);
     // The last place is too small for any payload.
-    assert_eq!(lens(&[20_000, OVERHEAD]), [10_000, 10_000]);
-    assert_eq!(lens(&[OVERHEAD]), []);
-    assert_eq!(lens(&[32 << 10; 20]).len(), PLACES);
+    assert_eq!(lens(&[20_000, RECORD_OVERHEAD]), [10_000, 10_000]);
+    assert_eq!(lens(&[RECORD_OVERHEAD]), []);
+    assert_eq!(lens(&[32 << 10; 20]).len(), MAX_RECORDS_PER_WRITE);
 }

@@ -8,39 +8,41 @@ use braid_wire::Instant;
 use rustls::{AlertDescription, HandshakeKind};
 use zeroize::Zeroizing;
 
-use super::super::Broken;
+use super::super::ChannelError;
 use super::super::flow::Incoming;
 use super::super::parameters;
-use super::super::record::{self, Content, END_OF_EARLY_DATA, HEADER, Header, Level};
-use super::super::scratch::Plain;
+use super::super::record::{
+    self, ContentType, END_OF_EARLY_DATA, EncryptionLevel, HEADER_LEN, Header,
+};
+use super::super::scratch::PlaintextBuf;
 use super::super::slices::Input;
-use super::{MOST_HANDSHAKE, Opened, Tls};
+use super::{MAX_BYTES_BEFORE_TRAFFIC_KEYS, Opened, Tls};
 
 impl Tls {
     /// Processes received records. Puts a reader's bytes into `plain` while room lasts; without `plain`, stops at
     /// the first record that needs a reader.
-    pub(in crate::channel) fn drive<E: From<ApiError> + From<Broken>>(
+    pub(in crate::channel) fn drive<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         conn: ConnId,
         stack: &mut Stack,
-        mut plain: Option<&mut Plain<'_>>,
+        mut plain: Option<&mut PlaintextBuf<'_>>,
     ) -> Result<(), E> {
         self.flush(now, conn, stack)?;
-        self.pass_opened(&mut plain);
-        while self.broken.is_none() && stack.readable(conn) > 0 {
-            self.end.clock.pass(now);
+        self.deliver_opened(&mut plain);
+        while self.error.is_none() && stack.readable(conn) > 0 {
+            self.endpoint.clock.advance(now);
             let taken = stack.read_with(now, conn, |bufs| {
                 let mut input = Input::new(bufs);
-                let all = input.left();
-                if self.peer_ended {
+                let all = input.remaining();
+                if self.close_notify_received {
                     // Whatever follows close_notify is ignored (RFC 8446 section 6.1).
                     return Ok(all);
                 }
-                if let Err(broken) = self.take(&mut input, &mut plain) {
-                    self.fail(broken);
+                if let Err(error) = self.read_records(&mut input, &mut plain) {
+                    self.fail(error);
                 }
-                Ok::<_, ApiError>(all - input.left())
+                Ok::<_, ApiError>(all - input.remaining())
             })?;
             // The engine must learn the secret before the answer goes out, after which the box can use it.
             self.agree_on_joins(now, conn, stack)?;
@@ -51,27 +53,27 @@ impl Tls {
             }
         }
         // An orderly end would have been announced by close_notify.
-        if stack.read_finished(conn) && !self.peer_ended && self.opened.is_none() {
-            self.broken = self.broken.or(Some(Broken::Truncated));
+        if stack.read_finished(conn) && !self.close_notify_received && self.opened.is_none() {
+            self.error = self.error.or(Some(ChannelError::Truncated));
         }
         // A record opened behind the end of a user's bytes belongs to the next user.
-        let unread = !self.said.is_empty() || self.opened.is_some() && !self.flow_ended;
+        let unread = !self.plaintext_buf.is_empty() || self.opened.is_some() && !self.flow_ended;
         let unread = unread || plain.is_some_and(|plain| !plain.is_empty());
         if unread {
             return Ok(());
         }
-        self.settle();
+        self.finish_flow_if_read();
         // The connection must not end before the user's bytes do, or some are missing.
-        if self.peer_ended && self.incoming == Incoming::Flow {
-            self.broken = self.broken.or(Some(Broken::Truncated));
+        if self.close_notify_received && self.incoming == Incoming::Flow {
+            self.error = self.error.or(Some(ChannelError::Truncated));
         }
-        match self.broken {
-            Some(broken) => Err(broken.into()),
+        match self.error {
+            Some(error) => Err(error.into()),
             None => Ok(()),
         }
     }
 
-    /// Tells the engine how subflows authenticate, once the peer has said what it supports: a box in its
+    /// Tells the engine how subflows authenticate, once the peer has announced what it supports: a box in its
     /// ClientHello, a server in the parameters that its Finished confirms.
     fn agree_on_joins(
         &mut self,
@@ -79,85 +81,87 @@ impl Tls {
         conn: ConnId,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        if self.joins_prove.is_some() || self.is_asking() {
+        if self.joins_use_secret.is_some() || self.awaits_server() {
             return Ok(());
         }
-        let Some(told) = self.session.quic_transport_parameters() else {
+        let Some(peer_parameters) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
         let own = self.server.as_mut().and_then(|s| s.join_secret.take());
-        let auth = parameters::agreed(own.as_ref(), told);
-        self.joins_prove = Some(auth != JoinAuth::Keys);
-        self.told_families = self.is_client().then(|| parameters::families(told));
+        let auth = parameters::join_auth(own.as_ref(), peer_parameters);
+        self.joins_use_secret = Some(auth != JoinAuth::Keys);
+        self.peer_families = self
+            .is_client()
+            .then(|| parameters::families(peer_parameters));
         stack.set_join_auth(now, conn, auth)
     }
 
-    pub(in crate::channel) fn read_with<E: From<ApiError> + From<Broken>>(
+    pub(in crate::channel) fn read_with<E: From<ApiError> + From<ChannelError>>(
         &mut self,
         now: Instant,
         conn: ConnId,
         stack: &mut Stack,
         drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        if !self.said.is_empty() {
+        if !self.plaintext_buf.is_empty() {
             self.drive::<E>(now, conn, stack, None)?;
-            let taken = drain(&[IoSlice::new(&self.said)]);
-            self.said.drain(..*taken.as_ref().unwrap_or(&0));
-            if self.said.is_empty() {
-                self.said = Zeroizing::default();
+            let taken = drain(&[IoSlice::new(&self.plaintext_buf)]);
+            self.plaintext_buf.drain(..*taken.as_ref().unwrap_or(&0));
+            if self.plaintext_buf.is_empty() {
+                self.plaintext_buf = Zeroizing::default();
             }
-            self.settle();
+            self.finish_flow_if_read();
             return taken;
         }
-        let end = Arc::clone(&self.end);
-        end.scratch.with(|memory| {
-            let mut plain = Plain::new(memory);
+        let endpoint = Arc::clone(&self.endpoint);
+        endpoint.scratch.with(|memory| {
+            let mut plain = PlaintextBuf::new(memory);
             let driven = self.drive(now, conn, stack, Some(&mut plain));
             if plain.is_empty() {
                 driven?;
                 if self.flow_ended && self.incoming == Incoming::Messages {
                     // The peer ended a user's bytes although none were announced.
-                    self.fail(Broken::Damaged);
+                    self.fail(ChannelError::Damaged);
                     self.flush(now, conn, stack)?;
-                    return Err(Broken::Damaged.into());
+                    return Err(ChannelError::Damaged.into());
                 }
                 return Ok(0);
             }
             let taken = driven.and_then(|()| drain(&[IoSlice::new(plain.bytes())]));
             let done = *taken.as_ref().unwrap_or(&0);
-            self.said.extend_from_slice(&plain.bytes()[done..]);
-            self.settle();
+            self.plaintext_buf.extend_from_slice(&plain.bytes()[done..]);
+            self.finish_flow_if_read();
             taken
         })
     }
 
     /// Records an error in the received bytes, and tells the peer by an alert.
-    fn fail(&mut self, broken: Broken) {
-        self.broken = self.broken.or(Some(broken));
-        let alert = self.session.alert().or(broken.alert());
+    fn fail(&mut self, error: ChannelError) {
+        self.error = self.error.or(Some(error));
+        let alert = self.session.alert().or(error.alert());
         if let Some(alert) = alert {
             const FATAL: u8 = 2;
-            self.end_early();
-            self.say(Content::Alert, &[FATAL, alert.into()]);
+            self.queue_end_of_early_data();
+            self.queue_record(ContentType::Alert, &[FATAL, alert.into()]);
         }
     }
 
     /// Passes on the record that was opened earlier, unless it still has to wait.
-    fn pass_opened(&mut self, plain: &mut Option<&mut Plain<'_>>) {
+    fn deliver_opened(&mut self, plain: &mut Option<&mut PlaintextBuf<'_>>) {
         let Some(opened) = &self.opened else {
             return;
         };
         let len = opened.bytes.len();
         let fits = plain.as_ref().is_none_or(|plain| plain.has_room(len));
-        if !fits || self.has_to_wait(opened.content, plain.is_some()) {
+        if !fits || self.must_wait(opened.content, plain.is_some()) {
             return;
         }
         let Some(Opened { content, bytes }) = self.opened.take() else {
             return;
         };
         match (content, plain) {
-            (Content::FlowEnd, _) => self.flow_ended = true,
-            (_, Some(plain)) if !self.is_waste() => {
+            (ContentType::FlowEnd, _) => self.flow_ended = true,
+            (_, Some(plain)) if !self.discards_flow() => {
                 if let Some(room) = plain.room(len) {
                     room.copy_from_slice(&bytes);
                     plain.commit(len);
@@ -168,42 +172,44 @@ impl Tls {
     }
 
     /// Returns whether nobody will read users' bytes any more.
-    fn is_waste(&self) -> bool {
-        self.is_ending() && self.has_parted()
+    fn discards_flow(&self) -> bool {
+        self.is_closing() && self.has_flow_ended()
     }
 
     /// Returns whether a record has to wait: for a reader, or for the next user where the bytes of this one have
     /// ended.
-    fn has_to_wait(&self, content: Content, has_reader: bool) -> bool {
-        content.is_flow() && !self.is_waste() && (self.flow_ended || !has_reader)
+    fn must_wait(&self, content: ContentType, has_reader: bool) -> bool {
+        content.is_flow() && !self.discards_flow() && (self.flow_ended || !has_reader)
     }
 
     /// Opens records while `plain` has room for their payload. A record's content type shows only after opening,
     /// so the first one that has to wait is kept, and the rest stay in the engine.
-    fn take(
+    fn read_records(
         &mut self,
         input: &mut Input<'_, '_>,
-        plain: &mut Option<&mut Plain<'_>>,
-    ) -> Result<(), Broken> {
-        while !self.peer_ended {
+        plain: &mut Option<&mut PlaintextBuf<'_>>,
+    ) -> Result<(), ChannelError> {
+        while !self.close_notify_received {
             if self.opened.is_some() {
                 return Ok(());
             }
             let Some(header) = self.next_header(*input)? else {
-                self.keep(input);
+                self.buffer_partial(input);
                 return Ok(());
             };
-            let size = HEADER + header.body;
-            if self.reading != Level::Traffic && self.shaken + size > MOST_HANDSHAKE {
-                return Err(Broken::Damaged);
+            let size = HEADER_LEN + header.body;
+            if self.read_level != EncryptionLevel::Traffic
+                && self.handshake_bytes + size > MAX_BYTES_BEFORE_TRAFFIC_KEYS
+            {
+                return Err(ChannelError::Damaged);
             }
             let has_reader = plain.is_some();
-            let fits = |plain: &&mut Plain<'_>| plain.has_room(header.body);
+            let fits = |plain: &&mut PlaintextBuf<'_>| plain.has_room(header.body);
             if !plain.as_ref().is_none_or(fits) {
                 return Ok(());
             }
-            if self.partial.len() + input.left() < size {
-                self.keep(input);
+            if self.partial.len() + input.remaining() < size {
+                self.buffer_partial(input);
                 return Ok(());
             }
             let mut elsewhere = Zeroizing::new(Vec::new());
@@ -214,28 +220,30 @@ impl Tls {
                     &mut elsewhere[..]
                 }
             };
-            self.gather(input, body);
+            self.read_body(input, body);
             let level = self.level(&header)?;
-            let Some((content, len)) = self.open(level, &header, body)? else {
+            let Some((content, len)) = self.open_record(level, &header, body)? else {
                 continue;
             };
             if !content.is_flow() {
-                self.take_control(level, content, &body[..len])?;
+                self.process_control(level, content, &body[..len])?;
                 continue;
             }
-            if content == Content::Data && len == 0 || content == Content::FlowEnd && len > 0 {
-                return Err(Broken::Damaged);
+            if content == ContentType::Data && len == 0
+                || content == ContentType::FlowEnd && len > 0
+            {
+                return Err(ChannelError::Damaged);
             }
             // Early data must not block the end of the handshake behind it, so it never waits for a reader.
-            if self.has_to_wait(content, has_reader || level == Level::Early) {
+            if self.must_wait(content, has_reader || level == EncryptionLevel::Early) {
                 let bytes = Zeroizing::new(body[..len].to_vec());
                 self.opened = Some(Opened { content, bytes });
-            } else if content == Content::FlowEnd {
+            } else if content == ContentType::FlowEnd {
                 self.flow_ended = true;
-            } else if !self.is_waste() {
+            } else if !self.discards_flow() {
                 match plain {
                     Some(plain) => plain.commit(len),
-                    None => self.said.extend_from_slice(&elsewhere[..len]),
+                    None => self.plaintext_buf.extend_from_slice(&elsewhere[..len]),
                 }
             }
         }
@@ -244,52 +252,67 @@ impl Tls {
     }
 
     /// Returns the level of the key under which a record must be.
-    fn level(&self, header: &Header) -> Result<Level, Broken> {
-        match (header.outer, self.reading) {
-            (Content::Handshake | Content::Alert, Level::Clear) => Ok(Level::Clear),
-            (Content::Data, Level::Handshake) if self.incoming_keys.has_early() => Ok(Level::Early),
-            (Content::Data, level @ (Level::Handshake | Level::Traffic)) => Ok(level),
-            _ => Err(Broken::Damaged),
+    fn level(&self, header: &Header) -> Result<EncryptionLevel, ChannelError> {
+        match (header.outer, self.read_level) {
+            (ContentType::Handshake | ContentType::Alert, EncryptionLevel::Plaintext) => {
+                Ok(EncryptionLevel::Plaintext)
+            }
+            (ContentType::Data, EncryptionLevel::Handshake) if self.incoming_keys.has_early() => {
+                Ok(EncryptionLevel::Early)
+            }
+            (
+                ContentType::Data,
+                level @ (EncryptionLevel::Handshake | EncryptionLevel::Traffic),
+            ) => Ok(level),
+            _ => Err(ChannelError::Damaged),
         }
     }
 
     /// Processes a record that holds no user's bytes.
-    fn take_control(&mut self, level: Level, content: Content, bytes: &[u8]) -> Result<(), Broken> {
+    fn process_control(
+        &mut self,
+        level: EncryptionLevel,
+        content: ContentType,
+        bytes: &[u8],
+    ) -> Result<(), ChannelError> {
         match (content, level) {
-            (Content::Alert, Level::Clear | Level::Handshake | Level::Traffic) => match *bytes {
+            (
+                ContentType::Alert,
+                EncryptionLevel::Plaintext | EncryptionLevel::Handshake | EncryptionLevel::Traffic,
+            ) => match *bytes {
                 // The level byte means nothing in TLS 1.3 (RFC 8446 section 6); description 0 is
                 // close_notify.
-                [_, 0] if level == Level::Traffic => self.peer_ended = true,
-                [_, alert] => return Err(heard(level, alert.into())),
-                _ => return Err(Broken::Damaged),
+                [_, 0] if level == EncryptionLevel::Traffic => self.close_notify_received = true,
+                [_, alert] => return Err(classify_alert(level, alert.into())),
+                _ => return Err(ChannelError::Damaged),
             },
-            (Content::Handshake, Level::Early) if bytes == END_OF_EARLY_DATA => {
+            (ContentType::Handshake, EncryptionLevel::Early) if bytes == END_OF_EARLY_DATA => {
                 self.incoming_keys.forget_early();
             }
-            (Content::Handshake, Level::Early) => return Err(Broken::Damaged),
-            (Content::Handshake, Level::Traffic) if record::is_key_update(bytes) => {
-                if !self.incoming_keys.may_renew(&self.outgoing_keys) {
-                    return Err(Broken::Damaged);
+            (ContentType::Handshake, EncryptionLevel::Early) => return Err(ChannelError::Damaged),
+            (ContentType::Handshake, EncryptionLevel::Traffic) if record::is_key_update(bytes) => {
+                if !self.incoming_keys.may_rekey(&self.outgoing_keys) {
+                    return Err(ChannelError::Damaged);
                 }
-                let next = self.next_keys.as_mut().ok_or(Broken::Damaged)?;
-                self.incoming_keys.renew(next.remote()?);
+                let next = self.next_keys.as_mut().ok_or(ChannelError::Damaged)?;
+                self.incoming_keys.replace_key(next.remote()?);
             }
-            (Content::Handshake, _) => self.hear(bytes)?,
-            _ => return Err(Broken::Damaged),
+            (ContentType::Handshake, _) => self.read_handshake(bytes)?,
+            _ => return Err(ChannelError::Damaged),
         }
         Ok(())
     }
 
     /// Returns the header of the next record, or `None` while a part of it is missing.
-    fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, Broken> {
-        let mut bytes = [0; HEADER];
-        let kept = self.partial.len().min(HEADER);
+    fn next_header(&self, mut input: Input<'_, '_>) -> Result<Option<Header>, ChannelError> {
+        let mut bytes = [0; HEADER_LEN];
+        let kept = self.partial.len().min(HEADER_LEN);
         bytes[..kept].copy_from_slice(&self.partial[..kept]);
         match kept + input.read(&mut bytes[kept..]) {
-            HEADER => match Header::read(bytes) {
+            HEADER_LEN => match Header::read(bytes) {
                 // A peer whose first bytes are no TLS record is not a Braid server.
-                Err(_) if self.reading == Level::Clear && self.is_client() => {
-                    Err(Broken::Incompatible)
+                Err(_) if self.read_level == EncryptionLevel::Plaintext && self.is_client() => {
+                    Err(ChannelError::Incompatible)
                 }
                 header => header.map(Some),
             },
@@ -298,77 +321,77 @@ impl Tls {
     }
 
     /// Buffers the rest of the input, which is less than a record.
-    fn keep(&mut self, input: &mut Input<'_, '_>) {
-        while let piece @ [_, ..] = input.piece(usize::MAX) {
-            self.partial.extend_from_slice(piece);
+    fn buffer_partial(&mut self, input: &mut Input<'_, '_>) {
+        while let chunk @ [_, ..] = input.chunk(usize::MAX) {
+            self.partial.extend_from_slice(chunk);
         }
     }
 
     /// Copies the body of a record, all of which has come, into `body`, and consumes the header.
-    fn gather(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
+    fn read_body(&mut self, input: &mut Input<'_, '_>, body: &mut [u8]) {
         let partial = core::mem::take(&mut self.partial);
-        match partial.get(HEADER..) {
+        match partial.get(HEADER_LEN..) {
             Some(kept) => {
                 body[..kept.len()].copy_from_slice(kept);
                 input.read(&mut body[kept.len()..]);
             }
             None => {
-                input.read(&mut [0; HEADER][partial.len()..]);
+                input.read(&mut [0; HEADER_LEN][partial.len()..]);
                 input.read(body);
             }
         }
     }
 
     /// Opens a record; `None` where it is early data that this server skips.
-    fn open(
+    fn open_record(
         &mut self,
-        level: Level,
+        level: EncryptionLevel,
         header: &Header,
         body: &mut [u8],
-    ) -> Result<Option<(Content, usize)>, Broken> {
-        if self.reading != Level::Traffic {
-            self.shaken += HEADER + body.len();
+    ) -> Result<Option<(ContentType, usize)>, ChannelError> {
+        if self.read_level != EncryptionLevel::Traffic {
+            self.handshake_bytes += HEADER_LEN + body.len();
         }
-        if level == Level::Clear {
+        if level == EncryptionLevel::Plaintext {
             return Ok(Some((header.outer, body.len())));
         }
         match self.incoming_keys.open(level, header, body) {
             Ok((content, len)) => {
                 let allowed = match level {
-                    Level::Handshake => !content.is_flow(),
+                    EncryptionLevel::Handshake => !content.is_flow(),
                     _ => true,
                 };
                 if let Some(server) = &mut self.server {
                     server.skips_early = false;
-                    server.vouched |= level == Level::Early;
+                    server.ticket_proved |= level == EncryptionLevel::Early;
                 }
                 allowed
                     .then_some(Some((content, len)))
-                    .ok_or(Broken::Damaged)
+                    .ok_or(ChannelError::Damaged)
             }
             // The client sends rejected early data again (RFC 8446 section 4.2.10).
-            Err(_) if level == Level::Handshake && self.skips_early() => Ok(None),
-            Err(broken) => Err(broken),
+            Err(_) if level == EncryptionLevel::Handshake && self.skips_early() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// Processes handshake messages of TLS.
-    fn hear(&mut self, messages: &[u8]) -> Result<(), Broken> {
+    fn read_handshake(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
         // After the handshake only a server sends further messages (tickets), and none is empty.
-        let over = self.reading == Level::Traffic && !self.is_client();
+        let over = self.read_level == EncryptionLevel::Traffic && !self.is_client();
         if over || messages.is_empty() {
-            return Err(Broken::Damaged);
+            return Err(ChannelError::Damaged);
         }
-        self.read_messages(messages)?;
+        self.read_tls_messages(messages)?;
         // Answer before the versions are compared, so that the box learns the server's versions even where none is
         // in common.
-        self.speak();
+        self.write_handshake();
         self.agree_on_version()?;
-        if self.reading == Level::Handshake && !self.session.is_handshaking() {
-            self.reading = Level::Traffic;
+        if self.read_level == EncryptionLevel::Handshake && !self.session.is_handshaking() {
+            self.read_level = EncryptionLevel::Traffic;
             self.outgoing_keys.forget_handshake();
             self.incoming_keys.forget_handshake();
-            self.say_held();
+            self.queue_rejected_first_flight();
         }
         Ok(())
     }
@@ -379,38 +402,43 @@ impl Tls {
     }
 
     /// Computes the version and the features in use, once the peer has announced its own.
-    fn agree_on_version(&mut self) -> Result<(), Broken> {
-        if self.agreed.is_some() || self.is_asking() {
+    fn agree_on_version(&mut self) -> Result<(), ChannelError> {
+        if self.agreed.is_some() || self.awaits_server() {
             return Ok(());
         }
-        let Some(told) = self.session.quic_transport_parameters() else {
+        let Some(peer_parameters) = self.session.quic_transport_parameters() else {
             return Ok(());
         };
-        let (ours, theirs) = (self.end.versions, parameters::versions(told));
+        let (ours, theirs) = (
+            self.endpoint.versions,
+            parameters::versions(peer_parameters),
+        );
         let agreed = theirs.and_then(|theirs| ours.agree(theirs));
         if self.is_client() {
-            self.end.note_agreed(agreed);
+            self.endpoint.note_agreed(agreed);
         }
         self.agreed = agreed;
         match agreed {
             Some(_) => Ok(()),
-            None => Err(Broken::OtherVersions { ours, theirs }),
+            None => Err(ChannelError::OtherVersions { ours, theirs }),
         }
     }
 
     /// Passes messages to the library. A ticket is used up once its owner has proved to know its secret, before
     /// any byte under it is read.
-    fn read_messages(&mut self, messages: &[u8]) -> Result<(), Broken> {
-        let is_hello = self.reading == Level::Clear;
+    fn read_tls_messages(&mut self, messages: &[u8]) -> Result<(), ChannelError> {
+        let is_hello = self.read_level == EncryptionLevel::Plaintext;
         let mut server = self.server.as_mut().filter(|_| is_hello);
         if let Some(server) = &server {
-            server.tickets.begin();
+            server.tickets.begin_client_hello();
         }
         let read = self.session.read_hs(messages);
         if let Some(server) = &mut server {
             let resumed = self.session.handshake_kind() == Some(HandshakeKind::Resumed);
-            let shown = server.tickets.settle(read.is_ok() && resumed)?;
-            server.skips_early = shown && self.session.zero_rtt_keys().is_none();
+            let presented = server
+                .tickets
+                .finish_client_hello(read.is_ok() && resumed)?;
+            server.skips_early = presented && self.session.zero_rtt_keys().is_none();
         }
         Ok(read?)
     }
@@ -418,9 +446,9 @@ impl Tls {
 
 /// Classifies an alert. Anybody can forge a plaintext alert, and a server refuses an unknown key only in an
 /// encrypted one, so a plaintext refusal does not count as one.
-fn heard(level: Level, alert: AlertDescription) -> Broken {
+fn classify_alert(level: EncryptionLevel, alert: AlertDescription) -> ChannelError {
     match rustls::Error::AlertReceived(alert).into() {
-        Broken::Refused if level == Level::Clear => Broken::Alert(alert),
-        broken => broken,
+        ChannelError::Refused if level == EncryptionLevel::Plaintext => ChannelError::Alert(alert),
+        error => error,
     }
 }

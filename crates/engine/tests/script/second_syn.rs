@@ -18,7 +18,7 @@ impl Strategy for Impatient {
         "impatient"
     }
 
-    fn patience(&self, _: &OpenView<'_>, _: &PathView) -> Option<Duration> {
+    fn attempt_delay(&self, _: &OpenView<'_>, _: &PathView) -> Option<Duration> {
         Some(Duration::from_millis(100))
     }
 

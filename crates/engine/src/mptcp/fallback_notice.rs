@@ -8,12 +8,12 @@ use super::mode::{Mptcp, carried};
 use super::subflow::Subflow;
 
 /// The most acknowledgements that carry MP_FAIL while the peer does not answer.
-const MAX_FAILS: u32 = 8;
+const MAX_MP_FAILS: u32 = 8;
 
 /// The content of a fallback notice. A notice is also needed where the peer may know, as a path may drop
 /// options in one direction only.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct Notice {
     /// The data sequence number of the stream's first byte.
     first: Dsn64,
     wide: bool,
@@ -28,12 +28,12 @@ struct Told {
 
 /// The fallback notice, present once the connection has fallen back.
 #[derive(Debug, Default)]
-pub(crate) struct Farewell(Option<Told>);
+pub(crate) struct FallbackNotice(Option<Notice>);
 
-impl Farewell {
+impl FallbackNotice {
     /// Begins the notice: the connection goes on as regular TCP on `subflow`.
     pub fn begin(&mut self, mptcp: &Mptcp, subflow: &Subflow) {
-        self.0 = Some(Told {
+        self.0 = Some(Notice {
             first: mptcp.dsn(0),
             wide: mptcp.wide_dsn,
             checksum: mptcp.checksum,
@@ -46,42 +46,42 @@ impl Farewell {
     /// stream, until the peer has acknowledged a segment with it.
     // Conforms: 8684-3.7-5
     pub fn infinite_mapping(&self, subflow: &Subflow, sub: u64, data: u64) -> Option<MptcpOption> {
-        let told = self.0?;
-        if subflow.snd.una > told.until {
+        let notice = self.0?;
+        if subflow.snd.una > notice.until {
             return None;
         }
         Some(MptcpOption::Dss(Dss {
             data_ack: None,
             mapping: Some(DssMapping {
-                dsn: carried(told.first.add(data), told.wide),
+                dsn: carried(notice.first.add(data), notice.wide),
                 subflow_seq: sub.wrapping_sub(subflow.syn_data.sent) as u32,
                 len: 0,
-                checksum: told.checksum.then_some(0),
+                checksum: notice.checksum.then_some(0),
             }),
             data_fin: false,
         }))
     }
 
     /// Puts MP_FAIL on the next acknowledgements of `subflow`.
-    pub fn say_fail(&mut self, subflow: &mut Subflow, dsn: Dsn64) {
-        if let Some(told) = &mut self.0 {
-            told.fail = Some((dsn, MAX_FAILS));
+    pub fn send_mp_fail(&mut self, subflow: &mut Subflow, dsn: Dsn64) {
+        if let Some(notice) = &mut self.0 {
+            notice.fail = Some((dsn, MAX_MP_FAILS));
             subflow.rcv.ack_now();
         }
     }
 
     /// Stops MP_FAIL, because the peer knows of the fallback.
-    pub fn on_fail_heard(&mut self) {
-        if let Some(told) = &mut self.0 {
-            told.fail = None;
+    pub fn on_peer_knows(&mut self) {
+        if let Some(notice) = &mut self.0 {
+            notice.fail = None;
         }
     }
 
     /// Returns MP_FAIL for an acknowledgement that leaves now, and counts it.
-    pub fn take_fail(&mut self) -> Option<MptcpOption> {
-        let told = self.0.as_mut()?;
-        let (dsn, left) = told.fail?;
-        told.fail = (left > 1).then_some((dsn, left - 1));
+    pub fn take_mp_fail(&mut self) -> Option<MptcpOption> {
+        let notice = self.0.as_mut()?;
+        let (dsn, left) = notice.fail?;
+        notice.fail = (left > 1).then_some((dsn, left - 1));
         Some(MptcpOption::Fail { dsn })
     }
 }

@@ -12,12 +12,12 @@ use crate::strategy::{Copies, InFlight};
 /// The number of ranges from which on acknowledgements do not divide any more, so that the peer cannot grow
 /// the list without bound: a partial arrival then goes unnoticed, at the cost of a needless copy. Sends
 /// still divide ranges, or the same part would be copied for ever.
-const MAX_PIECES: usize = 32_768;
+const MAX_RANGES: usize = 32_768;
 
 /// The most subflows that a connection can tell apart: one bit of a `u32` each.
 pub(crate) const MAX_SUBFLOWS: usize = 32;
 
-/// A subflow in the sets of carriers: a number below 32 that no other living subflow of the connection has.
+/// A subflow in a set of subflows: a number below 32 that no other living subflow of the connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Slot(u8);
 
@@ -36,12 +36,12 @@ impl Slot {
 
 /// A range of bytes with the same history.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct SentRange {
     start: u64,
     end: u64,
     sent_at: Instant,
     /// The subflow that the range was last sent on.
-    carrier: SubflowId,
+    last_sender: SubflowId,
     /// The set of subflows that the range was ever sent on; these retransmit it by themselves.
     sent_on: u32,
     /// The subset of `sent_on` that has not timed out since.
@@ -49,7 +49,7 @@ struct Piece {
     arrived: bool,
 }
 
-impl Piece {
+impl SentRange {
     fn len(&self) -> u64 {
         self.end - self.start
     }
@@ -58,11 +58,11 @@ impl Piece {
         !self.arrived && self.carried_by == 0
     }
 
-    fn shown(&self) -> InFlight {
+    fn to_in_flight(&self) -> InFlight {
         InFlight {
             start: self.start,
             end: self.end,
-            carrier: self.carrier,
+            last_sender: self.last_sender,
             sent_at: self.sent_at,
         }
     }
@@ -72,7 +72,7 @@ impl Piece {
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     offset: u64,
-    piece: u64,
+    range_number: u64,
 }
 
 /// The progress of a subflow's search for data to copy: nothing below a cursor is of use to the subflow.
@@ -81,7 +81,7 @@ pub(crate) struct Cursors {
     lost: Cursor,
     single: Cursor,
     any: Cursor,
-    /// The [`Flight::epoch`] that the cursors belong to.
+    /// The [`Scoreboard::epoch`] that the cursors belong to.
     epoch: u32,
 }
 
@@ -95,8 +95,8 @@ pub(crate) struct Place {
 
 /// All data sent and not acknowledged at the data level, in stream order.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
-    pieces: VecDeque<Piece>,
+pub(crate) struct Scoreboard {
+    ranges: VecDeque<SentRange>,
     /// Bytes that no subflow carries any more.
     lost: u64,
     /// Bytes that are known to have arrived.
@@ -104,7 +104,7 @@ pub(crate) struct Flight {
     /// Bytes ever sent as copies.
     copied: u64,
     /// The cursor below which everything has arrived.
-    open_from: Cursor,
+    first_outstanding: Cursor,
     /// The number of the first range. Numbers increase by one; a division makes them inexact, which costs a
     /// search only.
     first: u64,
@@ -112,7 +112,7 @@ pub(crate) struct Flight {
     epoch: u32,
 }
 
-impl Flight {
+impl Scoreboard {
     /// Returns the number of bytes to be sent again, because every subflow that carried them timed out or
     /// is gone.
     pub fn lost(&self) -> u64 {
@@ -125,8 +125,8 @@ impl Flight {
     }
 
     /// Returns whether any bytes are not known to have arrived.
-    pub fn is_open(&self) -> bool {
-        match (self.pieces.front(), self.pieces.back()) {
+    pub fn has_outstanding(&self) -> bool {
+        match (self.ranges.front(), self.ranges.back()) {
             (Some(first), Some(last)) => last.end - first.start > self.arrived,
             _ => false,
         }
@@ -135,22 +135,22 @@ impl Flight {
     /// Notes that `range` leaves on subflow `id` at `slot`. It begins at or below the end of the data sent
     /// before.
     pub fn on_sent(&mut self, now: Instant, range: Range<u64>, id: SubflowId, slot: Slot) {
-        let known = self.pieces.back().map_or(range.start, |last| last.end);
+        let known = self.ranges.back().map_or(range.start, |last| last.end);
         let copied = range.start..range.end.min(known);
         self.copied += copied.end.saturating_sub(copied.start);
         self.change(copied, true, |p| {
-            p.carrier = id;
+            p.last_sender = id;
             p.sent_at = now;
             p.sent_on |= slot.bit();
             p.carried_by |= slot.bit();
         });
         let start = range.start.max(known);
         if start < range.end {
-            self.pieces.push_back(Piece {
+            self.ranges.push_back(SentRange {
                 start,
                 end: range.end,
                 sent_at: now,
-                carrier: id,
+                last_sender: id,
                 sent_on: slot.bit(),
                 carried_by: slot.bit(),
                 arrived: false,
@@ -160,17 +160,17 @@ impl Flight {
 
     /// Notes that a subflow acknowledged `range`.
     pub fn on_arrived(&mut self, range: Range<u64>) {
-        let divide = self.pieces.len() < MAX_PIECES;
+        let divide = self.ranges.len() < MAX_RANGES;
         self.change(range, divide, |p| p.arrived = true);
     }
 
     /// Notes that the subflow at `slot` timed out, lost its path, or was closed.
     pub fn on_failed(&mut self, slot: Slot) {
-        for piece in &mut self.pieces {
-            let was_lost = piece.is_lost();
-            piece.carried_by &= !slot.bit();
-            if piece.is_lost() && !was_lost {
-                self.lost += piece.len();
+        for sent in &mut self.ranges {
+            let was_lost = sent.is_lost();
+            sent.carried_by &= !slot.bit();
+            if sent.is_lost() && !was_lost {
+                self.lost += sent.len();
             }
         }
         self.epoch += 1;
@@ -179,15 +179,15 @@ impl Flight {
     /// Notes that the subflow at `slot` is gone; another subflow may get the slot.
     pub fn on_gone(&mut self, slot: Slot) {
         self.on_failed(slot);
-        for piece in &mut self.pieces {
-            piece.sent_on &= !slot.bit();
+        for sent in &mut self.ranges {
+            sent.sent_on &= !slot.bit();
         }
     }
 
     /// Notes that `range` was dropped by the peer above its subflows, acknowledged or not: all of it has to
     /// be sent again.
     pub fn on_discarded(&mut self, range: Range<u64>) {
-        self.open_from = Cursor::default();
+        self.first_outstanding = Cursor::default();
         self.change(range, true, |p| {
             p.sent_on = 0;
             p.carried_by = 0;
@@ -198,22 +198,22 @@ impl Flight {
 
     /// Notes that data from byte `from` on did not arrive intact on the subflow at `slot`, acknowledged or
     /// not: it has to be sent again.
-    pub fn on_spoilt(&mut self, from: u64, slot: Slot) {
-        self.open_from = Cursor::default();
-        let spoilt = |p: &&mut Piece| p.end > from && p.sent_on & slot.bit() != 0;
-        for piece in self.pieces.iter_mut().filter(spoilt) {
-            self.lost += if piece.is_lost() { 0 } else { piece.len() };
-            self.arrived -= if piece.arrived { piece.len() } else { 0 };
-            piece.sent_on = 0;
-            piece.carried_by = 0;
-            piece.arrived = false;
+    pub fn on_corrupted(&mut self, from: u64, slot: Slot) {
+        self.first_outstanding = Cursor::default();
+        let corrupted = |p: &&mut SentRange| p.end > from && p.sent_on & slot.bit() != 0;
+        for sent in self.ranges.iter_mut().filter(corrupted) {
+            self.lost += if sent.is_lost() { 0 } else { sent.len() };
+            self.arrived -= if sent.arrived { sent.len() } else { 0 };
+            sent.sent_on = 0;
+            sent.carried_by = 0;
+            sent.arrived = false;
         }
         self.epoch += 1;
     }
 
     /// Removes everything below `una`, which is acknowledged at the data level.
     pub fn release_to(&mut self, una: u64) {
-        while let Some(first) = self.pieces.front_mut() {
+        while let Some(first) = self.ranges.front_mut() {
             if first.start >= una {
                 break;
             }
@@ -227,22 +227,22 @@ impl Flight {
             if first.start < first.end {
                 break;
             }
-            self.pieces.pop_front();
+            self.ranges.pop_front();
             self.first += 1;
         }
     }
 
     /// Asserts the invariants: the ranges are contiguous within `outstanding`, and the counts match them.
     pub fn invariants(&self, outstanding: Range<u64>) {
-        let mut at = self.pieces.front().map_or(outstanding.end, |p| p.start);
+        let mut at = self.ranges.front().map_or(outstanding.end, |p| p.start);
         debug_assert!(at >= outstanding.start, "{at} of {outstanding:?}");
         let (mut arrived, mut lost) = (0, 0);
-        for piece in &self.pieces {
-            debug_assert!(piece.start == at && piece.end > at, "{piece:?} at {at}");
-            debug_assert!(piece.carried_by & !piece.sent_on == 0, "{piece:?}");
-            at = piece.end;
-            arrived += if piece.arrived { piece.len() } else { 0 };
-            lost += if piece.is_lost() { piece.len() } else { 0 };
+        for sent in &self.ranges {
+            debug_assert!(sent.start == at && sent.end > at, "{sent:?} at {at}");
+            debug_assert!(sent.carried_by & !sent.sent_on == 0, "{sent:?}");
+            at = sent.end;
+            arrived += if sent.arrived { sent.len() } else { 0 };
+            lost += if sent.is_lost() { sent.len() } else { 0 };
         }
         debug_assert!(at <= outstanding.end, "{at} of {outstanding:?}");
         debug_assert_eq!((arrived, lost), (self.arrived, self.lost));
@@ -250,17 +250,17 @@ impl Flight {
 
     /// Clears the scoreboard; the counters go on, so that old cursors are recognised as stale.
     pub fn clear(&mut self) {
-        *self = Flight {
-            first: self.first + self.pieces.len() as u64,
+        *self = Scoreboard {
+            first: self.first + self.ranges.len() as u64,
             epoch: self.epoch + 1,
             copied: self.copied,
-            ..Flight::default()
+            ..Scoreboard::default()
         };
     }
 
     /// Returns the data that a ready subflow may carry beside others; `cursors` are the subflow's own.
     pub fn copies(&self, cursors: &mut Cursors, slot: Slot) -> Copies {
-        if !self.is_open() {
+        if !self.has_outstanding() {
             return Copies::default();
         }
         if cursors.epoch != self.epoch {
@@ -269,45 +269,45 @@ impl Flight {
                 ..Cursors::default()
             };
         }
-        let once = |p: &Piece| p.sent_on.is_power_of_two();
-        let lost = (self.lost > 0).then(|| self.find(&mut cursors.lost, slot, Piece::is_lost));
+        let once = |p: &SentRange| p.sent_on.is_power_of_two();
+        let lost = (self.lost > 0).then(|| self.find(&mut cursors.lost, slot, SentRange::is_lost));
         let any = self.find(&mut cursors.any, slot, |_| true);
         // Most often the first range was sent on one subflow only, so one search answers both questions.
         let single = match any {
-            Some(piece) if !once(piece) => self.find(&mut cursors.single, slot, once),
+            Some(sent) if !once(sent) => self.find(&mut cursors.single, slot, once),
             _ => {
                 cursors.single = cursors.any;
                 any
             }
         };
         Copies {
-            lost: lost.flatten().map(Piece::shown),
-            single: single.map(Piece::shown),
-            any: any.map(Piece::shown),
+            lost: lost.flatten().map(SentRange::to_in_flight),
+            single: single.map(SentRange::to_in_flight),
+            any: any.map(SentRange::to_in_flight),
         }
     }
 
     /// Returns the oldest range that is not known to have arrived.
     pub fn oldest(&mut self) -> Option<InFlight> {
-        let from = self.index_of(self.open_from);
-        let i = from + self.pieces.range(from..).position(|p| !p.arrived)?;
-        self.open_from = self.cursor_at(i);
-        Some(self.pieces[i].shown())
+        let from = self.index_of(self.first_outstanding);
+        let i = from + self.ranges.range(from..).position(|p| !p.arrived)?;
+        self.first_outstanding = self.cursor_at(i);
+        Some(self.ranges[i].to_in_flight())
     }
 
     /// Returns the index of the range that holds the cursor, or of the first range behind it.
     fn index_of(&self, cursor: Cursor) -> usize {
-        let hint = cursor.piece.saturating_sub(self.first) as usize;
-        match self.pieces.get(hint) {
+        let hint = cursor.range_number.saturating_sub(self.first) as usize;
+        match self.ranges.get(hint) {
             Some(p) if p.start <= cursor.offset && cursor.offset < p.end => hint,
-            _ => self.pieces.partition_point(|p| p.end <= cursor.offset),
+            _ => self.ranges.partition_point(|p| p.end <= cursor.offset),
         }
     }
 
     fn cursor_at(&self, i: usize) -> Cursor {
         Cursor {
-            offset: self.pieces[i].start,
-            piece: self.first + i as u64,
+            offset: self.ranges[i].start,
+            range_number: self.first + i as u64,
         }
     }
 
@@ -317,65 +317,65 @@ impl Flight {
         &self,
         cursor: &mut Cursor,
         slot: Slot,
-        wanted: impl Fn(&Piece) -> bool,
-    ) -> Option<&Piece> {
-        let last = self.pieces.back().filter(|last| last.end > cursor.offset)?;
+        wanted: impl Fn(&SentRange) -> bool,
+    ) -> Option<&SentRange> {
+        let last = self.ranges.back().filter(|last| last.end > cursor.offset)?;
         let from = self.index_of(*cursor);
-        let mut open = self.pieces.range(from..);
+        let mut open = self.ranges.range(from..);
         let found = open.position(|p| !p.arrived && p.sent_on & slot.bit() == 0 && wanted(p));
         *cursor = match found {
             Some(n) => self.cursor_at(from + n),
             None => Cursor {
                 offset: last.end,
-                piece: self.first + self.pieces.len() as u64,
+                range_number: self.first + self.ranges.len() as u64,
             },
         };
-        found.map(|n| &self.pieces[from + n])
+        found.map(|n| &self.ranges[from + n])
     }
 
     /// Applies `f` to every range within `range` and keeps the counts right. Ranges across its ends are
     /// divided, or left out if not `divide`.
-    fn change(&mut self, range: Range<u64>, divide: bool, f: impl Fn(&mut Piece)) {
+    fn change(&mut self, range: Range<u64>, divide: bool, f: impl Fn(&mut SentRange)) {
         if range.start >= range.end {
             return;
         }
         // Most changes are to the oldest range.
-        let mut i = match self.pieces.front() {
+        let mut i = match self.ranges.front() {
             Some(first) if range.start < first.end => 0,
-            _ => self.pieces.partition_point(|p| p.end <= range.start),
+            _ => self.ranges.partition_point(|p| p.end <= range.start),
         };
-        while let Some(&piece) = self.pieces.get(i) {
-            if piece.start >= range.end {
+        while let Some(&sent) = self.ranges.get(i) {
+            if sent.start >= range.end {
                 break;
             }
-            let outside = piece.start < range.start || piece.end > range.end;
+            let outside = sent.start < range.start || sent.end > range.end;
             if outside && !divide {
                 i += 1;
                 continue;
             }
-            if piece.start < range.start {
-                self.divide(i, range.start);
+            if sent.start < range.start {
+                self.split(i, range.start);
                 i += 1;
                 continue;
             }
-            if piece.end > range.end {
-                self.divide(i, range.end);
+            if sent.end > range.end {
+                self.split(i, range.end);
             }
-            let piece = &mut self.pieces[i];
-            let (arrived, lost) = (piece.arrived, piece.is_lost());
-            f(piece);
-            let piece = *piece;
-            count(&mut self.arrived, piece.len(), arrived, piece.arrived);
-            count(&mut self.lost, piece.len(), lost, piece.is_lost());
+            let sent = &mut self.ranges[i];
+            let (arrived, lost) = (sent.arrived, sent.is_lost());
+            f(sent);
+            let sent = *sent;
+            count(&mut self.arrived, sent.len(), arrived, sent.arrived);
+            count(&mut self.lost, sent.len(), lost, sent.is_lost());
             i += 1;
         }
     }
 
-    fn divide(&mut self, i: usize, at: u64) {
-        let mut tail = self.pieces[i];
+    fn split(&mut self, i: usize, at: u64) {
+        let mut tail = self.ranges[i];
         tail.start = at;
-        self.pieces[i].end = at;
-        self.pieces.insert(i + 1, tail);
+        self.ranges[i].end = at;
+        self.ranges.insert(i + 1, tail);
     }
 }
 
@@ -394,12 +394,12 @@ mod tests {
     const A: (SubflowId, Slot) = (SubflowId(0), Slot(0));
     const B: (SubflowId, Slot) = (SubflowId(1), Slot(1));
 
-    fn flight(sent: &[(Range<u64>, (SubflowId, Slot))]) -> Flight {
-        let mut flight = Flight::default();
+    fn board(sent: &[(Range<u64>, (SubflowId, Slot))]) -> Scoreboard {
+        let mut board = Scoreboard::default();
         for (range, (id, slot)) in sent {
-            flight.on_sent(Instant::ZERO, range.clone(), *id, *slot);
+            board.on_sent(Instant::ZERO, range.clone(), *id, *slot);
         }
-        flight
+        board
     }
 
     fn span(data: Option<InFlight>) -> Option<(u64, u64)> {
@@ -415,95 +415,95 @@ mod tests {
     /// Two subflows walk the queue side by side, and skip what has arrived.
     #[test]
     fn each_subflow_has_a_cursor_of_its_own() {
-        let mut flight = flight(&[(0..10, A), (10..20, B), (20..30, A)]);
+        let mut board = board(&[(0..10, A), (10..20, B), (20..30, A)]);
         let (mut a, mut b) = (Cursors::default(), Cursors::default());
-        assert_eq!(span(flight.copies(&mut a, A.1).any), Some((10, 20)));
-        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((0, 10)));
-        flight.on_arrived(0..4);
-        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
-        assert_eq!(span(flight.oldest()), Some((4, 10)));
-        flight.on_sent(Instant::ZERO, 4..8, B.0, B.1);
-        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((8, 10)));
-        flight.on_arrived(8..10);
-        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((20, 30)));
-        flight.on_sent(Instant::ZERO, 20..30, B.0, B.1);
-        assert_eq!(flight.copies(&mut b, B.1), Copies::default());
+        assert_eq!(span(board.copies(&mut a, A.1).any), Some((10, 20)));
+        assert_eq!(span(board.copies(&mut b, B.1).any), Some((0, 10)));
+        board.on_arrived(0..4);
+        assert_eq!(span(board.copies(&mut b, B.1).any), Some((4, 10)));
+        assert_eq!(span(board.oldest()), Some((4, 10)));
+        board.on_sent(Instant::ZERO, 4..8, B.0, B.1);
+        assert_eq!(span(board.copies(&mut b, B.1).any), Some((8, 10)));
+        board.on_arrived(8..10);
+        assert_eq!(span(board.copies(&mut b, B.1).any), Some((20, 30)));
+        board.on_sent(Instant::ZERO, 20..30, B.0, B.1);
+        assert_eq!(board.copies(&mut b, B.1), Copies::default());
         // Data sent later is found from where the cursor stands.
-        flight.on_sent(Instant::ZERO, 30..40, A.0, A.1);
-        assert_eq!(span(flight.copies(&mut b, B.1).single), Some((30, 40)));
+        board.on_sent(Instant::ZERO, 30..40, A.0, A.1);
+        assert_eq!(span(board.copies(&mut b, B.1).single), Some((30, 40)));
     }
 
     #[test]
     fn what_was_sent_twice_is_not_single() {
-        let mut flight = flight(&[(0..10, A), (10..20, A), (0..10, B)]);
+        let mut board = board(&[(0..10, A), (10..20, A), (0..10, B)]);
         let mut third = Cursors::default();
-        let copies = flight.copies(&mut third, Slot(2));
+        let copies = board.copies(&mut third, Slot(2));
         assert_eq!(
             (span(copies.single), span(copies.any)),
             (Some((10, 20)), Some((0, 10)))
         );
-        assert_eq!(copies.any.map(|d| d.carrier), Some(B.0));
-        flight.on_arrived(0..20);
-        assert!(!flight.is_open());
+        assert_eq!(copies.any.map(|d| d.last_sender), Some(B.0));
+        board.on_arrived(0..20);
+        assert!(!board.has_outstanding());
     }
 
     /// Losing one subflow loses no data that another subflow carries or has delivered.
     #[test]
     fn only_what_nobody_carries_is_lost() {
-        let mut flight = flight(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
-        flight.on_arrived(0..5);
-        flight.on_failed(A.1);
-        assert_eq!(flight.lost(), 15);
+        let mut board = board(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
+        board.on_arrived(0..5);
+        board.on_failed(A.1);
+        assert_eq!(board.lost(), 15);
         let mut b = Cursors::default();
-        assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((5, 10)));
-        flight.on_sent(Instant::ZERO, 5..10, B.0, B.1);
-        assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((20, 30)));
+        assert_eq!(span(board.copies(&mut b, B.1).lost), Some((5, 10)));
+        board.on_sent(Instant::ZERO, 5..10, B.0, B.1);
+        assert_eq!(span(board.copies(&mut b, B.1).lost), Some((20, 30)));
         // Another timeout of the same subflow makes nothing lost that a second subflow carries.
-        flight.on_failed(A.1);
-        assert_eq!(flight.lost(), 10);
-        flight.on_arrived(20..30);
-        assert_eq!(flight.lost(), 0);
+        board.on_failed(A.1);
+        assert_eq!(board.lost(), 10);
+        board.on_arrived(20..30);
+        assert_eq!(board.lost(), 0);
         // With both gone the rest is.
-        flight.on_gone(B.1);
-        assert_eq!(flight.lost(), 15);
-        flight.release_to(12);
-        assert_eq!(flight.lost(), 8);
+        board.on_gone(B.1);
+        assert_eq!(board.lost(), 15);
+        board.release_to(12);
+        assert_eq!(board.lost(), 8);
         let mut next = Cursors::default();
-        assert_eq!(span(flight.copies(&mut next, B.1).lost), Some((12, 20)));
+        assert_eq!(span(board.copies(&mut next, B.1).lost), Some((12, 20)));
     }
 
     /// Past the bound on ranges, data that was copied is still not copied again.
     #[test]
     fn a_copy_is_noticed_past_the_bound() {
-        let sent: Vec<_> = (0..MAX_PIECES as u64)
+        let sent: Vec<_> = (0..MAX_RANGES as u64)
             .map(|n| (10 * n..10 * n + 10, A))
             .collect();
-        let mut flight = flight(&sent);
+        let mut board = board(&sent);
         let mut b = Cursors::default();
-        flight.on_sent(Instant::ZERO, 0..4, B.0, B.1);
-        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
+        board.on_sent(Instant::ZERO, 0..4, B.0, B.1);
+        assert_eq!(span(board.copies(&mut b, B.1).any), Some((4, 10)));
         // An acknowledgement cannot divide the range further.
-        flight.on_arrived(4..6);
-        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
-        flight.on_arrived(4..10);
-        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((10, 20)));
-        flight.invariants(0..10 * MAX_PIECES as u64);
+        board.on_arrived(4..6);
+        assert_eq!(span(board.copies(&mut b, B.1).any), Some((4, 10)));
+        board.on_arrived(4..10);
+        assert_eq!(span(board.copies(&mut b, B.1).any), Some((10, 20)));
+        board.invariants(0..10 * MAX_RANGES as u64);
     }
 
     #[test]
     fn what_was_discarded_goes_out_again_anywhere() {
-        let mut flight = flight(&[(0..10, A), (10..20, A)]);
+        let mut board = board(&[(0..10, A), (10..20, A)]);
         let mut a = Cursors::default();
-        flight.on_arrived(0..20);
-        assert_eq!(flight.oldest(), None);
-        assert_eq!(flight.copies(&mut a, A.1), Copies::default());
-        flight.on_discarded(0..5);
-        assert_eq!(flight.lost(), 5);
-        assert_eq!(span(flight.copies(&mut a, A.1).lost), Some((0, 5)));
-        flight.on_sent(Instant::ZERO, 0..5, A.0, A.1);
-        assert_eq!((flight.lost(), flight.is_open()), (0, true));
-        assert_eq!(span(flight.oldest()), Some((0, 5)));
-        flight.release_to(20);
-        assert!(!flight.is_open());
+        board.on_arrived(0..20);
+        assert_eq!(board.oldest(), None);
+        assert_eq!(board.copies(&mut a, A.1), Copies::default());
+        board.on_discarded(0..5);
+        assert_eq!(board.lost(), 5);
+        assert_eq!(span(board.copies(&mut a, A.1).lost), Some((0, 5)));
+        board.on_sent(Instant::ZERO, 0..5, A.0, A.1);
+        assert_eq!((board.lost(), board.has_outstanding()), (0, true));
+        assert_eq!(span(board.oldest()), Some((0, 5)));
+        board.release_to(20);
+        assert!(!board.has_outstanding());
     }
 }

@@ -6,7 +6,7 @@ use braid_wire::Instant;
 use super::connection::Connection;
 use super::ctx::Ctx;
 use super::mode::Mode;
-use super::output::{MAX_VIEWS, Outgoing, max_mapping, max_payload_total};
+use super::output::{MAX_VIEWS, Outgoing, max_mapping_len, max_payload_total};
 use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
@@ -33,14 +33,14 @@ impl Connection {
         let mut subflows = ArrayVec::new();
         self.transport.show_subflows(ctx, copying, &mut subflows);
         let oldest = copying
-            .then(|| self.transport.snd.flight.oldest())
+            .then(|| self.transport.snd.scoreboard.oldest())
             .flatten();
         let is_done = self.flow.is_written() || !self.transport.closing.is_open();
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
             sent: self.flow.sent(self.transport.snd.nxt),
-            copied: self.flow.copied(self.transport.snd.flight.copied()),
+            copied: self.flow.copied(self.transport.snd.scoreboard.copied()),
             unsent: self.transport.snd.unsent(),
             unsent_by_urgency: self.transport.snd.unsent_by_urgency(),
             peer_window: self.transport.snd.peer_window(),
@@ -104,10 +104,10 @@ impl Connection {
             return false;
         }
         let blocked = self.transport.is_window_used_up();
-        if blocked && !self.transport.live.told_blocked {
+        if blocked && !self.transport.live.blocked_reported {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
-        self.transport.live.told_blocked = blocked;
+        self.transport.live.blocked_reported = blocked;
         let in_syn = self.transport.mode.mptcp().map_or(0, |m| m.syn_data.sent);
         let held = self.transport.mode.keys_may_lack() && self.transport.snd.nxt > in_syn;
         !blocked && !held
@@ -120,7 +120,7 @@ impl Transport {
     pub(super) fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         let mss = u64::from(subflow.snd.mss());
-        let larger = subflow.larger_payload(ctx.now);
+        let larger = subflow.mtu_probe_payload(ctx.now);
         let run = self.snd.buf.next_run();
         let mut len = run.min(self.snd.peer_window()).min(most);
         // Whole segments only: a short segment in mid-stream would cost a packet for little payload.
@@ -150,18 +150,18 @@ impl Transport {
     // Conforms: 9293-3.8.6.2.1-1
     pub(super) fn is_window_used_up(&self) -> bool {
         let window = self.snd.peer_window();
-        let carriers = self.subflows.iter().filter(|s| s.can_carry());
-        let segment = carriers.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
+        let usable = self.subflows.iter().filter(|s| s.can_carry());
+        let segment = usable.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
         let sliver = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
         window == 0 || sliver
     }
 
     /// Returns whether there may be data to copy. A lone subflow can only repeat lost data.
     pub(super) fn may_copy(&self) -> bool {
-        let flight = &self.snd.flight;
-        (self.subflows.len() > 1 || flight.lost() > 0)
-            && flight.is_open()
-            && self.mode.mptcp().is_some_and(|m| m.confirmed)
+        let scoreboard = &self.snd.scoreboard;
+        (self.subflows.len() > 1 || scoreboard.lost() > 0)
+            && scoreboard.has_outstanding()
+            && self.mode.mptcp().is_some_and(|m| m.fully_established)
     }
 
     /// Fills `views` in place, because views are too large to return by value.
@@ -171,13 +171,13 @@ impl Transport {
         copying: bool,
         views: &mut ArrayVec<SubflowView, MAX_VIEWS>,
     ) {
-        let carriers = self.subflows.iter_mut().filter(|s| s.can_carry());
-        for subflow in carriers.take(MAX_VIEWS) {
+        let usable = self.subflows.iter_mut().filter(|s| s.can_carry());
+        for subflow in usable.take(MAX_VIEWS) {
             let ready = subflow.room(ctx.now) > 0;
             let copies = match copying && ready {
                 true => self
                     .snd
-                    .flight
+                    .scoreboard
                     .copies(&mut subflow.place.cursors, subflow.place.slot),
                 false => Copies::default(),
             };
@@ -202,7 +202,7 @@ impl Transport {
             return None;
         }
         if penalise {
-            self.subflows.penalise(ctx.now, data.carrier);
+            self.subflows.penalise(ctx.now, data.last_sender);
         }
         let range = self.snd.buf.reach(start..end);
         Some(self.send_data(ctx, i, range, SegmentKind::Copy))
@@ -212,15 +212,15 @@ impl Transport {
 impl Mode {
     /// Returns whether the peer may still lack our key: true for an opener that has seen no DATA_ACK.
     pub(super) fn keys_may_lack(&self) -> bool {
-        self.mptcp().is_some_and(|m| !m.confirmed)
+        self.mptcp().is_some_and(|m| !m.fully_established)
     }
 }
 
 impl Subflows {
     /// Returns whether any view would show its subflow as ready, without the cost of making the views.
     pub(super) fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
-        let carriers = self.iter().filter(|s| s.can_carry());
-        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
+        let usable = self.iter().filter(|s| s.can_carry());
+        usable.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
     }
 
     /// Returns the index of the subflow that a strategy chose, or `None` if it is not ready. Sending there
@@ -235,8 +235,8 @@ impl Subflows {
         i
     }
 
-    pub(super) fn penalise(&mut self, now: Instant, holder: SubflowId) {
-        if let Some(i) = self.index_of(holder) {
+    pub(super) fn penalise(&mut self, now: Instant, last_sender: SubflowId) {
+        if let Some(i) = self.index_of(last_sender) {
             let subflow = &mut self[i];
             if subflow.penalised_until <= now {
                 subflow.penalised_until = now + subflow.snd.rtt.srtt();
@@ -249,17 +249,17 @@ impl Subflows {
     /// it takes the whole initial window at once; no other subflow exists yet that could share it.
     pub(super) fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
-        let most = max_mapping(subflow).min(subflow.snd.initial_flight());
+        let most = max_mapping_len(subflow).min(subflow.snd.initial_flight());
         subflow.room(ctx.now).min(most)
     }
 
     /// Returns the most bytes of one send on subflow `i` now, bounded by window, pacing burst and device.
     pub(super) fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self[i];
-        let most = match subflow.larger_payload(ctx.now) {
+        let most = match subflow.mtu_probe_payload(ctx.now) {
             Some(larger) => larger,
             // A device that segments a super-segment may repeat CWR in every segment.
-            None if subflow.owes_reduced() => u64::from(subflow.snd.mss()),
+            None if subflow.owes_cwr() => u64::from(subflow.snd.mss()),
             None => max_payload_total(subflow, ctx),
         };
         subflow.room(ctx.now).min(subflow.snd.burst()).min(most)

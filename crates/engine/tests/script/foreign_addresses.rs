@@ -62,7 +62,7 @@ fn an_exact_listener_comes_first() {
 
 /// A segment of no connection is answered under the address that it was sent to.
 #[test]
-fn strays_are_answered_in_any_name() {
+fn out_of_the_blue_segments_are_answered_in_any_name() {
     let mut s = transparent();
     s.flow(FAR.into(), USER.into());
     send!(s, 0, data(1, 1, "late"));

@@ -9,7 +9,7 @@ use braid_wire::tcp::Flags;
 
 use crate::addresses::{add, announced, removed};
 use crate::close::closed;
-use crate::early::{self, opened_by};
+use crate::early_joins::{self, opened_by};
 use crate::harness::{At, Script, config};
 use crate::join::{self, join_syn_ack, joining, third_ack};
 use crate::segment::{Seg, ack, dack, data, rst, rst_ack, syn, syn_ack};
@@ -154,28 +154,28 @@ fn a_join_begins_anew_when_its_path_is_back() {
 /// The same holds for an early join: a path that went down is no refusal.
 #[test]
 fn an_early_join_begins_anew_when_its_path_is_back() {
-    let mut s = early::opened(None);
+    let mut s = early_joins::opened(None);
     s.advance(12.at());
-    early::join(&mut s);
+    early_joins::join(&mut s);
     set_up(&mut s, 1, false);
     s.skip(13);
     set_up(&mut s, 1, true);
-    let (at, _) = early::join(&mut s);
+    let (at, _) = early_joins::join(&mut s);
     assert_eq!(at, 13.0);
 }
 
 /// The connection goes on, and the join is tried again when the peer is known to be ready for it.
 #[test]
 fn an_early_join_that_is_reset_ends_nothing_else() {
-    let mut s = early::opened(None);
+    let mut s = early_joins::opened(None);
     s.advance(12.at());
-    let (_, nonce) = early::join(&mut s);
+    let (_, nonce) = early_joins::join(&mut s);
     send!(s, 16, join_syn_ack(&s, nonce, false));
     send!(s, 18, rst_ack(1, 1).on(1));
     quiet!(s, 19);
     assert_eq!(closed(&s), None);
     send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
-    assert_eq!(early::join(&mut s).0, 20.0);
+    assert_eq!(early_joins::join(&mut s).0, 20.0);
 }
 
 /// An announced address that the peer withdraws during a join is given up at once.
@@ -217,9 +217,9 @@ fn fastclose_on_a_join_that_is_not_through() {
 #[test]
 fn an_early_join_ends_with_its_path() {
     for answered in [false, true] {
-        let mut s = early::opened(None);
+        let mut s = early_joins::opened(None);
         s.advance(12.at());
-        let (_, nonce) = early::join(&mut s);
+        let (_, nonce) = early_joins::join(&mut s);
         if answered {
             send!(s, 13, join_syn_ack(&s, nonce, false));
         }
@@ -235,7 +235,7 @@ fn an_early_join_ends_with_its_path() {
 #[test]
 fn the_initial_subflow_ends_with_its_path_when_it_is_confirmed() {
     for back in [false, true] {
-        let mut s = early::opened(None);
+        let mut s = early_joins::opened(None);
         s.stack.leave_path(s.now, PathId(0));
         s.stack.set_path_up(s.now, PathId(0), back);
         s.skip(19);

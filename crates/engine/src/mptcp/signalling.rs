@@ -14,7 +14,7 @@ use super::ctx::Ctx;
 use super::ending::ResetKind;
 use super::keys::announcement_hmac;
 use super::output::{Body, Outgoing};
-use super::signal::{MAX_PAUSE, Signal};
+use super::signal::{MAX_SIGNAL_PAUSE, Signal};
 use super::subflow::{Phase, Subflow};
 use super::transport::Transport;
 use crate::PathId;
@@ -84,7 +84,7 @@ impl Connection {
         let Some(path) = path.filter(|_| self.transport.may_signal()) else {
             return;
         };
-        let told = self.transport.listener.is_some();
+        let announces = self.transport.listener.is_some();
         for address in own_addresses(&self.paths, id, path) {
             if !gone(address.addr) {
                 continue;
@@ -94,11 +94,11 @@ impl Connection {
                 .signals
                 .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
             // Our third ACK may have joined the subflow without an answer so far.
-            let known = |s: &Subflow| s.is_alive() && !s.is_early();
+            let known = |s: &Subflow| s.is_alive() && !s.is_unaccepted_join();
             let mut subflows = self.transport.subflows.iter();
             let used = subflows.any(|s| known(s) && s.path == id && s.ids.own == own);
-            let recalled = !told || own != 0 || addr.is_some();
-            if (used && recalled) || (told && addr.is_some() && own != 0) {
+            let recalled = !announces || own != 0 || addr.is_some();
+            if (used && recalled) || (announces && addr.is_some() && own != 0) {
                 self.transport.signals.add(ctx.now, Signal::Withdraw(own));
             }
         }
@@ -131,9 +131,9 @@ impl Connection {
         if hmac != announcement_hmac(keys, self.transport.joins.secret(), add) {
             return;
         }
-        self.transport.signals.told.add_addr_received += 1;
+        self.transport.signals.counts.add_addr_received += 1;
         // The peer needs our key for the HMAC, which it got by the third ACK.
-        self.transport.confirm(ctx.now);
+        self.transport.set_fully_established(ctx.now);
         let port = add
             .port
             .unwrap_or(self.transport.subflows[i].tuple.remote.port());
@@ -152,7 +152,7 @@ impl Connection {
         if self.transport.mode.mptcp().is_none() {
             return;
         }
-        self.transport.signals.told.remove_addr_received += 1;
+        self.transport.signals.counts.remove_addr_received += 1;
         for id in remove.ids() {
             let addr = self.paths.on_withdrawn(*id);
             let opens = |s: &&mut Subflow| match s.phase {
@@ -174,7 +174,7 @@ impl Connection {
             }
             self.transport
                 .signals
-                .add(ctx.now, Signal::Doubt(subflow.id));
+                .add(ctx.now, Signal::Validate(subflow.id));
             if others {
                 self.declare_dead(ctx, i);
             }
@@ -195,21 +195,21 @@ impl Transport {
 impl Transport {
     /// Returns whether signals can be sent at all.
     fn may_signal(&self) -> bool {
-        self.is_open() && self.mode.mptcp().is_some_and(|m| m.confirmed)
+        self.is_open() && self.mode.mptcp().is_some_and(|m| m.fully_established)
     }
 
     /// Returns the time of the next signal.
     pub(super) fn signals_at(&self) -> Option<Instant> {
-        let next = self.signals.next_at(|signal| self.is_sayable(signal));
+        let next = self.signals.next_at(|signal| self.can_be_sent(signal));
         next.filter(|_| self.may_signal())
     }
 
     /// Returns whether a working subflow can carry the signal. Without one it stays pending until a subflow
     /// recovers; no timer runs for that, since a recovery is an event of its own.
-    fn is_sayable(&self, signal: &Signal) -> bool {
+    fn can_be_sent(&self, signal: &Signal) -> bool {
         let works = |s: &Subflow| s.can_carry() && !s.signs.stale;
         match signal {
-            Signal::Doubt(_) => true,
+            Signal::Validate(_) => true,
             // Without the secret its HMAC cannot be computed.
             Signal::Announce { .. } if self.joins.is_pending() => false,
             // If the subflow is gone, the signal is taken up only to be cancelled.
@@ -231,7 +231,7 @@ impl Transport {
             if changed && multipath && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Priority(subflow.id));
             } else if changed && subflow.is_alive() && !subflow.is_established() {
-                subflow.priority.untold = true;
+                subflow.priority.unannounced = true;
             }
         }
     }
@@ -243,29 +243,29 @@ impl Transport {
         }
         let established = self.subflows.iter().filter(|s| s.is_established());
         let pause = established.map(|s| s.snd.rtt.rto()).max();
-        let pause = pause.unwrap_or(MAX_PAUSE);
-        while let Some((signal, said)) = self.signals.due(ctx.now, |s| self.is_sayable(s)) {
-            let doubted = matches!(signal, Signal::Doubt(_));
+        let pause = pause.unwrap_or(MAX_SIGNAL_PAUSE);
+        while let Some((signal, sent)) = self.signals.due(ctx.now, |s| self.can_be_sent(s)) {
+            let validates = matches!(signal, Signal::Validate(_));
             let i = match signal.subflow() {
                 Some(id) => self.subflows.index_of(id),
-                None => self.subflows.subflow_for_signal(u32::from(said)),
+                None => self.subflows.subflow_for_signal(u32::from(sent)),
             };
             let i = i.filter(|i| self.subflows[*i].can_carry());
-            if let Some(i) = i.filter(|_| doubted && said > 0) {
+            if let Some(i) = i.filter(|_| validates && sent > 0) {
                 self.subflows[i].on_unanswered();
             }
-            let Some(i) = i.filter(|_| said < signal.tries()) else {
+            let Some(i) = i.filter(|_| sent < signal.tries()) else {
                 self.signals.cancel(|s| *s == signal);
                 let alone = |i: &usize| {
                     let mut others = self.subflows.iter().enumerate();
                     !others.any(|(n, s)| n != *i && s.can_carry() && !s.signs.stale)
                 };
-                match i.filter(|i| doubted && !alone(i)) {
-                    Some(i) => return self.end_doubted(ctx, i),
+                match i.filter(|i| validates && !alone(i)) {
+                    Some(i) => return self.reset_unvalidated(ctx, i),
                     None => continue,
                 }
             };
-            self.signals.on_said(ctx.now, signal, pause);
+            self.signals.on_signal_sent(ctx.now, signal, pause);
             return Some(match self.signal_option(ctx, i, signal, pause) {
                 Some(option) => self.send_signal(ctx, i, option),
                 None => self.send_probe(ctx, i),
@@ -295,25 +295,25 @@ impl Transport {
                 };
                 let keys = (mptcp.local.key, mptcp.remote.key);
                 add.hmac = Some(announcement_hmac(keys, self.joins.secret(), &add));
-                self.signals.told.add_addr_sent += 1;
+                self.signals.counts.add_addr_sent += 1;
                 MptcpOption::AddAddr(add)
             }
             Signal::Echo(add) => MptcpOption::AddAddr(add),
             Signal::Withdraw(id) => {
                 let remove = self.signals.take_withdrawn(ctx.now, id, pause)?;
-                self.signals.told.remove_addr_sent += 1;
+                self.signals.counts.remove_addr_sent += 1;
                 MptcpOption::RemoveAddr(remove)
             }
             Signal::Priority(_) => MptcpOption::Prio {
                 backup: self.subflows[i].priority.own,
             },
-            Signal::Doubt(_) => return None,
+            Signal::Validate(_) => return None,
         })
     }
 
     /// Ends subflow `i`, on which the peer does not answer and whose address may be gone.
     // Conforms: 8684-3.4.2-5
-    fn end_doubted(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+    fn reset_unvalidated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         self.subflows[i].begin_reset(
             ResetKind::Subflow(ResetReason::UnacceptablePerformance),
             SubflowCloseReason::PathRemoved,

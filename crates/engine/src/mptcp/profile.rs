@@ -5,14 +5,14 @@ use crate::{Class, Config, Urgency};
 
 /// Urgency and congestion control of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Manner {
+pub(crate) struct TransmissionProfile {
     /// The urgency of writes that name none.
     pub urgency: Urgency,
     /// The congestion control set explicitly; `None` to derive it from the urgency.
     pub congestion: Option<Algorithm>,
 }
 
-impl Manner {
+impl TransmissionProfile {
     /// Returns the class of writes that name none.
     pub fn class(&self) -> Class {
         Class {

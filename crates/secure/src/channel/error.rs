@@ -8,7 +8,7 @@ use super::versions::Versions;
 
 /// An error that ends a protected connection other than by an orderly close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Broken {
+pub enum ChannelError {
     /// The peer does not know our key.
     Refused,
     /// The peer has not proved the expected key, or presented no usable key.
@@ -32,24 +32,24 @@ pub enum Broken {
     Failed,
 }
 
-impl Broken {
+impl ChannelError {
     /// Returns a short kind for statistics and logs, and a description for the operator of a box.
     pub fn at_box(self) -> (&'static str, Cow<'static, str>) {
         let (kind, text) = match self {
-            Broken::Refused => (
+            ChannelError::Refused => (
                 "key refused",
                 "the server does not know this box: its configuration has to have this box's key",
             ),
-            Broken::WrongKey => (
+            ChannelError::WrongKey => (
                 "wrong key",
                 "the server has not the key that the configuration says: a mistake, or somebody else \
                  in its place",
             ),
-            Broken::Incompatible => (
+            ChannelError::Incompatible => (
                 "incompatible",
                 "the server speaks another version of Braid, or is none",
             ),
-            Broken::OtherVersions { ours, theirs } => {
+            ChannelError::OtherVersions { ours, theirs } => {
                 let speaks = match theirs {
                     Some(theirs) => format!("it speaks {theirs} of the protocol, the box {ours}"),
                     None => "it says its versions in another form".to_owned(),
@@ -64,16 +64,16 @@ impl Broken {
                 );
                 return ("incompatible", text.into());
             }
-            Broken::Alert(_) => (
+            ChannelError::Alert(_) => (
                 "alert",
                 "the server broke off: what came to it was changed on the way",
             ),
-            Broken::Damaged => (
+            ChannelError::Damaged => (
                 "damaged",
                 "what came from the server was changed on the way",
             ),
-            Broken::Truncated => ("truncated", "the connection was cut off on the way"),
-            Broken::Failed => ("TLS", "the cryptographic library failed"),
+            ChannelError::Truncated => ("truncated", "the connection was cut off on the way"),
+            ChannelError::Failed => ("TLS", "the cryptographic library failed"),
         };
         (kind, text.into())
     }
@@ -81,34 +81,34 @@ impl Broken {
     /// Returns the alert for the peer where rustls raised none itself; `None` where no alert is due.
     pub(super) fn alert(self) -> Option<AlertDescription> {
         match self {
-            Broken::OtherVersions { .. } => Some(AlertDescription::ProtocolVersion),
-            Broken::Damaged => Some(AlertDescription::BadRecordMac),
-            Broken::Failed => Some(AlertDescription::InternalError),
+            ChannelError::OtherVersions { .. } => Some(AlertDescription::ProtocolVersion),
+            ChannelError::Damaged => Some(AlertDescription::BadRecordMac),
+            ChannelError::Failed => Some(AlertDescription::InternalError),
             _ => None,
         }
     }
 }
 
-impl From<rustls::Error> for Broken {
+impl From<rustls::Error> for ChannelError {
     fn from(error: rustls::Error) -> Self {
         use rustls::Error;
         match error {
             Error::AlertReceived(alert) => match alert {
-                AlertDescription::AccessDenied => Broken::Refused,
+                AlertDescription::AccessDenied => ChannelError::Refused,
                 AlertDescription::HandshakeFailure
                 | AlertDescription::MissingExtension
                 | AlertDescription::NoApplicationProtocol
                 | AlertDescription::ProtocolVersion
-                | AlertDescription::UnsupportedCertificate => Broken::Incompatible,
-                alert => Broken::Alert(alert),
+                | AlertDescription::UnsupportedCertificate => ChannelError::Incompatible,
+                alert => ChannelError::Alert(alert),
             },
-            Error::InvalidCertificate(_) | Error::NoCertificatesPresented => Broken::WrongKey,
-            Error::NoApplicationProtocol | Error::PeerIncompatible(_) => Broken::Incompatible,
+            Error::InvalidCertificate(_) | Error::NoCertificatesPresented => ChannelError::WrongKey,
+            Error::NoApplicationProtocol | Error::PeerIncompatible(_) => ChannelError::Incompatible,
             Error::EncryptError
             | Error::FailedToGetCurrentTime
             | Error::FailedToGetRandomBytes
-            | Error::General(_) => Broken::Failed,
-            _ => Broken::Damaged,
+            | Error::General(_) => ChannelError::Failed,
+            _ => ChannelError::Damaged,
         }
     }
 }
@@ -137,9 +137,9 @@ mod tests {
                  box",
             ),
         ] {
-            let broken = Broken::OtherVersions { ours, theirs };
-            assert_eq!(broken.at_box(), ("incompatible", expected.into()));
-            assert_eq!(broken.alert(), Some(AlertDescription::ProtocolVersion));
+            let error = ChannelError::OtherVersions { ours, theirs };
+            assert_eq!(error.at_box(), ("incompatible", expected.into()));
+            assert_eq!(error.alert(), Some(AlertDescription::ProtocolVersion));
         }
     }
 }

@@ -10,14 +10,14 @@ use super::rank::{by_base_rtt, first_with_room};
 use super::usable::{keeps_waiting, usable};
 
 /// The queueing delay from which on less urgent data stands back for more urgent data.
-const QUEUE: Duration = Duration::from_millis(7);
+const YIELD_QUEUE_DELAY: Duration = Duration::from_millis(7);
 
 /// The number of important urgencies, which are the lowest ones: 0, 1 and 2.
-pub const IMPORTANT: usize = 3;
+pub const IMPORTANT_LEVELS: usize = 3;
 
 /// Returns whether data of this urgency is important.
 pub fn is_important(urgency: Urgency) -> bool {
-    usize::from(urgency.level()) < IMPORTANT
+    usize::from(urgency.level()) < IMPORTANT_LEVELS
 }
 
 /// Returns the urgency of the data that is sent next.
@@ -31,22 +31,22 @@ pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
 ///
 /// Background data leaves the path, but for two packets. Other data stands back only where there is a
 /// queue and the path's capacity is in flight, so that the path loses nothing but the queue.
-pub fn stands_back(next: Option<Urgency>, subflow: &SubflowView) -> bool {
+pub fn yields_path(next: Option<Urgency>, subflow: &SubflowView) -> bool {
     let Some(next) = next.filter(|next| subflow.most_urgent.is_some_and(|m| m < *next)) else {
         return false;
     };
     let least = 2 * u64::from(subflow.mss);
-    if next == Urgency::LEAST {
+    if next == Urgency::LEAST_URGENT {
         return subflow.in_flight >= least;
     }
     let carried = subflow.delivery_rate as f64 * subflow.base_rtt.as_secs_f64();
-    subflow.in_flight >= least.max(carried as u64) && subflow.queueing_delay() > QUEUE
+    subflow.in_flight >= least.max(carried as u64) && subflow.queueing_delay() > YIELD_QUEUE_DELAY
 }
 
 /// Returns new data for the path of lowest round-trip time, and for the next while that is full; paths
 /// that have become slow are left out.
-pub fn on_the_best(view: &SendView<'_>) -> Option<Decision> {
-    let waiting = view.unsent_by_urgency[..IMPORTANT].iter().sum();
+pub fn on_best_path(view: &SendView<'_>) -> Option<Decision> {
+    let waiting = view.unsent_by_urgency[..IMPORTANT_LEVELS].iter().sum();
     let all = usable(view).all(keeps_waiting);
     first_with_room(view, waiting, by_base_rtt, |s| all || !keeps_waiting(s))
 }
@@ -64,12 +64,13 @@ pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> O
     let ready = usable(view).filter(|s| s.ready);
     let copies = ready.filter_map(|s| {
         let data = s.copies.single?;
-        let holder = view.subflow(data.carrier)?;
+        let last_sender = view.subflow(data.last_sender)?;
         let age = view.now.saturating_since(data.sent_at);
-        let overdue = age > holder.srtt + 2 * holder.rttvar;
-        let overtakes = view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < holder.base_rtt / 2;
+        let overdue = age > last_sender.srtt + 2 * last_sender.rttvar;
+        let overtakes =
+            view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < last_sender.base_rtt / 2;
         let wanted = overdue || (overtakes && affordable(&data));
-        (s.base_rtt < holder.base_rtt && wanted).then_some((s, data))
+        (s.base_rtt < last_sender.base_rtt && wanted).then_some((s, data))
     });
     copies
         .min_by_key(|(s, _)| by_base_rtt(s))
