@@ -298,7 +298,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         self.sockets.set_now(now);
         self.expire(now);
         let mut idle = self.tell_engine_events(now);
-        idle &= self.tell_local_events(now);
+        idle &= self.tell_downstream_events(now);
         // The core's reaction to local events may have caused events of the engine.
         idle &= self.tell_engine_events(now);
         idle &= self.transmit(now);
@@ -318,7 +318,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         let ctx = Ctx {
             now,
             stack: &mut self.stack,
-            local: &mut self.sockets,
+            downstream: &mut self.sockets,
         };
         (&mut self.core, ctx)
     }
@@ -358,13 +358,13 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         false
     }
 
-    fn tell_local_events(&mut self, now: Instant) -> bool {
+    fn tell_downstream_events(&mut self, now: Instant) -> bool {
         for _ in 0..EVENT_BATCH {
             let Some(event) = self.sockets.next_event() else {
                 return true;
             };
             let (core, mut ctx) = self.core(now);
-            core.on_local_event(&mut ctx, event);
+            core.on_downstream_event(&mut ctx, event);
         }
         false
     }

@@ -6,11 +6,11 @@ use core::time::Duration;
 
 use braid_engine::strategy::FlowSize;
 use braid_engine::{PathId, Urgency};
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::config::{BoxConfig, LinkConfig, ServerEntry};
 use braid_proxy::{ConfigError, Notice};
 use braid_secure::keys::PrivateKey;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, link_address, server_key};
 
 const SIZE: usize = 4_000_000;
@@ -20,20 +20,20 @@ fn bytes() -> Vec<u8> {
 }
 
 /// Returns a world in the middle of a download.
-fn downloading(links: usize, setup: Setup<'_>) -> (World, LocalId) {
+fn downloading(links: usize, setup: Setup<'_>) -> (World, DownstreamId) {
     let mut w = World::met(links, setup);
     let user = under_way(&mut w);
     (w, user)
 }
 
-fn under_way(w: &mut World) -> LocalId {
+fn under_way(w: &mut World) -> DownstreamId {
     w.content(CONTENT, Content::Sends(bytes(), true));
     let user = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(user).got.len() > SIZE / 8);
     user
 }
 
-fn finish(w: &mut World, user: LocalId) {
+fn finish(w: &mut World, user: DownstreamId) {
     w.run_until(|w| w.user(user).got_end || w.user(user).closed);
     assert!(
         w.user(user).got == bytes(),
@@ -281,7 +281,7 @@ fn limits_and_rules_hold_for_what_begins() {
     assert_eq!(w.core.counters().over_limit, 1);
     finish(&mut w, user);
     // The user is gone, so that there is room for the next.
-    w.boxed.local.break_stream(user);
+    w.boxed.downstream.break_stream(user);
     w.run_for(Duration::from_secs(1));
     let rated = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(rated).got.len() > 10_000);

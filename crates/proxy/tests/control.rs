@@ -7,10 +7,10 @@ use core::time::Duration;
 
 use braid_engine::ConnId;
 use braid_proxy::Notice;
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::status::{Class, PathState, ProxyStatus, SizeFrom, Status, SubflowState};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, SERVER, Setup, World};
 
 fn ask_box(w: &mut World, request: Request) -> Answer {
@@ -39,7 +39,7 @@ fn box_status(w: &mut World) -> Status {
 }
 
 /// Starts a download and runs until half a megabyte has come.
-fn under_way(w: &mut World) -> LocalId {
+fn under_way(w: &mut World) -> DownstreamId {
     w.content(CONTENT, Content::Sends(vec![7; 30_000_000], true));
     let user = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(user).got.len() > 500_000);

@@ -11,7 +11,7 @@ use braid_proxy::socks::{Destination, Note, foreword, request, sign_in};
 use braid_proxy::status::SizeFrom;
 use braid_secure::auth::SignIn;
 use proptest::prelude::*;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
 fn content() -> Destination {
@@ -117,7 +117,7 @@ fn a_request_without_its_code_or_with_that_of_another_opens_nothing() {
         let (mut w, got) = after(w, conn, &case(&sign));
         assert_eq!(got[1], 2, "not allowed");
         assert_eq!(w.server().counters().auth_destination, 1);
-        assert!(w.server_local().attempts.is_empty());
+        assert!(w.server_downstream().attempts.is_empty());
     }
 }
 
@@ -205,7 +205,7 @@ fn hints_that_are_too_long_to_be_any_end_the_connection() {
     let (mut w, _) = after(w, conn, &[&asks(&sign, &[]), &[4, 1][..]].concat());
     assert_eq!(w.server().counters().garbage, 1);
     assert_eq!(w.server().connections(), 0);
-    assert!(w.server_local().attempts.len() == 1 && w.raw_read(conn).len() <= GRANTED.len());
+    assert!(w.server_downstream().attempts.len() == 1 && w.raw_read(conn).len() <= GRANTED.len());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::records::{Kept, KeptMeasurement, KeptRecord, LONGEST};
 use braid_proxy::selection::{Measured, Quality};
 use braid_wire::Instant;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, SERVER, Setup, World};
 
 fn kept(w: &World) -> Vec<KeptRecord> {

@@ -5,11 +5,11 @@ mod world;
 use core::time::Duration;
 
 use braid_proxy::Notice;
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
 use braid_secure::keys::{PrivateKey, PublicKey};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key};
 
 const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n<html>log in</html>";
@@ -29,7 +29,7 @@ fn codes(w: &World) -> Vec<String> {
 
 /// Sends bytes to an echo; returns whether they came back within 3 s.
 fn is_served(w: &mut World, text: &[u8]) -> bool {
-    let user: LocalId = w.open(CONTENT, text, true);
+    let user: DownstreamId = w.open(CONTENT, text, true);
     let end = w.now + Duration::from_secs(3);
     w.run_until(|w| w.user(user).got_end || w.user(user).closed || w.now >= end);
     w.user(user).got == text
@@ -122,7 +122,7 @@ fn connections_open_where_multipath_tcp_passes() {
     let conns = status(&w).connections;
     assert_eq!(conns.len(), 1);
     assert!(conns[0].mptcp, "it opened on the link that does not strip");
-    w.boxed.local.break_stream(user);
+    w.boxed.downstream.break_stream(user);
     // The other link is dark: a link that strips is better than none.
     w.links[1].dark = true;
     w.run_for(Duration::from_secs(3));

@@ -4,8 +4,8 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::app::LocalId;
-use world::local::Content;
+use braid_proxy::app::DownstreamId;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World};
 
 const WARM: Setup<'_> = Setup {
@@ -36,7 +36,7 @@ fn warmed(setup: Setup<'_>) -> World {
 }
 
 /// Sends bytes to an echo; returns the time until they are back, and the user's stream.
-fn ask(w: &mut World, text: &[u8]) -> (Duration, LocalId) {
+fn ask(w: &mut World, text: &[u8]) -> (Duration, DownstreamId) {
     let before = w.now;
     let user = w.open(CONTENT, text, true);
     w.run_until(|w| w.user(user).got_end || w.user(user).closed);
@@ -168,7 +168,7 @@ fn one_that_dies_is_not_noticed_by_a_user_who_speaks_later() {
         w.start_server();
         let user = w.open(CONTENT, b"", false);
         w.run_for(Duration::from_millis(later));
-        w.boxed.local.send(user, b"hello", true);
+        w.boxed.downstream.send(user, b"hello", true);
         w.run_until(|w| w.user(user).got_end || w.user(user).closed);
         assert_eq!(w.user(user).got, b"hello", "{later} ms");
     }
@@ -199,7 +199,7 @@ fn what_the_server_acknowledged_is_not_repeated() {
     assert!(w.user(user).reset);
     let c = w.core.counters();
     assert_eq!((c.warm_failed, c.server_failed), (0, 1));
-    assert!(w.server_local().attempts.is_empty());
+    assert!(w.server_downstream().attempts.is_empty());
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn hints_that_the_first_bytes_give_reach_the_server_with_them() {
     };
     assert_eq!(told(&w), Some((None, 3)), "connected, and nothing known");
     let hello = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
-    w.boxed.local.send(user, hello, false);
+    w.boxed.downstream.send(user, hello, false);
     w.run_until(|w| w.user(user).got == hello);
     assert_eq!(told(&w), Some((Some(5_000), 6)));
     assert_eq!(w.core.counters().warm_used, 1);

@@ -18,7 +18,7 @@ use braid_proxy::socks::{
     ClientHandshake, ClientStep, Foreword, ForewordStep, ServerHandshake, ServerStep,
 };
 use tls::{Program, REQUEST};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World};
 
 /// Bytes that may come in pieces of any length.
@@ -114,7 +114,7 @@ fn first_flights() {
             w.content(CONTENT, Content::Echoes);
             let original = w.hold_first_flight(SAID);
             let mut flight = original.clone();
-            let before = w.server_local().attempts.len();
+            let before = w.server_downstream().attempts.len();
             let mut pauses = Vec::new();
             for Edit { at, what } in edits {
                 let at = usize::from(*at) % (flight.len() + 1);
@@ -146,13 +146,13 @@ fn first_flights() {
             w.run_for(Duration::from_millis(100));
             let patience = ServerTimeouts::default().handshake;
             let in_time = w.now.saturating_since(begun) < patience;
-            let served = w.server_local().attempts.split_off(before);
+            let served = w.server_downstream().attempts.split_off(before);
             if flight == original && in_time {
                 assert_eq!(served.len(), 1, "nothing was changed");
             }
             for addr in served {
                 assert_eq!(addr, CONTENT.parse().expect("an address"));
-                let streams = &w.server_local().streams;
+                let streams = &w.server_downstream().streams;
                 let (_, stream) = streams.last_key_value().expect("it was connected to");
                 assert!(SAID.starts_with(&stream.got), "nobody said that");
             }

@@ -100,7 +100,7 @@ impl BoxHost<'_> {
         let mut ctx = Ctx {
             now,
             stack: context.stack,
-            local: context.sockets,
+            downstream: context.sockets,
         };
         core.reload(&mut ctx, config);
         let network = &mut self.network;

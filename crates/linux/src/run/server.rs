@@ -257,7 +257,7 @@ impl ServerHost<'_> {
                 let mut ctx = Ctx {
                     now: context.now,
                     stack: context.stack,
-                    local: context.sockets,
+                    downstream: context.sockets,
                 };
                 context.core.reload(&mut ctx, &again.config);
                 changes

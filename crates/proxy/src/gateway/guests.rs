@@ -10,7 +10,7 @@ use braid_units::value::ValueError;
 use braid_wire::Instant;
 
 use super::intake::Flow;
-use crate::app::{Ctx, LocalError, LocalEvent, LocalId};
+use crate::app::{Ctx, DownstreamError, DownstreamEvent, DownstreamId};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{Destination, Reply, ServerHandshake, ServerStep};
 use crate::relay::table::{Due, SessionId, Table};
@@ -21,7 +21,7 @@ const GLANCE: usize = 512;
 /// A SOCKS client whose request is incomplete.
 #[derive(Debug)]
 pub(super) struct Guest {
-    pub(super) local: LocalId,
+    pub(super) downstream: DownstreamId,
     pub(super) host: IpAddr,
     dscp: u8,
     handshake: ServerHandshake,
@@ -56,12 +56,12 @@ impl Guests {
     pub(super) fn welcome(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (local, host): (LocalId, IpAddr),
+        (downstream, host): (DownstreamId, IpAddr),
         dscp: u8,
         deadline: Instant,
     ) -> Step {
         let guest = Guest {
-            local,
+            downstream,
             host,
             dscp,
             handshake: ServerHandshake::open(),
@@ -69,17 +69,17 @@ impl Guests {
             mistakes: Vec::new(),
         };
         let id = self.table.insert(guest);
-        self.table.bind_local(local, id);
+        self.table.bind_downstream(downstream, id);
         self.table.arm(id, deadline);
         self.listen(ctx, id).unwrap_or(Step::Waits)
     }
 
     /// Handles an event of a client; returns `None` if it was not one.
-    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &LocalEvent) -> Option<Step> {
-        let id = self.table.by_local(event.id())?;
+    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &DownstreamEvent) -> Option<Step> {
+        let id = self.table.by_downstream(event.id())?;
         match event {
-            LocalEvent::Readable { .. } => self.listen(ctx, id),
-            LocalEvent::Broken { .. } => self.send_away(ctx, id, &[]),
+            DownstreamEvent::Readable { .. } => self.listen(ctx, id),
+            DownstreamEvent::Broken { .. } => self.send_away(ctx, id, &[]),
             _ => Some(Step::Waits),
         }
     }
@@ -114,7 +114,7 @@ impl Guests {
 
     fn send_away(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reply: &[u8]) -> Option<Step> {
         let guest = self.table.remove(id)?;
-        part(ctx, guest.local, reply);
+        part(ctx, guest.downstream, reply);
         Some(Step::Gone(guest))
     }
 }
@@ -125,25 +125,25 @@ impl Guest {
     fn listen(&mut self, ctx: &mut Ctx<'_>) -> Result<Option<Destination>, Vec<u8>> {
         let mut first = [0; GLANCE];
         loop {
-            let there = match ctx.local.peek(self.local, &mut first) {
+            let there = match ctx.downstream.peek(self.downstream, &mut first) {
                 Ok(0) => return Err(Vec::new()),
                 Ok(n) => n,
-                Err(LocalError::WouldBlock) => return Ok(None),
-                Err(LocalError::Broken) => return Err(Vec::new()),
+                Err(DownstreamError::WouldBlock) => return Ok(None),
+                Err(DownstreamError::Broken) => return Err(Vec::new()),
             };
             let (taken, step) = self.handshake.input(&first[..there]);
             let read = IoSliceMut::new(&mut first[..taken]);
-            if taken > 0 && ctx.local.read(self.local, &mut [read]) != Ok(taken) {
+            if taken > 0 && ctx.downstream.read(self.downstream, &mut [read]) != Ok(taken) {
                 return Err(Vec::new());
             }
             match step {
                 ServerStep::More => {}
-                ServerStep::Send(bytes) => say(ctx, self.local, &bytes)?,
+                ServerStep::Send(bytes) => say(ctx, self.downstream, &bytes)?,
                 ServerStep::Credentials { user, .. } => {
                     let text = String::from_utf8_lossy(&user);
                     (self.hints, self.mistakes) = FlowHints::from_text(&text);
                     self.handshake.accepted();
-                    say(ctx, self.local, &ServerHandshake::ACCEPTED)?;
+                    say(ctx, self.downstream, &ServerHandshake::ACCEPTED)?;
                 }
                 ServerStep::Request(request) => return Ok(Some(plain(request.destination))),
                 // A message that only boxes send.
@@ -168,21 +168,21 @@ fn plain(destination: Destination) -> Destination {
 }
 
 /// Tells a client that its destination is connected; returns false where that fails.
-pub(super) fn answer(ctx: &mut Ctx<'_>, local: LocalId) -> bool {
-    say(ctx, local, &Reply::Succeeded.encode()).is_ok()
+pub(super) fn answer(ctx: &mut Ctx<'_>, downstream: DownstreamId) -> bool {
+    say(ctx, downstream, &Reply::Succeeded.encode()).is_ok()
 }
 
 /// Ends the stream of a client that is not connected, after a last message.
-pub(super) fn part(ctx: &mut Ctx<'_>, local: LocalId, words: &[u8]) {
-    match words.is_empty() || say(ctx, local, words).is_err() {
-        true => ctx.local.reset(local),
-        false => ctx.local.close(local),
+pub(super) fn part(ctx: &mut Ctx<'_>, downstream: DownstreamId, words: &[u8]) {
+    match words.is_empty() || say(ctx, downstream, words).is_err() {
+        true => ctx.downstream.reset(downstream),
+        false => ctx.downstream.close(downstream),
     }
 }
 
 /// Sends a few bytes, for which a stream that has carried hardly any has room.
-fn say(ctx: &mut Ctx<'_>, local: LocalId, words: &[u8]) -> Result<(), Vec<u8>> {
-    match ctx.local.write(local, &[IoSlice::new(words)]) {
+fn say(ctx: &mut Ctx<'_>, downstream: DownstreamId, words: &[u8]) -> Result<(), Vec<u8>> {
+    match ctx.downstream.write(downstream, &[IoSlice::new(words)]) {
         Ok(n) if n == words.len() => Ok(()),
         _ => Err(Vec::new()),
     }

@@ -24,7 +24,7 @@ use crate::admin::records::Kept;
 use crate::admin::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::admin::status::{About, RulesStatus};
 use crate::admin::verdict::Reason;
-use crate::app::{Arrival, Core, Ctx, LocalError, LocalEvent, LocalId};
+use crate::app::{Arrival, Core, Ctx, DownstreamError, DownstreamEvent, DownstreamId};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};
@@ -250,8 +250,8 @@ impl Core for BoxCore {
         }
     }
 
-    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
-        if let LocalEvent::Accepted {
+    fn on_downstream_event(&mut self, ctx: &mut Ctx<'_>, event: DownstreamEvent) {
+        if let DownstreamEvent::Accepted {
             id,
             peer,
             destination,
@@ -264,13 +264,13 @@ impl Core for BoxCore {
         if let Some(step) = self.guests.on_event(ctx, &event) {
             return self.on_guest(ctx, step);
         }
-        let Some(id) = self.sessions.by_local(event.id()) else {
+        let Some(id) = self.sessions.by_downstream(event.id()) else {
             return;
         };
         match event {
-            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
-            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
-            LocalEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Local)),
+            DownstreamEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_downstream_readable),
+            DownstreamEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_downstream_writable),
+            DownstreamEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Downstream)),
             // A box neither connects nor looks up names.
             _ => {}
         }
@@ -389,14 +389,14 @@ impl BoxCore {
     fn on_accepted(
         &mut self,
         ctx: &mut Ctx<'_>,
-        id: LocalId,
+        id: DownstreamId,
         peer: IpAddr,
         (arrival, destination, dscp): (Arrival, SocketAddr, u8),
     ) {
         self.counters.accepted += 1;
         let host = peer.to_canonical();
         if !self.admit(ctx, host) {
-            return ctx.local.reset(id);
+            return ctx.downstream.reset(id);
         }
         match arrival {
             Arrival::Intercepted => {
@@ -457,7 +457,7 @@ impl BoxCore {
         };
         self.note_mistakes(ctx.now, &guest);
         match flow {
-            Some(flow) => self.open(ctx, (guest.local, guest.host), flow, true),
+            Some(flow) => self.open(ctx, (guest.downstream, guest.host), flow, true),
             None => {
                 self.counters.socks_refused += 1;
                 self.handshakes -= 1;
@@ -470,7 +470,7 @@ impl BoxCore {
     fn open(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (local, host): (LocalId, IpAddr),
+        (downstream, host): (DownstreamId, IpAddr),
         flow: Flow,
         guest: bool,
     ) {
@@ -491,11 +491,11 @@ impl BoxCore {
                 self.handshakes -= 1;
                 self.leave(host);
                 let words = guest.then(|| Outcome::NoServer.reply().encode());
-                return guests::part(ctx, local, words.as_ref().map_or(&[], |w| &w[..]));
+                return guests::part(ctx, downstream, words.as_ref().map_or(&[], |w| &w[..]));
             }
         };
         let conn = lease.channel.conn;
-        let mut relay = Relay::new(ctx.now, local, self.timeouts.patience());
+        let mut relay = Relay::new(ctx.now, downstream, self.timeouts.patience());
         relay.keep(MAX_REPEATED);
         let session = Session {
             channel: lease.channel,
@@ -517,7 +517,7 @@ impl BoxCore {
             tried: Vec::new(),
         };
         let sid = self.sessions.insert(session);
-        self.sessions.bind_local(local, sid);
+        self.sessions.bind_downstream(downstream, sid);
         self.sessions.bind_conn(conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
         if let Some(answers) = lease.answers {
@@ -667,10 +667,10 @@ impl BoxCore {
             return;
         };
         let mut first = [0; sniff::MOST];
-        let there = match ctx.local.peek(session.relay.local, &mut first) {
-            Err(LocalError::WouldBlock) => return,
+        let there = match ctx.downstream.peek(session.relay.downstream, &mut first) {
+            Err(DownstreamError::WouldBlock) => return,
             // The read that follows will report it.
-            Err(LocalError::Broken) => 0,
+            Err(DownstreamError::Broken) => 0,
             Ok(there) => there,
         };
         session.looked = true;
@@ -730,7 +730,7 @@ impl BoxCore {
                 session.relay.touch(ctx.now);
                 let due = session.relay.due();
                 let server = session.server;
-                let told = !session.guest || guests::answer(ctx, session.relay.local);
+                let told = !session.guest || guests::answer(ctx, session.relay.downstream);
                 self.counters.connected += 1;
                 let by_keys = session.channel.is_joined_by_keys();
                 self.counters.joined_by_keys += u64::from(by_keys);
@@ -739,7 +739,7 @@ impl BoxCore {
                 let cx = &mut uplink::Context::new(ctx, &mut self.counters);
                 self.upstream.on_served(cx, server);
                 if !told {
-                    self.end(ctx, id, Outcome::Relayed(End::Local));
+                    self.end(ctx, id, Outcome::Relayed(End::Downstream));
                     return false;
                 }
             }
@@ -781,7 +781,7 @@ impl BoxCore {
         let due = session.relay.due();
         session.moved.add(turn.moved);
         self.counters.bytes_up += turn.moved.to_conn;
-        self.counters.bytes_down += turn.moved.to_local;
+        self.counters.bytes_down += turn.moved.to_downstream;
         if turn.moved.any() {
             self.upstream.note_traffic(ctx.now);
         }
@@ -897,7 +897,7 @@ impl BoxCore {
         self.leave(session.host);
         session.end(ctx, outcome);
         // A flow cut off by the network does not predict the size of later ones.
-        if let Outcome::Relayed(End::Finished | End::Local | End::Idle) = outcome {
+        if let Outcome::Relayed(End::Finished | End::Downstream | End::Idle) = outcome {
             let bytes = session.moved.most();
             self.intake.learn(ctx.now, &session.flow, bytes);
         }

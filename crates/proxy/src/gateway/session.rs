@@ -154,7 +154,7 @@ impl Session {
     pub(super) fn end(&self, ctx: &mut Ctx<'_>, outcome: Outcome) {
         if self.guest && !self.stage.is_served() {
             self.channel.abort(ctx.now, ctx.stack);
-            return guests::part(ctx, self.relay.local, &outcome.reply().encode());
+            return guests::part(ctx, self.relay.downstream, &outcome.reply().encode());
         }
         let end = match outcome {
             Outcome::Relayed(end) => end,
@@ -242,7 +242,7 @@ impl Outcome {
     pub(super) fn counter(self, c: &mut BoxCounters) -> &mut u64 {
         match self {
             Outcome::Relayed(End::Finished) => &mut c.finished,
-            Outcome::Relayed(End::Local) => &mut c.reset_by_user,
+            Outcome::Relayed(End::Downstream) => &mut c.reset_by_user,
             Outcome::Relayed(End::Conn) => &mut c.reset_by_server,
             Outcome::Relayed(End::Broken(_)) => &mut c.unprotected,
             Outcome::Relayed(End::Idle) => &mut c.idle_timeout,

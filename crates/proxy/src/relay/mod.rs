@@ -19,7 +19,7 @@ use braid_engine::{ApiError, CloseReason, Stack};
 use braid_secure::channel::{Broken, Channel};
 use braid_wire::Instant;
 
-use crate::app::{Ctx, LocalError, LocalId};
+use crate::app::{Ctx, DownstreamError, DownstreamId};
 
 /// Most bytes that a relay moves in one direction before other sessions get their turn.
 const TURN_BYTES: usize = 256 << 10;
@@ -39,14 +39,14 @@ pub(crate) struct Patience {
 /// A pair of streams between which bytes move.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    pub(crate) local: LocalId,
+    pub(crate) downstream: DownstreamId,
     patience: Patience,
     /// The time of the last movement.
     moved_at: Instant,
     /// From the downstream socket to the connection.
     to_conn: Direction,
     /// From the connection to the downstream socket.
-    to_local: Direction,
+    to_downstream: Direction,
     /// Bytes written to the peer that it is known to have acknowledged.
     acked: u64,
     /// A copy of the first bytes that went to the connection, to be sent again on another one.
@@ -119,7 +119,7 @@ pub(crate) enum End {
     /// Both directions closed in order, and the peer has everything.
     Finished,
     /// The downstream socket failed.
-    Local,
+    Downstream,
     /// The connection ended, but not in order.
     Conn,
     /// The channel failed: received bytes are not the peer's.
@@ -149,7 +149,7 @@ enum Halt {
     /// The turn's budget ran out.
     Again,
     /// The downstream socket failed.
-    LocalBroken,
+    DownstreamBroken,
     /// The connection is gone; its `Closed` event follows with the reason.
     ConnGone,
     /// The channel failed: received bytes are not the peer's.
@@ -160,29 +160,29 @@ enum Halt {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Moved {
     pub(crate) to_conn: u64,
-    pub(crate) to_local: u64,
+    pub(crate) to_downstream: u64,
 }
 
 impl Moved {
     pub(crate) fn any(self) -> bool {
-        self.to_conn + self.to_local > 0
+        self.to_conn + self.to_downstream > 0
     }
 
     pub(crate) fn add(&mut self, other: Moved) {
         self.to_conn += other.to_conn;
-        self.to_local += other.to_local;
+        self.to_downstream += other.to_downstream;
     }
 
     /// Returns the larger of both directions, bytes.
     pub(crate) fn most(self) -> u64 {
-        self.to_conn.max(self.to_local)
+        self.to_conn.max(self.to_downstream)
     }
 }
 
 enum PumpError {
     Api,
     Broken(Broken),
-    Local(LocalError),
+    Downstream(DownstreamError),
 }
 
 impl From<ApiError> for PumpError {
@@ -199,13 +199,13 @@ impl From<Broken> for PumpError {
 
 impl Relay {
     /// Creates a relay that tries both directions at first, as the state of the streams is unknown.
-    pub(crate) fn new(now: Instant, local: LocalId, patience: Patience) -> Self {
+    pub(crate) fn new(now: Instant, downstream: DownstreamId, patience: Patience) -> Self {
         Relay {
-            local,
+            downstream,
             patience,
             moved_at: now,
             to_conn: Direction::Open,
-            to_local: Direction::Open,
+            to_downstream: Direction::Open,
             acked: 0,
             kept: None,
             held: false,
@@ -256,16 +256,16 @@ impl Relay {
         self.to_conn.has_ended()
     }
 
-    pub(crate) fn set_local_readable(&mut self) {
+    pub(crate) fn set_downstream_readable(&mut self) {
         self.to_conn.source_is_ready();
     }
 
-    pub(crate) fn set_local_writable(&mut self) {
-        self.to_local.sink_is_ready();
+    pub(crate) fn set_downstream_writable(&mut self) {
+        self.to_downstream.sink_is_ready();
     }
 
     pub(crate) fn set_conn_readable(&mut self) {
-        self.to_local.source_is_ready();
+        self.to_downstream.source_is_ready();
     }
 
     pub(crate) fn set_conn_writable(&mut self) {
@@ -274,13 +274,13 @@ impl Relay {
 
     /// Returns whether at least one direction is closed.
     fn half_closed(&self) -> bool {
-        self.to_conn.has_ended() || self.to_local.has_ended()
+        self.to_conn.has_ended() || self.to_downstream.has_ended()
     }
 
     /// Returns whether both directions are closed towards the downstream socket. Bytes may still be on their way
     /// to the peer; until their arrival the relay counts as open.
     fn parted(&self) -> bool {
-        self.to_conn.has_ended() && self.to_local.has_ended()
+        self.to_conn.has_ended() && self.to_downstream.has_ended()
     }
 
     /// Restarts the timeout.
@@ -326,11 +326,11 @@ impl Relay {
             halts[0] = self.pump_to_conn((ctx, &mut *channel), TURN_BYTES, &mut moved.to_conn);
         }
         if matches!(halts[0], Halt::Blocked | Halt::Again) {
-            halts[1] = self.pump_to_local((ctx, &mut *channel), &mut moved.to_local);
+            halts[1] = self.pump_to_downstream((ctx, &mut *channel), &mut moved.to_downstream);
         }
         let parted = self.parted() && !was_parted;
         if parted {
-            ctx.local.close(self.local);
+            ctx.downstream.close(self.downstream);
         }
         let closing = self.half_closed() && !was_half_closed;
         let over = self.parted() && channel.has_parted();
@@ -371,7 +371,7 @@ impl Relay {
         };
         for halt in halts {
             match halt {
-                Halt::LocalBroken => turn.end = Some(End::Local),
+                Halt::DownstreamBroken => turn.end = Some(End::Downstream),
                 Halt::ConnBroken(broken) => turn.end = turn.end.or(Some(End::Broken(broken))),
                 Halt::Again => turn.again = true,
                 Halt::Blocked | Halt::ConnGone => {}
@@ -388,8 +388,8 @@ impl Relay {
         }
         match end {
             _ if self.parted() => {}
-            End::Finished => ctx.local.close(self.local),
-            _ => ctx.local.reset(self.local),
+            End::Finished => ctx.downstream.close(self.downstream),
+            _ => ctx.downstream.reset(self.downstream),
         }
     }
 
@@ -421,7 +421,10 @@ impl Relay {
             let kept = &mut self.kept;
             let fill = |bufs: &mut [IoSliceMut<'_>]| {
                 asked = true;
-                let n = ctx.local.read(self.local, bufs).map_err(PumpError::Local)?;
+                let n = ctx
+                    .downstream
+                    .read(self.downstream, bufs)
+                    .map_err(PumpError::Downstream)?;
                 if let Some(kept) = kept {
                     kept.take(bufs, n);
                 }
@@ -440,10 +443,12 @@ impl Relay {
                     budget -= n.min(budget);
                     *moved += n as u64;
                 }
-                Err(PumpError::Local(LocalError::WouldBlock)) => {
+                Err(PumpError::Downstream(DownstreamError::WouldBlock)) => {
                     self.to_conn = Direction::SourceEmpty;
                 }
-                Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Downstream(DownstreamError::Broken)) => {
+                    return Halt::DownstreamBroken;
+                }
                 Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,
             }
@@ -452,40 +457,44 @@ impl Relay {
     }
 
     /// Moves bytes from the connection to the downstream socket.
-    fn pump_to_local(
+    fn pump_to_downstream(
         &mut self,
         (ctx, channel): (&mut Ctx<'_>, &mut Channel),
         moved: &mut u64,
     ) -> Halt {
         let mut budget = TURN_BYTES;
-        while self.to_local == Direction::Open {
+        while self.to_downstream == Direction::Open {
             if budget == 0 {
                 return Halt::Again;
             }
             let mut asked = false;
             let drain = |bufs: &[IoSlice<'_>]| {
                 asked = true;
-                ctx.local.write(self.local, bufs).map_err(PumpError::Local)
+                ctx.downstream
+                    .write(self.downstream, bufs)
+                    .map_err(PumpError::Downstream)
             };
             match channel.read_with(ctx.now, ctx.stack, drain) {
                 Ok(0) if !asked => {
-                    self.to_local = Direction::SourceEmpty;
+                    self.to_downstream = Direction::SourceEmpty;
                     if channel.read_finished(ctx.stack) {
-                        self.to_local = Direction::Ended;
-                        ctx.local.shutdown(self.local);
+                        self.to_downstream = Direction::Ended;
+                        ctx.downstream.shutdown(self.downstream);
                     }
                 }
                 // A stream that takes nothing, without an error, counts as full.
-                Ok(0) => self.to_local = Direction::SinkFull,
+                Ok(0) => self.to_downstream = Direction::SinkFull,
                 Ok(n) => {
                     // Count small reads in full, so that many of them do not prolong the turn.
                     budget = budget.saturating_sub(n.max(LEAST_BYTES));
                     *moved += n as u64;
                 }
-                Err(PumpError::Local(LocalError::WouldBlock)) => {
-                    self.to_local = Direction::SinkFull;
+                Err(PumpError::Downstream(DownstreamError::WouldBlock)) => {
+                    self.to_downstream = Direction::SinkFull;
                 }
-                Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Downstream(DownstreamError::Broken)) => {
+                    return Halt::DownstreamBroken;
+                }
                 Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,
             }

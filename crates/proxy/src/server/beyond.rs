@@ -9,7 +9,7 @@ use braid_wire::Instant;
 use ipnet::IpNet;
 
 use crate::admin::status::milliseconds;
-use crate::app::{ConnectFailure, Ctx, LocalEvent, LocalId};
+use crate::app::{ConnectFailure, Ctx, DownstreamEvent, DownstreamId};
 use crate::select::selection::Quality;
 
 /// Most destination prefixes that are remembered.
@@ -58,7 +58,7 @@ struct Target {
 
 #[derive(Debug)]
 struct Asking {
-    local: LocalId,
+    downstream: DownstreamId,
     since: Instant,
 }
 
@@ -151,9 +151,9 @@ impl Beyond {
             return;
         };
         self.asked_at = Some(ctx.now);
-        if let Ok(local) = ctx.local.connect(target.addr) {
+        if let Ok(downstream) = ctx.downstream.connect(target.addr) {
             let since = ctx.now;
-            self.asking = Some(Asking { local, since });
+            self.asking = Some(Asking { downstream, since });
         }
         self.targets.rotate_left(1);
     }
@@ -164,17 +164,17 @@ impl Beyond {
     }
 
     /// Handles an event of an attempt to a target; returns whether it was one.
-    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &LocalEvent) -> bool {
-        let Some(asking) = self.asking.take_if(|a| a.local == event.id()) else {
+    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &DownstreamEvent) -> bool {
+        let Some(asking) = self.asking.take_if(|a| a.downstream == event.id()) else {
             return false;
         };
         let answered = match event {
-            LocalEvent::Connected { .. } => {
-                ctx.local.reset(asking.local);
+            DownstreamEvent::Connected { .. } => {
+                ctx.downstream.reset(asking.downstream);
                 true
             }
             // A refusal is an answer too.
-            LocalEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
+            DownstreamEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
             _ => false,
         };
         let took = ctx.now.saturating_since(asking.since);
@@ -192,7 +192,7 @@ impl Beyond {
     pub(super) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         let late = |a: &mut Asking| a.since + ASK_PATIENCE <= ctx.now;
         if let Some(asking) = self.asking.take_if(late) {
-            ctx.local.reset(asking.local);
+            ctx.downstream.reset(asking.downstream);
             if let Some(target) = self.asked() {
                 target.delay = None;
             }

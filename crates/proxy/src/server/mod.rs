@@ -30,7 +30,7 @@ use ipnet::IpNet;
 use crate::admin::report::{FORGED_JOIN, LogLimiter, ServerCounters};
 use crate::admin::status::{About, RulesStatus};
 use crate::admin::verdict::NEWS;
-use crate::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
+use crate::app::{ConnectFailure, Core, Ctx, DownstreamEvent, DownstreamId};
 use crate::config::policy::DestinationPolicy;
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::protocol::hints::FlowHints;
@@ -263,29 +263,31 @@ impl Core for ServerCore {
         }
     }
 
-    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+    fn on_downstream_event(&mut self, ctx: &mut Ctx<'_>, event: DownstreamEvent) {
         if self.beyond.on_event(ctx, &event) {
             return;
         }
-        let local = event.id();
-        if let LocalEvent::Resolved { .. } = event {
-            self.on_looked_up(ctx, local);
+        let downstream = event.id();
+        if let DownstreamEvent::Resolved { .. } = event {
+            self.on_looked_up(ctx, downstream);
         }
-        let Some(id) = self.sessions.by_local(local) else {
-            if let LocalEvent::Accepted { .. } = event {
+        let Some(id) = self.sessions.by_downstream(downstream) else {
+            if let DownstreamEvent::Accepted { .. } = event {
                 // A server accepts nothing downstream.
-                ctx.local.reset(local);
+                ctx.downstream.reset(downstream);
             }
             return;
         };
         match event {
-            LocalEvent::Connected { .. } => self.on_connected(ctx, id, local),
-            LocalEvent::ConnectFailed { failure, .. } => self.on_connect_failed(ctx, id, failure),
-            LocalEvent::Resolved { addresses, .. } => self.on_resolved(ctx, id, addresses),
-            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
-            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
-            LocalEvent::Broken { .. } => self.on_broken(ctx, id, local),
-            LocalEvent::Accepted { .. } => {}
+            DownstreamEvent::Connected { .. } => self.on_connected(ctx, id, downstream),
+            DownstreamEvent::ConnectFailed { failure, .. } => {
+                self.on_connect_failed(ctx, id, failure)
+            }
+            DownstreamEvent::Resolved { addresses, .. } => self.on_resolved(ctx, id, addresses),
+            DownstreamEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_downstream_readable),
+            DownstreamEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_downstream_writable),
+            DownstreamEvent::Broken { .. } => self.on_broken(ctx, id, downstream),
+            DownstreamEvent::Accepted { .. } => {}
         }
     }
 
@@ -525,9 +527,9 @@ impl ServerCore {
                 refusal = Refusal::Forbidden(addr);
                 continue;
             }
-            match ctx.local.connect(addr) {
+            match ctx.downstream.connect(addr) {
                 Ok(stream) => {
-                    self.sessions.bind_local(stream, id);
+                    self.sessions.bind_downstream(stream, id);
                     let Some(session) = self.sessions.get_mut(id) else {
                         return;
                     };
@@ -536,7 +538,7 @@ impl ServerCore {
                         false => session.time.min(ctx.now + ADDRESS_PATIENCE),
                     };
                     session.stage = Stage::Connecting {
-                        local: stream,
+                        downstream: stream,
                         others,
                         addr: addr.ip(),
                         since: ctx.now,
@@ -569,14 +571,17 @@ impl ServerCore {
         }
     }
 
-    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: DownstreamId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let addr = match session.stage {
             Stage::Connecting {
-                local, addr, since, ..
-            } if local == stream => {
+                downstream,
+                addr,
+                since,
+                ..
+            } if downstream == stream => {
                 let took = ctx.now.saturating_since(since);
                 self.beyond.on_connected(ctx.now, addr, took);
                 addr
@@ -600,14 +605,14 @@ impl ServerCore {
         self.advance(ctx, id);
     }
 
-    fn on_broken(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+    fn on_broken(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: DownstreamId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         match session.stage {
-            Stage::Relaying(..) => self.end_relay(ctx, id, End::Local),
+            Stage::Relaying(..) => self.end_relay(ctx, id, End::Downstream),
             Stage::Connecting { .. } => {
-                ctx.local.close(stream);
+                ctx.downstream.close(stream);
                 self.on_connect_failed(ctx, id, ConnectFailure::Refused);
             }
             _ => {}
@@ -642,7 +647,7 @@ impl ServerCore {
             self.beyond.on_rate(ctx.now, pace.addr, rate);
         }
         let due = relay.due();
-        self.counters.bytes_up += turn.moved.to_local;
+        self.counters.bytes_up += turn.moved.to_downstream;
         self.counters.bytes_down += turn.moved.to_conn;
         if let Some(end) = self.sessions.follow(id, &turn, due)
             && !(end == End::Finished && self.goes_on(ctx, id))
@@ -674,8 +679,8 @@ impl ServerCore {
             Stage::Resolving => {
                 self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NameNotResolved));
             }
-            Stage::Connecting { local, .. } => {
-                ctx.local.reset(*local);
+            Stage::Connecting { downstream, .. } => {
+                ctx.downstream.reset(*downstream);
                 self.on_connect_failed(ctx, id, ConnectFailure::TimedOut);
             }
             Stage::Relaying(relay, _) => {
@@ -728,7 +733,7 @@ impl ServerCore {
         relay.end(ctx, &channel, end);
         let counter = match end {
             End::Finished => &mut self.counters.finished,
-            End::Local => &mut self.counters.reset_by_destination,
+            End::Downstream => &mut self.counters.reset_by_destination,
             End::Conn => &mut self.counters.reset_by_box,
             End::Broken(why) => {
                 let (counter, kind) = session::kind_of(why, &mut self.counters);
@@ -745,8 +750,8 @@ impl ServerCore {
     /// Ends a session without a connected destination.
     fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         if let Some(session) = self.forget(ctx.now, id) {
-            if let Stage::Connecting { local, .. } = session.stage {
-                ctx.local.reset(local);
+            if let Stage::Connecting { downstream, .. } = session.stage {
+                ctx.downstream.reset(downstream);
             }
             session.channel.abort(ctx.now, ctx.stack);
         }
@@ -792,7 +797,7 @@ impl ServerCore {
                     && session.channel.shutdown(ctx.now, ctx.stack).is_ok()
             }
         };
-        self.sessions.unbind_local(id);
+        self.sessions.unbind_downstream(id);
         self.count_refusal(ctx.now, &refusal, remote);
         if told {
             self.sessions.arm(id, ctx.now + CLOSE_PATIENCE);

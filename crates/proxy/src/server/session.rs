@@ -7,7 +7,7 @@ use braid_secure::channel::{Broken, Channel};
 use braid_wire::Instant;
 
 use crate::admin::report::ServerCounters;
-use crate::app::{ConnectFailure, LocalId};
+use crate::app::{ConnectFailure, DownstreamId};
 use crate::protocol::socks::{Destination, Foreword, Reply, ServerError, ServerHandshake};
 use crate::relay::Relay;
 
@@ -39,7 +39,7 @@ pub(super) enum Stage {
     Resolving,
     /// Connects to an address of the destination; `others` are still to be tried.
     Connecting {
-        local: LocalId,
+        downstream: DownstreamId,
         others: Vec<SocketAddr>,
         addr: IpAddr,
         since: Instant,
