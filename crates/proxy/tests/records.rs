@@ -228,13 +228,13 @@ fn measured(measurements: &[KeptMeasurement]) -> (Measured, Vec<KeptMeasurement>
 
 #[test]
 fn measurements_are_known_by_server_and_link() {
-    let beyond = measurement(None, (Some(50e6), Some(30.0)));
+    let egress = measurement(None, (Some(50e6), Some(30.0)));
     let second = measurement(Some("wan1"), (Some(20e6), None));
-    let both = [second.clone(), beyond.clone()];
+    let both = [second.clone(), egress.clone()];
     let (known, again) = measured(&both);
     assert_eq!(known.paths[0].bandwidth, None);
     assert_eq!(known.paths[1].bandwidth, Some(20e6));
-    assert_eq!(known.beyond, beyond.quality);
+    assert_eq!(known.egress, egress.quality);
     assert_eq!(again, both, "with the age it had");
 }
 
@@ -260,7 +260,7 @@ fn measurements_that_mean_nothing_are_left_out() {
     ] {
         let (known, again) = measured(std::slice::from_ref(&bad));
         assert_eq!(known.bandwidth(), None, "{bad:?}");
-        assert_eq!(known.beyond, Quality::default(), "{bad:?}");
+        assert_eq!(known.egress, Quality::default(), "{bad:?}");
         assert_eq!(again, []);
     }
     let many = vec![good.clone(); 100_000];

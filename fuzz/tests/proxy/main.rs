@@ -15,7 +15,7 @@ use bolero::{TypeGenerator, check};
 use braid_proxy::FlowHints;
 use braid_proxy::config::ServerTimeouts;
 use braid_proxy::socks::{
-    ClientHandshake, ClientStep, Foreword, ForewordStep, ServerHandshake, ServerStep,
+    ClientHandshake, ClientStep, EarlyHints, EarlyHintsStep, ServerHandshake, ServerStep,
 };
 use tls::{Program, REQUEST};
 use world::downstream::Content;
@@ -74,10 +74,10 @@ fn socks() {
                 (taken, step == ClientStep::More)
             });
         }
-        let mut foreword = Foreword::default();
+        let mut foreword = EarlyHints::default();
         pieces.feed(|bytes| {
             let (taken, step) = foreword.input(bytes);
-            (taken, step == ForewordStep::More)
+            (taken, step == EarlyHintsStep::More)
         });
         let _ = FlowHints::decode(&pieces.bytes);
     });

@@ -64,7 +64,7 @@ impl Guests {
             downstream,
             host,
             dscp,
-            handshake: ServerHandshake::open(),
+            handshake: ServerHandshake::anonymous(),
             hints: FlowHints::default(),
             mistakes: Vec::new(),
         };

@@ -651,7 +651,7 @@ impl BoxCore {
         // The request has carried all hints known so far.
         session.news = FlowHints::default();
         session.unsaid = Vec::new();
-        let told = written.is_ok() && session.foreword(ctx);
+        let told = written.is_ok() && session.send_early_hints(ctx);
         if !told || !warm && !session.relay.repeat(ctx, &mut session.channel) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
@@ -774,7 +774,7 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if session.looked && session.relay.is_held() && !session.foreword(ctx) {
+        if session.looked && session.relay.is_held() && !session.send_early_hints(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         let turn = turn(&mut session.relay, ctx, &mut session.channel);

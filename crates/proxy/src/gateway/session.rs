@@ -114,13 +114,13 @@ impl Session {
 
     /// Sends early hints: what was learnt after the request, once the user's first bytes were examined. Those
     /// bytes wait until the early hints have been written. Returns false where the connection is gone.
-    pub(super) fn foreword(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    pub(super) fn send_early_hints(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.relay.hold(true);
         if !self.looked {
             return true;
         }
         if self.unsaid.is_empty() {
-            self.unsaid = socks::foreword(&core::mem::take(&mut self.news).encode());
+            self.unsaid = socks::encode_early_hints(&core::mem::take(&mut self.news).encode());
         }
         while !self.unsaid.is_empty() {
             match self.channel.write(ctx.now, ctx.stack, &self.unsaid) {

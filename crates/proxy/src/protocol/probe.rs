@@ -118,13 +118,13 @@ pub(crate) enum Capacity {
 }
 
 /// Encodes the answer before a train of `records`, of which the first `unpaced` leave at their times.
-pub(crate) fn answer(records: u8, unpaced: u8, beyond: Quality) -> Vec<u8> {
+pub(crate) fn answer(records: u8, unpaced: u8, egress: Quality) -> Vec<u8> {
     let mut fields = vec![TRAIN, 2, records, unpaced];
-    if let Some(bits) = beyond.bandwidth {
+    if let Some(bits) = egress.bandwidth {
         fields.extend([BANDWIDTH, 8]);
         fields.extend((bits as u64).to_be_bytes());
     }
-    if let Some(ms) = beyond.delay_ms {
+    if let Some(ms) = egress.delay_ms {
         fields.extend([DELAY, 4]);
         fields.extend(((ms * 1e3) as u32).to_be_bytes());
     }
@@ -173,7 +173,7 @@ pub(crate) struct Arrivals {
     records: Option<u8>,
     /// The number of leading records that pacing did not delay.
     unpaced: u8,
-    beyond: Quality,
+    egress: Quality,
     /// Bytes received of the current record.
     partial: usize,
     stamp: [u8; 4],
@@ -237,16 +237,16 @@ impl Arrivals {
         if fields.len() < length {
             return Ok(());
         }
-        let (mut train, mut beyond) = ((0, 0), Quality::default());
+        let (mut train, mut egress) = ((0, 0), Quality::default());
         each_field(fields, |kind, value| match (kind, value) {
             (TRAIN, [records, unpaced]) => train = (*records, *unpaced),
             (BANDWIDTH, value) => {
                 let bits = value.try_into().map(u64::from_be_bytes);
-                beyond.bandwidth = bits.ok().map(|bits| bits as f64);
+                egress.bandwidth = bits.ok().map(|bits| bits as f64);
             }
             (DELAY, value) => {
                 let us = value.try_into().map(u32::from_be_bytes);
-                beyond.delay_ms = us.ok().map(|us| f64::from(us) / 1e3);
+                egress.delay_ms = us.ok().map(|us| f64::from(us) / 1e3);
             }
             _ => {}
         });
@@ -254,14 +254,14 @@ impl Arrivals {
         if records > MAX_RECORDS {
             return Err(Garbled);
         }
-        (self.records, self.unpaced, self.beyond) = (Some(records), unpaced, beyond);
+        (self.records, self.unpaced, self.egress) = (Some(records), unpaced, egress);
         debug_assert!(self.head.len() <= SIGNED_IN.len() + ANSWER_HEAD + MAX_FIELDS);
         Ok(())
     }
 
     /// Returns the server's egress metrics.
-    pub(crate) fn beyond(&self) -> Quality {
-        self.beyond
+    pub(crate) fn egress(&self) -> Quality {
+        self.egress
     }
 
     /// Returns the rates, bit/s, at which the first `records` left and came, each at most [`FASTEST`]. `None`
@@ -512,11 +512,11 @@ mod tests {
                 ..train
             }
         );
-        let beyond = Quality {
+        let egress = Quality {
             bandwidth: Some(98.4e6),
             delay_ms: Some(36.05),
         };
-        let head = [&SIGNED_IN[..], &answer(0, 0, beyond)].concat();
+        let head = [&SIGNED_IN[..], &answer(0, 0, egress)].concat();
         for cut in 0..head.len() {
             let mut arrivals = Arrivals::new(false);
             assert_eq!(
@@ -529,7 +529,7 @@ mod tests {
                 Ok(true),
                 "{cut}"
             );
-            assert_eq!(arrivals.beyond(), beyond);
+            assert_eq!(arrivals.egress(), egress);
             assert_eq!(arrivals.capacity(), None);
         }
     }

@@ -3,8 +3,8 @@
 //! The module decides who may connect, to which destination, and with which share of the resources. It knows
 //! nothing of a box.
 
-mod beyond;
 mod drain;
+mod egress;
 mod handshakes;
 mod lookups;
 mod next;
@@ -34,12 +34,12 @@ use crate::app::{ConnectFailure, Core, Ctx, DownstreamEvent, DownstreamId};
 use crate::config::policy::DestinationPolicy;
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::protocol::hints::FlowHints;
-use crate::protocol::socks::{Destination, Foreword, ForewordStep, Reply, Request};
+use crate::protocol::socks::{Destination, EarlyHints, EarlyHintsStep, Reply, Request};
 use crate::relay::sniff::{self, Length};
 use crate::relay::table::{Due, SessionId, Table};
 use crate::relay::{self, End, Relay, StepError};
 
-use beyond::{Beyond, Pace};
+use egress::{EgressMeter, RelayRate};
 use handshakes::{Handshakes, Over};
 use lookups::Lookups;
 use session::{Refusal, Session, Stage};
@@ -84,7 +84,7 @@ pub struct ServerCore {
     lookups: Lookups,
     /// Limits on probes of each user.
     allowances: Vec<Allowance>,
-    beyond: Beyond,
+    egress: EgressMeter,
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
@@ -153,7 +153,7 @@ impl ServerCore {
             handshakes: Handshakes::new(config.users.len()),
             lookups: Lookups::new(config.users.len()),
             allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
-            beyond: Beyond::new(&config.targets),
+            egress: EgressMeter::new(&config.targets),
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
@@ -264,7 +264,7 @@ impl Core for ServerCore {
     }
 
     fn on_downstream_event(&mut self, ctx: &mut Ctx<'_>, event: DownstreamEvent) {
-        if self.beyond.on_event(ctx, &event) {
+        if self.egress.on_event(ctx, &event) {
             return;
         }
         let downstream = event.id();
@@ -292,12 +292,12 @@ impl Core for ServerCore {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let times = [self.sessions.next_timeout(), self.beyond.next_timeout()];
+        let times = [self.sessions.next_timeout(), self.egress.next_timeout()];
         times.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        self.beyond.handle_timeout(ctx);
+        self.egress.handle_timeout(ctx);
         for _ in 0..BATCH {
             match self.sessions.pop_due(ctx.now) {
                 Some((id, Due::Timer)) => self.on_timer(ctx, id),
@@ -340,7 +340,7 @@ impl ServerCore {
             remote: remote.to_canonical(),
             user: None,
             destination: None,
-            foreword: None,
+            early_hints: None,
             started: ctx.now,
             stage: Stage::Handshake(Box::default()),
             time: deadline,
@@ -392,8 +392,11 @@ impl ServerCore {
         let Stage::Handshake(handshake) = &mut session.stage else {
             return;
         };
-        let Request { destination, note } = request;
-        let (to, coded) = (destination.to_bytes(), note.as_ref().map(Coded::from));
+        let Request {
+            destination,
+            metadata,
+        } = request;
+        let (to, coded) = (destination.to_bytes(), metadata.as_ref().map(Coded::from));
         let right = |g: &Grant| self.verifier.check_request(g, &to, coded);
         if !handshake.grant.as_ref().is_some_and(right) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
@@ -423,8 +426,10 @@ impl ServerCore {
         let name = session.user.and_then(|u| self.user_names.get(u));
         let conn = session.channel.conn;
         tracing::debug!(remote = %session.remote, user = name, %destination, "request");
-        session.foreword = note.is_some().then(Foreword::default);
-        let hints = note.map_or(FlowHints::default(), |note| self.hints(conn, &note.hints));
+        session.early_hints = metadata.is_some().then(EarlyHints::default);
+        let hints = metadata.map_or(FlowHints::default(), |metadata| {
+            self.hints(conn, &metadata.hints)
+        });
         hints.begin(ctx.now, conn, ctx.stack);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -449,13 +454,13 @@ impl ServerCore {
     }
 
     /// Reads early hints; returns false where the session has ended.
-    fn read_foreword(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+    fn read_early_hints(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
         let Session {
             channel,
-            foreword: Some(foreword),
+            early_hints: Some(early_hints),
             remote,
             ..
         } = session
@@ -463,16 +468,16 @@ impl ServerCore {
             return true;
         };
         let (conn, remote) = (channel.conn, *remote);
-        let input = |buf: &[u8]| foreword.input(buf);
-        match relay::read_step(ctx.now, channel, ctx.stack, ForewordStep::More, input) {
-            Ok(ForewordStep::More) => true,
-            Ok(ForewordStep::Hints(hints)) => {
-                session.foreword = None;
+        let input = |buf: &[u8]| early_hints.input(buf);
+        match relay::read_step(ctx.now, channel, ctx.stack, EarlyHintsStep::More, input) {
+            Ok(EarlyHintsStep::More) => true,
+            Ok(EarlyHintsStep::Hints(hints)) => {
+                session.early_hints = None;
                 let hints = self.hints(conn, &hints);
                 hints.apply(ctx.now, conn, ctx.stack);
                 true
             }
-            Ok(ForewordStep::Garbage) => {
+            Ok(EarlyHintsStep::Garbage) => {
                 self.counters.garbage += 1;
                 if let Some(left_out) = self.limiter.allow(ctx.now, "foreword", remote) {
                     tracing::warn!(%remote, left_out, "malformed hints before the first byte");
@@ -583,7 +588,7 @@ impl ServerCore {
                 ..
             } if downstream == stream => {
                 let took = ctx.now.saturating_since(since);
-                self.beyond.on_connected(ctx.now, addr, took);
+                self.egress.on_connected(ctx.now, addr, took);
                 addr
             }
             _ => return,
@@ -596,7 +601,7 @@ impl ServerCore {
         let mut relay = Relay::new(ctx.now, stream, self.timeouts.patience());
         relay.keep(sniff::MOST);
         let due = relay.due();
-        session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
+        session.stage = Stage::Relaying(relay, RelayRate::new(ctx.now, addr));
         self.counters.connected += 1;
         self.counters.joined_by_keys += u64::from(session.channel.is_joined_by_keys());
         self.sessions.arm(id, due);
@@ -620,7 +625,7 @@ impl ServerCore {
     }
 
     fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        if !self.read_foreword(ctx, id) {
+        if !self.read_early_hints(ctx, id) {
             return;
         }
         let Some(session) = self.sessions.get_mut(id) else {
@@ -628,23 +633,23 @@ impl ServerCore {
         };
         let Session {
             channel,
-            stage: Stage::Relaying(relay, pace),
+            stage: Stage::Relaying(relay, relay_rate),
             ..
         } = session
         else {
             return;
         };
-        if pace.wants_look(ctx.now) {
+        if relay_rate.is_check_due(ctx.now) {
             let stats = ctx.stack.conn_stats(channel.conn);
             let unsent: u64 = stats.map_or(0, |s| s.unsent.iter().sum());
-            pace.look(ctx.now, unsent == 0);
+            relay_rate.check(ctx.now, unsent == 0);
         }
         let turn = relay.turn(ctx, channel);
         if turn.moved.to_conn > 0 {
             look(ctx, channel.conn, relay);
         }
-        if let Some(rate) = pace.on_moved(ctx.now, turn.moved.to_conn) {
-            self.beyond.on_rate(ctx.now, pace.addr, rate);
+        if let Some(rate) = relay_rate.on_moved(ctx.now, turn.moved.to_conn) {
+            self.egress.on_rate(ctx.now, relay_rate.addr, rate);
         }
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_downstream;

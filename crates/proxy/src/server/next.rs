@@ -51,7 +51,7 @@ impl ServerCore {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = ctx.stack.begin_flow(now, channel.conn);
         let told = send_all(ctx, channel, &ServerHandshake::READY);
-        (session.destination, session.foreword, session.started) = (None, None, now);
+        (session.destination, session.early_hints, session.started) = (None, None, now);
         session.stage = Stage::Handshake(Box::new(handshake));
         self.leave(Some(user), id);
         self.counters.finished += 1;

@@ -8,10 +8,10 @@ use braid_wire::Instant;
 
 use crate::admin::report::ServerCounters;
 use crate::app::{ConnectFailure, DownstreamId};
-use crate::protocol::socks::{Destination, Foreword, Reply, ServerError, ServerHandshake};
+use crate::protocol::socks::{Destination, EarlyHints, Reply, ServerError, ServerHandshake};
 use crate::relay::Relay;
 
-use super::beyond::Pace;
+use super::egress::RelayRate;
 use super::train::Departures;
 
 /// A connection of a box.
@@ -24,7 +24,7 @@ pub(super) struct Session {
     /// The destination, once the request is complete.
     pub(super) destination: Option<Box<Destination>>,
     /// The decoder of early hints, while they are awaited.
-    pub(super) foreword: Option<Foreword>,
+    pub(super) early_hints: Option<EarlyHints>,
     pub(super) started: Instant,
     pub(super) stage: Stage,
     /// End of the current stage, except for [`Stage::Relaying`], whose relay has a timer of its own.
@@ -45,7 +45,7 @@ pub(super) enum Stage {
         since: Instant,
     },
     /// Relays between box and destination.
-    Relaying(Relay, Pace),
+    Relaying(Relay, RelayRate),
     /// Sends the train of a probe.
     Departing(Departures),
     /// Waits for the peer to close, after it was told of a failure.

@@ -64,7 +64,7 @@ impl ServerCore {
                     }
                 }
                 ServerStep::Request(request) => return self.on_request(ctx, id, request),
-                ServerStep::Probe(note) => return self.on_probe(ctx, id, &note),
+                ServerStep::Probe(metadata) => return self.on_probe(ctx, id, &metadata),
                 ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
             }
         }
@@ -116,7 +116,7 @@ impl ServerCore {
         {
             (handshake.met, handshake.spoken) = (true, true);
             match (met.is_protected(), self.clear) {
-                (true, _) => handshake.socks = ServerHandshake::proven(),
+                (true, _) => handshake.socks = ServerHandshake::authenticated(),
                 (false, true) => {}
                 (false, false) => return Err(Refusal::Clear),
             }

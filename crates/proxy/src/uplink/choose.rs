@@ -37,7 +37,7 @@ impl Upstream {
         });
         Measured {
             paths: paths.collect(),
-            beyond: self.meter.beyond[server].map_or(Quality::default(), |(_, told)| told),
+            egress: self.meter.egress[server].map_or(Quality::default(), |(_, told)| told),
         }
     }
 

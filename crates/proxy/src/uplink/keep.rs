@@ -78,9 +78,9 @@ impl Upstream {
                 keep(server, Some(link.name.clone()), known)
             })
         });
-        let beyond = self.meter.beyond.iter().enumerate();
-        let beyond = beyond.filter_map(|(server, told)| keep(server, None, (*told)?));
-        links.chain(beyond).collect()
+        let egress = self.meter.egress.iter().enumerate();
+        let egress = egress.filter_map(|(server, told)| keep(server, None, (*told)?));
+        links.chain(egress).collect()
     }
 
     /// Restores kept measurements, which hold until the next one.
@@ -98,7 +98,7 @@ impl Upstream {
                 continue;
             };
             let Some(name) = &kept.link else {
-                self.meter.beyond[server] = Some((now - age, kept.quality));
+                self.meter.egress[server] = Some((now - age, kept.quality));
                 continue;
             };
             if let Some(link) = self.links.all.iter_mut().find(|l| l.name == *name)

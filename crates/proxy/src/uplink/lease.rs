@@ -10,7 +10,7 @@ use braid_wire::Instant;
 
 use super::servers::Servers;
 use crate::protocol::hints::FlowHints;
-use crate::protocol::socks::{self, ClientHandshake, Destination, Note};
+use crate::protocol::socks::{self, ClientHandshake, Destination, RequestMetadata};
 
 /// Longest life of a connection that serves further users. Somebody who reads the memory of an end obtains the
 /// keys of its open connections, and so their recorded traffic; the limit bounds that traffic.
@@ -143,6 +143,6 @@ pub(super) fn request(
 ) -> Result<(), ApiError> {
     let hints = hints.encode();
     let code = sign_in.map(|sign_in| sign_in.request(key, server, &destination.to_bytes(), &hints));
-    let request = socks::request(Some(&Note { code, hints }), destination);
+    let request = socks::request(Some(&RequestMetadata { code, hints }), destination);
     channel.write_all(now, stack, &request)
 }

@@ -9,7 +9,7 @@ use super::lease;
 use super::meter::{Ongoing, Parting};
 use super::{Context, Upstream};
 use crate::protocol::probe::{Arrivals, Capacity, Garbled, Train};
-use crate::protocol::socks::{self, Note};
+use crate::protocol::socks::{self, RequestMetadata};
 use crate::relay::read_step;
 use crate::select::selection::Quality;
 
@@ -92,7 +92,7 @@ impl Upstream {
         let code = sign_in.map(|sign_in| sign_in.probe(keys.0, keys.1, &hints));
         let words = [
             lease::greeting(keys, sign_in),
-            socks::probe(&Note { code, hints }),
+            socks::probe(&RequestMetadata { code, hints }),
         ];
         let written = channel.write_all(now, stack, &words.concat());
         if written.is_err() {
@@ -139,13 +139,13 @@ impl Upstream {
     fn train_arrived(&mut self, cx: &mut Context<'_>, ongoing: Ongoing) {
         let (link, server) = (ongoing.link, ongoing.server);
         let users = ongoing.users_rate(cx.now, &self.links, cx.stack);
-        let told = ongoing.arrivals.beyond();
-        let before = self.meter.beyond[server].and_then(|(_, before)| before.delay_ms);
-        let beyond = Quality {
+        let told = ongoing.arrivals.egress();
+        let before = self.meter.egress[server].and_then(|(_, before)| before.delay_ms);
+        let egress = Quality {
             bandwidth: told.bandwidth,
             delay_ms: told.delay_ms.or(before),
         };
-        self.meter.beyond[server] = Some((cx.now, beyond));
+        self.meter.egress[server] = Some((cx.now, egress));
         let Ongoing {
             channel,
             capacity,

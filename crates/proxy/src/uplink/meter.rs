@@ -33,7 +33,7 @@ pub(super) struct Meter {
     /// Measurements may run: there is a choice to make, users send, and it is no quiet hour.
     pub(super) may: bool,
     /// Egress metrics of each server, and the time of their report.
-    pub(super) beyond: Vec<Option<(Instant, Quality)>>,
+    pub(super) egress: Vec<Option<(Instant, Quality)>>,
 }
 
 /// A train that is awaited.
@@ -66,7 +66,7 @@ impl Meter {
             ongoing: None,
             parting: None,
             may: false,
-            beyond: vec![None; servers],
+            egress: vec![None; servers],
         }
     }
 

@@ -108,8 +108,8 @@ impl Servers {
 impl Meter {
     fn reload(&mut self, config: &BoxConfig, moved: &Moved) {
         let places = 0..config.servers.len();
-        let beyond = places.map(|new| moved.before(new).and_then(|old| self.beyond[old]));
-        self.beyond = beyond.collect();
+        let egress = places.map(|new| moved.before(new).and_then(|old| self.egress[old]));
+        self.egress = egress.collect();
         self.settings = config.measuring.clone();
     }
 }
