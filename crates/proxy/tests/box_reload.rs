@@ -136,7 +136,7 @@ fn another_gateway_is_the_same_link() {
     assert_eq!(changes.changed, ["link wan0 changed"]);
     assert_eq!(left, []);
     finish(&mut w, user);
-    assert_eq!(w.core.counters().warm_failed, 0);
+    assert_eq!(w.core.counters().idle_failed, 0);
 }
 
 /// A path number is reused, but the counters and records there belonged to another link.
@@ -189,7 +189,7 @@ fn servers_come_and_go_beside_the_one_in_use() {
         ..Setup::default()
     };
     let (mut w, user) = downloading(2, setup);
-    let (lost, failed) = (w.core.counters().warm_lost, w.core.counters().warm_failed);
+    let (lost, failed) = (w.core.counters().idle_lost, w.core.counters().idle_failed);
     let (changes, _) = w.reload_box(|c| c.servers.insert(0, dead_server(c, "spare")));
     assert_eq!(changes.changed, ["server spare added"]);
     w.run_for(Duration::from_millis(200));
@@ -205,7 +205,7 @@ fn servers_come_and_go_beside_the_one_in_use() {
     serves(&mut w);
     finish(&mut w, user);
     let counters = w.core.counters();
-    assert_eq!((counters.warm_lost, counters.warm_failed), (lost, failed));
+    assert_eq!((counters.idle_lost, counters.idle_failed), (lost, failed));
 }
 
 /// Connections to a removed server end there; new ones go to another server.
@@ -215,13 +215,16 @@ fn a_download_goes_on_when_its_server_is_removed() {
     w.reload_box(|c| c.servers = vec![dead_server(c, "other")]);
     finish(&mut w, user);
     w.run_for(Duration::from_secs(10));
-    assert!(!w.core.intake_wanted(), "the other one does not answer");
+    assert!(
+        !w.core.wants_interception(),
+        "the other one does not answer"
+    );
     w.reload_box(|c| {
         let mut back = dead_server(c, "home");
         back.v4 = Some(world::SERVER);
         c.servers.push(back);
     });
-    w.run_until(|w| w.core.intake_wanted());
+    w.run_until(|w| w.core.wants_interception());
     serves(&mut w);
 }
 
@@ -319,7 +322,7 @@ fn switches_stay_where_they_are() {
     assert!(
         !w.notices
             .iter()
-            .any(|(_, n)| matches!(n, Notice::Intake(_)))
+            .any(|(_, n)| matches!(n, Notice::Intercept(_)))
     );
     let (changes, _) = w.reload_box(|_| {});
     assert_eq!(changes.to_string(), "nothing has changed");

@@ -152,7 +152,7 @@ fn run(seed: u64, users: u64) {
     run.w.run_for(Duration::from_secs(15));
     if warm > 0 {
         // With the links down, the server does not learn that the idle connections are closed.
-        assert!(run.w.core.counters().warm_used > 0, "seed {seed}");
+        assert!(run.w.core.counters().idle_used > 0, "seed {seed}");
         run.w.run_for(Duration::from_secs(120));
     }
     run.check(seed);

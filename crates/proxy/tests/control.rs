@@ -193,11 +193,15 @@ fn a_box_that_is_switched_off_serves_what_it_has_and_takes_nothing_new() {
         taking_in: false,
     };
     assert_eq!(box_status(&mut w).proxy, Some(proxy));
-    assert_eq!(w.core.counters().intake_stopped, 0, "no server's fault");
+    assert_eq!(
+        w.core.counters().interception_stopped,
+        0,
+        "no server's fault"
+    );
     order(&mut w, Request::Proxy { on: true });
     w.run_for(Duration::from_millis(1));
     let notices: Vec<_> = w.notices.iter().map(|(_, n)| *n).collect();
-    assert_eq!(notices, [Notice::Intake(false), Notice::Intake(true)]);
+    assert_eq!(notices, [Notice::Intercept(false), Notice::Intercept(true)]);
 }
 
 #[test]
@@ -247,16 +251,16 @@ fn with_all_links_off_nothing_is_taken_in() {
         switch_link(&mut w, name, false);
     }
     w.run_for(Duration::from_millis(1));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     assert_eq!(w.core.best_path(), None);
     // A link that is unplugged and comes back stays switched off.
     w.set_link(0, false);
     w.set_link(0, true);
     w.run_for(Duration::from_secs(1));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     switch_link(&mut w, "wan1", true);
     w.run_for(Duration::from_secs(1));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     assert_eq!(w.core.best_path(), Some(w.paths[1]));
 }
 

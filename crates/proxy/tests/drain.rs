@@ -114,7 +114,11 @@ fn new_connections_do_not_go_to_a_server_that_stops() {
     w.run_until(|w| w.user(user).closed);
     assert!(w.now.saturating_since(start) < Duration::from_secs(1));
     assert_eq!(w.server_downstream().attempts.len(), attempts);
-    let stops = |w: &World| w.notices.iter().any(|(_, n)| *n == Notice::Intake(false));
+    let stops = |w: &World| {
+        w.notices
+            .iter()
+            .any(|(_, n)| *n == Notice::Intercept(false))
+    };
     w.run_until(|w| stops(w));
     assert!(!w.user(users[0]).closed, "it has time to end");
 }
@@ -135,7 +139,7 @@ fn a_box_that_is_stopped_ends_what_it_has() {
         let answer = w.core.control(w.now, &mut w.boxed.stack, on);
         assert_eq!(answer, Answer::Wrong(STOPPING.to_owned()));
         w.run_until(|w| w.now >= until || w.core.is_drained());
-        assert!(!w.core.intake_wanted());
+        assert!(!w.core.wants_interception());
         assert_eq!(w.user(short).got.len(), 100_000);
         w.run_for(Duration::from_millis(7 * try_));
         w.links.iter_mut().for_each(|link| link.loss = 0.3);

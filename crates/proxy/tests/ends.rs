@@ -112,7 +112,7 @@ fn what_the_box_has_still_to_pass_on_is_not_cut_off() {
     w.run_for(Duration::from_secs(1));
     let counters = *w.server().counters();
     let examined = w.core.counters().examinations;
-    assert_eq!((counters.finished, counters.waited_in_vain), (1, examined));
+    assert_eq!((counters.finished, counters.unused_sign_ins), (1, examined));
     let user = w.open(CONTENT, b"GET /", true);
     w.run_until(|w| w.user(user).closed);
     assert_eq!(w.user(user).got.len(), SIZE);
@@ -212,7 +212,7 @@ fn who_says_a_record_bit_by_bit_waits_no_longer() {
         ..Setup::default()
     };
     let mut w = World::ready(1, setup);
-    let before = w.server().counters().waited_in_vain;
+    let before = w.server().counters().unused_sign_ins;
     let mut program = Program::connect(&mut w);
     program.say(&mut w, &GREETING);
     program.data(&[0; 100]);
@@ -225,7 +225,7 @@ fn who_says_a_record_bit_by_bit_waits_no_longer() {
     }
     w.run_for(Duration::from_secs(5));
     assert_eq!(w.server().waiting(), 0);
-    assert_eq!(w.server().counters().waited_in_vain, before + 1);
+    assert_eq!(w.server().counters().unused_sign_ins, before + 1);
 }
 
 /// A rekey costs more than reading a record, so it is refused if it comes too often.

@@ -88,11 +88,11 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
     let mut w = with_contents(World::met(2, setup));
     assert!(is_served(&mut w, CONTENT) && is_served(&mut w, CONTENT_V6));
     set_v6(&mut w, false, None);
-    let opened = w.core.counters().warm_used;
+    let opened = w.core.counters().idle_used;
     let user = w.open(CONTENT_V6, b"hello", true);
     w.run_until(|w| w.user(user).closed);
     assert!(
-        w.core.counters().warm_used > opened,
+        w.core.counters().idle_used > opened,
         "over a warm connection"
     );
     // The notice came before another connection's handshake.

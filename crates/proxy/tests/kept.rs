@@ -44,9 +44,9 @@ fn one_user_after_the_other_is_served_by_few_connections() {
         w.run_for(Duration::from_millis(100));
     }
     let (boxed, server) = (*w.core.counters(), *w.server().counters());
-    assert_eq!((boxed.warm_kept, boxed.finished), (41, 41));
+    assert_eq!((boxed.idle_returned, boxed.finished), (41, 41));
     assert_eq!((server.connected, server.finished), (41, 41));
-    assert!(boxed.warm_opened <= 2, "{}", boxed.warm_opened);
+    assert!(boxed.idle_opened <= 2, "{}", boxed.idle_opened);
     assert_eq!((w.core.connections(), w.server().connections()), (0, 0));
     let left = w.server_downstream().streams.values().filter(|s| !s.closed);
     assert_eq!(left.count(), 0);
@@ -70,7 +70,7 @@ fn none_is_kept_for_longer_than_ten_minutes() {
     }
     assert!((3..=5).contains(&changes), "{changes}");
     let c = *w.core.counters();
-    assert_eq!((c.warm_lost, c.warm_failed, c.reset_by_server), (0, 0, 0));
+    assert_eq!((c.idle_lost, c.idle_failed, c.reset_by_server), (0, 0, 0));
 }
 
 /// Either side may have no more to send, still receive, or end first.
@@ -93,7 +93,7 @@ fn a_direction_may_end_long_before_the_other() {
         w.run_for(Duration::from_millis(100));
     }
     let c = *w.core.counters();
-    assert_eq!((c.warm_kept, c.reset_by_server), (5, 0));
+    assert_eq!((c.idle_returned, c.reset_by_server), (5, 0));
 }
 
 /// The hints about one user's connection do not apply to the next one.
@@ -122,7 +122,7 @@ fn hints_are_of_one_user() {
         w.run_until(|w| w.user(user).closed);
         w.run_for(Duration::from_millis(100));
     }
-    assert!(w.core.counters().warm_kept > 2);
+    assert!(w.core.counters().idle_returned > 2);
 }
 
 /// A reset ends both directions, and the connection with them.
@@ -135,7 +135,7 @@ fn who_is_reset_leaves_nothing_to_others() {
     w.run_for(Duration::from_secs(1));
     let last = w.server_downstream().streams.last_key_value().unwrap().1;
     assert!(last.reset && !last.got_end);
-    assert_eq!(w.core.counters().warm_kept, 1, "the greeter's");
+    assert_eq!(w.core.counters().idle_returned, 1, "the greeter's");
     echo(&mut w, &pattern(2, 200_000), true);
 }
 
@@ -150,7 +150,7 @@ fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
         let said = pattern(1, 60_000);
         let user = w.open(CONTENT, b"", false);
         w.run_until(|w| w.user(user).got_end);
-        let opened = w.core.counters().warm_opened;
+        let opened = w.core.counters().idle_opened;
         if lost {
             w.links.iter_mut().for_each(|link| link.loss = 0.3);
         }
@@ -163,7 +163,7 @@ fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
         w.run_for(Duration::from_secs(10));
         let last = w.server_downstream().streams.last_key_value().unwrap().1;
         assert!(last.got == said && last.got_end && !last.reset, "{lost}");
-        assert!(w.core.counters().warm_opened <= opened + 2);
+        assert!(w.core.counters().idle_opened <= opened + 2);
     }
 }
 

@@ -81,7 +81,7 @@ fn a_box_that_was_suspended_goes_on_at_once() {
     w.run_until(|w| w.user(fresh).got == b"fresh");
     let took = w.now.saturating_since(asked);
     assert!(took < Duration::from_millis(200), "{took:?}");
-    assert_eq!(w.core.counters().warm_failed, 0);
+    assert_eq!(w.core.counters().idle_failed, 0);
     assert!(!w.user(user).closed);
 }
 

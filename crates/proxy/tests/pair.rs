@@ -363,7 +363,7 @@ fn a_box_of_another_key_is_refused_and_counted() {
     assert!(w.user(user).reset);
     assert_eq!(w.core.counters().auth_refused, 1);
     w.run_for(Duration::from_secs(1));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     let c = *w.core.counters();
     assert_eq!(w.server().counters().auth_wrong, 1 + c.examinations_failed);
     assert!(w.server_downstream().attempts.is_empty());
@@ -445,7 +445,7 @@ fn the_box_takes_in_only_while_a_server_answers() {
     w.set_link(0, true);
     w.set_link(1, true);
     w.run_for(Duration::from_secs(10));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     assert_eq!(
         w.core.best_path(),
         Some(w.paths[0]),
@@ -453,15 +453,15 @@ fn the_box_takes_in_only_while_a_server_answers() {
     );
     w.start_server();
     w.run_for(Duration::from_secs(5));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     w.kill_server();
     w.run_for(Duration::from_secs(45));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     let intake: Vec<bool> = w
         .notices
         .iter()
         .filter_map(|(_, n)| match n {
-            Notice::Intake(on) => Some(*on),
+            Notice::Intercept(on) => Some(*on),
             Notice::BestPath(_) | Notice::Reached(..) | Notice::Families(_) => None,
         })
         .collect();
@@ -469,7 +469,7 @@ fn the_box_takes_in_only_while_a_server_answers() {
     w.start_server();
     w.content(CONTENT, Content::Echoes);
     w.run_for(Duration::from_secs(5));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     for away in 1..20 {
         w.kill_server();
         w.run_for(Duration::from_millis(700 * away));
@@ -508,7 +508,7 @@ fn the_best_link_follows_what_works() {
         Some(w.paths[1]),
         "by the probes, when it is not"
     );
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     w.links[0].dark = false;
     w.run_for(Duration::from_secs(5));
     assert_eq!(w.core.best_path(), Some(w.paths[0]));
@@ -597,7 +597,7 @@ fn a_metered_link_is_used_only_when_the_others_are_not_there() {
     w.set_link(0, false);
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.core.best_path(), Some(w.paths[1]));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     let user = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(user).got == b"hello");
 }

@@ -82,7 +82,7 @@ fn but_not_for_ever_nor_in_the_middle_of_it() {
     let (mut w, ..) = waiting(Setup::default());
     w.run_for(Duration::from_secs(120));
     let examined = w.core.counters().examinations;
-    assert_eq!(w.server().counters().waited_in_vain, examined + 1);
+    assert_eq!(w.server().counters().unused_sign_ins, examined + 1);
 
     let (w, conn, sign) = waiting(Setup::default());
     let (mut w, _) = after(w, conn, &asks(&sign, &[])[..20]);

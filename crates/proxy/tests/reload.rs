@@ -117,12 +117,12 @@ fn who_is_taken_out_is_cut_off_and_others_go_on_byte_for_byte() {
     let counters = *w.server().counters();
     assert_eq!((counters.user_removed, counters.auth_wrong), (1, 1));
     // The box's next user gets an idle connection from before.
-    let lost = w.core.counters().warm_lost;
+    let lost = w.core.counters().idle_lost;
     w.content(CONTENT, Content::Echoes);
     let next = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(next).got == b"hello");
     assert_eq!(w.server().counters().connected, connected + 1);
-    assert_eq!((lost, w.core.counters().warm_failed), (0, 0));
+    assert_eq!((lost, w.core.counters().idle_failed), (0, 0));
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn limits_that_were_read_again_hold_for_what_comes() {
 fn one_user_leaves_connections_to_the_others() {
     let mut w = of_both(0);
     w.content(CONTENT, Content::Echoes);
-    w.server.as_mut().unwrap().1.set_most_streams(8);
+    w.server.as_mut().unwrap().1.set_max_streams(8);
     let users: Vec<_> = (0..8).map(|_| w.open(CONTENT, b"hello", false)).collect();
     w.run_for(Duration::from_secs(1));
     let served = users.iter().filter(|u| w.user(**u).got == b"hello").count();

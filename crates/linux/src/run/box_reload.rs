@@ -95,7 +95,7 @@ impl BoxHost<'_> {
         added: &[(usize, usize)],
     ) {
         let streams = raise_descriptor_limit(config.limits.connections);
-        context.sockets.set_most_streams(streams);
+        context.sockets.set_max_streams(streams);
         let (now, core) = (context.now, &mut *context.core);
         let mut ctx = Ctx {
             now,

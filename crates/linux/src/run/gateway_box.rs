@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_engine::PathId;
 use braid_proxy::config::{BoxConfig, Protection, ServerEntry};
-use braid_proxy::records::{Kept, LONGEST};
+use braid_proxy::records::{MAX_RECORD_AGE, SavedState};
 use braid_proxy::{BoxCore, Notice};
 use braid_wire::Instant;
 
@@ -92,7 +92,7 @@ pub fn run_box(
     let outcome = serve(&mut driver, &config.name, stop);
     if let Some(keeper) = driver.host.keeper.take() {
         let now = driver.clock().now();
-        keeper.end(driver.core.kept(now, &driver.stack));
+        keeper.end(driver.core.saved_state(now, &driver.stack));
     }
     drop((driver, confined));
     outcome
@@ -127,12 +127,12 @@ fn assemble<'a>(
         ..Limits::default()
     };
     // The clock starts late, so that records from before the start have a time too.
-    let clock = Clock::showing(Instant::ZERO + LONGEST);
+    let clock = Clock::showing(Instant::ZERO + MAX_RECORD_AGE);
     Driver::new(clock, tun, stack, core, host, limits)
 }
 
 /// Tells the core the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
+fn start(driver: &mut BoxDriver<'_>, known: &SavedState) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
@@ -144,7 +144,7 @@ fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
         host.paths.push(path);
         core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
-    core.load_kept(now, stack, known);
+    core.restore_state(now, stack, known);
     host.keep_at = now + SAVE_INTERVAL;
     host.keep_forwarding(core);
     Ok(())
@@ -188,7 +188,7 @@ impl BoxHost<'_> {
 
     /// Starts the threads. Must be called after privileges were given up, since a thread inherits those of
     /// its parent. Returns what was known of paths at the end of the last run.
-    fn start_threads(&mut self, config: &BoxConfig, identity: &Identity) -> Result<Kept> {
+    fn start_threads(&mut self, config: &BoxConfig, identity: &Identity) -> Result<SavedState> {
         if let Some(control) = &mut self.control {
             let started = control.start();
             started.map_err(SystemError::doing("start a thread"))?;
@@ -198,7 +198,7 @@ impl BoxHost<'_> {
             started.map_err(SystemError::doing("start a thread"))?;
         }
         let Some(directory) = &config.state else {
-            return Ok(Kept::default());
+            return Ok(SavedState::default());
         };
         let (keeper, known) = Keeper::open(directory, identity);
         self.keeper = keeper;
@@ -244,7 +244,7 @@ impl BoxHost<'_> {
             }
             core.set_link_up(now, path, up, stack);
             if readdressed {
-                core.renew_link(now, path, stack);
+                core.on_link_readdressed(now, path, stack);
             }
         }
         self.keep_forwarding(context.core);
@@ -270,7 +270,7 @@ impl BoxHost<'_> {
         for (index, silence) in self.silences.iter_mut().enumerate() {
             let packets = packets[index].filter(|_| self.network.links.is_up(index));
             if silence.heard(context.now, packets) {
-                context.core.doubt_link(context.now, self.paths[index]);
+                context.core.revalidate_link(context.now, self.paths[index]);
             }
         }
     }
@@ -366,7 +366,7 @@ impl Host<BoxCore> for BoxHost<'_> {
         if self.keep_at <= context.now {
             self.keep_at = context.now + SAVE_INTERVAL;
             if let Some(keeper) = &mut self.keeper {
-                keeper.keep(context.core.kept(context.now, context.stack));
+                keeper.keep(context.core.saved_state(context.now, context.stack));
             }
         }
     }
@@ -397,7 +397,7 @@ impl Host<BoxCore> for BoxHost<'_> {
                         );
                     }
                 }
-                Notice::Intake(open) => {
+                Notice::Intercept(open) => {
                     if let Err(error) = context.sockets.set_intake(open) {
                         tracing::error!(%error, "connections are forwarded unjoined");
                     }

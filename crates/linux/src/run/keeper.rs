@@ -8,7 +8,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use braid_proxy::records::{Kept, RecordStore, StoreError};
+use braid_proxy::records::{RecordStore, SavedState, StoreError};
 
 use crate::net::Identity;
 use crate::store::RecordFile;
@@ -19,16 +19,16 @@ pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// The thread that saves.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    records: SyncSender<Kept>,
+    records: SyncSender<SavedState>,
     thread: JoinHandle<()>,
     /// The records that were handed over last.
-    last: Kept,
+    last: SavedState,
 }
 
 impl Keeper {
     /// Opens this instance's file of records in `directory`, and returns the records in it. Without a usable
     /// file, the box goes on without a keeper.
-    pub fn open(directory: &Path, identity: &Identity) -> (Option<Keeper>, Kept) {
+    pub fn open(directory: &Path, identity: &Identity) -> (Option<Keeper>, SavedState) {
         let path = directory.join(format!("box-{}.redb", identity.tun()));
         let opened = make(directory)
             .and_then(|()| RecordFile::open(&path))
@@ -38,14 +38,14 @@ impl Keeper {
             Err(error) => {
                 let path = path.display();
                 tracing::warn!(%path, %error, "what is learnt of paths is not kept");
-                (None, Kept::default())
+                (None, SavedState::default())
             }
         }
     }
 
-    fn start(mut store: Box<dyn RecordStore>, there: &Kept) -> Result<Keeper, StoreError> {
+    fn start(mut store: Box<dyn RecordStore>, there: &SavedState) -> Result<Keeper, StoreError> {
         // While one set of records is saved, another may wait.
-        let (records, to_save) = sync_channel::<Kept>(1);
+        let (records, to_save) = sync_channel::<SavedState>(1);
         let save = move || {
             for records in to_save {
                 if let Err(error) = store.save(&records) {
@@ -64,14 +64,14 @@ impl Keeper {
     }
 
     /// Saves `records` if they changed; soon, unless the disk is behind.
-    pub fn keep(&mut self, records: Kept) {
+    pub fn keep(&mut self, records: SavedState) {
         if records != self.last && self.records.try_send(records.clone()).is_ok() {
             self.last = records;
         }
     }
 
     /// Saves `records`, and waits until that is done.
-    pub fn end(self, records: Kept) {
+    pub fn end(self, records: SavedState) {
         if records != self.last {
             // Fails only if the thread has ended, and then the file is closed.
             let _ = self.records.send(records);
@@ -94,35 +94,35 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use braid_engine::PathRecord;
-    use braid_proxy::records::KeptRecord;
+    use braid_proxy::records::SavedRecord;
 
     use super::*;
 
     /// A store that remembers every save.
     #[derive(Default, Clone)]
-    struct Memory(Arc<Mutex<Vec<Kept>>>);
+    struct Memory(Arc<Mutex<Vec<SavedState>>>);
 
     impl RecordStore for Memory {
-        fn load(&mut self) -> Result<Kept, StoreError> {
+        fn load(&mut self) -> Result<SavedState, StoreError> {
             Ok(self.0.lock().unwrap().last().cloned().unwrap_or_default())
         }
 
-        fn save(&mut self, kept: &Kept) -> Result<(), StoreError> {
-            self.0.lock().unwrap().push(kept.clone());
+        fn save(&mut self, saved: &SavedState) -> Result<(), StoreError> {
+            self.0.lock().unwrap().push(saved.clone());
             Ok(())
         }
     }
 
-    fn records(unix_ms: u64) -> Kept {
-        let record = KeptRecord {
+    fn records(unix_ms: u64) -> SavedState {
+        let record = SavedRecord {
             server: [203, 0, 113, 7].into(),
             link: "dsl".to_owned(),
             unix_ms,
             record: PathRecord::default(),
         };
-        Kept {
+        SavedState {
             records: vec![record],
-            ..Kept::default()
+            ..SavedState::default()
         }
     }
 

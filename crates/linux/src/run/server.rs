@@ -71,7 +71,7 @@ pub fn run_server(
     };
     let mut core = ServerCore::new(config);
     core.set_wall_clock(clock.now(), since_epoch());
-    core.set_most_streams(streams);
+    core.set_max_streams(streams);
     let limits = Limits {
         streams,
         connect_timeout: config.timeouts.connect,

@@ -239,7 +239,7 @@ impl Sockets {
     }
 
     /// Changes the most streams at a time. Existing streams stay.
-    pub fn set_most_streams(&mut self, streams: usize) {
+    pub fn set_max_streams(&mut self, streams: usize) {
         self.limits.streams = streams;
     }
 

@@ -180,11 +180,11 @@ impl<S> Table<S> {
 
     /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, for the
     /// caller to handle.
-    pub(crate) fn follow(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
+    pub(crate) fn after_turn(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
         if turn.closing {
             self.arm(id, due);
         }
-        if turn.parted {
+        if turn.downstream_closed {
             self.unbind_downstream(id);
         }
         if turn.again {

@@ -14,7 +14,7 @@ pub use crate::protocol::quality::Quality;
 
 /// Least relative change that shortens the interval between measurements: about the difference between two
 /// measurements of an unchanged path.
-const CHANGE: f64 = 0.2;
+const MIN_CHANGE: f64 = 0.2;
 const MINUTES_A_DAY: u64 = 24 * 60;
 
 /// The measurements of a server.
@@ -189,24 +189,24 @@ impl Measuring {
 
 /// The interval between measurements, shorter while they change.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tempo {
+pub(crate) struct MeasuringInterval {
     interval: Option<Duration>,
 }
 
-impl Tempo {
+impl MeasuringInterval {
     /// Returns the time until the next measurement, after a relative change of `change`.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
         let (least, most) = (*bounds.start(), *bounds.end());
         let next = match self.interval {
             None => least,
-            Some(last) if change > CHANGE => last / 2,
+            Some(last) if change > MIN_CHANGE => last / 2,
             Some(last) => last * 2,
         };
         *self.interval.insert(next.clamp(least, most))
     }
 
     /// Restarts with the shortest interval.
-    pub(crate) fn hurry(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.interval = None;
     }
 }
@@ -227,7 +227,7 @@ impl Recent {
     }
 
     /// Returns the median, which ignores a single outlier; of fewer than three values the newest.
-    pub(crate) fn middle(&self) -> Option<f64> {
+    pub(crate) fn median(&self) -> Option<f64> {
         match self.known {
             0 => None,
             1 | 2 => Some(self.values[0]),
@@ -401,27 +401,27 @@ mod tests {
     fn the_tempo_follows_change_within_bounds() {
         let secs = Duration::from_secs;
         let bounds = secs(5)..=secs(60);
-        let mut tempo = Tempo::default();
+        let mut interval = MeasuringInterval::default();
         let next: Vec<u64> = [0.9, 0.0, 0.1, 0.0, 0.0, 0.0, 0.3, 0.3, 0.3, 0.3, 0.0]
-            .map(|change| tempo.next(change, &bounds).as_secs())
+            .map(|change| interval.next(change, &bounds).as_secs())
             .to_vec();
         assert_eq!(next, [5, 10, 20, 40, 60, 60, 30, 15, 7, 5, 10]);
-        tempo.hurry();
-        assert_eq!(tempo.next(0.0, &bounds), secs(5));
+        interval.reset();
+        assert_eq!(interval.next(0.0, &bounds), secs(5));
     }
 
     #[test]
     fn a_single_outlier_counts_nothing() {
         let mut recent = Recent::default();
-        assert_eq!(recent.middle(), None);
-        for (value, middle) in [(9.0, 9.0), (8.0, 8.0), (1.0, 8.0), (9.0, 8.0), (1.0, 1.0)] {
+        assert_eq!(recent.median(), None);
+        for (value, median) in [(9.0, 9.0), (8.0, 8.0), (1.0, 8.0), (9.0, 8.0), (1.0, 1.0)] {
             recent.push(value);
-            assert_eq!(recent.middle(), Some(middle));
+            assert_eq!(recent.median(), Some(median));
         }
         recent.forget_older();
-        assert_eq!(recent.middle(), Some(1.0));
+        assert_eq!(recent.median(), Some(1.0));
         recent.push(5.0);
-        assert_eq!(recent.middle(), Some(5.0));
+        assert_eq!(recent.median(), Some(5.0));
     }
 
     #[test]

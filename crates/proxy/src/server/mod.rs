@@ -3,6 +3,7 @@
 //! The module decides who may connect, to which destination, and with which share of the resources. It knows
 //! nothing of a box.
 
+mod admission;
 mod drain;
 mod egress;
 mod handshakes;
@@ -10,7 +11,6 @@ mod lookups;
 mod next;
 mod probes;
 mod reload;
-mod room;
 mod session;
 mod sign_in;
 mod status;
@@ -28,8 +28,8 @@ use braid_wire::Instant;
 use ipnet::IpNet;
 
 use crate::admin::report::{FORGED_JOIN, LogLimiter, ServerCounters};
-use crate::admin::status::{About, RulesStatus};
-use crate::admin::verdict::NEWS;
+use crate::admin::status::{CoreInfo, RulesStatus};
+use crate::admin::verdict::NEWS_TARGET;
 use crate::app::{ConnectFailure, Core, Ctx, DownstreamEvent, DownstreamId};
 use crate::config::policy::DestinationPolicy;
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
@@ -40,7 +40,7 @@ use crate::relay::table::{Due, SessionId, Table};
 use crate::relay::{self, End, Relay, StepError};
 
 use egress::{EgressMeter, RelayRate};
-use handshakes::{Handshakes, Over};
+use handshakes::{HandshakeLimit, Handshakes};
 use lookups::Lookups;
 use session::{Refusal, Session, Stage};
 use train::Allowance;
@@ -57,13 +57,13 @@ use train::Allowance;
 /// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]
 pub struct ServerCore {
-    about: About,
+    about: CoreInfo,
     /// The listening address of each path.
     listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
     /// Most connections to destinations that the process can open.
-    most_streams: usize,
+    max_streams: usize,
     window: Duration,
     /// Ranges of this machine known from the configuration.
     configured: Vec<IpNet>,
@@ -75,7 +75,7 @@ pub struct ServerCore {
     /// Families in `isolated` in which a destination was connected since the routes changed.
     connected: Families,
     /// Serves plaintext connections too.
-    clear: bool,
+    allows_plaintext: bool,
     user_names: Vec<String>,
     sessions: Table<Session>,
     /// Number of sessions of each user.
@@ -109,9 +109,9 @@ const BATCH: usize = 32;
 /// Most addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 8;
 /// Longest attempt to one address while others remain.
-const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a peer to close after it was told of a failure.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl ServerCore {
     /// Creates a core without connections.
@@ -125,10 +125,10 @@ impl ServerCore {
         let keys = config.users.iter().map(|u| u.key);
         ServerCore {
             tls: channel::Server::new(&config.key, keys, config.versions),
-            clear: config.unprotected,
+            allows_plaintext: config.unprotected,
             isolated: Families::NONE,
             connected: Families::NONE,
-            about: About {
+            about: CoreInfo {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
                 congestion: config.congestion.name(),
@@ -137,7 +137,7 @@ impl ServerCore {
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
-            most_streams: usize::MAX,
+            max_streams: usize::MAX,
             window: config.time_window,
             configured,
             destinations,
@@ -194,8 +194,8 @@ impl ServerCore {
 
     /// Sets the most connections to destinations that the process can have, where that is less than
     /// [`ServerLimits::connections`].
-    pub fn set_most_streams(&mut self, streams: usize) {
-        self.most_streams = streams;
+    pub fn set_max_streams(&mut self, streams: usize) {
+        self.max_streams = streams;
     }
 
     /// Sets where the routes to destinations in IPv6 (`v6`) or IPv4 lead now; boxes are told which families are
@@ -214,9 +214,9 @@ impl ServerCore {
         }
         let family = if v6 { "IPv6" } else { "IPv4" };
         match reached {
-            true => tracing::info!(target: NEWS, "{family} destinations are reached again"),
+            true => tracing::info!(target: NEWS_TARGET, "{family} destinations are reached again"),
             false => tracing::warn!(
-                target: NEWS,
+                target: NEWS_TARGET,
                 "this server has no route to {family} destinations: boxes refuse their users' connections to \
                  these, so that programs use the other family; give this server {family}, or leave it so"
             ),
@@ -248,8 +248,8 @@ impl Core for ServerCore {
             return;
         };
         match event {
-            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
-            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::Readable { .. } => self.advance_with(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.advance_with(ctx, id, Relay::set_conn_writable),
             Event::FlowDelivered { .. } => {
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.channel.on_delivered();
@@ -284,8 +284,12 @@ impl Core for ServerCore {
                 self.on_connect_failed(ctx, id, failure)
             }
             DownstreamEvent::Resolved { addresses, .. } => self.on_resolved(ctx, id, addresses),
-            DownstreamEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_downstream_readable),
-            DownstreamEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_downstream_writable),
+            DownstreamEvent::Readable { .. } => {
+                self.advance_with(ctx, id, Relay::set_downstream_readable)
+            }
+            DownstreamEvent::Writable { .. } => {
+                self.advance_with(ctx, id, Relay::set_downstream_writable)
+            }
             DownstreamEvent::Broken { .. } => self.on_broken(ctx, id, downstream),
             DownstreamEvent::Accepted { .. } => {}
         }
@@ -310,7 +314,7 @@ impl Core for ServerCore {
 
 impl ServerCore {
     /// Advances a session after `mark` has noted which direction of its relay may continue.
-    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+    fn advance_with(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
         let session = self.sessions.get_mut(id);
         if let Some(relay) = session.and_then(Session::relay_mut) {
             mark(relay);
@@ -322,9 +326,9 @@ impl ServerCore {
         self.counters.accepted += 1;
         if let Err(over) = self.admit(ctx, remote) {
             let counter = match over {
-                Over::All => &mut self.counters.over_limit,
-                Over::Source => &mut self.counters.over_source,
-                Over::Failed => &mut self.counters.over_failures,
+                HandshakeLimit::All => &mut self.counters.over_limit,
+                HandshakeLimit::Source => &mut self.counters.over_source,
+                HandshakeLimit::Failed => &mut self.counters.over_failures,
             };
             *counter += 1;
             if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
@@ -385,7 +389,7 @@ impl ServerCore {
     }
 
     fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, request: Request) {
-        let most_of_user = self.most_of_user();
+        let max_per_user = self.max_per_user();
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -413,7 +417,7 @@ impl ServerCore {
             return;
         };
         let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
-        let Some(of_user) = of_user.filter(|n| **n < most_of_user) else {
+        let Some(of_user) = of_user.filter(|n| **n < max_per_user) else {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
         *of_user += 1;
@@ -540,7 +544,7 @@ impl ServerCore {
                     };
                     let deadline = match others.is_empty() {
                         true => session.time,
-                        false => session.time.min(ctx.now + ADDRESS_PATIENCE),
+                        false => session.time.min(ctx.now + ADDRESS_TIMEOUT),
                     };
                     session.stage = Stage::Connecting {
                         downstream: stream,
@@ -598,8 +602,8 @@ impl ServerCore {
             return self.drop_session(ctx, id);
         }
         session.channel.begin_writing();
-        let mut relay = Relay::new(ctx.now, stream, self.timeouts.patience());
-        relay.keep(sniff::MOST);
+        let mut relay = Relay::new(ctx.now, stream, self.timeouts.relay_timeouts());
+        relay.keep_first_bytes(sniff::MAX_SNIFFED_BYTES);
         let due = relay.due();
         session.stage = Stage::Relaying(relay, RelayRate::new(ctx.now, addr));
         self.counters.connected += 1;
@@ -646,7 +650,7 @@ impl ServerCore {
         }
         let turn = relay.turn(ctx, channel);
         if turn.moved.to_conn > 0 {
-            look(ctx, channel.conn, relay);
+            sniff_response(ctx, channel.conn, relay);
         }
         if let Some(rate) = relay_rate.on_moved(ctx.now, turn.moved.to_conn) {
             self.egress.on_rate(ctx.now, relay_rate.addr, rate);
@@ -654,8 +658,8 @@ impl ServerCore {
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_downstream;
         self.counters.bytes_down += turn.moved.to_conn;
-        if let Some(end) = self.sessions.follow(id, &turn, due)
-            && !(end == End::Finished && self.goes_on(ctx, id))
+        if let Some(end) = self.sessions.after_turn(id, &turn, due)
+            && !(end == End::Finished && self.try_continue(ctx, id))
         {
             self.end_relay(ctx, id, end);
         }
@@ -666,9 +670,9 @@ impl ServerCore {
             return;
         };
         match &mut session.stage {
-            Stage::Handshake(h) if h.waits => {
+            Stage::Handshake(h) if h.is_waiting => {
                 if !self.end_in_order(ctx, id) {
-                    self.counters.waited_in_vain += 1;
+                    self.counters.unused_sign_ins += 1;
                     self.drop_session(ctx, id);
                 }
             }
@@ -709,10 +713,10 @@ impl ServerCore {
                 let end = relay.on_closed(&session.channel, reason);
                 return self.end_relay(ctx, id, end);
             }
-            Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
+            Stage::Handshake(h) if !h.peer_has_sent => self.counters.probes += 1,
             // A box that needs no further user's connection.
             Stage::Handshake(_) if reason == CloseReason::Finished => {}
-            Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
+            Stage::Handshake(h) if h.is_waiting => self.counters.unused_sign_ins += 1,
             Stage::Handshake(_) => {
                 self.counters.handshake_aborted += 1;
                 self.count_failed(ctx.now, id);
@@ -782,7 +786,7 @@ impl ServerCore {
         session.stage = match &mut session.stage {
             Stage::Handshake(handshake) => {
                 // The session does not count towards its user yet.
-                self.handshakes.resume(session.remote, handshake);
+                self.handshakes.end_waiting(session.remote, handshake);
                 session.user = None;
                 Stage::Refused
             }
@@ -805,7 +809,7 @@ impl ServerCore {
         self.sessions.unbind_downstream(id);
         self.count_refusal(ctx.now, &refusal, remote);
         if told {
-            self.sessions.arm(id, ctx.now + CLOSE_PATIENCE);
+            self.sessions.arm(id, ctx.now + CLOSE_TIMEOUT);
         } else {
             self.drop_session(ctx, id);
         }
@@ -840,20 +844,20 @@ fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
 }
 
 /// Examines the first bytes of a destination for the length of its response. Nothing waits for that.
-fn look(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
-    let Some((first, full)) = relay.kept() else {
+fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
+    let Some((first, full)) = relay.first_bytes() else {
         return;
     };
     match sniff::response(first) {
-        Length::Open if !full => return,
-        Length::Open | Length::Untold => {}
+        Length::Incomplete if !full => return,
+        Length::Incomplete | Length::Unknown => {}
         Length::Bytes(bytes) => {
             let size = FlowSize::Read(bytes);
             // A connection that is already gone reports itself by its `Closed` event.
             let _ = ctx.stack.set_flow_size(ctx.now, conn, size);
         }
     }
-    relay.forget_kept();
+    relay.drop_first_bytes();
 }
 
 /// Sends a whole message of the handshake or nothing; room lacks only where memory has run out.

@@ -10,7 +10,7 @@ use crate::relay::table::SessionId;
 impl ServerCore {
     /// Continues a session whose relay has ended both ways: waits until the box has everything, then for the next
     /// request or the end of the connection. Returns whether the session continues.
-    pub(super) fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+    pub(super) fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
@@ -35,12 +35,12 @@ impl ServerCore {
         if self.ending || handshakes.begin(now, remote, &self.limits).is_err() {
             return channel.close(now, ctx.stack).is_ok();
         }
-        let mut handshake = Handshake::again(user);
+        let mut handshake = Handshake::after_user(user);
         let until = match channel.is_silent(ctx.stack) {
             // The request has come already.
             false => now + self.timeouts.handshake,
-            true if handshakes.let_wait(now, remote, &mut handshake, self.limits.waiting) => {
-                *handshake.waits_until.insert(now + self.timeouts.waiting)
+            true if handshakes.begin_waiting(now, remote, &mut handshake, self.limits.waiting) => {
+                *handshake.waiting_until.insert(now + self.timeouts.waiting)
             }
             true => {
                 handshakes.leave(now, remote);
@@ -74,12 +74,12 @@ impl ServerCore {
             return false;
         };
         let channel = &mut session.channel;
-        let may = handshake.follows && !channel.is_ending();
+        let may = handshake.had_user && !channel.is_ending();
         if !may || channel.close(ctx.now, ctx.stack).is_err() {
             return false;
         }
         let until = ctx.now + self.timeouts.half_closed;
-        handshake.waits_until = Some(until);
+        handshake.waiting_until = Some(until);
         self.sessions.arm(id, until);
         true
     }

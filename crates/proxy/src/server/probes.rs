@@ -7,7 +7,7 @@ use braid_secure::channel::OVERHEAD;
 
 use super::session::{Refusal, Session, Stage};
 use super::train::Departures;
-use super::{CLOSE_PATIENCE, ServerCore, send_all};
+use super::{CLOSE_TIMEOUT, ServerCore, send_all};
 use crate::app::Ctx;
 use crate::protocol::probe::{self, Train};
 use crate::protocol::socks::RequestMetadata;
@@ -90,7 +90,7 @@ impl ServerCore {
         session.stage = Stage::Closing;
         let told = session.channel.shutdown(ctx.now, ctx.stack).is_ok();
         match told {
-            true => self.sessions.arm(id, ctx.now + CLOSE_PATIENCE),
+            true => self.sessions.arm(id, ctx.now + CLOSE_TIMEOUT),
             false => self.drop_session(ctx, id),
         }
     }
@@ -101,5 +101,5 @@ impl ServerCore {
 fn unpaced(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     let bytes = subflows.first().map_or(0, |subflow| subflow.unpaced);
-    u8::try_from(bytes / (probe::RECORD + OVERHEAD) as u64).unwrap_or(u8::MAX)
+    u8::try_from(bytes / (probe::RECORD_LEN + OVERHEAD) as u64).unwrap_or(u8::MAX)
 }

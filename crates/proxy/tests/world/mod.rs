@@ -315,7 +315,7 @@ impl World {
     pub fn ready(links: usize, setup: Setup<'_>) -> World {
         let mut world = World::up(links, setup);
         world.run_for(Duration::from_millis(500));
-        assert!(world.core.intake_wanted(), "the server was found");
+        assert!(world.core.wants_interception(), "the server was found");
         world
     }
 

@@ -292,7 +292,7 @@ fn a_change_of_servers_costs_nobody_a_round_trip() {
     assert_eq!(connected(&net, 1), 0);
     let cold = |net: &Aggregation| {
         let counters = box_counters(net);
-        counters.accepted - counters.warm_used
+        counters.accepted - counters.idle_used
     };
     let before = cold(&net);
     browse(&mut net, secs(20));

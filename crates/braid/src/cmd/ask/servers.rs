@@ -40,8 +40,8 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-/// Returns a server's state, whether new connections go there, the destinations that it does not reach, and whether
-/// it is to be updated.
+/// Returns a server's state, whether new connections go there, the destinations that it does not reach, and
+/// whether it is to be updated.
 pub fn state(server: &ServerStatus) -> String {
     let in_use = match server.reached && server.current {
         true => ", in use",

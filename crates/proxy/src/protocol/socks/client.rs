@@ -80,7 +80,8 @@ pub enum ClientError {
 }
 
 impl ClientHandshake {
-    /// Creates the handshake of a box that either has `authenticated` its identity by its key, or sends a password.
+    /// Creates the handshake of a box that either has `authenticated` its identity by its key, or sends a
+    /// password.
     pub fn new(authenticated: bool) -> Self {
         ClientHandshake {
             authenticated,

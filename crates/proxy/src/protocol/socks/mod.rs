@@ -2,8 +2,9 @@
 //!
 //! The client sends greeting, password if any, request and the user's first bytes in one flight, without waiting
 //! in between, or signs in beforehand. The server also accepts them one by one, in any fragmentation. A box's
-//! request follows its metadata ([`RequestMetadata`]), and early hints ([`encode_early_hints`]) follow the request. The code does no
-//! I/O and buffers at most one message (1091 bytes). `docs/protocol.md` describes each field.
+//! request follows its metadata ([`RequestMetadata`]), and early hints ([`encode_early_hints`]) follow the
+//! request. The code does no I/O and buffers at most one message (1091 bytes). `docs/protocol.md` describes each
+//! field.
 
 mod client;
 mod early_hints;
