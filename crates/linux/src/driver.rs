@@ -47,11 +47,11 @@ impl Clock {
     /// Returns a clock that shows zero now.
     #[expect(clippy::new_without_default, reason = "no two clocks are equal")]
     pub fn new() -> Clock {
-        Clock::showing(Instant::ZERO)
+        Clock::starting_at(Instant::ZERO)
     }
 
     /// Returns a clock that shows `start` now. A `start` above zero leaves room for times of earlier events.
-    pub fn showing(start: Instant) -> Clock {
+    pub fn starting_at(start: Instant) -> Clock {
         Clock {
             made: monotonic_nanos(),
             start,
@@ -254,7 +254,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
         loop {
-            let idle = self.settle();
+            let idle = self.run_turn();
             let over = end.is_some_and(|end| end <= self.clock.now());
             if over || finished(self) {
                 return Ok(());
@@ -293,7 +293,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
 
     /// Serves timers, gives the core its events and sends the engine's packets. Returns whether nothing is
     /// left to do before the next input or timeout.
-    fn settle(&mut self) -> bool {
+    fn run_turn(&mut self) -> bool {
         let now = self.clock.now();
         self.sockets.set_now(now);
         self.expire(now);

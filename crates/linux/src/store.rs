@@ -26,10 +26,10 @@ type Measured = (u64, Option<f64>, Option<f64>);
 const MEASUREMENTS: TableDefinition<'_, (&str, &str), Measured> = TableDefinition::new("servers 1");
 
 /// Memory for the cache of a file of a few kilobytes, bytes.
-const CACHE: usize = 1 << 20;
+const CACHE_BYTES: usize = 1 << 20;
 
 /// Most rows of a table that are read; the engine keeps no more.
-const MOST: usize = 1_024;
+const MAX_ROWS: usize = 1_024;
 
 /// Records in a redb file.
 #[derive(Debug)]
@@ -75,7 +75,9 @@ impl RecordFile {
 fn attempt(path: &Path) -> Result<(RecordFile, SavedState), Refusal> {
     let path = path.to_owned();
     let read = thread::Builder::new().spawn(move || {
-        let mut database = Database::builder().set_cache_size(CACHE).create(&path)?;
+        let mut database = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create(&path)?;
         // The file is small, so a full check takes no time.
         database.check_integrity()?;
         let mut file = RecordFile { database };
@@ -108,7 +110,7 @@ impl RecordStore for RecordFile {
         let transaction = self.database.begin_read()?;
         let mut saved = SavedState::default();
         if let Some(table) = open(&transaction, RECORDS)? {
-            for entry in table.iter()?.take(MOST) {
+            for entry in table.iter()?.take(MAX_ROWS) {
                 let (key, value) = entry?;
                 let (server, link) = key.value();
                 let record = from_row(server.parse()?, link, value.value());
@@ -116,7 +118,7 @@ impl RecordStore for RecordFile {
             }
         }
         if let Some(table) = open(&transaction, MEASUREMENTS)? {
-            for entry in table.iter()?.take(MOST) {
+            for entry in table.iter()?.take(MAX_ROWS) {
                 let (key, value) = entry?;
                 let (server, link) = key.value();
                 let (unix_ms, bandwidth, delay_ms) = value.value();

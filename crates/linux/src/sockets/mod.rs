@@ -148,11 +148,11 @@ impl Sockets {
 
     /// Reserves the port of the listeners for intercepted connections, on 127.0.0.1 and, if `v6`, on `::1`,
     /// and returns it. They are on loopback addresses, so that other hosts reach them by interception only.
-    /// Nothing listens before [`Self::set_intake`].
+    /// Nothing listens before [`Self::set_intercepting`].
     ///
     /// # Errors
     /// Fails if the system refuses; interception takes `CAP_NET_ADMIN`.
-    pub fn reserve_intake(&mut self, v6: bool) -> Result<u16> {
+    pub fn reserve_intercept_port(&mut self, v6: bool) -> Result<u16> {
         let doing = || SystemError::doing("reserve a port for intercepted connections");
         // The port that the kernel picks for one family may be in use for the other, so several are tried.
         for _ in 0..16 {
@@ -181,20 +181,20 @@ impl Sockets {
     ///
     /// # Errors
     /// Fails if the system refuses.
-    pub fn set_intake(&mut self, open: bool) -> Result<()> {
-        let of_intake = |l: &Listener| l.arrival == Arrival::Intercepted;
+    pub fn set_intercepting(&mut self, open: bool) -> Result<()> {
+        let is_intercepting = |l: &Listener| l.arrival == Arrival::Intercepted;
         if !open {
             // The kernel resets connections that wait at a listener when it is closed.
             for at in 0..self.listeners.len() {
-                if of_intake(&self.listeners[at]) {
+                if is_intercepting(&self.listeners[at]) {
                     self.accept(at);
                 }
             }
             // Closing a descriptor removes it from the epoll instance.
-            self.listeners.retain(|l| !of_intake(l));
+            self.listeners.retain(|l| !is_intercepting(l));
             return Ok(());
         }
-        if self.listeners.iter().any(of_intake) {
+        if self.listeners.iter().any(is_intercepting) {
             return Ok(());
         }
         let open = |(_, addr): &(OwnedFd, SocketAddr)| {

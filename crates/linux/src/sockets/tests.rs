@@ -37,9 +37,9 @@ impl Loop {
         panic!("no event");
     }
 
-    fn wait(&mut self, patience: Duration) {
+    fn wait(&mut self, timeout: Duration) {
         let mut ready = Vec::with_capacity(16);
-        let timeout = Timespec::try_from(patience).unwrap();
+        let timeout = Timespec::try_from(timeout).unwrap();
         let room = rustix::buffer::spare_capacity(&mut ready);
         epoll::wait(&self.epoll, room, Some(&timeout)).unwrap();
         for event in &ready {
@@ -223,7 +223,7 @@ fn a_listener_of_its_own_tells_who_came_and_how_the_syn_was_marked() {
         let free = listening.expect("a free port");
         assert!(it.sockets.listen(free).is_err(), "somebody listens there");
         // Closing the intercepting listeners closes no other listener.
-        it.sockets.set_intake(false).unwrap();
+        it.sockets.set_intercepting(false).unwrap();
         for (tos, expected) in [(0, 0), (0xb8, 46), (0x21, 8)] {
             let user = marked(free, tos);
             let event = it.event();
@@ -254,7 +254,7 @@ fn connections_that_wait_are_accepted_before_the_intake_closes() {
     let opened = it.sockets.listener(intercepts, Arrival::Intercepted);
     it.sockets.listeners.push(opened.unwrap());
     let mut user = TcpStream::connect(addr).unwrap();
-    it.sockets.set_intake(false).unwrap();
+    it.sockets.set_intercepting(false).unwrap();
     let DownstreamEvent::Accepted { id, arrival, .. } = it.event() else {
         panic!("nobody was accepted");
     };

@@ -234,7 +234,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     let (tun, mut device) = Device::open(&config).unwrap();
     let spec = wan(&config, 0);
     let lan = ["lan".to_owned()];
-    let mut links = Links::new(device.identity(), vec![spec]).unwrap();
+    let mut links = Links::new(device.instance_names(), vec![spec]).unwrap();
     let settings = [
         Sysctl::new("net/ipv6/conf/all/forwarding", 1),
         Sysctl::new("net/ipv4/conf/lan/forwarding", 1),
@@ -249,7 +249,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
 
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let mut sockets = Sockets::new(epoll.try_clone().unwrap(), Limits::default()).unwrap();
-    let port = sockets.reserve_intake(true).unwrap();
+    let port = sockets.reserve_intercept_port(true).unwrap();
     device
         .apply_rules(Rules::Box(BoxRules {
             lan: lan.to_vec(),
@@ -276,7 +276,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     loop {
         match asks.try_recv() {
             Ok(Ask::Intake(open)) => {
-                sockets.set_intake(open).unwrap();
+                sockets.set_intercepting(open).unwrap();
                 done.send(()).unwrap();
             }
             Ok(Ask::Die) => {
