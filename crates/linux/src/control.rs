@@ -27,7 +27,7 @@ use rustix::net::{
 };
 
 use crate::lines;
-use crate::run::Wishes;
+use crate::run::ReloadRequests;
 
 /// Time that a client has to send its request, and to take each part of the answer.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
@@ -122,20 +122,20 @@ impl ControlSocket {
         self.wake.as_fd()
     }
 
-    /// Has `core` answer the waiting requests. Requests to read the configuration again go to `wishes`, which
-    /// answer them later.
+    /// Has `core` answer the waiting requests. Requests to read the configuration again go to `reload_requests`,
+    /// which answer them later.
     pub(crate) fn serve(
         &self,
         now: Instant,
         core: &mut impl Controlled,
         stack: &mut Stack,
-        wishes: Option<&Wishes>,
+        reload_requests: Option<&ReloadRequests>,
     ) {
         // Resets the counter; its value does not matter.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         while let Ok(Pending { request, answer }) = self.pending.try_recv() {
-            if let (Request::Reload, Some(wishes)) = (&request, wishes) {
-                wishes.begin(Some(answer));
+            if let (Request::Reload, Some(reload_requests)) = (&request, reload_requests) {
+                reload_requests.begin(Some(answer));
                 continue;
             }
             let mut said = core.control(now, stack, request);

@@ -47,11 +47,11 @@ impl Clock {
     /// Returns a clock that shows zero now.
     #[expect(clippy::new_without_default, reason = "no two clocks are equal")]
     pub fn new() -> Clock {
-        Clock::showing(Instant::ZERO)
+        Clock::starting_at(Instant::ZERO)
     }
 
     /// Returns a clock that shows `start` now. A `start` above zero leaves room for times of earlier events.
-    pub fn showing(start: Instant) -> Clock {
+    pub fn starting_at(start: Instant) -> Clock {
         Clock {
             made: monotonic_nanos(),
             start,
@@ -254,7 +254,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
         loop {
-            let idle = self.settle();
+            let idle = self.run_turn();
             let over = end.is_some_and(|end| end <= self.clock.now());
             if over || finished(self) {
                 return Ok(());
@@ -293,12 +293,12 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
 
     /// Serves timers, gives the core its events and sends the engine's packets. Returns whether nothing is
     /// left to do before the next input or timeout.
-    fn settle(&mut self) -> bool {
+    fn run_turn(&mut self) -> bool {
         let now = self.clock.now();
         self.sockets.set_now(now);
         self.expire(now);
         let mut idle = self.tell_engine_events(now);
-        idle &= self.tell_local_events(now);
+        idle &= self.tell_downstream_events(now);
         // The core's reaction to local events may have caused events of the engine.
         idle &= self.tell_engine_events(now);
         idle &= self.transmit(now);
@@ -318,7 +318,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         let ctx = Ctx {
             now,
             stack: &mut self.stack,
-            local: &mut self.sockets,
+            downstream: &mut self.sockets,
         };
         (&mut self.core, ctx)
     }
@@ -358,13 +358,13 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         false
     }
 
-    fn tell_local_events(&mut self, now: Instant) -> bool {
+    fn tell_downstream_events(&mut self, now: Instant) -> bool {
         for _ in 0..EVENT_BATCH {
             let Some(event) = self.sockets.next_event() else {
                 return true;
             };
             let (core, mut ctx) = self.core(now);
-            core.on_local_event(&mut ctx, event);
+            core.on_downstream_event(&mut ctx, event);
         }
         false
     }

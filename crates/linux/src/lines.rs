@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Reads a line of at most `most` bytes within `patience`.
+/// Reads a line of at most `most` bytes within `timeout`.
 ///
 /// # Errors
 /// `TimedOut`; `InvalidData` if the line is too long, is no JSON or does not fit `T`; `UnexpectedEof` if the
@@ -15,9 +15,9 @@ use serde::de::DeserializeOwned;
 pub fn read<T: DeserializeOwned>(
     mut stream: &UnixStream,
     most: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<T> {
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     let mut line = Vec::new();
     let mut chunk = [0; 4096];
     while !line.contains(&b'\n') {
@@ -43,18 +43,18 @@ pub fn read<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Writes `message` as a line. Each part must be taken within `patience` of the part before.
+/// Writes `message` as a line. Each part must be taken within `timeout` of the part before.
 ///
 /// # Errors
 /// Fails if the system refuses; with `WouldBlock` if the peer does not read.
 pub fn write(
     mut stream: &UnixStream,
     message: &impl Serialize,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
-    stream.set_write_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(timeout))?;
     stream.write_all(&line)
 }
 
@@ -62,16 +62,16 @@ pub fn write(
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(50);
+    const TIMEOUT: Duration = Duration::from_millis(50);
 
     fn read_of(sent: &[u8], ends: bool) -> io::Result<Vec<u32>> {
         let (mut to, from) = UnixStream::pair()?;
         to.write_all(sent)?;
         if ends {
             drop(to);
-            return read(&from, 64, PATIENCE);
+            return read(&from, 64, TIMEOUT);
         }
-        read(&from, 64, PATIENCE)
+        read(&from, 64, TIMEOUT)
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let (to, from) = UnixStream::pair().unwrap();
-        write(&to, &[3, 4], PATIENCE).unwrap();
-        assert_eq!(read::<Vec<u32>>(&from, 64, PATIENCE).unwrap(), [3, 4]);
+        write(&to, &[3, 4], TIMEOUT).unwrap();
+        assert_eq!(read::<Vec<u32>>(&from, 64, TIMEOUT).unwrap(), [3, 4]);
     }
 }

@@ -16,7 +16,7 @@ const PAYLOAD_LEN: usize = 4_000;
 /// Segment size of the probe, bytes.
 const GSO_SIZE: u16 = 1_000;
 /// Time to wait for the probe. It takes microseconds on its way through this machine.
-const PATIENCE: Duration = Duration::from_millis(300);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The "discard" service, on both ends.
 const PORT: u16 = 9;
 
@@ -63,7 +63,7 @@ pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Resul
         tracing::debug!(%error, "probe refused");
         return Ok(Verdict::Lost);
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PROBE_TIMEOUT;
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
         let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
         let mut fds = [PollFd::from_borrowed_fd(packets.fd(), PollFlags::IN)];

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use braid_engine::PathRecord;
-use braid_proxy::records::{Kept, KeptMeasurement, KeptRecord, RecordStore, StoreError};
+use braid_proxy::records::{RecordStore, SavedMeasurement, SavedRecord, SavedState, StoreError};
 use braid_proxy::selection::Quality;
 use redb::{
     Database, DatabaseError, Key, ReadOnlyTable, ReadTransaction, ReadableTable, StorageError,
@@ -26,10 +26,10 @@ type Measured = (u64, Option<f64>, Option<f64>);
 const MEASUREMENTS: TableDefinition<'_, (&str, &str), Measured> = TableDefinition::new("servers 1");
 
 /// Memory for the cache of a file of a few kilobytes, bytes.
-const CACHE: usize = 1 << 20;
+const CACHE_BYTES: usize = 1 << 20;
 
 /// Most rows of a table that are read; the engine keeps no more.
-const MOST: usize = 1_024;
+const MAX_ROWS: usize = 1_024;
 
 /// Records in a redb file.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// Fails if the system refuses, or if another process uses the file.
-    pub fn open(path: &Path) -> Result<(RecordFile, Kept), StoreError> {
+    pub fn open(path: &Path) -> Result<(RecordFile, SavedState), StoreError> {
         match attempt(path) {
             Ok(found) => Ok(found),
             Err(Refusal::System(error)) => Err(error),
@@ -72,15 +72,17 @@ impl RecordFile {
 
 /// Opens and reads the file on a thread of its own: a damaged file may make redb panic, which must not end
 /// this process.
-fn attempt(path: &Path) -> Result<(RecordFile, Kept), Refusal> {
+fn attempt(path: &Path) -> Result<(RecordFile, SavedState), Refusal> {
     let path = path.to_owned();
     let read = thread::Builder::new().spawn(move || {
-        let mut database = Database::builder().set_cache_size(CACHE).create(&path)?;
+        let mut database = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create(&path)?;
         // The file is small, so a full check takes no time.
         database.check_integrity()?;
         let mut file = RecordFile { database };
-        let kept = file.load().map_err(Refusal::Damaged)?;
-        Ok((file, kept))
+        let saved = file.load().map_err(Refusal::Damaged)?;
+        Ok((file, saved))
     });
     let read = read.map_err(|e| Refusal::System(e.into()))?;
     let panicked = |_| Refusal::Damaged("it makes its reader panic".into());
@@ -104,23 +106,23 @@ impl From<DatabaseError> for Refusal {
 }
 
 impl RecordStore for RecordFile {
-    fn load(&mut self) -> Result<Kept, StoreError> {
+    fn load(&mut self) -> Result<SavedState, StoreError> {
         let transaction = self.database.begin_read()?;
-        let mut kept = Kept::default();
+        let mut saved = SavedState::default();
         if let Some(table) = open(&transaction, RECORDS)? {
-            for entry in table.iter()?.take(MOST) {
+            for entry in table.iter()?.take(MAX_ROWS) {
                 let (key, value) = entry?;
                 let (server, link) = key.value();
                 let record = from_row(server.parse()?, link, value.value());
-                kept.records.push(record);
+                saved.records.push(record);
             }
         }
         if let Some(table) = open(&transaction, MEASUREMENTS)? {
-            for entry in table.iter()?.take(MOST) {
+            for entry in table.iter()?.take(MAX_ROWS) {
                 let (key, value) = entry?;
                 let (server, link) = key.value();
                 let (unix_ms, bandwidth, delay_ms) = value.value();
-                kept.measurements.push(KeptMeasurement {
+                saved.measurements.push(SavedMeasurement {
                     server: server.parse()?,
                     link: Some(link.to_owned()).filter(|link| !link.is_empty()),
                     unix_ms,
@@ -131,25 +133,25 @@ impl RecordStore for RecordFile {
                 });
             }
         }
-        Ok(kept)
+        Ok(saved)
     }
 
-    fn save(&mut self, kept: &Kept) -> Result<(), StoreError> {
+    fn save(&mut self, saved: &SavedState) -> Result<(), StoreError> {
         let transaction = self.database.begin_write()?;
         {
             let mut table = transaction.open_table(RECORDS)?;
             table.retain(|_, _| false)?;
-            for kept in &kept.records {
-                let server = kept.server.to_string();
-                table.insert((server.as_str(), kept.link.as_str()), to_row(kept))?;
+            for saved in &saved.records {
+                let server = saved.server.to_string();
+                table.insert((server.as_str(), saved.link.as_str()), to_row(saved))?;
             }
             let mut table = transaction.open_table(MEASUREMENTS)?;
             table.retain(|_, _| false)?;
-            for kept in &kept.measurements {
-                let server = kept.server.to_string();
-                let key = (server.as_str(), kept.link.as_deref().unwrap_or(""));
-                let quality = kept.quality;
-                table.insert(key, (kept.unix_ms, quality.bandwidth, quality.delay_ms))?;
+            for saved in &saved.measurements {
+                let server = saved.server.to_string();
+                let key = (server.as_str(), saved.link.as_deref().unwrap_or(""));
+                let quality = saved.quality;
+                table.insert(key, (saved.unix_ms, quality.bandwidth, quality.delay_ms))?;
             }
         }
         transaction.commit()?;
@@ -169,11 +171,11 @@ fn open<K: Key + 'static, V: Value + 'static>(
     }
 }
 
-fn to_row(kept: &KeptRecord) -> [u64; 7] {
-    let r = &kept.record;
+fn to_row(saved: &SavedRecord) -> [u64; 7] {
+    let r = &saved.record;
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     [
-        kept.unix_ms,
+        saved.unix_ms,
         ns(r.srtt),
         ns(r.rttvar),
         ns(r.base_rtt),
@@ -183,7 +185,7 @@ fn to_row(kept: &KeptRecord) -> [u64; 7] {
     ]
 }
 
-fn from_row(server: IpAddr, link: &str, row: [u64; 7]) -> KeptRecord {
+fn from_row(server: IpAddr, link: &str, row: [u64; 7]) -> SavedRecord {
     let [
         unix_ms,
         srtt,
@@ -193,7 +195,7 @@ fn from_row(server: IpAddr, link: &str, row: [u64; 7]) -> KeptRecord {
         bytes_sent,
         bytes_lost,
     ] = row;
-    KeptRecord {
+    SavedRecord {
         server,
         link: link.to_owned(),
         unix_ms,
@@ -241,13 +243,13 @@ mod tests {
         }
     }
 
-    fn record(server: &str, link: &str) -> KeptRecord {
+    fn record(server: &str, link: &str) -> SavedRecord {
         let server = server.parse().unwrap();
         from_row(server, link, [1_800_000_000_000, 40, 3, 38, 500, 70, 6])
     }
 
-    fn measurement(link: Option<&str>) -> KeptMeasurement {
-        KeptMeasurement {
+    fn measurement(link: Option<&str>) -> SavedMeasurement {
+        SavedMeasurement {
             server: "203.0.113.7:1080".parse().unwrap(),
             link: link.map(str::to_owned),
             unix_ms: 1_800_000_000_000,
@@ -258,19 +260,19 @@ mod tests {
         }
     }
 
-    fn kept() -> Kept {
-        Kept {
+    fn saved() -> SavedState {
+        SavedState {
             records: vec![record("2001:db8::7", "lte"), record("203.0.113.7", "dsl")],
             measurements: vec![measurement(None), measurement(Some("dsl"))],
         }
     }
 
-    fn save(path: &Path, kept: &Kept) {
+    fn save(path: &Path, saved: &SavedState) {
         let (mut file, _) = RecordFile::open(path).unwrap();
-        file.save(kept).unwrap();
+        file.save(saved).unwrap();
     }
 
-    fn load(path: &Path) -> Kept {
+    fn load(path: &Path) -> SavedState {
         RecordFile::open(path).unwrap().1
     }
 
@@ -278,17 +280,17 @@ mod tests {
     fn what_is_saved_is_there_again() {
         let directory = Directory::new("again");
         let path = directory.file();
-        assert_eq!(load(&path), Kept::default());
-        let mut kept = kept();
-        let base_rtt = kept.records[0].record.base_rtt;
+        assert_eq!(load(&path), SavedState::default());
+        let mut saved = saved();
+        let base_rtt = saved.records[0].record.base_rtt;
         assert_eq!(base_rtt, Duration::from_nanos(38));
-        save(&path, &kept);
-        assert_eq!(load(&path), kept);
+        save(&path, &saved);
+        assert_eq!(load(&path), saved);
         // Records that were left out are gone.
-        kept.records.pop();
-        kept.measurements.pop();
-        save(&path, &kept);
-        assert_eq!(load(&path), kept);
+        saved.records.pop();
+        saved.measurements.pop();
+        save(&path, &saved);
+        assert_eq!(load(&path), saved);
     }
 
     #[test]
@@ -297,10 +299,10 @@ mod tests {
         let path = directory.file();
         for garbage in [&b"garbage"[..], &[0; 100_000], &[0xff; 5_000]] {
             fs::write(&path, garbage).unwrap();
-            assert_eq!(load(&path), Kept::default());
+            assert_eq!(load(&path), SavedState::default());
             assert_eq!(fs::read(directory.aside()).unwrap(), garbage);
-            save(&path, &kept());
-            assert_eq!(load(&path), kept());
+            save(&path, &saved());
+            assert_eq!(load(&path), saved());
         }
     }
 
@@ -309,8 +311,8 @@ mod tests {
     fn a_damaged_file_stops_nobody() {
         let directory = Directory::new("damaged");
         let path = directory.file();
-        let (nothing, kept) = (Kept::default(), kept());
-        save(&path, &kept);
+        let (nothing, saved) = (SavedState::default(), saved());
+        save(&path, &saved);
         let good = fs::read(&path).unwrap();
         let used = good.iter().rposition(|b| *b != 0).unwrap() + 1;
         for i in 0..16 {
@@ -319,10 +321,10 @@ mod tests {
             bad[at..used.min(at + 64)].fill(0x5a);
             fs::write(&path, &bad).unwrap();
             let read = load(&path);
-            assert!(read == nothing || read == kept, "at {at}: {read:?}");
+            assert!(read == nothing || read == saved, "at {at}: {read:?}");
             fs::write(&path, &good[..at]).unwrap();
             let read = load(&path);
-            assert!(read == nothing || read == kept, "cut at {at}: {read:?}");
+            assert!(read == nothing || read == saved, "cut at {at}: {read:?}");
         }
     }
 

@@ -16,7 +16,7 @@ pub struct Ctx<'a> {
     /// The engine.
     pub stack: &'a mut Stack,
     /// The downstream sockets.
-    pub local: &'a mut dyn LocalStreams,
+    pub downstream: &'a mut dyn DownstreamSockets,
 }
 
 /// An application as its driver sees it: a proxy between the engine and downstream sockets, or a program that uses
@@ -26,7 +26,7 @@ pub trait Core {
     /// Handles an event of the engine.
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event);
     /// Handles an event of the downstream sockets.
-    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+    fn on_downstream_event(&mut self, ctx: &mut Ctx<'_>, event: DownstreamEvent) {
         let _ = (ctx, event);
     }
     /// Returns the time at which [`Core::handle_timeout`] is due, if ever.
@@ -51,28 +51,32 @@ pub fn serve_timers<C: Core + ?Sized>(core: &mut C, ctx: &mut Ctx<'_>) {
 }
 
 /// Downstream sockets: non-blocking byte streams.
-pub trait LocalStreams {
+pub trait DownstreamSockets {
     /// Starts a connection; `Connected` or `ConnectFailed` follows within the driver's time limit.
-    fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure>;
+    fn connect(&mut self, destination: SocketAddr) -> Result<DownstreamId, ConnectFailure>;
     /// Starts a name look-up; `Resolved` follows. Returns `None` where too many are pending.
-    fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId>;
+    fn resolve(&mut self, name: &str, port: u16) -> Option<DownstreamId>;
     /// Reads into `bufs`; returns 0 at the end of the stream.
-    fn read(&mut self, id: LocalId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, LocalError>;
+    fn read(
+        &mut self,
+        id: DownstreamId,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, DownstreamError>;
     /// Copies readable bytes into `buf` without consuming them; returns 0 at the end of the stream.
-    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError>;
+    fn peek(&mut self, id: DownstreamId, buf: &mut [u8]) -> Result<usize, DownstreamError>;
     /// Writes from `bufs`.
-    fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError>;
+    fn write(&mut self, id: DownstreamId, bufs: &[IoSlice<'_>]) -> Result<usize, DownstreamError>;
     /// Ends the sending direction after the bytes written.
-    fn shutdown(&mut self, id: LocalId);
+    fn shutdown(&mut self, id: DownstreamId);
     /// Closes the stream in order and releases the identifier.
-    fn close(&mut self, id: LocalId);
+    fn close(&mut self, id: DownstreamId);
     /// Resets the stream (RST) and releases the identifier.
-    fn reset(&mut self, id: LocalId);
+    fn reset(&mut self, id: DownstreamId);
 }
 
 /// The identifier of a downstream stream or a pending name look-up. Not reused while events for it may be pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LocalId(pub u64);
+pub struct DownstreamId(pub u64);
 
 /// The way in which a connection from the local network arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +89,7 @@ pub enum Arrival {
 
 /// The reason why a read or write did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LocalError {
+pub enum DownstreamError {
     /// No data or no room; an event follows when that changes.
     WouldBlock,
     /// The stream failed (reset, timed out); only `close` remains.
@@ -114,11 +118,11 @@ pub enum ConnectFailure {
 /// An event of a downstream stream. Readiness is edge-triggered: after `Readable` read until `WouldBlock`, after
 /// `Writable` write until `WouldBlock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LocalEvent {
+pub enum DownstreamEvent {
     /// A connection from the local network, whose downstream handshake is complete.
     Accepted {
         /// The stream.
-        id: LocalId,
+        id: DownstreamId,
         /// The user's address.
         peer: SocketAddr,
         /// The address that the user connected to.
@@ -128,53 +132,53 @@ pub enum LocalEvent {
         /// The differentiated services code point of the user's SYN (RFC 2474), 0 to 63; 0 where it is unknown.
         dscp: u8,
     },
-    /// A connection opened by [`LocalStreams::connect`] is established.
+    /// A connection opened by [`DownstreamSockets::connect`] is established.
     Connected {
         /// The stream.
-        id: LocalId,
+        id: DownstreamId,
     },
     /// A connection attempt failed; the identifier is invalid from here on.
     ConnectFailed {
         /// The stream.
-        id: LocalId,
+        id: DownstreamId,
         /// The reason.
         failure: ConnectFailure,
     },
     /// Data or the end of the stream can be read.
     Readable {
         /// The stream.
-        id: LocalId,
+        id: DownstreamId,
     },
     /// There may be room to write.
     Writable {
         /// The stream.
-        id: LocalId,
+        id: DownstreamId,
     },
     /// The stream failed while neither side was reading (reset by the peer, keepalive timeout).
     Broken {
         /// The stream.
-        id: LocalId,
+        id: DownstreamId,
     },
     /// A look-up ended; the identifier is invalid from here on.
     Resolved {
         /// The look-up.
-        id: LocalId,
+        id: DownstreamId,
         /// Addresses in order of preference; empty where the name does not resolve.
         addresses: Vec<SocketAddr>,
     },
 }
 
-impl LocalEvent {
+impl DownstreamEvent {
     /// Returns the stream or look-up of the event.
-    pub fn id(&self) -> LocalId {
+    pub fn id(&self) -> DownstreamId {
         match *self {
-            LocalEvent::Accepted { id, .. }
-            | LocalEvent::Connected { id }
-            | LocalEvent::ConnectFailed { id, .. }
-            | LocalEvent::Readable { id }
-            | LocalEvent::Writable { id }
-            | LocalEvent::Broken { id }
-            | LocalEvent::Resolved { id, .. } => id,
+            DownstreamEvent::Accepted { id, .. }
+            | DownstreamEvent::Connected { id }
+            | DownstreamEvent::ConnectFailed { id, .. }
+            | DownstreamEvent::Readable { id }
+            | DownstreamEvent::Writable { id }
+            | DownstreamEvent::Broken { id }
+            | DownstreamEvent::Resolved { id, .. } => id,
         }
     }
 
@@ -182,7 +186,7 @@ impl LocalEvent {
     pub fn ends_id(&self) -> bool {
         matches!(
             self,
-            LocalEvent::ConnectFailed { .. } | LocalEvent::Resolved { .. }
+            DownstreamEvent::ConnectFailed { .. } | DownstreamEvent::Resolved { .. }
         )
     }
 }

@@ -1,7 +1,8 @@
 //! Aggregation box and aggregation server as sans-I/O cores.
 //!
-//! A core sits between the engine's [`Stack`](braid_engine::Stack) and [`LocalStreams`](app::LocalStreams): kernel
-//! sockets on Linux, the engine's plain TCP in the simulator.
+//! A core sits between the engine's [`Stack`](braid_engine::Stack) and
+//! [`DownstreamSockets`](app::DownstreamSockets): kernel sockets on Linux, the engine's plain TCP in the
+//! simulator.
 
 mod admin;
 pub mod app;

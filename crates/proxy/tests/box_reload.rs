@@ -6,11 +6,11 @@ use core::time::Duration;
 
 use braid_engine::strategy::FlowSize;
 use braid_engine::{PathId, Urgency};
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::config::{BoxConfig, LinkConfig, ServerEntry};
 use braid_proxy::{ConfigError, Notice};
 use braid_secure::keys::PrivateKey;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, link_address, server_key};
 
 const SIZE: usize = 4_000_000;
@@ -20,20 +20,20 @@ fn bytes() -> Vec<u8> {
 }
 
 /// Returns a world in the middle of a download.
-fn downloading(links: usize, setup: Setup<'_>) -> (World, LocalId) {
+fn downloading(links: usize, setup: Setup<'_>) -> (World, DownstreamId) {
     let mut w = World::met(links, setup);
     let user = under_way(&mut w);
     (w, user)
 }
 
-fn under_way(w: &mut World) -> LocalId {
+fn under_way(w: &mut World) -> DownstreamId {
     w.content(CONTENT, Content::Sends(bytes(), true));
     let user = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(user).got.len() > SIZE / 8);
     user
 }
 
-fn finish(w: &mut World, user: LocalId) {
+fn finish(w: &mut World, user: DownstreamId) {
     w.run_until(|w| w.user(user).got_end || w.user(user).closed);
     assert!(
         w.user(user).got == bytes(),
@@ -136,7 +136,7 @@ fn another_gateway_is_the_same_link() {
     assert_eq!(changes.changed, ["link wan0 changed"]);
     assert_eq!(left, []);
     finish(&mut w, user);
-    assert_eq!(w.core.counters().warm_failed, 0);
+    assert_eq!(w.core.counters().idle_failed, 0);
 }
 
 /// A path number is reused, but the counters and records there belonged to another link.
@@ -189,7 +189,7 @@ fn servers_come_and_go_beside_the_one_in_use() {
         ..Setup::default()
     };
     let (mut w, user) = downloading(2, setup);
-    let (lost, failed) = (w.core.counters().warm_lost, w.core.counters().warm_failed);
+    let (lost, failed) = (w.core.counters().idle_lost, w.core.counters().idle_failed);
     let (changes, _) = w.reload_box(|c| c.servers.insert(0, dead_server(c, "spare")));
     assert_eq!(changes.changed, ["server spare added"]);
     w.run_for(Duration::from_millis(200));
@@ -205,7 +205,7 @@ fn servers_come_and_go_beside_the_one_in_use() {
     serves(&mut w);
     finish(&mut w, user);
     let counters = w.core.counters();
-    assert_eq!((counters.warm_lost, counters.warm_failed), (lost, failed));
+    assert_eq!((counters.idle_lost, counters.idle_failed), (lost, failed));
 }
 
 /// Connections to a removed server end there; new ones go to another server.
@@ -215,13 +215,16 @@ fn a_download_goes_on_when_its_server_is_removed() {
     w.reload_box(|c| c.servers = vec![dead_server(c, "other")]);
     finish(&mut w, user);
     w.run_for(Duration::from_secs(10));
-    assert!(!w.core.intake_wanted(), "the other one does not answer");
+    assert!(
+        !w.core.wants_interception(),
+        "the other one does not answer"
+    );
     w.reload_box(|c| {
         let mut back = dead_server(c, "home");
         back.v4 = Some(world::SERVER);
         c.servers.push(back);
     });
-    w.run_until(|w| w.core.intake_wanted());
+    w.run_until(|w| w.core.wants_interception());
     serves(&mut w);
 }
 
@@ -281,7 +284,7 @@ fn limits_and_rules_hold_for_what_begins() {
     assert_eq!(w.core.counters().over_limit, 1);
     finish(&mut w, user);
     // The user is gone, so that there is room for the next.
-    w.boxed.local.break_stream(user);
+    w.boxed.downstream.break_stream(user);
     w.run_for(Duration::from_secs(1));
     let rated = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(rated).got.len() > 10_000);
@@ -319,7 +322,7 @@ fn switches_stay_where_they_are() {
     assert!(
         !w.notices
             .iter()
-            .any(|(_, n)| matches!(n, Notice::Intake(_)))
+            .any(|(_, n)| matches!(n, Notice::Intercept(_)))
     );
     let (changes, _) = w.reload_box(|_| {});
     assert_eq!(changes.to_string(), "nothing has changed");

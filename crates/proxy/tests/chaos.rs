@@ -4,9 +4,9 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_wire::Rng;
-use world::local::Content;
+use world::downstream::Content;
 use world::{Setup, World};
 
 fn pattern(seed: u64, n: usize) -> Vec<u8> {
@@ -27,7 +27,7 @@ enum Wish {
 struct Run {
     w: World,
     rng: Rng,
-    users: Vec<(LocalId, Wish)>,
+    users: Vec<(DownstreamId, Wish)>,
 }
 
 impl Run {
@@ -74,7 +74,7 @@ impl Run {
             let stream = self.w.user(*user);
             if matches!(wish, Wish::Abort) && !stream.closed && !stream.broken {
                 let user = *user;
-                self.w.boxed.local.break_stream(user);
+                self.w.boxed.downstream.break_stream(user);
             }
         }
     }
@@ -103,7 +103,7 @@ impl Run {
         assert_eq!(self.w.core.connections(), 0, "seed {seed}");
         assert_eq!(self.w.server().connections(), 0, "seed {seed}");
         let open = |w: &mut World| {
-            w.server_local()
+            w.server_downstream()
                 .streams
                 .values()
                 .filter(|s| !s.closed)
@@ -138,7 +138,8 @@ fn run(seed: u64, users: u64) {
             run.aborts();
         }
     }
-    let all = |w: &World, users: &[(LocalId, Wish)]| users.iter().all(|(u, _)| w.user(*u).closed);
+    let all =
+        |w: &World, users: &[(DownstreamId, Wish)]| users.iter().all(|(u, _)| w.user(*u).closed);
     run.aborts();
     let users = std::mem::take(&mut run.users);
     run.w.run_until(|w| all(w, &users));
@@ -151,7 +152,7 @@ fn run(seed: u64, users: u64) {
     run.w.run_for(Duration::from_secs(15));
     if warm > 0 {
         // With the links down, the server does not learn that the idle connections are closed.
-        assert!(run.w.core.counters().warm_used > 0, "seed {seed}");
+        assert!(run.w.core.counters().idle_used > 0, "seed {seed}");
         run.w.run_for(Duration::from_secs(120));
     }
     run.check(seed);

@@ -7,10 +7,10 @@ use core::time::Duration;
 
 use braid_engine::ConnId;
 use braid_proxy::Notice;
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::status::{Class, PathState, ProxyStatus, SizeFrom, Status, SubflowState};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, SERVER, Setup, World};
 
 fn ask_box(w: &mut World, request: Request) -> Answer {
@@ -39,7 +39,7 @@ fn box_status(w: &mut World) -> Status {
 }
 
 /// Starts a download and runs until half a megabyte has come.
-fn under_way(w: &mut World) -> LocalId {
+fn under_way(w: &mut World) -> DownstreamId {
     w.content(CONTENT, Content::Sends(vec![7; 30_000_000], true));
     let user = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(user).got.len() > 500_000);
@@ -193,11 +193,15 @@ fn a_box_that_is_switched_off_serves_what_it_has_and_takes_nothing_new() {
         taking_in: false,
     };
     assert_eq!(box_status(&mut w).proxy, Some(proxy));
-    assert_eq!(w.core.counters().intake_stopped, 0, "no server's fault");
+    assert_eq!(
+        w.core.counters().interception_stopped,
+        0,
+        "no server's fault"
+    );
     order(&mut w, Request::Proxy { on: true });
     w.run_for(Duration::from_millis(1));
     let notices: Vec<_> = w.notices.iter().map(|(_, n)| *n).collect();
-    assert_eq!(notices, [Notice::Intake(false), Notice::Intake(true)]);
+    assert_eq!(notices, [Notice::Intercept(false), Notice::Intercept(true)]);
 }
 
 #[test]
@@ -247,16 +251,16 @@ fn with_all_links_off_nothing_is_taken_in() {
         switch_link(&mut w, name, false);
     }
     w.run_for(Duration::from_millis(1));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     assert_eq!(w.core.best_path(), None);
     // A link that is unplugged and comes back stays switched off.
     w.set_link(0, false);
     w.set_link(0, true);
     w.run_for(Duration::from_secs(1));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     switch_link(&mut w, "wan1", true);
     w.run_for(Duration::from_secs(1));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     assert_eq!(w.core.best_path(), Some(w.paths[1]));
 }
 

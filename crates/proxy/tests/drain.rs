@@ -4,15 +4,15 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::control::{Answer, Controlled as _, Request, STOPPING};
 use braid_proxy::{Drain as _, Notice};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World};
 
 const LARGE: usize = 20_000_000;
 
-fn downloads(w: &mut World, n: usize) -> Vec<LocalId> {
+fn downloads(w: &mut World, n: usize) -> Vec<DownstreamId> {
     w.content(CONTENT, Content::Sends(vec![7; LARGE], true));
     let users: Vec<_> = (0..n).map(|_| w.open(CONTENT, b"GET /", false)).collect();
     w.run_until(|w| users.iter().all(|user| w.user(*user).got.len() > 50_000));
@@ -108,13 +108,17 @@ fn new_connections_do_not_go_to_a_server_that_stops() {
     w.drain_server();
     w.run_for(Duration::from_millis(300));
     assert_eq!(w.server().waiting(), 0);
-    let attempts = w.server_local().attempts.len();
+    let attempts = w.server_downstream().attempts.len();
     let start = w.now;
     let user = w.open("198.51.100.9:80", b"hello", false);
     w.run_until(|w| w.user(user).closed);
     assert!(w.now.saturating_since(start) < Duration::from_secs(1));
-    assert_eq!(w.server_local().attempts.len(), attempts);
-    let stops = |w: &World| w.notices.iter().any(|(_, n)| *n == Notice::Intake(false));
+    assert_eq!(w.server_downstream().attempts.len(), attempts);
+    let stops = |w: &World| {
+        w.notices
+            .iter()
+            .any(|(_, n)| *n == Notice::Intercept(false))
+    };
     w.run_until(|w| stops(w));
     assert!(!w.user(users[0]).closed, "it has time to end");
 }
@@ -135,7 +139,7 @@ fn a_box_that_is_stopped_ends_what_it_has() {
         let answer = w.core.control(w.now, &mut w.boxed.stack, on);
         assert_eq!(answer, Answer::Wrong(STOPPING.to_owned()));
         w.run_until(|w| w.now >= until || w.core.is_drained());
-        assert!(!w.core.intake_wanted());
+        assert!(!w.core.wants_interception());
         assert_eq!(w.user(short).got.len(), 100_000);
         w.run_for(Duration::from_millis(7 * try_));
         w.links.iter_mut().for_each(|link| link.loss = 0.3);

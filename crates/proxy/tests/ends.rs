@@ -9,10 +9,10 @@ use core::time::Duration;
 
 use braid_engine::CloseReason;
 use braid_engine::Event;
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use rustls::CertificateError;
 use tls::{GREETING, Program};
-use world::local::{Content, SOCKET_ROOM};
+use world::downstream::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, payload};
 
 /// Connects a program to [`CONTENT`].
@@ -23,26 +23,26 @@ fn connected(w: &mut World) -> Program {
 }
 
 /// Returns the destination's stream of the last connection.
-fn content(w: &mut World) -> LocalId {
-    *w.server_local().streams.last_key_value().unwrap().0
+fn content(w: &mut World) -> DownstreamId {
+    *w.server_downstream().streams.last_key_value().unwrap().0
 }
 
 /// Starts a user who is sent `size` bytes, and `times` times reads what the socket has, then pauses.
-fn who_takes_slowly(w: &mut World, size: usize, times: usize, pause: Duration) -> LocalId {
+fn who_takes_slowly(w: &mut World, size: usize, times: usize, pause: Duration) -> DownstreamId {
     w.content(CONTENT, Content::Sends(vec![7; size], true));
     let user = w.open(CONTENT, b"GET /", true);
     w.run_until(|w| !w.user(user).got.is_empty());
     for _ in 0..times {
-        w.boxed.local.resume(user);
-        w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
+        w.boxed.downstream.resume(user);
+        w.boxed.downstream.streams.get_mut(&user).unwrap().stalled = true;
         w.run_for(pause);
     }
     user
 }
 
 /// Lets the user read the rest, and asserts that it is complete.
-fn takes_the_rest(w: &mut World, user: LocalId, size: usize) {
-    w.boxed.local.resume(user);
+fn takes_the_rest(w: &mut World, user: DownstreamId, size: usize) {
+    w.boxed.downstream.resume(user);
     w.run_until(|w| w.user(user).closed);
     assert_eq!(w.user(user).got.len(), size);
     assert!(!w.user(user).reset);
@@ -63,7 +63,7 @@ fn who_never_ends_the_connection_counts_until_it_is_ended() {
     program.go_on(&mut w);
     let stream = content(&mut w);
     assert!(
-        w.server_local().stream(stream).closed,
+        w.server_downstream().stream(stream).closed,
         "both ends were said"
     );
     assert_eq!(w.server().connections(), 1);
@@ -73,7 +73,7 @@ fn who_never_ends_the_connection_counts_until_it_is_ended() {
     let counters = *w.server().counters();
     assert_eq!((counters.finished, counters.idle_timeout), (0, 1));
     assert_eq!(w.server().connections(), 0);
-    assert!(!w.server_local().stream(stream).reset);
+    assert!(!w.server_downstream().stream(stream).reset);
     let ended = w.raw_events.contains(&Event::Closed {
         conn: program.conn,
         reason: CloseReason::Reset,
@@ -112,7 +112,7 @@ fn what_the_box_has_still_to_pass_on_is_not_cut_off() {
     w.run_for(Duration::from_secs(1));
     let counters = *w.server().counters();
     let examined = w.core.counters().examinations;
-    assert_eq!((counters.finished, counters.waited_in_vain), (1, examined));
+    assert_eq!((counters.finished, counters.unused_sign_ins), (1, examined));
     let user = w.open(CONTENT, b"GET /", true);
     w.run_until(|w| w.user(user).closed);
     assert_eq!(w.user(user).got.len(), SIZE);
@@ -147,7 +147,7 @@ fn what_was_cut_off_is_a_reset_once_the_destination_has_what_came() {
     w.content(CONTENT, Content::Sends(b"x".to_vec(), true));
     let mut program = connected(&mut w);
     let stream = content(&mut w);
-    let streams = &mut w.server_local().streams;
+    let streams = &mut w.server_downstream().streams;
     streams.get_mut(&stream).unwrap().stalled = true;
     for _ in 0..2 {
         program.say(&mut w, &[1; SOCKET_ROOM / 2]);
@@ -156,9 +156,9 @@ fn what_was_cut_off_is_a_reset_once_the_destination_has_what_came() {
     w.raw.shutdown(w.now, program.conn).unwrap();
     program.go_on(&mut w);
     assert_eq!(w.server().connections(), 1, "there is more to deliver");
-    w.server_local().resume(stream);
+    w.server_downstream().resume(stream);
     w.run_for(Duration::from_millis(100));
-    let stream = w.server_local().stream(stream);
+    let stream = w.server_downstream().stream(stream);
     assert_eq!(stream.got.len(), SOCKET_ROOM + 5_000);
     assert!(stream.reset && !stream.got_end);
     assert_eq!(w.server().connections(), 0);
@@ -184,7 +184,7 @@ fn a_record_that_was_changed_is_a_reset_that_is_counted_as_what_it_is() {
         assert!(got.len() < 1_000_000 && got.iter().all(|b| *b == 7));
         w.run_for(Duration::from_secs(1));
         let content = content(&mut w);
-        let content = w.server_local().stream(content);
+        let content = w.server_downstream().stream(content);
         assert!(content.reset && content.got.iter().all(|b| *b == 7));
         let found = (w.server().counters().damaged, w.core.counters().unprotected);
         assert_eq!(found, if to_server { (1, 0) } else { (0, 1) });
@@ -212,7 +212,7 @@ fn who_says_a_record_bit_by_bit_waits_no_longer() {
         ..Setup::default()
     };
     let mut w = World::ready(1, setup);
-    let before = w.server().counters().waited_in_vain;
+    let before = w.server().counters().unused_sign_ins;
     let mut program = Program::connect(&mut w);
     program.say(&mut w, &GREETING);
     program.data(&[0; 100]);
@@ -225,7 +225,7 @@ fn who_says_a_record_bit_by_bit_waits_no_longer() {
     }
     w.run_for(Duration::from_secs(5));
     assert_eq!(w.server().waiting(), 0);
-    assert_eq!(w.server().counters().waited_in_vain, before + 1);
+    assert_eq!(w.server().counters().unused_sign_ins, before + 1);
 }
 
 /// A rekey costs more than reading a record, so it is refused if it comes too often.

@@ -4,12 +4,12 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::verdict::Health;
 use braid_proxy::{Notice, Routes};
 use braid_secure::Families;
-use world::local::{Content, Local};
+use world::downstream::{Content, Downstream};
 use world::{CONTENT, PREFERRED, Setup, World};
 
 const CONTENT_V6: &str = "[2a00:1450::1]:80";
@@ -26,7 +26,7 @@ fn with_contents(mut w: World) -> World {
 
 /// Sends bytes to an echo; returns whether they came back.
 fn is_served(w: &mut World, destination: &str) -> bool {
-    let user: LocalId = w.open(destination, b"hello", true);
+    let user: DownstreamId = w.open(destination, b"hello", true);
     w.run_until(|w| w.user(user).got_end || w.user(user).closed);
     w.run_for(Duration::from_millis(200));
     w.user(user).got == b"hello"
@@ -49,15 +49,19 @@ fn codes(w: &World) -> Vec<String> {
 /// Removes or restores the server's route to IPv6 destinations; its driver reports the routes if it has noticed.
 fn set_v6(w: &mut World, there: bool, noticed: Option<Routes>) {
     let (node, core) = w.server.as_mut().unwrap();
-    node.local.no_v6 = !there;
+    node.downstream.no_v6 = !there;
     if let Some(routes) = noticed {
         core.set_routes(true, routes);
     }
 }
 
-fn attempts(local: &Local, destination: &str) -> usize {
+fn attempts(downstream: &Downstream, destination: &str) -> usize {
     let destination = destination.parse().unwrap();
-    local.attempts.iter().filter(|a| **a == destination).count()
+    downstream
+        .attempts
+        .iter()
+        .filter(|a| **a == destination)
+        .count()
 }
 
 #[test]
@@ -84,16 +88,16 @@ fn a_box_with_warm_connections_is_told_by_a_reply() {
     let mut w = with_contents(World::met(2, setup));
     assert!(is_served(&mut w, CONTENT) && is_served(&mut w, CONTENT_V6));
     set_v6(&mut w, false, None);
-    let opened = w.core.counters().warm_used;
+    let opened = w.core.counters().idle_used;
     let user = w.open(CONTENT_V6, b"hello", true);
     w.run_until(|w| w.user(user).closed);
     assert!(
-        w.core.counters().warm_used > opened,
+        w.core.counters().idle_used > opened,
         "over a warm connection"
     );
     // The notice came before another connection's handshake.
     assert_eq!(told(&w), [V4_ONLY]);
-    assert_eq!(attempts(w.server_local(), CONTENT_V6), 2);
+    assert_eq!(attempts(w.server_downstream(), CONTENT_V6), 2);
     assert!(is_served(&mut w, CONTENT));
     // The route is back, but nobody asks for IPv6, because it is refused.
     set_v6(&mut w, true, Some(Routes::Internet));
@@ -146,13 +150,13 @@ fn with_two(warm: usize) -> World {
     let mut w = World::new(2, setup);
     w.start_preferred();
     w = with_contents(w);
-    w.preferred.as_mut().unwrap().0.local.no_v6 = true;
+    w.preferred.as_mut().unwrap().0.downstream.no_v6 = true;
     w
 }
 
 fn attempts_of_both(w: &World, destination: &str) -> [usize; 2] {
-    let servers = [&w.preferred, &w.server].map(|s| &s.as_ref().unwrap().0.local);
-    servers.map(|local| attempts(local, destination))
+    let servers = [&w.preferred, &w.server].map(|s| &s.as_ref().unwrap().0.downstream);
+    servers.map(|downstream| attempts(downstream, destination))
 }
 
 #[test]
@@ -226,16 +230,16 @@ fn addresses_of_a_name_are_tried_by_what_is_reached() {
     set_v6(&mut w, false, None);
     let name = "both.example";
     let both = [CONTENT_V6, CONTENT].map(|a| a.parse().unwrap());
-    let names = &mut w.server_local().names;
+    let names = &mut w.server_downstream().names;
     names.insert(name.to_owned(), both.to_vec());
     for attempts_v6 in [1, 1] {
         let destination = Destination::Name(name.to_owned(), 80);
         let asks = [sign_in(b"x", b"x"), request(None, &destination)].concat();
         let program = w.knock(&asks);
         w.run_until(|w| w.user(program).got.len() > 4);
-        assert_eq!(attempts(w.server_local(), CONTENT_V6), attempts_v6);
-        w.boxed.local.break_stream(program);
+        assert_eq!(attempts(w.server_downstream(), CONTENT_V6), attempts_v6);
+        w.boxed.downstream.break_stream(program);
         w.run_for(Duration::from_millis(200));
     }
-    assert_eq!(attempts(w.server_local(), CONTENT), 2);
+    assert_eq!(attempts(w.server_downstream(), CONTENT), 2);
 }

@@ -5,9 +5,9 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::strategy::FlowSize;
-use braid_proxy::app::{ConnectFailure, LocalId};
+use braid_proxy::app::{ConnectFailure, DownstreamId};
 use braid_proxy::socks::{Destination, Reply, request};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World};
 
 /// Encodes greeting, user name and password.
@@ -34,17 +34,17 @@ fn echoing() -> World {
     let mut w = World::ready(2, Setup::default());
     w.content(CONTENT, Content::Echoes);
     w.content("198.51.100.7:80", Content::Echoes);
-    let local = w.server_local();
+    let downstream = w.server_downstream();
     let addresses = vec!["198.51.100.7:0".parse().unwrap()];
-    local.names.insert("www.example".to_owned(), addresses);
+    downstream.names.insert("www.example".to_owned(), addresses);
     w
 }
 
 /// Sends `text` after the handshake, and expects it back.
-fn talk(w: &mut World, program: LocalId, heard: &[u8], text: &[u8]) {
+fn talk(w: &mut World, program: DownstreamId, heard: &[u8], text: &[u8]) {
     w.run_until(|w| w.user(program).got.len() >= heard.len());
     assert_eq!(w.user(program).got, heard);
-    w.boxed.local.send(program, text, true);
+    w.boxed.downstream.send(program, text, true);
     w.run_until(|w| w.user(program).closed);
     assert!(!w.user(program).reset);
     assert_eq!(&w.user(program).got[heard.len()..], text);
@@ -70,7 +70,7 @@ fn a_program_is_connected_to_an_address_or_a_name() {
         let mut w = echoing();
         let program = w.knock(&ask("", &destination));
         talk(&mut w, program, &welcome(), b"hello");
-        assert_eq!(w.server_local().attempts, [expected.parse().unwrap()]);
+        assert_eq!(w.server_downstream().attempts, [expected.parse().unwrap()]);
         let c = *w.core.counters();
         assert_eq!((c.accepted, c.connected, c.finished), (1, 1, 1));
         assert_eq!((c.bytes_up, c.bytes_down), (5, 5));
@@ -97,7 +97,7 @@ fn it_may_send_byte_by_byte_and_gets_each_answer_in_its_time() {
     let words = ask("urgency=1", &to(CONTENT));
     let mut heard = Vec::new();
     for byte in &words[..words.len() - 1] {
-        w.boxed.local.send(program, &[*byte], false);
+        w.boxed.downstream.send(program, &[*byte], false);
         w.run_for(Duration::from_millis(1));
         heard.push(w.user(program).got.len());
     }
@@ -109,7 +109,7 @@ fn it_may_send_byte_by_byte_and_gets_each_answer_in_its_time() {
     });
     assert_eq!(heard, expected.collect::<Vec<_>>());
     w.boxed
-        .local
+        .downstream
         .send(program, &words[words.len() - 1..], false);
     talk(&mut w, program, &welcome(), b"hello");
 }
@@ -274,7 +274,7 @@ fn what_is_no_request_is_sent_away() {
             (w.core.connections(), w.core.counters().socks_refused),
             (0, 1)
         );
-        assert!(w.server_local().attempts.is_empty());
+        assert!(w.server_downstream().attempts.is_empty());
     }
 }
 
@@ -285,8 +285,8 @@ fn one_that_says_nothing_breaks_off_or_ends_is_forgotten() {
     let (silent, broken, ended) = (w.knock(&[]), w.knock(&words[..7]), w.knock(&words[..9]));
     w.run_for(Duration::from_secs(44));
     assert_eq!(w.core.connections(), 3);
-    w.boxed.local.break_stream(broken);
-    w.boxed.local.send(ended, &[], true);
+    w.boxed.downstream.break_stream(broken);
+    w.boxed.downstream.send(ended, &[], true);
     w.run_for(Duration::from_millis(100));
     assert!(w.user(broken).closed && w.user(ended).closed && !w.user(silent).closed);
     w.run_for(Duration::from_secs(1));
@@ -319,7 +319,7 @@ fn they_are_bounded_with_all_others() {
     );
     let words = ask("", &to(CONTENT));
     for program in waiting {
-        w.boxed.local.send(program, &words, false);
+        w.boxed.downstream.send(program, &words, false);
         w.run_until(|w| w.user(program).got == welcome());
     }
     let third = w.open(CONTENT, b"hello", false);
@@ -328,7 +328,7 @@ fn they_are_bounded_with_all_others() {
     w.run_for(Duration::from_millis(1));
     assert!(w.user(fourth).reset, "three of one host");
     assert_eq!(w.core.counters().over_limit, 3);
-    w.boxed.local.send(waiting[0], &[], true);
+    w.boxed.downstream.send(waiting[0], &[], true);
     w.run_until(|w| w.user(waiting[0]).closed);
     // The connection to the server ends a moment later.
     w.run_for(Duration::from_millis(100));

@@ -7,7 +7,7 @@ use core::time::Duration;
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
 fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
@@ -83,7 +83,7 @@ fn names_are_looked_up_and_every_address_is_judged() {
     w.content("198.51.100.9:80", Content::Sends(b"nine".to_vec(), true));
     w.content("127.0.0.1:80", Content::Sends(b"inside".to_vec(), true));
     let addr = |s: &str| s.parse().unwrap();
-    let names = &mut w.server_local().names;
+    let names = &mut w.server_downstream().names;
     names.insert(
         "mixed.example".into(),
         vec![
@@ -113,12 +113,12 @@ fn names_are_looked_up_and_every_address_is_judged() {
         [&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"nine"].concat()
     );
     assert_eq!(
-        w.server_local().attempts,
+        w.server_downstream().attempts,
         [addr("198.51.100.8:80"), addr("198.51.100.9:80")]
     );
     assert_eq!(ask(&mut w, "inside.example", 2)[5], 2);
     assert_eq!(ask(&mut w, "nowhere.example", 3)[5], 4);
-    assert_eq!(w.server_local().attempts.len(), 2);
+    assert_eq!(w.server_downstream().attempts.len(), 2);
     let c = w.server().counters();
     assert_eq!((c.forbidden, c.not_resolved), (1, 1));
 }
@@ -129,7 +129,7 @@ fn a_silent_address_of_a_name_gives_way_to_the_next() {
     w.content("198.51.100.8:80", Content::Silent);
     w.content("198.51.100.9:80", Content::Sends(b"nine".to_vec(), true));
     let addresses = ["198.51.100.8:0", "198.51.100.9:0"].map(|a| a.parse().unwrap());
-    w.server_local()
+    w.server_downstream()
         .names
         .insert("a.example".into(), addresses.into());
     let conn = w.raw_connect();
@@ -154,7 +154,7 @@ fn an_address_is_judged_when_it_is_tried() {
     let mut said = Vec::new();
     for (nonce, answer) in (0..).zip(answers) {
         let addresses = answer.iter().map(|a| a.parse().unwrap()).collect();
-        let names = &mut w.server_local().names;
+        let names = &mut w.server_downstream().names;
         names.insert("rebound.example".into(), addresses);
         let conn = w.raw_connect();
         let bytes = handshake(&w, &Destination::Name("rebound.example".into(), 80), nonce);
@@ -170,7 +170,7 @@ fn an_address_is_judged_when_it_is_tried() {
     }
     assert_eq!(said, [0, 2, 2], "connected, not allowed, not allowed");
     let attempts = ["198.51.100.9:80", "198.51.100.8:80"].map(|a| a.parse().unwrap());
-    assert_eq!(w.server_local().attempts, attempts);
+    assert_eq!(w.server_downstream().attempts, attempts);
     assert_eq!(w.server().counters().forbidden, 2);
 }
 
@@ -186,7 +186,7 @@ fn a_replayed_handshake_is_refused() {
         assert_eq!(&w.raw_read(conn)[..4], expected);
     }
     assert_eq!(w.server().counters().auth_replayed, 1);
-    assert_eq!(w.server_local().attempts.len(), 1);
+    assert_eq!(w.server_downstream().attempts.len(), 1);
     // A restarted server has forgotten the password, and refuses it by its time.
     w.run_for(Duration::from_millis(10));
     w.kill_server();
@@ -210,7 +210,7 @@ fn a_stolen_password_does_not_serve_another_destination() {
     w.run_for(Duration::from_millis(100));
     assert_eq!(w.raw_read(conn)[5], 2);
     assert_eq!(w.server().counters().auth_destination, 1);
-    assert!(w.server_local().attempts.is_empty());
+    assert!(w.server_downstream().attempts.is_empty());
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_client_that_leaves_early_leaves_nothing_behind() {
         w.run_for(Duration::from_millis(100));
         assert_eq!(w.server().connections(), 0, "{n} bytes");
     }
-    let streams = &w.server_local().streams;
+    let streams = &w.server_downstream().streams;
     assert!(streams.len() == 1 && streams.values().all(|s| s.closed));
     assert_eq!(w.server().counters().handshake_aborted, 4);
 }

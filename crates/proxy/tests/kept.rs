@@ -9,9 +9,9 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use braid_engine::{CloseReason, Event};
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use tls::{GREETING, HANDSHAKE, Program, REQUEST};
-use world::local::{Content, SOCKET_ROOM};
+use world::downstream::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, box_key};
 
 fn warm(setup: Setup<'_>) -> World {
@@ -21,7 +21,7 @@ fn warm(setup: Setup<'_>) -> World {
 }
 
 /// Sends `bytes` to an echo, and asserts that all come back in order.
-fn echo(w: &mut World, bytes: &[u8], ends: bool) -> LocalId {
+fn echo(w: &mut World, bytes: &[u8], ends: bool) -> DownstreamId {
     let user = w.open(CONTENT, bytes, ends);
     w.run_until(|w| w.user(user).got.len() == bytes.len() && w.user(user).got_end == ends);
     assert!(w.user(user).got == bytes && !w.user(user).reset);
@@ -44,11 +44,11 @@ fn one_user_after_the_other_is_served_by_few_connections() {
         w.run_for(Duration::from_millis(100));
     }
     let (boxed, server) = (*w.core.counters(), *w.server().counters());
-    assert_eq!((boxed.warm_kept, boxed.finished), (41, 41));
+    assert_eq!((boxed.idle_returned, boxed.finished), (41, 41));
     assert_eq!((server.connected, server.finished), (41, 41));
-    assert!(boxed.warm_opened <= 2, "{}", boxed.warm_opened);
+    assert!(boxed.idle_opened <= 2, "{}", boxed.idle_opened);
     assert_eq!((w.core.connections(), w.server().connections()), (0, 0));
-    let left = w.server_local().streams.values().filter(|s| !s.closed);
+    let left = w.server_downstream().streams.values().filter(|s| !s.closed);
     assert_eq!(left.count(), 0);
 }
 
@@ -70,7 +70,7 @@ fn none_is_kept_for_longer_than_ten_minutes() {
     }
     assert!((3..=5).contains(&changes), "{changes}");
     let c = *w.core.counters();
-    assert_eq!((c.warm_lost, c.warm_failed, c.reset_by_server), (0, 0, 0));
+    assert_eq!((c.idle_lost, c.idle_failed, c.reset_by_server), (0, 0, 0));
 }
 
 /// Either side may have no more to send, still receive, or end first.
@@ -84,16 +84,16 @@ fn a_direction_may_end_long_before_the_other() {
         w.run_until(|w| w.user(user).got_end);
         assert_eq!(w.user(user).got, pattern(3, 100_000));
         // The destination takes what the user sends later.
-        w.boxed.local.send(user, &pattern(n, 50_000), false);
+        w.boxed.downstream.send(user, &pattern(n, 50_000), false);
         w.run_for(Duration::from_secs(1));
-        w.boxed.local.send(user, b"", true);
+        w.boxed.downstream.send(user, b"", true);
         w.run_until(|w| w.user(user).closed);
-        let last = w.server_local().streams.last_key_value().unwrap().1;
+        let last = w.server_downstream().streams.last_key_value().unwrap().1;
         assert_eq!(last.got, pattern(n, 50_000));
         w.run_for(Duration::from_millis(100));
     }
     let c = *w.core.counters();
-    assert_eq!((c.warm_kept, c.reset_by_server), (5, 0));
+    assert_eq!((c.idle_returned, c.reset_by_server), (5, 0));
 }
 
 /// The hints about one user's connection do not apply to the next one.
@@ -118,11 +118,11 @@ fn hints_are_of_one_user() {
         let mut open = status.connections.iter().filter(|c| c.state == "open");
         let open = open.next().unwrap();
         assert_eq!((open.size, open.urgency, open.strategy.as_str()), expected);
-        w.boxed.local.send(user, b"", true);
+        w.boxed.downstream.send(user, b"", true);
         w.run_until(|w| w.user(user).closed);
         w.run_for(Duration::from_millis(100));
     }
-    assert!(w.core.counters().warm_kept > 2);
+    assert!(w.core.counters().idle_returned > 2);
 }
 
 /// A reset ends both directions, and the connection with them.
@@ -131,11 +131,11 @@ fn who_is_reset_leaves_nothing_to_others() {
     let mut w = warm(Setup::default());
     let user = w.open(CONTENT, &pattern(1, 200_000), false);
     w.run_until(|w| w.user(user).got.len() > 10_000);
-    w.boxed.local.break_stream(user);
+    w.boxed.downstream.break_stream(user);
     w.run_for(Duration::from_secs(1));
-    let last = w.server_local().streams.last_key_value().unwrap().1;
+    let last = w.server_downstream().streams.last_key_value().unwrap().1;
     assert!(last.reset && !last.got_end);
-    assert_eq!(w.core.counters().warm_kept, 1, "the greeter's");
+    assert_eq!(w.core.counters().idle_returned, 1, "the greeter's");
     echo(&mut w, &pattern(2, 200_000), true);
 }
 
@@ -150,20 +150,20 @@ fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
         let said = pattern(1, 60_000);
         let user = w.open(CONTENT, b"", false);
         w.run_until(|w| w.user(user).got_end);
-        let opened = w.core.counters().warm_opened;
+        let opened = w.core.counters().idle_opened;
         if lost {
             w.links.iter_mut().for_each(|link| link.loss = 0.3);
         }
-        w.boxed.local.send(user, &said, true);
+        w.boxed.downstream.send(user, &said, true);
         w.run_until(|w| w.user(user).closed);
         // Taking the link down closes idle connections at once.
         w.set_link(0, false);
         w.set_link(0, true);
         w.links.iter_mut().for_each(|link| link.loss = 0.0);
         w.run_for(Duration::from_secs(10));
-        let last = w.server_local().streams.last_key_value().unwrap().1;
+        let last = w.server_downstream().streams.last_key_value().unwrap().1;
         assert!(last.got == said && last.got_end && !last.reset, "{lost}");
-        assert!(w.core.counters().warm_opened <= opened + 2);
+        assert!(w.core.counters().idle_opened <= opened + 2);
     }
 }
 
@@ -175,14 +175,14 @@ fn nobody_waits_behind_what_a_destination_does_not_take() {
     w.content(stuck, Content::Sends(b"bye".to_vec(), true));
     let user = w.open(stuck, b"", false);
     w.run_until(|w| w.user(user).got_end);
-    let destination = *w.server_local().streams.last_key_value().unwrap().0;
-    w.server_local()
+    let destination = *w.server_downstream().streams.last_key_value().unwrap().0;
+    w.server_downstream()
         .streams
         .get_mut(&destination)
         .unwrap()
         .stalled = true;
     let said = pattern(1, SOCKET_ROOM + 30_000);
-    w.boxed.local.send(user, &said, true);
+    w.boxed.downstream.send(user, &said, true);
     w.run_until(|w| w.user(user).closed);
     w.run_for(Duration::from_secs(1));
     for n in 0..6 {
@@ -190,9 +190,9 @@ fn nobody_waits_behind_what_a_destination_does_not_take() {
     }
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.core.connections(), 1, "it counts until it is done");
-    w.server_local().resume(destination);
+    w.server_downstream().resume(destination);
     w.run_for(Duration::from_secs(1));
-    let destination = w.server_local().stream(destination);
+    let destination = w.server_downstream().stream(destination);
     assert!(destination.got == said && destination.got_end && !destination.reset);
     assert_eq!(w.core.connections(), 0);
 }
@@ -320,7 +320,7 @@ fn what_is_cut_off_is_a_reset() {
             program.go_on(&mut w);
         }
         let (stream, waiting) = (w.only_content(), w.server().waiting());
-        let stream = w.server_local().stream(stream);
+        let stream = w.server_downstream().stream(stream);
         assert!(stream.reset && !stream.got_end, "{len}");
         assert_eq!(stream.got.len(), len);
         assert_eq!((w.server().counters().damaged, waiting), (1, 0));

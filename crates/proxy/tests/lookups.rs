@@ -8,7 +8,7 @@ use braid_engine::ConnId;
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
 use braid_secure::keys::{PrivateKey, PublicKey};
-use world::local::Content;
+use world::downstream::Content;
 use world::{Setup, World, box_key, server_key};
 
 fn laptop_key() -> PrivateKey {
@@ -36,7 +36,7 @@ fn of_both() -> World {
     let mut w = World::ready(1, setup);
     w.content("198.51.100.1:80", Content::Sends(b"there".to_vec(), true));
     let address = "198.51.100.1:0".parse().unwrap();
-    let names = &mut w.server_local().names;
+    let names = &mut w.server_downstream().names;
     names.insert("known.example".into(), vec![address]);
     w
 }
@@ -69,7 +69,7 @@ fn answer(w: &mut World, conn: ConnId) -> Option<u8> {
 }
 
 fn under_way(w: &mut World) -> usize {
-    w.server_local().unanswered.len()
+    w.server_downstream().unanswered.len()
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn names_of_one_user_wait_for_each_other_and_nobody_elses() {
     assert_eq!(answer(&mut w, other), Some(0));
     // The next look-ups start in order when earlier ones have ended.
     for left in [2, 2, 1] {
-        w.server_local().give_up_lookup();
+        w.server_downstream().give_up_lookup();
         w.run_for(Duration::from_millis(100));
         assert_eq!(under_way(&mut w), left);
     }
@@ -106,7 +106,7 @@ fn what_was_given_up_counts_until_it_has_ended() {
     assert_eq!(answer(&mut w, waits), Some(4), "host unreachable");
     assert_eq!(w.server().counters().not_resolved, 1);
     for _ in 0..2 {
-        w.server_local().give_up_lookup();
+        w.server_downstream().give_up_lookup();
     }
     // The names of sessions that have left are not looked up.
     w.run_for(Duration::from_millis(100));
@@ -136,7 +136,7 @@ fn look_ups_are_their_users_whatever_is_read_again() {
     );
     assert_eq!(under_way(&mut w), 4);
     while under_way(&mut w) > 0 {
-        w.server_local().give_up_lookup();
+        w.server_downstream().give_up_lookup();
         w.run_for(Duration::from_millis(50));
     }
     assert_eq!(answer(&mut w, waits), Some(0));

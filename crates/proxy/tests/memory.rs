@@ -8,7 +8,7 @@ use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
 use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, server_key};
 
 const BLOCK: usize = 32 << 10;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use braid_wire::ip;
 use braid_wire::tcp::{self, Flags};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, Side, World};
 
 const WARM: Setup<'_> = Setup {
@@ -72,7 +72,7 @@ fn a_box_that_was_suspended_goes_on_at_once() {
     let now = w.now;
     w.core.on_resumed(now, &mut w.boxed.stack);
     w.run_for(secs(5));
-    w.boxed.local.send(user, b" again", false);
+    w.boxed.downstream.send(user, b" again", false);
     w.run_until(|w| w.user(user).got == b"hello again");
     let took = w.now.saturating_since(now + secs(5));
     assert!(took < Duration::from_millis(200), "{took:?}");
@@ -81,7 +81,7 @@ fn a_box_that_was_suspended_goes_on_at_once() {
     w.run_until(|w| w.user(fresh).got == b"fresh");
     let took = w.now.saturating_since(asked);
     assert!(took < Duration::from_millis(200), "{took:?}");
-    assert_eq!(w.core.counters().warm_failed, 0);
+    assert_eq!(w.core.counters().idle_failed, 0);
     assert!(!w.user(user).closed);
 }
 
@@ -101,9 +101,9 @@ fn silent_boxes_make_room_at_the_server() {
         w.run_until(|w| w.user(full).closed);
         // As if the box were another one: the destination sends, and nobody acknowledges.
         switch.set(true);
-        let contents: Vec<_> = w.server_local().streams.keys().copied().collect();
+        let contents: Vec<_> = w.server_downstream().streams.keys().copied().collect();
         for content in contents {
-            w.server_local().send(content, b"y", false);
+            w.server_downstream().send(content, b"y", false);
         }
         w.run_for(secs(40));
         let one = w.open(CONTENT, b"one", false);

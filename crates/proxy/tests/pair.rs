@@ -7,7 +7,7 @@ use core::time::Duration;
 use braid_proxy::Notice;
 use braid_proxy::app::ConnectFailure;
 use braid_wire::Instant;
-use world::local::{Content, SOCKET_ROOM};
+use world::downstream::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, Side, World};
 
 /// Returns bytes that reveal their position.
@@ -25,12 +25,12 @@ fn a_download_arrives_whole_and_ends() {
     let user = w.open(CONTENT, b"GET /", false);
     w.run_until(|w| w.user(user).got_end);
     assert!(w.user(user).got == data);
-    w.boxed.local.send(user, &[], true);
+    w.boxed.downstream.send(user, &[], true);
     w.run_until(|w| w.user(user).closed);
     assert!(!w.user(user).reset);
     w.run_for(Duration::from_secs(2));
     let content = w.only_content();
-    let stream = w.server_local().stream(content);
+    let stream = w.server_downstream().stream(content);
     assert_eq!(stream.got, b"GET /");
     assert!(stream.closed && !stream.reset);
     assert_eq!((w.core.connections(), w.server().connections()), (0, 0));
@@ -49,7 +49,7 @@ fn an_upload_arrives_whole_and_the_answer_follows_the_half_close() {
     w.run_until(|w| w.user(user).closed);
     assert_eq!(w.user(user).got, b"2500000");
     let content = w.only_content();
-    assert!(w.server_local().stream(content).got == data);
+    assert!(w.server_downstream().stream(content).got == data);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn an_end_at_the_edge_of_a_turn_is_no_reset() {
         assert!(!w.user(up).reset, "{size}");
         w.run_for(Duration::from_secs(1));
         assert!(
-            w.server_local()
+            w.server_downstream()
                 .streams
                 .values()
                 .all(|s| s.closed && !s.reset)
@@ -188,7 +188,10 @@ fn the_servers_own_network_is_refused() {
         assert!(w.user(user).reset && w.user(user).got.is_empty());
     }
     assert_eq!(w.user(allowed).got, b"inside");
-    assert_eq!(w.server_local().attempts, ["10.9.0.1:80".parse().unwrap()]);
+    assert_eq!(
+        w.server_downstream().attempts,
+        ["10.9.0.1:80".parse().unwrap()]
+    );
     assert_eq!(w.core.counters().destination_forbidden, 3);
     assert_eq!(w.server().counters().forbidden, 3);
 }
@@ -219,7 +222,7 @@ fn a_reset_of_the_far_side_reaches_the_user_and_the_other_way_round() {
     let user = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(user).got == b"hello");
     let content = w.only_content();
-    w.server_local().break_stream(content);
+    w.server_downstream().break_stream(content);
     w.run_until(|w| w.user(user).closed);
     assert!(w.user(user).reset);
     assert_eq!(w.core.counters().reset_by_server, 1);
@@ -229,10 +232,10 @@ fn a_reset_of_the_far_side_reaches_the_user_and_the_other_way_round() {
     w.content(CONTENT, Content::Echoes);
     let user = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(user).got == b"hello");
-    w.boxed.local.break_stream(user);
+    w.boxed.downstream.break_stream(user);
     let content = w.only_content();
-    w.run_until(|w| w.server_local().stream(content).closed);
-    assert!(w.server_local().stream(content).reset);
+    w.run_until(|w| w.server_downstream().stream(content).closed);
+    assert!(w.server_downstream().stream(content).reset);
     assert_eq!(w.core.counters().reset_by_user, 1);
     assert_eq!(w.server().counters().reset_by_box, 1);
 }
@@ -253,17 +256,17 @@ fn a_user_who_does_not_read_stops_the_content_server() {
     let data = pattern(5_000_000);
     w.content(CONTENT, Content::Sends(data.clone(), true));
     let user = w.open(CONTENT, b"GET", false);
-    w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
+    w.boxed.downstream.streams.get_mut(&user).unwrap().stalled = true;
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.user(user).got.len(), SOCKET_ROOM);
     let content = w.only_content();
-    let read = w.server_local().stream(content).sent;
+    let read = w.server_downstream().stream(content).sent;
     // Two buffers, the user's socket, and a block of slack at each end.
     assert!(
         read <= (256 << 10) * 2 + SOCKET_ROOM + (128 << 10),
         "{read} bytes buffered"
     );
-    w.boxed.local.resume(user);
+    w.boxed.downstream.resume(user);
     w.run_until(|w| w.user(user).got_end);
     assert!(w.user(user).got == data);
     // Bytes that had to wait come several records at a time.
@@ -288,18 +291,22 @@ fn a_content_server_that_does_not_read_stops_the_user() {
     let user = w.open(CONTENT, &[], false);
     w.run_until(|w| w.server().counters().connected == 1);
     let content = w.only_content();
-    w.server_local().streams.get_mut(&content).unwrap().stalled = true;
-    w.boxed.local.send(user, &data, true);
+    w.server_downstream()
+        .streams
+        .get_mut(&content)
+        .unwrap()
+        .stalled = true;
+    w.boxed.downstream.send(user, &data, true);
     w.run_for(Duration::from_secs(20));
-    assert_eq!(w.server_local().stream(content).got.len(), SOCKET_ROOM);
+    assert_eq!(w.server_downstream().stream(content).got.len(), SOCKET_ROOM);
     let read = w.user(user).sent;
     assert!(
         read <= (256 << 10) * 2 + SOCKET_ROOM + (128 << 10),
         "{read} bytes buffered"
     );
-    w.server_local().resume(content);
-    w.run_until(|w| w.server_local().stream(content).got_end);
-    assert!(w.server_local().stream(content).got == data);
+    w.server_downstream().resume(content);
+    w.run_until(|w| w.server_downstream().stream(content).got_end);
+    assert!(w.server_downstream().stream(content).got == data);
 }
 
 /// A user whose first bytes come while the box has no memory left waits for some.
@@ -322,20 +329,20 @@ fn first_bytes_wait_for_memory() {
     // More connections than there are shares of memory for.
     let greedy: Vec<_> = (0..10).map(|_| w.open(stalls, &[], false)).collect();
     w.run_until(|w| w.core.counters().connected == 11);
-    for content in w.server_local().streams.values_mut() {
+    for content in w.server_downstream().streams.values_mut() {
         content.stalled = true;
     }
     for id in &greedy {
-        w.boxed.local.send(*id, &pattern(1_000_000), true);
+        w.boxed.downstream.send(*id, &pattern(1_000_000), true);
     }
     w.run_for(Duration::from_secs(5));
     let free = (1 << 20) - w.boxed.stack.buffered();
     assert!(free <= (1 << 20) / 8, "{free} bytes are left");
-    w.boxed.local.send(user, b"hello", false);
+    w.boxed.downstream.send(user, b"hello", false);
     w.run_for(Duration::from_secs(1));
     assert!(!w.user(user).closed && w.user(user).got.is_empty());
     for id in greedy {
-        w.boxed.local.break_stream(id);
+        w.boxed.downstream.break_stream(id);
     }
     w.run_until(|w| w.user(user).got == b"hello");
 }
@@ -356,10 +363,10 @@ fn a_box_of_another_key_is_refused_and_counted() {
     assert!(w.user(user).reset);
     assert_eq!(w.core.counters().auth_refused, 1);
     w.run_for(Duration::from_secs(1));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     let c = *w.core.counters();
     assert_eq!(w.server().counters().auth_wrong, 1 + c.examinations_failed);
-    assert!(w.server_local().attempts.is_empty());
+    assert!(w.server_downstream().attempts.is_empty());
 }
 
 #[test]
@@ -398,7 +405,7 @@ fn limits_of_the_box_hold_and_are_given_back() {
     let reset = users.iter().filter(|u| w.user(**u).reset).count();
     assert_eq!((reset, w.core.counters().over_limit), (2, 2));
     for user in &users[..3] {
-        w.boxed.local.send(*user, &[], true);
+        w.boxed.downstream.send(*user, &[], true);
     }
     w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
     // The connections to the server end a moment later.
@@ -420,7 +427,7 @@ fn an_idle_connection_ends_after_the_idle_timeout_only() {
     w.content(CONTENT, Content::Echoes);
     let user = w.open(CONTENT, b"a", false);
     w.run_for(Duration::from_secs(590));
-    w.boxed.local.send(user, b"b", false);
+    w.boxed.downstream.send(user, b"b", false);
     w.run_for(Duration::from_secs(590));
     assert!(!w.user(user).closed);
     assert_eq!(w.user(user).got, b"ab");
@@ -438,7 +445,7 @@ fn the_box_takes_in_only_while_a_server_answers() {
     w.set_link(0, true);
     w.set_link(1, true);
     w.run_for(Duration::from_secs(10));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     assert_eq!(
         w.core.best_path(),
         Some(w.paths[0]),
@@ -446,15 +453,15 @@ fn the_box_takes_in_only_while_a_server_answers() {
     );
     w.start_server();
     w.run_for(Duration::from_secs(5));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     w.kill_server();
     w.run_for(Duration::from_secs(45));
-    assert!(!w.core.intake_wanted());
+    assert!(!w.core.wants_interception());
     let intake: Vec<bool> = w
         .notices
         .iter()
         .filter_map(|(_, n)| match n {
-            Notice::Intake(on) => Some(*on),
+            Notice::Intercept(on) => Some(*on),
             Notice::BestPath(_) | Notice::Reached(..) | Notice::Families(_) => None,
         })
         .collect();
@@ -462,7 +469,7 @@ fn the_box_takes_in_only_while_a_server_answers() {
     w.start_server();
     w.content(CONTENT, Content::Echoes);
     w.run_for(Duration::from_secs(5));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     for away in 1..20 {
         w.kill_server();
         w.run_for(Duration::from_millis(700 * away));
@@ -501,7 +508,7 @@ fn the_best_link_follows_what_works() {
         Some(w.paths[1]),
         "by the probes, when it is not"
     );
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     w.links[0].dark = false;
     w.run_for(Duration::from_secs(5));
     assert_eq!(w.core.best_path(), Some(w.paths[0]));
@@ -590,7 +597,7 @@ fn a_metered_link_is_used_only_when_the_others_are_not_there() {
     w.set_link(0, false);
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.core.best_path(), Some(w.paths[1]));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     let user = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(user).got == b"hello");
 }
@@ -604,7 +611,7 @@ fn a_killed_and_restarted_server_ends_connections_and_serves_again() {
     let busy = w.open("198.51.100.2:80", b"y", false);
     w.run_until(|w| w.user(busy).got == b"y" && w.user(idle).got.len() == 100);
     w.kill_server();
-    w.boxed.local.send(busy, b"more", false);
+    w.boxed.downstream.send(busy, b"more", false);
     w.run_for(Duration::from_secs(3));
     w.start_server();
     w.run_until(|w| w.user(busy).closed);

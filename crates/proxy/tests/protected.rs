@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use braid_engine::ConnId;
 use braid_secure::keys::PrivateKey;
 use tls::Program;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, payload};
 
 /// A word that occurs only in the user's bytes.
@@ -28,7 +28,7 @@ fn watched(w: &mut World, says: &[u8]) -> Vec<(bool, Vec<u8>)> {
     w.run_until(|w| w.user(user).got == says);
     // The server sends its tickets once the handshake has ended.
     w.run_for(Duration::from_millis(100));
-    w.boxed.local.break_stream(user);
+    w.boxed.downstream.break_stream(user);
     w.run_for(Duration::from_millis(200));
     w.wire.take().unwrap()
 }
@@ -75,7 +75,7 @@ fn a_first_flight_is_taken_once() {
     // A copy that comes first is served, but its sender can neither send more nor read the answer.
     say(&mut w, &flight);
     assert_eq!(
-        w.server_local().attempts.len(),
+        w.server_downstream().attempts.len(),
         2,
         "the greeter's and the user's"
     );
@@ -93,7 +93,11 @@ fn a_first_flight_is_taken_once() {
     w.start_server();
     say(&mut w, &flight);
     assert_eq!(w.server().counters().unknown_tickets, 1);
-    assert_eq!(w.server_local().attempts, [], "nobody was connected to");
+    assert_eq!(
+        w.server_downstream().attempts,
+        [],
+        "nobody was connected to"
+    );
     assert_eq!(w.server().counters().connected, 0);
     // A peer whose handshake does not proceed is disconnected.
     w.run_for(Duration::from_secs(20));
@@ -135,13 +139,13 @@ fn ends_of_records(mut flight: &[u8]) -> Vec<usize> {
 fn got_of(w: &mut World, says: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Option<Vec<u8>> {
     // A served connection gets two tickets for the one it used.
     watched(w, WORD);
-    let before = w.server_local().attempts.len();
+    let before = w.server_downstream().attempts.len();
     let mut flight = w.hold_first_flight(says);
     change(&mut flight);
     let conn = say(w, &flight);
-    let streams = &w.server_local().streams;
+    let streams = &w.server_downstream().streams;
     let got = streams.last_key_value().unwrap().1.got.clone();
-    let served = w.server_local().attempts.len() - before;
+    let served = w.server_downstream().attempts.len() - before;
     w.raw.abort(w.now, conn);
     w.run_for(Duration::from_millis(100));
     assert_eq!(w.server().connections(), 0);
@@ -251,12 +255,16 @@ fn a_ticket_is_not_used_up_by_who_cannot_use_it() {
     }
     assert_eq!(w.server().counters().damaged, 6);
     assert_eq!(w.server().counters().unknown_tickets, 0);
-    assert_eq!(w.server_local().attempts.len(), 1, "the greeter's");
+    assert_eq!(w.server_downstream().attempts.len(), 1, "the greeter's");
     say(&mut w, &flight);
-    assert_eq!(w.server_local().attempts.len(), 2, "the owner is served");
+    assert_eq!(
+        w.server_downstream().attempts.len(),
+        2,
+        "the owner is served"
+    );
     // The owner's flight is good only once.
     say(&mut w, &flight);
-    assert_eq!(w.server_local().attempts.len(), 2);
+    assert_eq!(w.server_downstream().attempts.len(), 2);
     assert_eq!(w.server().counters().unknown_tickets, 1);
 }
 

@@ -7,11 +7,11 @@ use core::time::Duration;
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, Urgency};
 use braid_proxy::FlowHints;
-use braid_proxy::socks::{Destination, Note, foreword, request, sign_in};
+use braid_proxy::socks::{Destination, RequestMetadata, encode_early_hints, request, sign_in};
 use braid_proxy::status::SizeFrom;
 use braid_secure::auth::SignIn;
 use proptest::prelude::*;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
 fn content() -> Destination {
@@ -39,7 +39,7 @@ fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
     );
     let hints = hints.to_vec();
     let code = Some(code);
-    request(Some(&Note { code, hints }), &content())
+    request(Some(&RequestMetadata { code, hints }), &content())
 }
 
 /// Creates a server with a signed-in connection that waits; the host without a core acts as the box.
@@ -82,7 +82,7 @@ fn but_not_for_ever_nor_in_the_middle_of_it() {
     let (mut w, ..) = waiting(Setup::default());
     w.run_for(Duration::from_secs(120));
     let examined = w.core.counters().examinations;
-    assert_eq!(w.server().counters().waited_in_vain, examined + 1);
+    assert_eq!(w.server().counters().unused_sign_ins, examined + 1);
 
     let (w, conn, sign) = waiting(Setup::default());
     let (mut w, _) = after(w, conn, &asks(&sign, &[])[..20]);
@@ -117,7 +117,7 @@ fn a_request_without_its_code_or_with_that_of_another_opens_nothing() {
         let (mut w, got) = after(w, conn, &case(&sign));
         assert_eq!(got[1], 2, "not allowed");
         assert_eq!(w.server().counters().auth_destination, 1);
-        assert!(w.server_local().attempts.is_empty());
+        assert!(w.server_downstream().attempts.is_empty());
     }
 }
 
@@ -180,7 +180,7 @@ fn the_server_schedules_by_the_hints() {
 fn hints_may_come_between_the_request_and_the_first_byte() {
     let hints = full().encode();
     let late = [&[0, 31][..], &hints, b"hello"].concat();
-    assert_eq!(late[..33], foreword(&hints));
+    assert_eq!(late[..33], encode_early_hints(&hints));
     for pieces in [1, 32, 33, 38] {
         let (w, conn, sign) = waiting(Setup::default());
         let (mut w, got) = after(w, conn, &asks(&sign, &[2, 1, 2]));
@@ -205,7 +205,7 @@ fn hints_that_are_too_long_to_be_any_end_the_connection() {
     let (mut w, _) = after(w, conn, &[&asks(&sign, &[]), &[4, 1][..]].concat());
     assert_eq!(w.server().counters().garbage, 1);
     assert_eq!(w.server().connections(), 0);
-    assert!(w.server_local().attempts.len() == 1 && w.raw_read(conn).len() <= GRANTED.len());
+    assert!(w.server_downstream().attempts.len() == 1 && w.raw_read(conn).len() <= GRANTED.len());
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn whatever_the_hints_the_bytes_arrive() {
         assert_eq!(w.server().counters().bad_hints, bad, "{hints:?}");
     }
     let (mut w, conn, sign) = waiting(Setup::default());
-    let long = vec![9; Note::MAX_HINTS];
+    let long = vec![9; RequestMetadata::MAX_HINTS];
     w.content(CONTENT, Content::Sends(b"text".to_vec(), false));
     let (w, got) = after(w, conn, &asks(&sign, &long));
     assert_eq!(got, [&GRANTED[..], b"text"].concat());

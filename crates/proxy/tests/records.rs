@@ -6,22 +6,22 @@ use core::time::Duration;
 
 use braid_engine::PathRecord;
 use braid_proxy::control::{Answer, Controlled as _, Request};
-use braid_proxy::records::{Kept, KeptMeasurement, KeptRecord, LONGEST};
+use braid_proxy::records::{MAX_RECORD_AGE, SavedMeasurement, SavedRecord, SavedState};
 use braid_proxy::selection::{Measured, Quality};
 use braid_wire::Instant;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, SERVER, Setup, World};
 
-fn kept(w: &World) -> Vec<KeptRecord> {
-    w.core.kept(w.now, &w.boxed.stack).records
+fn saved(w: &World) -> Vec<SavedRecord> {
+    w.core.saved_state(w.now, &w.boxed.stack).records
 }
 
-fn load(w: &mut World, kept: &[KeptRecord]) {
-    let kept = Kept {
-        records: kept.to_vec(),
-        ..Kept::default()
+fn load(w: &mut World, saved: &[SavedRecord]) {
+    let saved = SavedState {
+        records: saved.to_vec(),
+        ..SavedState::default()
     };
-    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    w.core.restore_state(w.now, &mut w.boxed.stack, &saved);
 }
 
 /// Returns the path records of a box's engine, by link number.
@@ -32,13 +32,13 @@ fn remembered(w: &World) -> Vec<(usize, PathRecord)> {
 }
 
 /// Returns the records of two links after an upload.
-fn learnt() -> Vec<KeptRecord> {
+fn learnt() -> Vec<SavedRecord> {
     let mut w = World::ready(2, Setup::default());
     w.content(CONTENT, Content::Counts);
     let user = w.open(CONTENT, &vec![7; 3_000_000], true);
     w.run_until(|w| w.user(user).closed);
     w.run_for(Duration::from_secs(1));
-    kept(&w)
+    saved(&w)
 }
 
 #[test]
@@ -60,10 +60,10 @@ fn a_box_that_starts_again_knows_its_paths() {
     let mut w = World::new(2, Setup::default());
     load(&mut w, &learnt);
     let remembered = remembered(&w);
-    for ((link, record), kept) in remembered.iter().zip(&learnt) {
-        assert_eq!(kept.link, format!("wan{link}"));
+    for ((link, record), saved) in remembered.iter().zip(&learnt) {
+        assert_eq!(saved.link, format!("wan{link}"));
         let at = record.at;
-        assert_eq!(*record, PathRecord { at, ..kept.record });
+        assert_eq!(*record, PathRecord { at, ..saved.record });
     }
     assert_eq!(remembered.len(), 2);
     let status = w.core.status(w.now, &w.boxed.stack);
@@ -88,11 +88,11 @@ fn records_age_by_the_wall_clock() {
     let learnt = learnt();
     let mut w = World::new(2, Setup::default());
     // As the driver's clock does, so that there is room for times before the start.
-    w.now = Instant::ZERO + LONGEST;
+    w.now = Instant::ZERO + MAX_RECORD_AGE;
     let later = |ago: Duration| world::EPOCH + ago;
     let set = |w: &mut World, ago| w.core.set_wall_clock(w.now, later(ago));
     let hour = Duration::from_secs(3600);
-    set(&mut w, LONGEST + hour);
+    set(&mut w, MAX_RECORD_AGE + hour);
     load(&mut w, &learnt);
     assert_eq!(remembered(&w), []);
     set(&mut w, hour);
@@ -103,10 +103,10 @@ fn records_age_by_the_wall_clock() {
         .collect();
     assert_eq!(ages, [1, 1]);
     // Kept again, a record has the same age.
-    let again = kept(&w);
+    let again = saved(&w);
     assert_eq!(again, learnt);
-    w.now += LONGEST;
-    assert_eq!(kept(&w), []);
+    w.now += MAX_RECORD_AGE;
+    assert_eq!(saved(&w), []);
 }
 
 /// Otherwise the file would be written again and again while nothing happens.
@@ -119,7 +119,7 @@ fn what_is_kept_is_the_same_while_nothing_is_learnt() {
     let measure = w.core.control(w.now, &mut w.boxed.stack, Request::Measure);
     assert_eq!(measure, Answer::Done);
     w.run_for(Duration::from_secs(5));
-    let first = w.core.kept(w.now, &w.boxed.stack);
+    let first = w.core.saved_state(w.now, &w.boxed.stack);
     // Links too fast for trains to measure have no rate to keep.
     assert_eq!((first.records.len(), first.measurements.len()), (2, 1));
     for _ in 0..1_000 {
@@ -128,7 +128,7 @@ fn what_is_kept_is_the_same_while_nothing_is_learnt() {
         let late = Duration::from_nanos(w.now.as_nanos() % 2_000_000);
         let since = Duration::from_millis(w.unix_ms()) + late;
         w.core.set_wall_clock(w.now, since);
-        assert_eq!(w.core.kept(w.now, &w.boxed.stack), first);
+        assert_eq!(w.core.saved_state(w.now, &w.boxed.stack), first);
     }
 }
 
@@ -185,7 +185,7 @@ fn what_no_path_can_be_like_is_left_out() {
         let mut w = World::new(2, Setup::default());
         load(
             &mut w,
-            &[KeptRecord {
+            &[SavedRecord {
                 record,
                 ..learnt[0].clone()
             }],
@@ -195,9 +195,9 @@ fn what_no_path_can_be_like_is_left_out() {
 }
 
 /// Returns a measurement from an hour before the start of the clock: of a link to a server, or its egress metrics.
-fn measurement(link: Option<&str>, quality: (Option<f64>, Option<f64>)) -> KeptMeasurement {
+fn measurement(link: Option<&str>, quality: (Option<f64>, Option<f64>)) -> SavedMeasurement {
     let at = world::EPOCH - Duration::from_secs(3600);
-    KeptMeasurement {
+    SavedMeasurement {
         server: (SERVER, 1080).into(),
         link: link.map(str::to_owned),
         unix_ms: at.as_millis() as u64,
@@ -209,32 +209,32 @@ fn measurement(link: Option<&str>, quality: (Option<f64>, Option<f64>)) -> KeptM
 }
 
 /// Loads `measurements` into a box; returns its measurements of the server, and those that it would keep.
-fn measured(measurements: &[KeptMeasurement]) -> (Measured, Vec<KeptMeasurement>) {
+fn measured(measurements: &[SavedMeasurement]) -> (Measured, Vec<SavedMeasurement>) {
     let mut w = World::new(2, Setup::default());
-    w.now = Instant::ZERO + LONGEST;
+    w.now = Instant::ZERO + MAX_RECORD_AGE;
     w.core.set_wall_clock(w.now, world::EPOCH);
-    let kept = Kept {
+    let saved = SavedState {
         measurements: measurements.to_vec(),
-        ..Kept::default()
+        ..SavedState::default()
     };
     for path in w.paths.clone() {
         w.core.set_link_up(w.now, path, true, &mut w.boxed.stack);
     }
-    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    w.core.restore_state(w.now, &mut w.boxed.stack, &saved);
     let mut servers = w.core.status(w.now, &w.boxed.stack).servers;
-    let again = w.core.kept(w.now, &w.boxed.stack).measurements;
+    let again = w.core.saved_state(w.now, &w.boxed.stack).measurements;
     (servers.remove(0).measured, again)
 }
 
 #[test]
 fn measurements_are_known_by_server_and_link() {
-    let beyond = measurement(None, (Some(50e6), Some(30.0)));
+    let egress = measurement(None, (Some(50e6), Some(30.0)));
     let second = measurement(Some("wan1"), (Some(20e6), None));
-    let both = [second.clone(), beyond.clone()];
+    let both = [second.clone(), egress.clone()];
     let (known, again) = measured(&both);
     assert_eq!(known.paths[0].bandwidth, None);
     assert_eq!(known.paths[1].bandwidth, Some(20e6));
-    assert_eq!(known.beyond, beyond.quality);
+    assert_eq!(known.egress, egress.quality);
     assert_eq!(again, both, "with the age it had");
 }
 
@@ -249,18 +249,18 @@ fn measurements_that_mean_nothing_are_left_out() {
         rate(-1.0),
         measurement(None, (None, Some(60_001.0))),
         measurement(Some("gone"), (Some(20e6), None)),
-        KeptMeasurement {
+        SavedMeasurement {
             server: "203.0.113.77:1080".parse().unwrap(),
             ..good.clone()
         },
-        KeptMeasurement {
+        SavedMeasurement {
             unix_ms: good.unix_ms - day,
             ..good.clone()
         },
     ] {
         let (known, again) = measured(std::slice::from_ref(&bad));
         assert_eq!(known.bandwidth(), None, "{bad:?}");
-        assert_eq!(known.beyond, Quality::default(), "{bad:?}");
+        assert_eq!(known.egress, Quality::default(), "{bad:?}");
         assert_eq!(again, []);
     }
     let many = vec![good.clone(); 100_000];
@@ -275,21 +275,21 @@ fn the_best_is_chosen_after_a_restart_however_little_better_it_is() {
         ..Setup::default()
     };
     let mut w = World::new(2, setup);
-    w.now = Instant::ZERO + LONGEST;
+    w.now = Instant::ZERO + MAX_RECORD_AGE;
     w.core.set_wall_clock(w.now, world::EPOCH);
     (0..2).for_each(|link| w.set_link(link, true));
-    let known = |address: &str, rate| KeptMeasurement {
+    let known = |address: &str, rate| SavedMeasurement {
         server: address.parse().unwrap(),
         ..measurement(Some("wan0"), (Some(rate), None))
     };
-    let kept = Kept {
+    let saved = SavedState {
         measurements: vec![
             known("203.0.113.9:1080", 20e6),
             known("203.0.113.7:1080", 22e6),
         ],
-        ..Kept::default()
+        ..SavedState::default()
     };
-    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    w.core.restore_state(w.now, &mut w.boxed.stack, &saved);
     let chosen = |w: &mut World| {
         w.set_link(0, true);
         let servers = w.core.status(w.now, &w.boxed.stack).servers;
@@ -298,10 +298,10 @@ fn the_best_is_chosen_after_a_restart_however_little_better_it_is() {
     assert_eq!(chosen(&mut w), Some(1));
     // From now on, only a gain replaces the server in use.
     let closer = [known("203.0.113.9:1080", 24e6)];
-    let kept = Kept {
+    let saved = SavedState {
         measurements: closer.to_vec(),
-        ..Kept::default()
+        ..SavedState::default()
     };
-    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    w.core.restore_state(w.now, &mut w.boxed.stack, &saved);
     assert_eq!(chosen(&mut w), Some(1));
 }

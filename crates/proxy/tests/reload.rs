@@ -8,13 +8,13 @@ mod tls;
 use core::time::Duration;
 
 use braid_engine::{CloseReason, ConnId, Event};
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::config::{Changes, ServerConfig};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use tls::{GREETING, Program};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
 /// Returns the key of a user without a box.
@@ -92,7 +92,7 @@ fn users_of(w: &World) -> Vec<String> {
 }
 
 /// Starts a download by a user of the box and one by the laptop, and runs into the middle of both.
-fn both_under_way(w: &mut World) -> (LocalId, ConnId, Vec<u8>) {
+fn both_under_way(w: &mut World) -> (DownstreamId, ConnId, Vec<u8>) {
     w.content(CONTENT, Content::Sends(bytes(3_000_000), true));
     let user = w.open(CONTENT, b"GET /", false);
     let (conn, came) = laptop_asks(w, 1);
@@ -117,12 +117,12 @@ fn who_is_taken_out_is_cut_off_and_others_go_on_byte_for_byte() {
     let counters = *w.server().counters();
     assert_eq!((counters.user_removed, counters.auth_wrong), (1, 1));
     // The box's next user gets an idle connection from before.
-    let lost = w.core.counters().warm_lost;
+    let lost = w.core.counters().idle_lost;
     w.content(CONTENT, Content::Echoes);
     let next = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(next).got == b"hello");
     assert_eq!(w.server().counters().connected, connected + 1);
-    assert_eq!((lost, w.core.counters().warm_failed), (0, 0));
+    assert_eq!((lost, w.core.counters().idle_failed), (0, 0));
 }
 
 #[test]
@@ -142,13 +142,13 @@ fn a_box_that_is_taken_out_is_cut_off_and_its_tickets_open_nothing() {
     let answers = LET_IN.len() + 10;
     assert!(got[answers..] == bytes(3_000_000));
     // The box has tickets, and learns with the first of them that it is no longer known.
-    let attempts = w.server_local().attempts.len();
+    let attempts = w.server_downstream().attempts.len();
     for _ in 0..4 {
         let next = w.open(CONTENT, b"hello", false);
         w.run_for(Duration::from_secs(10));
         assert!(w.user(next).closed && w.user(next).got.is_empty());
     }
-    assert_eq!(w.server_local().attempts.len(), attempts);
+    assert_eq!(w.server_downstream().attempts.len(), attempts);
     assert!(w.server().counters().auth_wrong > 0);
     assert_eq!(users_of(&w), ["laptop"]);
     // A user who is added again is served.
@@ -211,10 +211,10 @@ fn who_is_taken_out_during_the_handshake_comes_no_further() {
         let user = w.open(CONTENT, b"hello", false);
         w.run_for(Duration::from_millis(after));
         w.set_users(&[laptop()]);
-        let before = w.server_local().attempts.len();
+        let before = w.server_downstream().attempts.len();
         w.run_for(Duration::from_secs(20));
         let name = format!("after {after} ms");
-        assert_eq!(w.server_local().attempts.len(), before, "{name}");
+        assert_eq!(w.server_downstream().attempts.len(), before, "{name}");
         assert!(w.user(user).closed && w.user(user).reset, "{name}");
         assert_eq!(w.server().connections(), 0, "{name}");
     }
@@ -350,7 +350,7 @@ fn limits_that_were_read_again_hold_for_what_comes() {
 fn one_user_leaves_connections_to_the_others() {
     let mut w = of_both(0);
     w.content(CONTENT, Content::Echoes);
-    w.server.as_mut().unwrap().1.set_most_streams(8);
+    w.server.as_mut().unwrap().1.set_max_streams(8);
     let users: Vec<_> = (0..8).map(|_| w.open(CONTENT, b"hello", false)).collect();
     w.run_for(Duration::from_secs(1));
     let served = users.iter().filter(|u| w.user(**u).got == b"hello").count();

@@ -1,6 +1,6 @@
 //! Examination of first bytes: captured, generated, truncated anywhere, and random.
 
-use braid_proxy::sniff::{Length, Seen, look, response};
+use braid_proxy::sniff::{Length, Sniffed, examine, response};
 use proptest::prelude::*;
 
 /// A ClientHello of OpenSSL 3.0 to `www.Example.org`, without the zeros of its padding at the end.
@@ -48,8 +48,8 @@ fn hello_to(name: &[u8], before: usize) -> Vec<u8> {
     [&[22, 3, 1], &len[..], &message].concat()
 }
 
-fn seen(host: Option<&str>, upload: Option<u64>) -> Seen {
-    Seen {
+fn seen(host: Option<&str>, upload: Option<u64>) -> Sniffed {
+    Sniffed {
         host: host.map(str::to_owned),
         upload,
     }
@@ -60,7 +60,7 @@ fn the_name_of_a_client_hello_is_seen_once_it_is_there() {
     let hello = hello();
     for end in 0..=hello.len() {
         let host = (end >= NAME_END).then_some("www.example.org");
-        assert_eq!(look(&hello[..end]), seen(host, None), "{end} bytes");
+        assert_eq!(examine(&hello[..end]), seen(host, None), "{end} bytes");
     }
 }
 
@@ -68,10 +68,10 @@ fn the_name_of_a_client_hello_is_seen_once_it_is_there() {
 fn a_name_may_stand_behind_a_key_share_of_any_size() {
     for before in [0, 1_216, 4_000] {
         let hello = hello_to(b"example.org.", before);
-        assert_eq!(look(&hello), seen(Some("example.org"), None), "{before}");
+        assert_eq!(examine(&hello), seen(Some("example.org"), None), "{before}");
     }
     for name in [&b""[..], b"192.0.2.1", b"a b", b"\xff\xfe", &[b'a'; 254]] {
-        assert_eq!(look(&hello_to(name, 0)), Seen::default(), "{name:?}");
+        assert_eq!(examine(&hello_to(name, 0)), Sniffed::default(), "{name:?}");
     }
 }
 
@@ -83,7 +83,7 @@ fn a_client_hello_that_contradicts_itself_says_nothing() {
     for at in [0, 1, 5, 43, 44, 48, 54, 62, 66, 67] {
         let mut bad = good.clone();
         bad[at] = 0xee;
-        assert_eq!(look(&bad), Seen::default(), "byte {at}");
+        assert_eq!(examine(&bad), Sniffed::default(), "byte {at}");
     }
 }
 
@@ -136,7 +136,7 @@ fn host_and_length_of_a_request_are_seen() {
         ("SSH-2.0-OpenSSH_9.2\r\n", None, None),
     ];
     for (request, host, upload) in cases {
-        assert_eq!(look(request.as_bytes()), seen(host, upload), "{request}");
+        assert_eq!(examine(request.as_bytes()), seen(host, upload), "{request}");
     }
 }
 
@@ -150,7 +150,7 @@ fn of_a_request_that_is_cut_the_whole_lines_are_seen() {
         let host = (end >= host_end).then_some("example.org");
         let upload = (end >= length_end).then_some(700);
         assert_eq!(
-            look(&request.as_bytes()[..end]),
+            examine(&request.as_bytes()[..end]),
             seen(host, upload),
             "{end} bytes"
         );
@@ -197,13 +197,17 @@ fn the_length_of_a_response_is_that_of_head_and_body() {
     ];
     for (head, body) in cases {
         let head = head.concat() + "\r\n\r\n";
-        let length = body.map_or(Length::Untold, |n| Length::Bytes(n + head.len() as u64));
+        let length = body.map_or(Length::Unknown, |n| Length::Bytes(n + head.len() as u64));
         let all = head.clone() + "the body";
         assert_eq!(response(all.as_bytes()), length, "{head:?}");
         let cuts = 0..head.len() - 2;
         if body.is_some() {
             for cut in cuts {
-                assert_eq!(response(&head.as_bytes()[..cut]), Length::Open, "{head:?}");
+                assert_eq!(
+                    response(&head.as_bytes()[..cut]),
+                    Length::Incomplete,
+                    "{head:?}"
+                );
             }
         }
     }
@@ -214,7 +218,7 @@ fn the_length_of_a_response_is_that_of_head_and_body() {
 proptest! {
     #[test]
     fn any_bytes_may_come(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-        look(&bytes);
+        examine(&bytes);
     }
 
     #[test]
@@ -229,7 +233,7 @@ proptest! {
             }
         }
         hello.truncate(end);
-        if let Some(host) = look(&hello).host {
+        if let Some(host) = examine(&hello).host {
             prop_assert!((1..=253).contains(&host.len()));
             prop_assert_eq!(host.to_ascii_lowercase(), host);
         }
@@ -243,7 +247,7 @@ proptest! {
     ) {
         let mut request = (head + &lines.concat()).into_bytes();
         request.truncate(end);
-        look(&request);
+        examine(&request);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use braid_proxy::app::ConnectFailure;
 use braid_proxy::socks::{
-    ClientError, ClientHandshake, ClientStep, Destination, Note, Reply, Request, ServerError,
-    ServerHandshake, ServerStep, probe, request, sign_in,
+    ClientError, ClientHandshake, ClientStep, Destination, Reply, Request, RequestMetadata,
+    ServerError, ServerHandshake, ServerStep, probe, request, sign_in,
 };
 use proptest::prelude::*;
 
@@ -14,8 +14,11 @@ fn flight(user: &[u8], password: &[u8], destination: &Destination) -> Vec<u8> {
 
 /// Returns the step for a request without metadata.
 fn asks(destination: Destination) -> ServerStep {
-    let note = None;
-    ServerStep::Request(Request { destination, note })
+    let metadata = None;
+    ServerStep::Request(Request {
+        destination,
+        metadata,
+    })
 }
 
 fn v4() -> Destination {
@@ -87,18 +90,21 @@ fn every_address_type_round_trips_and_early_data_is_left_alone() {
 
 #[test]
 fn a_note_goes_before_its_request() {
-    let note = Note {
+    let metadata = RequestMetadata {
         code: Some([7; 64]),
         hints: b"hints".to_vec(),
     };
-    let bytes = request(Some(&note), &v4());
+    let bytes = request(Some(&metadata), &v4());
     let head = [&[0xb5, 0, 69][..], &[7; 64], b"hints", &[5, 1, 0, 1]].concat();
     assert_eq!(bytes[..head.len()], head);
     let all = [sign_in(b"u", b"p"), bytes.clone()].concat();
     let (steps, _) = serve(&all, &[]);
-    let note = Some(note);
+    let metadata = Some(metadata);
     let destination = v4();
-    let asked = ServerStep::Request(Request { destination, note });
+    let asked = ServerStep::Request(Request {
+        destination,
+        metadata,
+    });
     assert_eq!(steps[2..], [asked]);
     // Metadata that is too short or too long, or comes twice, is refused.
     let garbage = ServerStep::Failed(ServerError::Garbage);
@@ -112,15 +118,15 @@ fn a_note_goes_before_its_request() {
 
 #[test]
 fn a_probe_is_asked_for_in_place_of_a_destination() {
-    let note = Note {
+    let metadata = RequestMetadata {
         code: Some([7; 64]),
         hints: b"train".to_vec(),
     };
-    let bytes = probe(&note);
+    let bytes = probe(&metadata);
     assert_eq!(bytes, [&[0xb7, 0, 69][..], &[7; 64], b"train"].concat());
     let all = [sign_in(b"u", b"p"), bytes].concat();
     let (steps, _) = serve(&all, &[]);
-    assert_eq!(steps[2..], [ServerStep::Probe(note)]);
+    assert_eq!(steps[2..], [ServerStep::Probe(metadata)]);
     let garbage = ServerStep::Failed(ServerError::Garbage);
     for bad in [&[0xb7, 0, 63][..], &[0xb7, 4, 65], &[0xb2, 0, 64]] {
         let all = [&sign_in(b"u", b"p"), bad].concat();

@@ -5,11 +5,11 @@ mod world;
 use core::time::Duration;
 
 use braid_proxy::Notice;
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
 use braid_secure::keys::{PrivateKey, PublicKey};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World, box_key};
 
 const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n<html>log in</html>";
@@ -29,7 +29,7 @@ fn codes(w: &World) -> Vec<String> {
 
 /// Sends bytes to an echo; returns whether they came back within 3 s.
 fn is_served(w: &mut World, text: &[u8]) -> bool {
-    let user: LocalId = w.open(CONTENT, text, true);
+    let user: DownstreamId = w.open(CONTENT, text, true);
     let end = w.now + Duration::from_secs(3);
     w.run_until(|w| w.user(user).got_end || w.user(user).closed || w.now >= end);
     w.user(user).got == text
@@ -122,7 +122,7 @@ fn connections_open_where_multipath_tcp_passes() {
     let conns = status(&w).connections;
     assert_eq!(conns.len(), 1);
     assert!(conns[0].mptcp, "it opened on the link that does not strip");
-    w.boxed.local.break_stream(user);
+    w.boxed.downstream.break_stream(user);
     // The other link is dark: a link that strips is better than none.
     w.links[1].dark = true;
     w.run_for(Duration::from_secs(3));
@@ -182,11 +182,11 @@ fn a_server_that_cannot_be_used_is_left_for_the_next() {
         "{:?}",
         codes(&w)
     );
-    assert!(!w.core.intake_wanted(), "users are forwarded");
+    assert!(!w.core.wants_interception(), "users are forwarded");
     // The refusal is no fault of the links.
     assert_eq!(links(&w), [Some(Condition::Working); 2]);
     w.set_users(&[("box", box_key().public())]);
-    w.run_until(|w| w.core.intake_wanted());
+    w.run_until(|w| w.core.wants_interception());
     // A finding on one link makes the other be examined soon: examinations are 3 s apart.
     w.run_for(Duration::from_secs(4));
     let reached = |w: &World| status(w).servers[0].measured.paths.clone();
@@ -210,7 +210,7 @@ fn refused() -> World {
     w.run_for(Duration::from_secs(3));
     is_served(&mut w, b"finds out");
     w.run_for(Duration::from_secs(3));
-    assert!(!w.core.intake_wanted(), "users are forwarded");
+    assert!(!w.core.wants_interception(), "users are forwarded");
     w
 }
 
@@ -220,7 +220,7 @@ fn a_server_that_refuses_the_box_moves_nothing_that_is_forwarded() {
     let mut w = refused();
     w.set_users(&[("box", box_key().public())]);
     w.run_for(Duration::from_secs(31));
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
     let left = |notice: &Notice| matches!(notice, Notice::Reached(_, false));
     let moved = w.notices.iter().filter(|(_, notice)| left(notice)).count();
     assert_eq!(moved, 0, "{:?}", w.notices);
@@ -240,7 +240,7 @@ fn a_server_that_refuses_the_box_after_a_restart_is_not_tried_by_users() {
     w.start_server();
     w.run_for(Duration::from_secs(30));
     assert_eq!(status(&w).servers[0].condition, Condition::KeyRefused);
-    let taken_in = |(_, n): &(_, Notice)| *n == Notice::Intake(true);
+    let taken_in = |(_, n): &(_, Notice)| *n == Notice::Intercept(true);
     assert!(!w.notices.iter().any(taken_in), "{:?}", w.notices);
     // The server is used as soon as it accepts the box.
     w.kill_server();
@@ -249,7 +249,7 @@ fn a_server_that_refuses_the_box_after_a_restart_is_not_tried_by_users() {
     w.start_server();
     w.run_for(Duration::from_secs(5));
     assert_eq!(status(&w).servers[0].condition, Condition::Working);
-    assert!(w.core.intake_wanted());
+    assert!(w.core.wants_interception());
 }
 
 /// Forwarded traffic moves to a working link soon after the driver reports that the other one is silent.
@@ -261,7 +261,7 @@ fn where_the_server_refuses_the_box_a_dark_link_is_left() {
     assert_eq!(w.core.best_path(), Some(w.paths[0]));
     w.links[0].dark = true;
     for _ in 0..14 {
-        w.core.doubt_link(w.now, w.paths[0]);
+        w.core.revalidate_link(w.now, w.paths[0]);
         w.run_for(Duration::from_secs(1));
     }
     assert_eq!(w.core.best_path(), Some(w.paths[1]));

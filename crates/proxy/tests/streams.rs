@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, RxMeta, Stack, Urgency};
 use braid_proxy::streams::{
-    BadFrame, HEADER, MAX_FRAME, MAX_STREAMS, MAX_UNREAD, Read, StreamError, Streams,
+    BadFrame, HEADER_LEN, MAX_FRAME_LEN, MAX_STREAMS, MAX_UNREAD_BYTES, Read, StreamError, Streams,
 };
 use braid_wire::{Instant, Rng};
 use proptest::prelude::*;
@@ -264,13 +264,13 @@ fn what_is_no_frame_is_said() {
         let len = len.to_be_bytes();
         [&[0, 0, 0, 9, flags][..], &len[1..], &at.to_be_bytes()].concat()
     };
-    let most = MAX_FRAME as u32;
+    let most = MAX_FRAME_LEN as u32;
     let ended = [frame(1, 0, 0), frame(0, 1, 0)].concat();
     let back = [frame(0, 2, 0), b"ab".to_vec(), frame(0, 2, 1)].concat();
     for (bytes, bad) in [
         (frame(0, 0, 0), BadFrame::Empty),
         (frame(2, 5, 0), BadFrame::Flags(2)),
-        (frame(0, most + 1, 0), BadFrame::Length(MAX_FRAME + 1)),
+        (frame(0, most + 1, 0), BadFrame::Length(MAX_FRAME_LEN + 1)),
         (frame(0, 9, u64::MAX), BadFrame::Place(u64::MAX)),
         (ended, BadFrame::Place(0)),
         (back, BadFrame::Place(1)),
@@ -332,7 +332,7 @@ proptest! {
         stack.write(now, conn, &bytes).unwrap();
         pair.run_for(Duration::from_millis(200));
         let _ = r.receive(pair.at(1));
-        prop_assert!(r.incoming().count() <= bytes.len() / HEADER);
+        prop_assert!(r.incoming().count() <= bytes.len() / HEADER_LEN);
         let there: Vec<u32> = r.incoming().collect();
         let mut read = 0;
         for stream in there {
@@ -341,6 +341,6 @@ proptest! {
                 read += n;
             }
         }
-        prop_assert!(read <= bytes.len() && read <= MAX_UNREAD);
+        prop_assert!(read <= bytes.len() && read <= MAX_UNREAD_BYTES);
     }
 }

@@ -5,7 +5,7 @@ mod world;
 use braid_proxy::status::ProtocolStatus;
 use braid_proxy::verdict::Condition;
 use braid_secure::channel::Versions;
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World};
 
 /// The content that users request.

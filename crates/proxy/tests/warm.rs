@@ -4,8 +4,8 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::app::LocalId;
-use world::local::Content;
+use braid_proxy::app::DownstreamId;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World};
 
 const WARM: Setup<'_> = Setup {
@@ -36,7 +36,7 @@ fn warmed(setup: Setup<'_>) -> World {
 }
 
 /// Sends bytes to an echo; returns the time until they are back, and the user's stream.
-fn ask(w: &mut World, text: &[u8]) -> (Duration, LocalId) {
+fn ask(w: &mut World, text: &[u8]) -> (Duration, DownstreamId) {
     let before = w.now;
     let user = w.open(CONTENT, text, true);
     w.run_until(|w| w.user(user).got_end || w.user(user).closed);
@@ -51,7 +51,7 @@ fn the_first_bytes_leave_at_once() {
     assert_eq!(w.server().waiting(), 2);
     assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
     let c = *w.core.counters();
-    assert_eq!((c.warm_used, c.warm_failed, c.connected), (1, 0, 2));
+    assert_eq!((c.idle_used, c.idle_failed, c.connected), (1, 0, 2));
     // The next idle connection is ready already.
     w.run_for(Duration::from_millis(100));
     assert_eq!(ask(&mut w, b"again").0, Duration::from_millis(20));
@@ -66,7 +66,7 @@ fn they_wait_also_where_a_first_flight_does_not_fit_the_buffer() {
     let mut w = warmed(setup);
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.server().waiting(), 2);
-    assert_eq!(w.core.counters().warm_opened, 1);
+    assert_eq!(w.core.counters().idle_opened, 1);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn there_are_as_many_as_users_lately_asked_for_at_once() {
     w.run_for(Duration::from_secs(1));
     let c = *w.core.counters();
     assert_eq!(
-        (c.warm_used, c.warm_opened),
+        (c.idle_used, c.idle_opened),
         (2, 4),
         "three are there for the next"
     );
@@ -98,7 +98,7 @@ fn there_are_as_many_as_users_lately_asked_for_at_once() {
     w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
     w.run_for(Duration::from_secs(1));
     let c = *w.core.counters();
-    assert_eq!(c.warm_opened, 4 + 4, "the setting bounds them");
+    assert_eq!(c.idle_opened, 4 + 4, "the setting bounds them");
     assert_eq!(w.server().waiting(), 4 * 4, "and what is kept");
     // The remembered demand halves in 30 s, and is forgotten when no user came for the configured time.
     w.run_for(Duration::from_secs(190));
@@ -106,7 +106,7 @@ fn there_are_as_many_as_users_lately_asked_for_at_once() {
     w.run_for(Duration::from_secs(120));
     assert_eq!(w.server().waiting(), 0);
     assert_eq!(w.boxed.stack.connections(), 0);
-    assert_eq!(w.core.counters().warm_lost, 0);
+    assert_eq!(w.core.counters().idle_lost, 0);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn they_are_replaced_before_the_server_gives_them_up() {
         assert_eq!(w.server().waiting(), if n < 2 { 2 } else { 1 });
     }
     let c = w.core.counters();
-    assert_eq!((c.warm_lost, c.warm_opened), (0, 4));
+    assert_eq!((c.idle_lost, c.idle_opened), (0, 4));
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn one_that_the_server_gives_up_is_replaced() {
     });
     w.run_for(Duration::from_secs(25));
     let c = *w.core.counters();
-    assert!((2..4).contains(&c.warm_lost), "{}", c.warm_lost);
-    let in_vain = c.warm_lost + c.examinations;
-    assert_eq!(w.server().counters().waited_in_vain, in_vain);
+    assert!((2..4).contains(&c.idle_lost), "{}", c.idle_lost);
+    let in_vain = c.idle_lost + c.examinations;
+    assert_eq!(w.server().counters().unused_sign_ins, in_vain);
     w.run_for(Duration::from_secs(3));
     assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
 }
@@ -149,7 +149,7 @@ fn one_that_dies_at_its_first_use_is_not_noticed() {
     let (_, user) = ask(&mut w, &[5; 70_000]);
     assert!(!w.user(user).reset);
     let c = *w.core.counters();
-    assert_eq!((c.warm_used, c.warm_failed, c.server_failed), (1, 1, 0));
+    assert_eq!((c.idle_used, c.idle_failed, c.server_failed), (1, 1, 0));
     assert_eq!(w.server().counters().connected, 1);
 
     let mut w = warmed(WARM);
@@ -168,7 +168,7 @@ fn one_that_dies_is_not_noticed_by_a_user_who_speaks_later() {
         w.start_server();
         let user = w.open(CONTENT, b"", false);
         w.run_for(Duration::from_millis(later));
-        w.boxed.local.send(user, b"hello", true);
+        w.boxed.downstream.send(user, b"hello", true);
         w.run_until(|w| w.user(user).got_end || w.user(user).closed);
         assert_eq!(w.user(user).got, b"hello", "{later} ms");
     }
@@ -192,14 +192,14 @@ fn what_the_server_acknowledged_is_not_repeated() {
     w.content("198.51.100.7:80", Content::Silent);
     let user = w.open("198.51.100.7:80", b"order", false);
     w.run_for(Duration::from_millis(200));
-    assert_eq!(w.core.counters().warm_used, 1);
+    assert_eq!(w.core.counters().idle_used, 1);
     w.kill_server();
     w.start_server();
     w.run_until(|w| w.user(user).closed);
     assert!(w.user(user).reset);
     let c = w.core.counters();
-    assert_eq!((c.warm_failed, c.server_failed), (0, 1));
-    assert!(w.server_local().attempts.is_empty());
+    assert_eq!((c.idle_failed, c.server_failed), (0, 1));
+    assert!(w.server_downstream().attempts.is_empty());
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn refusals_of_the_destination_reach_the_user_through_them() {
     w.run_until(|w| w.user(user).closed);
     assert!(w.user(user).reset);
     let c = w.core.counters();
-    assert_eq!((c.warm_used, c.destination_unreachable), (1, 1));
+    assert_eq!((c.idle_used, c.destination_unreachable), (1, 1));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_metered_link_carries_none_but_where_that_is_said() {
         w.run_for(Duration::from_secs(2));
         ask(&mut w, b"hello");
         w.run_for(Duration::from_secs(2));
-        let used = w.core.counters().warm_used;
+        let used = w.core.counters().idle_used;
         assert_eq!(w.server().waiting(), waiting, "{boxed:?}, {used} used");
     }
 }
@@ -263,7 +263,7 @@ fn hints_go_with_the_first_bytes() {
     });
     let user = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(user).got == b"hello");
-    assert_eq!(w.core.counters().warm_used, 1);
+    assert_eq!(w.core.counters().idle_used, 1);
     let (node, core) = w.server.as_ref().unwrap();
     // At the box as well, where the idle connection had another strategy.
     for status in [
@@ -296,8 +296,8 @@ fn hints_that_the_first_bytes_give_reach_the_server_with_them() {
     };
     assert_eq!(told(&w), Some((None, 3)), "connected, and nothing known");
     let hello = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
-    w.boxed.local.send(user, hello, false);
+    w.boxed.downstream.send(user, hello, false);
     w.run_until(|w| w.user(user).got == hello);
     assert_eq!(told(&w), Some((Some(5_000), 6)));
-    assert_eq!(w.core.counters().warm_used, 1);
+    assert_eq!(w.core.counters().idle_used, 1);
 }

@@ -384,7 +384,7 @@ impl Aggregation {
         let boxed = self.boxed;
         self.world.run(Duration::from_secs(10), |world| {
             let core = world.node::<BoxNode>(boxed).core();
-            core.is_some_and(|core| core.intake_wanted())
+            core.is_some_and(|core| core.wants_interception())
         })
     }
 

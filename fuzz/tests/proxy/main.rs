@@ -15,10 +15,10 @@ use bolero::{TypeGenerator, check};
 use braid_proxy::FlowHints;
 use braid_proxy::config::ServerTimeouts;
 use braid_proxy::socks::{
-    ClientHandshake, ClientStep, Foreword, ForewordStep, ServerHandshake, ServerStep,
+    ClientHandshake, ClientStep, EarlyHints, EarlyHintsStep, ServerHandshake, ServerStep,
 };
 use tls::{Program, REQUEST};
-use world::local::Content;
+use world::downstream::Content;
 use world::{CONTENT, Setup, World};
 
 /// Bytes that may come in pieces of any length.
@@ -74,10 +74,10 @@ fn socks() {
                 (taken, step == ClientStep::More)
             });
         }
-        let mut foreword = Foreword::default();
+        let mut foreword = EarlyHints::default();
         pieces.feed(|bytes| {
             let (taken, step) = foreword.input(bytes);
-            (taken, step == ForewordStep::More)
+            (taken, step == EarlyHintsStep::More)
         });
         let _ = FlowHints::decode(&pieces.bytes);
     });
@@ -114,7 +114,7 @@ fn first_flights() {
             w.content(CONTENT, Content::Echoes);
             let original = w.hold_first_flight(SAID);
             let mut flight = original.clone();
-            let before = w.server_local().attempts.len();
+            let before = w.server_downstream().attempts.len();
             let mut pauses = Vec::new();
             for Edit { at, what } in edits {
                 let at = usize::from(*at) % (flight.len() + 1);
@@ -146,13 +146,13 @@ fn first_flights() {
             w.run_for(Duration::from_millis(100));
             let timeout = ServerTimeouts::default().handshake;
             let in_time = w.now.saturating_since(begun) < timeout;
-            let served = w.server_local().attempts.split_off(before);
+            let served = w.server_downstream().attempts.split_off(before);
             if flight == original && in_time {
                 assert_eq!(served.len(), 1, "nothing was changed");
             }
             for addr in served {
                 assert_eq!(addr, CONTENT.parse().expect("an address"));
-                let streams = &w.server_local().streams;
+                let streams = &w.server_downstream().streams;
                 let (_, stream) = streams.last_key_value().expect("it was connected to");
                 assert!(SAID.starts_with(&stream.got), "nobody said that");
             }

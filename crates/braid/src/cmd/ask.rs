@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_linux::control::{self, AskError};
-use braid_linux::net::Identity;
+use braid_linux::net::InstanceNames;
 use braid_proxy::config::{AUTO, BoxConfig};
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::status::{Role, ServerStatus, Status};
@@ -42,8 +42,8 @@ pub struct Asked {
 impl Asked {
     /// Returns the box or server whose configuration names `socket`, or the device `tun`.
     pub fn new(role: Role, socket: Option<&Path>, tun: Option<&str>) -> Asked {
-        let identity = Identity::of_tun(tun.unwrap_or(DEFAULT_TUN));
-        let default = || identity.control_socket(text::role(role));
+        let instance_names = InstanceNames::of_tun(tun.unwrap_or(DEFAULT_TUN));
+        let default = || instance_names.control_socket(text::role(role));
         Asked {
             role,
             socket: socket.map_or_else(default, Path::to_owned),

@@ -10,7 +10,7 @@ use super::bed::{Bed, Download, bulk, render_changed, stderr};
 
 const JOINING: ProxyStatus = ProxyStatus {
     on: true,
-    taking_in: true,
+    intercepting: true,
 };
 
 /// Runs a command for the `role` of the testbed on the machine itself.
@@ -171,7 +171,7 @@ fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
     );
     let proxy = ProxyStatus {
         on: false,
-        taking_in: false,
+        intercepting: false,
     };
     assert_eq!(forwarding.proxy, Some(proxy));
     bed.release();

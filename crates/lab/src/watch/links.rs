@@ -53,7 +53,7 @@ impl Scene<'_> {
     }
 
     fn transfer(&self, seed: u64, client: &mut Tun, server: &mut Tun) -> Result<Watched, Error> {
-        let clock = Clock::showing(START);
+        let clock = Clock::starting_at(START);
         let config = TransferConfig {
             strategy: self.strategy,
             engine: self.engine.clone(),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpListener};
 use braid_proxy::config::{BoxConfig, Finding, LinkConfig, weigh};
 use ipnet::IpNet;
 
-use super::machine::{Machine, Way};
+use super::machine::{LinkRoute, Machine};
 use crate::net::link::{network, overlap};
 use crate::net::routes::{Interface, stands_for_default};
 
@@ -84,7 +84,7 @@ fn links(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
                 found.push(usable(link, machine));
                 found.extend(half_usable(link, machine));
                 found.extend(too_large(link, machine));
-                found.extend(same_way(&config.links[..at], link, machine));
+                found.extend(same_exit(&config.links[..at], link, machine));
             }
         }
     }
@@ -99,10 +99,10 @@ fn links(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
 
 /// A link over which packets leave.
 fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
-    let ways = [false, true].map(|v6| machine.way(link, v6));
-    let gateways = ways.iter().filter_map(|way| match way {
-        Way::Out(Some(gateway)) => Some(gateway.to_string()),
-        Way::Out(None) => Some("no gateway, as on a point-to-point link".to_owned()),
+    let routes = [false, true].map(|v6| machine.route(link, v6));
+    let gateways = routes.iter().filter_map(|route| match route {
+        LinkRoute::Out(Some(gateway)) => Some(gateway.to_string()),
+        LinkRoute::Out(None) => Some("no gateway, as on a point-to-point link".to_owned()),
         _ => None,
     });
     let gateways: Vec<String> = gateways.collect();
@@ -142,21 +142,25 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
             format!("plug it in, or: ip link set {name} up"),
         );
     }
-    let ways = [false, true].map(|v6| machine.way(link, v6));
-    if ways.iter().any(|way| matches!(way, Way::Out(_))) || is_beside(config, interface, machine) {
+    let routes = [false, true].map(|v6| machine.route(link, v6));
+    if routes
+        .iter()
+        .any(|route| matches!(route, LinkRoute::Out(_)))
+        || is_beside(config, interface, machine)
+    {
         return None;
     }
-    let far = ways.iter().find_map(|way| match way {
-        Way::FarGateway(gateway) => Some(gateway),
+    let far = routes.iter().find_map(|route| match route {
+        LinkRoute::GatewayOffLink(gateway) => Some(gateway),
         _ => None,
     });
     if let Some(gateway) = far {
         return warn(
-            far_gateway(interface, *gateway, machine),
+            gateway_off_link(interface, *gateway, machine),
             gateway_remedy(name),
         );
     }
-    if ways.contains(&Way::NoGateway) {
+    if routes.contains(&LinkRoute::NoGateway) {
         return warn(
             format!(
                 "the routing table has no default route by {name}, and `gateway` names none: nothing leaves \
@@ -187,7 +191,7 @@ fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bo
     })
 }
 
-fn far_gateway(interface: &Interface, gateway: IpAddr, machine: &Machine) -> String {
+fn gateway_off_link(interface: &Interface, gateway: IpAddr, machine: &Machine) -> String {
     let own: Vec<String> = machine
         .of(interface.index)
         .filter(|a| a.addr.is_ipv6() == gateway.is_ipv6())
@@ -209,12 +213,12 @@ fn half_usable(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let interface = machine.interface(&link.interface)?;
     let far = [false, true]
         .into_iter()
-        .find_map(|v6| match machine.way(link, v6) {
-            Way::FarGateway(gateway) => Some(gateway),
+        .find_map(|v6| match machine.route(link, v6) {
+            LinkRoute::GatewayOffLink(gateway) => Some(gateway),
             _ => None,
         })?;
     let at = ("link", format!("link {}", link.name));
-    let message = far_gateway(interface, far, machine);
+    let message = gateway_off_link(interface, far, machine);
     Some(Finding::warning(at, message, gateway_remedy(&link.interface)).healing())
 }
 
@@ -234,7 +238,7 @@ fn too_large(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
 }
 
 /// Warns if an earlier link of the same interface leaves by the same gateway now.
-fn same_way(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+fn same_exit(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let on_it = before.iter().filter(|o| o.interface == link.interface);
     let shared = |other: &LinkConfig| {
         // The check of the file itself compares two gateways that are written there.
@@ -244,8 +248,8 @@ fn same_way(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Opti
             return None;
         }
         [false, true].into_iter().find_map(|v6| {
-            match (machine.way(other, v6), machine.way(link, v6)) {
-                (Way::Out(a), Way::Out(b)) if a == b => Some(a),
+            match (machine.route(other, v6), machine.route(link, v6)) {
+                (LinkRoute::Out(a), LinkRoute::Out(b)) if a == b => Some(a),
                 _ => None,
             }
         })

@@ -13,15 +13,15 @@ const MAX_FILES: usize = 256;
 /// Longest file that can be a key, bytes.
 const MAX_LEN: u64 = 128;
 
-/// Finds a key that others may read. With `said`, a key that everybody may read is left out, because reading
-/// the file has already warned of it.
-pub(super) fn mode(path: &Path, said: bool) -> Option<Finding> {
+/// Finds a key that others may read. With `already_logged`, a key that everybody may read is left out, because
+/// reading the file has already warned of it.
+pub(super) fn mode(path: &Path, already_logged: bool) -> Option<Finding> {
     let file = fs::metadata(path).ok()?;
     let mode = file.mode();
     let by_others = mode & 0o007 != 0;
     let by_group = mode & 0o060 != 0 && file.gid() != 0 && file.gid() != getegid().as_raw();
     let whom = match (by_others, by_group) {
-        (true, _) if said => return None,
+        (true, _) if already_logged => return None,
         (true, _) => "every user of this machine",
         (false, true) => "a group of users of this machine",
         (false, false) => return None,

@@ -85,10 +85,10 @@ impl Machine {
     }
 
     /// Returns how packets of a family leave over a link.
-    pub fn way(&self, link: &LinkConfig, v6: bool) -> Way {
+    pub fn route(&self, link: &LinkConfig, v6: bool) -> LinkRoute {
         let wanted = if v6 { link.v6 && self.v6 } else { link.v4 };
         let Some(interface) = self.interface(&link.interface).filter(|_| wanted) else {
-            return Way::NotUsed;
+            return LinkRoute::NotUsed;
         };
         let fixed = match link.gateway {
             Gateway::Auto => None,
@@ -100,28 +100,28 @@ impl Machine {
                 };
                 match gateway {
                     Some(gateway) => Some(gateway),
-                    None => return Way::NotUsed,
+                    None => return LinkRoute::NotUsed,
                 }
             }
         };
         if !self.of(interface.index).any(|a| a.addr.is_ipv6() == v6) {
-            return Way::NoAddress;
+            return LinkRoute::NoAddress;
         }
         if let Some(gateway) = fixed {
             return match self.has_neighbour(interface.index, gateway) {
-                true => Way::Out(Some(gateway)),
-                false => Way::FarGateway(gateway),
+                true => LinkRoute::Out(Some(gateway)),
+                false => LinkRoute::GatewayOffLink(gateway),
             };
         }
         let mut defaults = self.defaults.iter();
         let found = defaults.find(|d| d.interface == interface.index && d.v6 == v6);
-        found.map_or(Way::NoGateway, |d| Way::Out(d.gateway))
+        found.map_or(LinkRoute::NoGateway, |d| LinkRoute::Out(d.gateway))
     }
 }
 
 /// The route of a family's packets over a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum LinkRoute {
     /// The family is unused: the configuration excludes it, the interface is missing, or the kernel has no
     /// IPv6.
     NotUsed,
@@ -130,7 +130,7 @@ pub(super) enum Way {
     /// The routing table has no default route by the interface.
     NoGateway,
     /// The gateway of the configuration is no neighbour.
-    FarGateway(IpAddr),
+    GatewayOffLink(IpAddr),
     /// Packets leave by this gateway, or without one on a point-to-point link.
     Out(Option<IpAddr>),
 }

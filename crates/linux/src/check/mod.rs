@@ -19,7 +19,7 @@ use braid_proxy::status::Status;
 use braid_secure::keys::PrivateKey;
 
 use machine::Machine;
-use running::{Running, Sought};
+use running::{Running, WantedInstance};
 use system::Needs;
 
 /// A configuration with the file and the text that it was read from.
@@ -35,7 +35,7 @@ pub struct File<'a, C> {
 
 /// Checks file, machine and links of a box, until `stop` is readable. The check takes up to a dozen seconds.
 pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding> {
-    let Looked {
+    let CheckResult {
         mut found,
         machine,
         status,
@@ -80,14 +80,14 @@ pub fn server_starts(file: File<'_, ServerConfig>) -> Vec<Finding> {
 }
 
 /// The result of a check of file and machine.
-struct Looked {
+struct CheckResult {
     found: Vec<Finding>,
     machine: Option<Machine>,
     /// The status of the running instance of this configuration.
     status: Option<Box<Status>>,
 }
 
-fn of_box(file: &File<'_, BoxConfig>, starts: bool) -> Looked {
+fn of_box(file: &File<'_, BoxConfig>, starts: bool) -> CheckResult {
     let File { config, text, .. } = *file;
     let mut found = config.findings(text);
     add_key(file.path, text, &config.key, starts, &mut found);
@@ -95,19 +95,20 @@ fn of_box(file: &File<'_, BoxConfig>, starts: bool) -> Looked {
         Ok(machine) => machine,
         Err(error) => {
             found.push(unreadable(&error));
-            return Looked {
+            return CheckResult {
                 found,
                 machine: None,
                 status: None,
             };
         }
     };
-    let Running { ours, findings } = running::look(&Sought::of_box(config), &machine, starts);
+    let Running { ours, findings } =
+        running::look(&WantedInstance::of_box(config), &machine, starts);
     let runs = ours.is_some();
     found.extend(findings);
     found.extend(boxes::findings(config, &machine, runs));
     found.extend(system::findings(&Needs::of_box(config), starts, runs));
-    Looked {
+    CheckResult {
         found,
         machine: Some(machine),
         status: ours,
@@ -125,7 +126,7 @@ fn of_server(file: &File<'_, ServerConfig>, starts: bool) -> Vec<Finding> {
             return found;
         }
     };
-    let running = running::look(&Sought::of_server(config), &machine, starts);
+    let running = running::look(&WantedInstance::of_server(config), &machine, starts);
     let runs = running.ours.is_some();
     found.extend(running.findings);
     found.extend(servers::findings(config, &machine));

@@ -12,7 +12,7 @@ use braid_proxy::status::{Role, Status};
 
 use super::machine::Machine;
 use crate::control::{self, AskError};
-use crate::net::Identity;
+use crate::net::InstanceNames;
 use crate::nft;
 
 /// Directory of control sockets, unless a configuration names another.
@@ -20,13 +20,13 @@ const SOCKETS: &str = "/run/braid";
 
 /// Time to wait for the instance of this configuration, and for all others together. An instance that hangs
 /// must not delay the check.
-const PATIENCE: Duration = Duration::from_millis(2_500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// The part of this time that a single one of the others may take.
 const TIMEOUT_FOR_ONE: Duration = Duration::from_millis(500);
 
 /// The properties that identify the instance of a configuration.
 #[derive(Debug)]
-pub(super) struct Sought<'a> {
+pub(super) struct WantedInstance<'a> {
     pub role: Role,
     pub name: &'a str,
     pub tun: &'a str,
@@ -39,11 +39,11 @@ pub(super) struct Sought<'a> {
     pub claims: Vec<String>,
 }
 
-impl<'a> Sought<'a> {
+impl<'a> WantedInstance<'a> {
     pub fn of_box(config: &'a BoxConfig) -> Self {
         let endpoints = config.servers.iter();
         let endpoints = endpoints.flat_map(|s| [s.endpoint_v4(), s.endpoint_v6()]);
-        Sought {
+        WantedInstance {
             role: Role::Box,
             name: &config.name,
             tun: &config.tun.name,
@@ -56,7 +56,7 @@ impl<'a> Sought<'a> {
 
     pub fn of_server(config: &'a ServerConfig) -> Self {
         let claim = |addr: SocketAddr| format!("daddr {} tcp dport {} ", addr.ip(), addr.port());
-        Sought {
+        WantedInstance {
             role: Role::Server,
             name: &config.name,
             tun: &config.tun.name,
@@ -75,7 +75,7 @@ impl<'a> Sought<'a> {
     }
 
     fn socket(&self) -> PathBuf {
-        let default = || Identity::of_tun(self.tun).control_socket(self.word());
+        let default = || InstanceNames::of_tun(self.tun).control_socket(self.word());
         self.control.map_or_else(default, Path::to_owned)
     }
 
@@ -99,26 +99,30 @@ pub(super) struct Running {
 }
 
 /// Looks for running instances, at a start or for a check.
-pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Running {
-    let word = sought.word();
-    let at = || ("instance", format!("tun {}", sought.tun));
-    let device = machine.interface(sought.tun).is_some();
-    let (status, unknown) = match control::ask_within(&sought.socket(), &Request::Status, PATIENCE)
-    {
-        Ok(Answer::Status(status)) => (Some(status), None),
-        Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
-        Err(AskError::System(path, error)) => (None, Some((path, error))),
-    };
+pub(super) fn look(
+    wanted_instance: &WantedInstance<'_>,
+    machine: &Machine,
+    starts: bool,
+) -> Running {
+    let word = wanted_instance.word();
+    let at = || ("instance", format!("tun {}", wanted_instance.tun));
+    let device = machine.interface(wanted_instance.tun).is_some();
+    let (status, unknown) =
+        match control::ask_within(&wanted_instance.socket(), &Request::Status, ANSWER_TIMEOUT) {
+            Ok(Answer::Status(status)) => (Some(status), None),
+            Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
+            Err(AskError::System(path, error)) => (None, Some((path, error))),
+        };
     let end_it = format!(
         "end it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
-        sought.tun
+        wanted_instance.tun
     );
     let mut running = Running {
         ours: None,
         findings: Vec::new(),
     };
     let finding = match (status, device) {
-        (Some(status), true) if sought.is_it(&status) => {
+        (Some(status), true) if wanted_instance.is_it(&status) => {
             let message = format!(
                 "a {word} of this configuration runs (process {})",
                 status.pid
@@ -166,25 +170,28 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
         (_, false) => Finding::ok(at(), format!("no {word} runs on this device")),
     };
     running.findings.push(finding);
-    running.findings.extend(rivals(sought));
+    running.findings.extend(rivals(wanted_instance));
     running
 }
 
 /// Finds instances with other TUN devices that claim what this one needs for itself.
-fn rivals(sought: &Sought<'_>) -> Vec<Finding> {
-    let own = Identity::of_tun(sought.tun).nft_table();
+fn rivals(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
+    let own = InstanceNames::of_tun(wanted_instance.tun).nft_table();
     // Reading the rules needs privileges; the control sockets may be readable without.
     let Ok(tables) = nft::instances() else {
-        return by_sockets(sought);
+        return by_sockets(wanted_instance);
     };
     let mut found = Vec::new();
     for (table, rules) in tables.iter().filter(|(table, _)| *table != own) {
-        let claims = sought.claims.iter().filter(|claim| match sought.role {
-            Role::Box => rules.contains("tproxy") && is_lan_of(rules, claim),
-            Role::Server => rules.contains(claim.as_str()),
-        });
+        let claims = wanted_instance
+            .claims
+            .iter()
+            .filter(|claim| match wanted_instance.role {
+                Role::Box => rules.contains("tproxy") && is_lan_of(rules, claim),
+                Role::Server => rules.contains(claim.as_str()),
+            });
         for claim in claims {
-            found.push(rival(sought, claim, &format!("table {table}")));
+            found.push(rival(wanted_instance, claim, &format!("table {table}")));
         }
     }
     found
@@ -197,10 +204,10 @@ fn is_lan_of(rules: &str, interface: &str) -> bool {
     first.is_some_and(|line| line.contains(interface))
 }
 
-fn rival(sought: &Sought<'_>, claim: &str, whose: &str) -> Finding {
-    let word = sought.word();
+fn rival(wanted_instance: &WantedInstance<'_>, claim: &str, whose: &str) -> Finding {
+    let word = wanted_instance.word();
     let claim = claim.replace(['"'], "");
-    let (subject, what) = match sought.role {
+    let (subject, what) = match wanted_instance.role {
         Role::Box => (
             format!("lan {claim}"),
             "takes in the users' connections of it",
@@ -216,24 +223,28 @@ fn rival(sought: &Sought<'_>, claim: &str, whose: &str) -> Finding {
 }
 
 /// Finds competing servers by their status, for processes that may not read the rules.
-fn by_sockets(sought: &Sought<'_>) -> Vec<Finding> {
-    let own = sought.socket();
+fn by_sockets(wanted_instance: &WantedInstance<'_>) -> Vec<Finding> {
+    let own = wanted_instance.socket();
     let files = fs::read_dir(SOCKETS).into_iter().flatten().flatten();
     let others = files.map(|file| file.path()).filter(|path| *path != own);
     let mut found = Vec::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ANSWER_TIMEOUT;
     // A bound in case the directory is full of stale sockets.
     for socket in others.take(16) {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.min(TIMEOUT_FOR_ONE);
         if let Ok(Answer::Status(status)) = control::ask_within(&socket, &Request::Status, left)
-            && status.role == sought.role
-            && sought.role == Role::Server
+            && status.role == wanted_instance.role
+            && wanted_instance.role == Role::Server
         {
-            let shared = |path: &&String| sought.paths.iter().any(|p| p == *path);
+            let shared = |path: &&String| wanted_instance.paths.iter().any(|p| p == *path);
             let names: Vec<String> = status.paths.into_iter().map(|p| p.name).collect();
             for path in names.iter().filter(shared) {
-                found.push(rival(sought, path, &format!("{}", socket.display())));
+                found.push(rival(
+                    wanted_instance,
+                    path,
+                    &format!("{}", socket.display()),
+                ));
             }
         }
     }

@@ -39,7 +39,7 @@ pub(super) struct Needs {
     pub connections: usize,
     pub memory: usize,
     /// Something is sent in plaintext, so the clocks of box and server have to agree.
-    pub clear: bool,
+    pub plaintext: bool,
 }
 
 impl Needs {
@@ -53,7 +53,7 @@ impl Needs {
             shortcut: config.shortcut,
             connections: config.limits.connections,
             memory: config.limits.memory,
-            clear: config
+            plaintext: config
                 .servers
                 .iter()
                 .any(|s| s.protection == Protection::None),
@@ -76,7 +76,7 @@ impl Needs {
             shortcut: false,
             connections: config.limits.connections,
             memory: config.limits.memory,
-            clear: config.unprotected,
+            plaintext: config.unprotected,
         }
     }
 }
@@ -153,8 +153,8 @@ fn tun_device(privileged: bool) -> Finding {
 fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
     let at = || ("nft", "nftables");
     let tried = match privileged {
-        true => nft::try_rules(),
-        false => nft::find(),
+        true => nft::dry_run(),
+        false => nft::check_installed(),
     };
     match tried {
         Ok(()) if privileged => Finding::ok(at(), "the kernel takes rules"),
@@ -352,7 +352,7 @@ fn memory_of_group() -> Option<u64> {
 
 /// Checks the clock of instances that send something in plaintext: their passwords expire.
 fn clock(needs: &Needs) -> Option<Finding> {
-    if !needs.clear {
+    if !needs.plaintext {
         return None;
     }
     let at = ("clock", "clock");

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use super::netlink::Netlink;
 use super::sysctl::Sysctl;
-use super::{Identity, Result, SystemError, shortcut};
+use super::{InstanceNames, Result, SystemError, shortcut};
 use crate::nft;
 
 /// Removes everything that an instance created, be it this process or an earlier one that was killed.
@@ -13,11 +13,11 @@ use crate::nft;
 ///
 /// # Errors
 /// Fails if the system refuses; all other steps are still done.
-pub fn cleanup(identity: &Identity, record: &[Sysctl]) -> Result<()> {
+pub fn cleanup(instance_names: &InstanceNames, record: &[Sysctl]) -> Result<()> {
     let steps = [
-        remove_routing(identity),
-        restore_settings(identity, record),
-        nft::remove(identity),
+        remove_routing(instance_names),
+        restore_settings(instance_names, record),
+        nft::remove(instance_names),
         shortcut::remove_unclaimed(),
     ];
     steps.into_iter().collect()
@@ -29,30 +29,30 @@ pub fn cleanup(identity: &Identity, record: &[Sysctl]) -> Result<()> {
 ///
 /// # Errors
 /// Fails if the system refuses.
-pub fn take_over(identity: &Identity) -> Result<Vec<Sysctl>> {
+pub fn take_over(instance_names: &InstanceNames) -> Result<Vec<Sysctl>> {
     let doing = || SystemError::doing("remove routing rules");
     let mut netlink = Netlink::open().map_err(doing())?;
     // The new device's packets must not follow old rules into links that have not been looked at yet.
     netlink
-        .delete_rules(|priority| priority == identity.rule_priority())
+        .delete_rules(|priority| priority == instance_names.rule_priority())
         .map_err(doing())?;
     shortcut::remove_unclaimed()?;
-    nft::recorded(identity)
+    nft::recorded(instance_names)
 }
 
-fn remove_routing(identity: &Identity) -> Result<()> {
+fn remove_routing(instance_names: &InstanceNames) -> Result<()> {
     let doing = || SystemError::doing("remove routes and rules");
     let mut netlink = Netlink::open().map_err(doing())?;
     netlink
-        .delete_rules(|priority| identity.owns_priority(priority))
+        .delete_rules(|priority| instance_names.owns_priority(priority))
         .map_err(doing())?;
     netlink
-        .delete_routes(|table| identity.owns_table(table))
+        .delete_routes(|table| instance_names.owns_table(table))
         .map_err(doing())
 }
 
-fn restore_settings(identity: &Identity, record: &[Sysctl]) -> Result<()> {
-    let mut settings = nft::recorded(identity)?;
+fn restore_settings(instance_names: &InstanceNames, record: &[Sysctl]) -> Result<()> {
+    let mut settings = nft::recorded(instance_names)?;
     let known = |key: &str| record.iter().any(|setting| setting.key == key);
     settings.retain(|setting| !known(&setting.key));
     settings.extend_from_slice(record);

@@ -17,7 +17,7 @@ use super::routes::{
     UNREACHABLE_METRIC, is_own_rule, on_receipt, table_of,
 };
 use super::shortcut::Shortcut;
-use super::{Identity, Result, SystemError};
+use super::{InstanceNames, Result, SystemError};
 
 /// Multicast groups of notifications (`RTNLGRP_*`, linux/rtnetlink.h), one bit each: links and traffic
 /// control, then IPv4's addresses, routes, rules and settings of interfaces.
@@ -30,7 +30,7 @@ const METRIC: u32 = 100;
 /// The links of an instance and their routing tables.
 #[derive(Debug)]
 pub struct Links {
-    identity: Identity,
+    instance_names: InstanceNames,
     netlink: Netlink,
     monitor: Netlink,
     specs: Vec<LinkSpec>,
@@ -55,7 +55,7 @@ pub struct Links {
     /// it.
     made: Vec<Route>,
     shortcut: Option<Shortcut>,
-    unsettled: bool,
+    needs_retry: bool,
     repairs: Repairs,
 }
 
@@ -69,7 +69,7 @@ pub struct Repairs {
     /// The rules of the shortcut were loaded again.
     pub shortcut: bool,
     /// Something is still missing.
-    pub put_off: bool,
+    pub pending: bool,
 }
 
 impl Links {
@@ -77,10 +77,10 @@ impl Links {
     ///
     /// # Errors
     /// Fails if the system refuses.
-    pub fn new(identity: &Identity, specs: Vec<LinkSpec>) -> Result<Links> {
+    pub fn new(instance_names: &InstanceNames, specs: Vec<LinkSpec>) -> Result<Links> {
         let doing = || SystemError::doing("watch network interfaces");
         let mut links = Links {
-            identity: identity.clone(),
+            instance_names: instance_names.clone(),
             netlink: Netlink::open().map_err(doing())?,
             monitor: Netlink::subscribe(GROUPS).map_err(doing())?,
             states: vec![LinkState::default(); specs.len()],
@@ -96,7 +96,7 @@ impl Links {
             forward: None,
             made: Vec::new(),
             shortcut: None,
-            unsettled: false,
+            needs_retry: false,
             repairs: Repairs::default(),
         };
         (links.states, _) = links.observe().map_err(doing())?;
@@ -265,7 +265,7 @@ impl Links {
         self.reconcile_routes(&routes, restores);
         if let Err(error) = self.reconcile_rules(restores) {
             tracing::warn!(%error, "cannot add routing rules; trying again");
-            self.repairs.put_off = true;
+            self.repairs.pending = true;
         }
         self.refresh_shortcut(restores, &mut changed);
         Ok(changed)
@@ -279,11 +279,11 @@ impl Links {
         // program.
         let damaged = shortcut.is_damaged() && changed.is_empty();
         if damaged && !restores {
-            self.repairs.put_off = true;
+            self.repairs.pending = true;
         } else {
             self.repairs.shortcut = damaged;
             let updated = self.update_shortcut(&mut shortcut);
-            self.unsettled = updated.is_err();
+            self.needs_retry = updated.is_err();
             match updated {
                 Ok(moved) => {
                     for index in moved {
@@ -304,8 +304,8 @@ impl Links {
 
     /// Returns whether something could not be reconciled with the links, so that another
     /// [`refresh`](Self::refresh) is due in a while even without news.
-    pub fn is_unsettled(&self) -> bool {
-        self.unsettled
+    pub fn needs_retry(&self) -> bool {
+        self.needs_retry
     }
 
     /// Sets whether the connections that are forwarded over link `index` stay on it when new ones take
@@ -314,7 +314,7 @@ impl Links {
     pub fn keep_flows(&mut self, index: usize, keep: bool) {
         if let Some(keeps) = self.keeps.get_mut(index) {
             *keeps = keep;
-            self.program();
+            self.update_routes();
         }
     }
 
@@ -336,7 +336,7 @@ impl Links {
     pub fn forward_over(&mut self, index: usize) {
         if self.forward != Some(index) && index < self.specs.len() {
             self.forward = Some(index);
-            self.program();
+            self.update_routes();
         }
     }
 
@@ -380,7 +380,7 @@ impl Links {
         let index_of = |name: &str| interfaces.iter().find(|i| i.name == name).map(|i| i.index);
         let links = self.specs.iter().map(|spec| &*spec.interface);
         let links: Vec<u32> = links.filter_map(index_of).collect();
-        self.reached = routes.networks(index_of(self.identity.tun()), &links);
+        self.reached = routes.networks(index_of(self.instance_names.tun()), &links);
         let defaults = routes.defaults();
         let mut states = Vec::with_capacity(self.specs.len());
         for (spec, gateways) in self.specs.iter().zip(&mut self.gateways) {
@@ -392,7 +392,7 @@ impl Links {
     }
 
     /// Reconciles the routes with what is wanted now.
-    fn program(&mut self) {
+    fn update_routes(&mut self) {
         match self.netlink.routes() {
             Ok(routes) => self.reconcile_routes(&routes, true),
             Err(error) => tracing::warn!(%error, "cannot read the routes"),
@@ -403,7 +403,7 @@ impl Links {
     /// logged only, since an interface may vanish any time; the event that caused the failure brings another
     /// try.
     fn reconcile_routes(&mut self, there: &Routes, restores: bool) {
-        let there = there.own(|table| self.identity.owns_table(table));
+        let there = there.own(|table| self.instance_names.owns_table(table));
         let wanted = self.wanted_routes();
         let mut made = Vec::with_capacity(wanted.len());
         for route in &wanted {
@@ -413,7 +413,7 @@ impl Links {
             }
             if self.made.contains(route) {
                 if !restores {
-                    self.repairs.put_off = true;
+                    self.repairs.pending = true;
                     // Keeps the route among those that another program removed.
                     made.push(*route);
                     continue;
@@ -428,7 +428,8 @@ impl Links {
         self.made = made;
         let kept = |route: &Route| {
             // Forwarded connections stay on the route of an earlier instance until a link is chosen.
-            let undecided = route.table == self.identity.forward_table() && self.forward.is_none();
+            let undecided =
+                route.table == self.instance_names.forward_table() && self.forward.is_none();
             undecided && !self.lan.is_empty() || wanted.iter().any(|other| other.replaces(route))
         };
         for route in there.iter().filter(|route| !kept(route)) {
@@ -445,10 +446,12 @@ impl Links {
         if !self.installed {
             return Ok(());
         }
-        let there = self.netlink.rules(|p| self.identity.owns_priority(p))?;
+        let there = self
+            .netlink
+            .rules(|p| self.instance_names.owns_priority(p))?;
         let wanted = self.wanted_rules();
         for v6 in [false, true] {
-            for priority in self.identity.priorities() {
+            for priority in self.instance_names.priorities() {
                 let here = |rule: &&Rule| (rule.v6, rule.priority) == (v6, priority);
                 let there: Vec<&Rule> = there.iter().filter(here).collect();
                 let wanted: Vec<&Rule> = wanted.iter().filter(here).collect();
@@ -459,7 +462,7 @@ impl Links {
                     continue;
                 }
                 if !restores {
-                    self.repairs.put_off = true;
+                    self.repairs.pending = true;
                     continue;
                 }
                 for rule in &wanted[same..] {
@@ -481,8 +484,8 @@ impl Links {
         for (index, spec) in self.specs.iter().enumerate() {
             rules.extend(spec.sources.iter().map(|source| Rule {
                 v6: source.is_ipv6(),
-                priority: self.identity.rule_priority(),
-                table: table(&self.identity, index),
+                priority: self.instance_names.rule_priority(),
+                table: table(&self.instance_names, index),
                 from: Some(*source),
                 ..Rule::default()
             }));
@@ -493,9 +496,9 @@ impl Links {
         for v6 in self.families() {
             rules.push(Rule {
                 v6,
-                priority: self.identity.rule_priority(),
-                table: self.identity.intercept_table(),
-                mark: Some(self.identity.mark()),
+                priority: self.instance_names.rule_priority(),
+                table: self.instance_names.intercept_table(),
+                mark: Some(self.instance_names.mark()),
                 ..Rule::default()
             });
             for iif in &self.lan {
@@ -503,8 +506,8 @@ impl Links {
             }
             rules.push(Rule {
                 v6,
-                priority: self.identity.fallback_rule_priority(),
-                table: self.identity.forward_table(),
+                priority: self.instance_names.fallback_rule_priority(),
+                table: self.instance_names.forward_table(),
                 ..Rule::default()
             });
         }
@@ -514,8 +517,8 @@ impl Links {
     fn forwarding_rules(&self, v6: bool, iif: &str, rules: &mut Vec<Rule>) {
         let forward = Rule {
             v6,
-            priority: self.identity.forward_rule_priority(),
-            table: self.identity.forward_table(),
+            priority: self.instance_names.forward_rule_priority(),
+            table: self.instance_names.forward_table(),
             iif: Some(iif.to_owned()),
             ..Rule::default()
         };
@@ -526,8 +529,8 @@ impl Links {
             ..forward.clone()
         });
         rules.extend((0..self.specs.len()).map(|index| Rule {
-            table: self.identity.flow_table(number(index)),
-            mark: Some(self.identity.flow_mark(number(index))),
+            table: self.instance_names.flow_table(number(index)),
+            mark: Some(self.instance_names.flow_mark(number(index))),
             ..forward.clone()
         }));
         rules.push(forward);
@@ -541,7 +544,7 @@ impl Links {
             return routes;
         }
         for (index, (spec, state)) in self.specs.iter().zip(&self.states).enumerate() {
-            let table = table(&self.identity, index);
+            let table = table(&self.instance_names, index);
             for v6 in [false, true] {
                 if !spec.sources.iter().any(|s| s.is_ipv6() == v6) {
                     continue;
@@ -565,11 +568,11 @@ impl Links {
             let kept = self.keeps.iter().zip(&self.states).enumerate();
             routes.extend(kept.filter(|(_, (keeps, _))| **keeps).filter_map(
                 |(index, (_, state))| {
-                    default_of(v6, self.identity.flow_table(number(index)), state)
+                    default_of(v6, self.instance_names.flow_table(number(index)), state)
                 },
             ));
             let forward = self.forward.map(|index| &self.states[index]);
-            let table = self.identity.forward_table();
+            let table = self.instance_names.forward_table();
             routes.extend(forward.and_then(|state| default_of(v6, table, state)));
         }
         routes.extend(self.intercepting());
@@ -584,14 +587,14 @@ impl Links {
         let loopback = self.interfaces.iter().find(|i| i.name == "lo");
         // Index 1 is the loopback device in every network namespace.
         let interface = loopback.map_or(1, |lo| lo.index);
-        let table = self.identity.intercept_table();
+        let table = self.instance_names.intercept_table();
         let route = |v6| Route::default_of(v6, table, Target::Local { interface }, METRIC);
         self.families().into_iter().map(route).collect()
     }
 }
 
-fn table(identity: &Identity, index: usize) -> u32 {
-    identity.path_table(number(index))
+fn table(instance_names: &InstanceNames, index: usize) -> u32 {
+    instance_names.path_table(number(index))
 }
 
 fn number(link: usize) -> u8 {

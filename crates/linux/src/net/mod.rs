@@ -2,7 +2,7 @@
 
 pub mod cleanup;
 mod error;
-mod identity;
+mod instance_names;
 pub mod internet;
 pub mod link;
 pub mod links;
@@ -12,4 +12,4 @@ pub mod shortcut;
 pub mod sysctl;
 
 pub use error::{Result, SystemError};
-pub use identity::Identity;
+pub use instance_names::InstanceNames;

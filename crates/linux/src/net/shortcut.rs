@@ -12,7 +12,7 @@ use super::link::{LinkSpec, LinkState, is_beside, network};
 use super::routes::Address;
 use super::sysctl::Sysctl;
 use super::{Result, SystemError};
-use crate::nft::{Contents, Hop, Inspector, ShortcutRules, Way};
+use crate::nft::{Contents, Hop, Inspector, ShortcutLink, ShortcutRules};
 
 /// Ports of the engine's ends: below Linux's default range of ports for its own connections (32768 to 60999).
 const PORTS: RangeInclusive<u16> = 10_000..=32_767;
@@ -114,19 +114,19 @@ impl Shortcut {
         };
         let servers: Vec<SocketAddr> = self.servers.iter().filter(is_far).copied().collect();
         let open = open_links(specs, states, shaped);
-        let mut ways = Vec::new();
+        let mut links = Vec::new();
         for (index, spec) in specs.iter().enumerate().filter(|(index, _)| open[*index]) {
             let link = (spec.interface.as_str(), &states[index], self.mtus[index]);
             for inner in &spec.sources {
-                let before = way_of(*inner, self.rules.as_ref());
-                ways.extend(wanted(link, *inner, &servers, before));
+                let before = link_of(*inner, self.rules.as_ref());
+                links.extend(wanted(link, *inner, &servers, before));
             }
         }
         let rules = ShortcutRules {
             tun: self.tun.clone(),
             ports: PORTS,
             servers,
-            ways,
+            links,
         };
         if self.applied && self.rules.as_ref() == Some(&rules) {
             return Ok(Vec::new());
@@ -167,13 +167,13 @@ fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<b
 
 /// Returns whether packets from `inner` leave with another address than before.
 fn readdressed(inner: IpAddr, before: Option<&ShortcutRules>, now: Option<&ShortcutRules>) -> bool {
-    let ways = way_of(inner, before).zip(way_of(inner, now));
-    ways.is_some_and(|(before, now)| before.public != now.public)
+    let links = link_of(inner, before).zip(link_of(inner, now));
+    links.is_some_and(|(before, now)| before.public != now.public)
 }
 
 /// Returns the rule of packets from `inner`.
-fn way_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&Way> {
-    rules?.ways.iter().find(|way| way.inner == inner)
+fn link_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&ShortcutLink> {
+    rules?.links.iter().find(|link| link.inner == inner)
 }
 
 /// Returns the rule of packets from `inner`, which was `before`; `None` while there is none. A link that is
@@ -182,13 +182,13 @@ fn wanted(
     (interface, state, mtu): (&str, &LinkState, u16),
     inner: IpAddr,
     servers: &[SocketAddr],
-    before: Option<&Way>,
-) -> Option<Way> {
+    before: Option<&ShortcutLink>,
+) -> Option<ShortcutLink> {
     let v6 = inner.is_ipv6();
     let exit = state.exit(v6);
     let of_family = |a: &&Address| a.addr.is_ipv6() == v6;
     let gateway = exit.and_then(|exit| exit.gateway);
-    let in_use = before.map(|way| way.public);
+    let in_use = before.map(|link| link.public);
     let addresses = state.addresses.iter().filter(of_family);
     let public = source(addresses, servers, gateway, in_use);
     let (Some(public), true) = (public, state.running) else {
@@ -215,7 +215,7 @@ fn wanted(
             gateway: exit.gateway,
         }));
     }
-    Some(Way {
+    Some(ShortcutLink {
         interface: interface.to_owned(),
         index: public.interface,
         inner,
@@ -320,15 +320,15 @@ mod tests {
     }
 
     /// Returns the rule of a link that had `before`, once the link is in `state`.
-    fn way(before: Option<&Way>, state: &LinkState) -> Option<Way> {
+    fn link(before: Option<&ShortcutLink>, state: &LinkState) -> Option<ShortcutLink> {
         wanted(("wan", state, 1_500), ip(INNER), &[], before)
     }
 
     #[test]
     fn neighbours_are_next_hops_and_all_others_behind_the_gateway() {
-        let way = way(None, &state(&[address("192.0.2.7", 24)])).unwrap();
-        assert_eq!((way.inner, way.public), (ip(INNER), ip("192.0.2.7")));
-        let hops = way.hops.iter().map(|hop| (hop.network, hop.gateway));
+        let link = link(None, &state(&[address("192.0.2.7", 24)])).unwrap();
+        assert_eq!((link.inner, link.public), (ip(INNER), ip("192.0.2.7")));
+        let hops = link.hops.iter().map(|hop| (hop.network, hop.gateway));
         let network: IpNet = "192.0.2.0/24".parse().unwrap();
         assert_eq!(
             hops.collect::<Vec<_>>(),
@@ -341,24 +341,24 @@ mod tests {
     fn a_link_with_a_smaller_mtu_is_routed() {
         let mut small = state(&[address("192.0.2.7", 24)]);
         small.mtu = 1_400;
-        assert!(way(None, &small).unwrap().hops.is_empty());
+        assert!(link(None, &small).unwrap().hops.is_empty());
     }
 
     #[test]
     fn a_link_that_is_down_keeps_its_way_as_long_as_it_is_there() {
-        let before = way(None, &state(&[address("192.0.2.7", 24)]));
+        let before = link(None, &state(&[address("192.0.2.7", 24)]));
         let mut down = state(&[]);
         (down.running, down.v4) = (false, None);
-        assert_eq!(way(before.as_ref(), &down), before);
-        assert_eq!(way(None, &down), None);
-        assert_eq!(way(before.as_ref(), &LinkState::default()), None);
+        assert_eq!(link(before.as_ref(), &down), before);
+        assert_eq!(link(None, &down), None);
+        assert_eq!(link(before.as_ref(), &LinkState::default()), None);
     }
 
     /// Remaining packets must not leave with another host's address, and the kernel must report an error.
     #[test]
     fn a_link_without_an_address_is_routed() {
-        let before = way(None, &state(&[address("192.0.2.7", 24)])).unwrap();
-        let lost = way(Some(&before), &state(&[])).unwrap();
+        let before = link(None, &state(&[address("192.0.2.7", 24)])).unwrap();
+        let lost = link(Some(&before), &state(&[])).unwrap();
         assert_eq!((lost.public, lost.hops), (before.public, Vec::new()));
     }
 
@@ -374,7 +374,7 @@ mod tests {
             secondary: true,
             ..old
         };
-        let before = way(None, &state(&[old])).unwrap();
+        let before = link(None, &state(&[old])).unwrap();
         for (found, public) in [
             (vec![new, old], old),
             (vec![gone, new], new),
@@ -382,7 +382,7 @@ mod tests {
             (vec![new], new),
             (vec![gone], old),
         ] {
-            let now = way(Some(&before), &state(&found)).unwrap();
+            let now = link(Some(&before), &state(&found)).unwrap();
             assert_eq!(now.public, public.addr, "of {found:?}");
         }
     }
@@ -393,10 +393,13 @@ mod tests {
         let (far, near) = (address("198.51.100.7", 24), address("192.0.2.7", 24));
         let mut no_exit = state(&[far]);
         no_exit.v4 = None;
-        let before = way(None, &no_exit).unwrap();
+        let before = link(None, &no_exit).unwrap();
         assert_eq!(before.public, far.addr);
         for before in [None, Some(&before)] {
-            assert_eq!(way(before, &state(&[far, near])).unwrap().public, near.addr);
+            assert_eq!(
+                link(before, &state(&[far, near])).unwrap().public,
+                near.addr
+            );
         }
     }
 

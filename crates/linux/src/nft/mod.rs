@@ -4,7 +4,7 @@
 //! that no hook runs. So the record lives in the network namespace that it describes, and outlives a killed
 //! process.
 
-mod look;
+mod check;
 mod shortcut;
 mod watch;
 
@@ -21,10 +21,10 @@ use braid_wire::ip;
 use ipnet::IpNet;
 
 use crate::net::sysctl::Sysctl;
-use crate::net::{Identity, Result, SystemError};
+use crate::net::{InstanceNames, Result, SystemError};
 
-pub use look::{find, instances, keep_from_sockets, try_rules};
-pub use shortcut::{Hop, ShortcutRules, Way};
+pub use check::{check_installed, dry_run, instances, keep_from_sockets};
+pub use shortcut::{Hop, ShortcutLink, ShortcutRules};
 pub use watch::{Contents, Culprit, Family, Inspector, Monitor};
 
 const RECORD: &str = "record";
@@ -101,36 +101,36 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
-    /// The family of the table, which [`Identity::nft_table`] names.
+    /// The family of the table, which [`InstanceNames::nft_table`] names.
     pub const FAMILY: Family = Family::Inet;
 
     /// Puts the table in force, in place of an earlier one of this instance, in one step.
     ///
     /// # Errors
     /// Fails if `nft` is missing or refuses; nothing changed then.
-    pub fn apply(&self, identity: &Identity) -> Result<()> {
-        run_script(&self.script(identity)?)
+    pub fn apply(&self, instance_names: &InstanceNames) -> Result<()> {
+        run_script(&self.script(instance_names)?)
     }
 
     /// Returns the nftables script.
-    fn script(&self, identity: &Identity) -> Result<String> {
+    fn script(&self, instance_names: &InstanceNames) -> Result<String> {
         // The first line makes the table if it is missing, since deleting a missing table fails.
-        let table = identity.nft_table();
+        let table = instance_names.nft_table();
         let mut out =
             format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
-        self.emit(identity, &mut out).map_err(unquotable)?;
+        self.emit(instance_names, &mut out).map_err(unquotable)?;
         out.push_str("}\n");
         Ok(out)
     }
 
-    fn emit(&self, identity: &Identity, out: &mut String) -> fmt::Result {
+    fn emit(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         writeln!(out, "chain {RECORD} {{")?;
         for setting in &self.record {
             writeln!(out, "{}", Recorded(setting))?;
         }
         writeln!(out, "}}")?;
         match &self.rules {
-            Rules::Box(rules) => rules.emit(identity, out),
+            Rules::Box(rules) => rules.emit(instance_names, out),
             Rules::Server(rules) => rules.emit(out),
         }
     }
@@ -142,8 +142,8 @@ impl Ruleset {
 ///
 /// # Errors
 /// Fails if `nft` is missing or refuses.
-pub fn keep_record(identity: &Identity, record: &[Sysctl], tracks: bool) -> Result<()> {
-    let table = identity.nft_table();
+pub fn keep_record(instance_names: &InstanceNames, record: &[Sysctl], tracks: bool) -> Result<()> {
+    let table = instance_names.nft_table();
     let mut script = format!("add table inet {table}\n");
     let mut emit = || {
         let head =
@@ -174,11 +174,11 @@ fn unquotable(_: fmt::Error) -> SystemError {
 }
 
 impl BoxRules {
-    fn emit(&self, identity: &Identity, out: &mut String) -> fmt::Result {
+    fn emit(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         if !self.lan.is_empty() {
             self.emit_sets(out)?;
-            self.emit_intercept(identity, out)?;
-            self.emit_forward(identity, out)?;
+            self.emit_intercept(instance_names, out)?;
+            self.emit_forward(instance_names, out)?;
         }
         self.emit_input(out)?;
         self.emit_masquerade(out)
@@ -254,8 +254,8 @@ impl BoxRules {
     /// Connections of a family that no server reaches are refused by the same look-up of a listener, so that
     /// they too are forwarded if nothing listens. They are refused by RST: the kernel limits ICMP errors to
     /// one host (`icmp.ratelimit`), and after one TCP may go on until its next SYN.
-    fn emit_intercept(&self, identity: &Identity, out: &mut String) -> fmt::Result {
-        let (mark, intercepted) = (identity.mark(), identity.intercepted_mark());
+    fn emit_intercept(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
+        let (mark, intercepted) = (instance_names.mark(), instance_names.intercepted_mark());
         writeln!(
             out,
             "chain prerouting {{ type filter hook prerouting priority mangle; policy accept;
@@ -272,7 +272,7 @@ impl BoxRules {
              ip daddr @bypass4 return
              ip6 daddr @bypass6 return",
             lan = Names(&self.lan),
-            not_flow = !Identity::FLOW_BITS,
+            not_flow = !InstanceNames::FLOW_BITS,
             // By number: a confined process cannot look names up in /etc/protocols.
             icmp = ip::PROTO_ICMP,
             icmpv6 = ip::PROTO_ICMPV6,
@@ -282,12 +282,12 @@ impl BoxRules {
             },
         )?;
         let (port, Families { v4, v6 }) = (self.intercept_port, self.families);
-        let ways = [
+        let listeners = [
             (v4, "ipv4", format!("tproxy ip to 127.0.0.1:{port}")),
             (v6, "ipv6", format!("tproxy ip6 to [::1]:{port}")),
         ];
         let families = 1 + usize::from(self.intercept_v6);
-        for (taken, family, listener) in &ways[..families] {
+        for (taken, family, listener) in &listeners[..families] {
             let what = match taken {
                 true => format!("meta mark set {mark} ct mark set {intercepted} accept"),
                 false => "reject with tcp reset".to_owned(),
@@ -306,7 +306,7 @@ impl BoxRules {
     /// user's bytes, so it does not leave the box unprotected; a RST says the end again. A SYN of such a
     /// connection is refused too: address translation is decided by the first packet, so a link would carry the
     /// SYN with the host's own address.
-    fn emit_forward(&self, identity: &Identity, out: &mut String) -> fmt::Result {
+    fn emit_forward(&self, instance_names: &InstanceNames, out: &mut String) -> fmt::Result {
         writeln!(
             out,
             "chain forward {{ type filter hook forward priority mangle; policy accept;
@@ -316,12 +316,12 @@ impl BoxRules {
              iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",
             lan = Names(&self.lan),
             links = Names(&self.interfaces()),
-            mark = identity.mark(),
-            intercepted = identity.intercepted_mark(),
+            mark = instance_names.mark(),
+            intercepted = instance_names.intercepted_mark(),
         )?;
         let places = self.links.iter().zip(0..);
         for (link, index) in places.filter(|(link, _)| !link.is_empty()) {
-            let (link, mark) = (Quoted(link), identity.flow_mark(index));
+            let (link, mark) = (Quoted(link), instance_names.flow_mark(index));
             writeln!(
                 out,
                 "iifname {lan} oifname {link} ct mark set {mark}
@@ -435,9 +435,16 @@ impl ServerRules {
 ///
 /// # Errors
 /// Fails if `nft` is missing.
-pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
+pub fn recorded(instance_names: &InstanceNames) -> Result<Vec<Sysctl>> {
     let listing = match run_nft(
-        &["-j", "list", "chain", "inet", &identity.nft_table(), RECORD],
+        &[
+            "-j",
+            "list",
+            "chain",
+            "inet",
+            &instance_names.nft_table(),
+            RECORD,
+        ],
         "",
     ) {
         Ok(listing) => listing,
@@ -452,8 +459,8 @@ pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
 ///
 /// # Errors
 /// Fails if `nft` is missing or refuses.
-pub fn remove(identity: &Identity) -> Result<()> {
-    remove_tables(&[("inet", &identity.nft_table())])
+pub fn remove(instance_names: &InstanceNames) -> Result<()> {
+    remove_tables(&[("inet", &instance_names.nft_table())])
 }
 
 /// Removes tables, each given by its family and name, if they exist.
@@ -581,8 +588,8 @@ mod tests {
             }),
             record: Vec::new(),
         };
-        let identity = Identity::of_tun("t");
-        assert!(ruleset.script(&identity).is_err());
+        let instance_names = InstanceNames::of_tun("t");
+        assert!(ruleset.script(&instance_names).is_err());
     }
 
     fn box_script(servers: Vec<SocketAddr>, mptcp_hosts: MptcpHosts) -> String {
@@ -608,7 +615,7 @@ mod tests {
             }),
             record: Vec::new(),
         };
-        ruleset.script(&Identity::of_tun("t")).unwrap()
+        ruleset.script(&InstanceNames::of_tun("t")).unwrap()
     }
 
     /// Segments from an address that a server announced are not reset by the box's own TCP; the box's own

@@ -32,12 +32,12 @@ pub struct ShortcutRules {
     /// The addresses at which the engine's peers listen. None is an address of this host.
     pub servers: Vec<SocketAddr>,
     /// The links, by address family.
-    pub ways: Vec<Way>,
+    pub links: Vec<ShortcutLink>,
 }
 
 /// A link in one address family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
+pub struct ShortcutLink {
     /// Name of the interface, which must exist.
     pub interface: String,
     /// Index of the interface. A new interface of the same name has another index, which makes the rules
@@ -132,10 +132,10 @@ impl ShortcutRules {
             out,
             "chain out {{ type filter hook ingress device {tun} priority filter; policy accept;"
         )?;
-        for way in &self.ways {
-            let (ip, interface, public) = (way.ip(), Quoted(&way.interface), way.public);
-            for hop in &way.hops {
-                write!(out, "{}", way.outward())?;
+        for link in &self.links {
+            let (ip, interface, public) = (link.ip(), Quoted(&link.interface), link.public);
+            for hop in &link.hops {
+                write!(out, "{}", link.to_servers())?;
                 if let Some(network) = hop.network {
                     write!(out, " {ip} daddr {network}")?;
                 }
@@ -146,13 +146,13 @@ impl ShortcutRules {
                 }
                 writeln!(out, " device {interface}")?;
             }
-            if !way.hops.is_empty() {
+            if !link.hops.is_empty() {
                 // Reached only if the interface has just vanished. The packet must not be routed out of
                 // another one with this address.
                 writeln!(out, "{ip} saddr {public} drop")?;
             }
         }
-        if self.ways.iter().all(|way| way.hops.is_empty()) {
+        if self.links.iter().all(|link| link.hops.is_empty()) {
             // Matches nothing. A kernel that lacks `fwd` refuses the rules now, not only when a link comes
             // up.
             writeln!(out, "meta length 0 fwd to {tun}")?;
@@ -161,11 +161,11 @@ impl ShortcutRules {
     }
 
     fn emit_in(&self, out: &mut String) -> fmt::Result {
-        let mut by_interface: BTreeMap<&str, Vec<&Way>> = BTreeMap::new();
-        for way in &self.ways {
-            by_interface.entry(&way.interface).or_default().push(way);
+        let mut by_interface: BTreeMap<&str, Vec<&ShortcutLink>> = BTreeMap::new();
+        for link in &self.links {
+            by_interface.entry(&link.interface).or_default().push(link);
         }
-        for (n, (interface, ways)) in by_interface.into_iter().enumerate() {
+        for (n, (interface, links)) in by_interface.into_iter().enumerate() {
             writeln!(
                 out,
                 "chain in{n} {{ type filter hook ingress device {} priority filter; policy accept;",
@@ -173,14 +173,14 @@ impl ShortcutRules {
             )?;
             // The TUN device would put the tag of a priority-tagged frame into the packet.
             writeln!(out, "@ll,96,16 {{ 0x8100, 0x88a8 }} accept")?;
-            for way in ways {
-                let (ip, inner) = (way.ip(), way.inner);
+            for link in links {
+                let (ip, inner) = (link.ip(), link.inner);
                 // Fragments have no ports to match, so the kernel reassembles them on the routed way.
                 let whole = match inner {
                     IpAddr::V4(_) => "ip frag-off & 0x3fff == 0",
                     IpAddr::V6(_) => "exthdr frag missing",
                 };
-                for packets in self.inward(way) {
+                for packets in self.from_servers(link) {
                     writeln!(
                         out,
                         "{packets} {whole} {ip} daddr set {inner} fwd {ip} to {inner} device {}",
@@ -198,15 +198,15 @@ impl ShortcutRules {
             out,
             "chain prerouting {{ type filter hook prerouting priority raw; policy accept;"
         )?;
-        for way in &self.ways {
-            let (ip, inner, interface) = (way.ip(), way.inner, Quoted(&way.interface));
+        for link in &self.links {
+            let (ip, inner, interface) = (link.ip(), link.inner, Quoted(&link.interface));
             writeln!(
                 out,
                 "iifname {} {} notrack",
                 Quoted(&self.tun),
-                way.outward()
+                link.to_servers()
             )?;
-            for packets in self.inward(way) {
+            for packets in self.from_servers(link) {
                 writeln!(
                     out,
                     "iifname {interface} {packets} notrack {ip} daddr set {inner}"
@@ -221,14 +221,14 @@ impl ShortcutRules {
             out,
             "chain postrouting {{ type filter hook postrouting priority raw; policy accept;"
         )?;
-        for way in &self.ways {
+        for link in &self.links {
             writeln!(
                 out,
                 "oifname {} {} {} saddr set {}",
-                Quoted(&way.interface),
-                way.outward(),
-                way.ip(),
-                way.public
+                Quoted(&link.interface),
+                link.to_servers(),
+                link.ip(),
+                link.public
             )?;
         }
         writeln!(out, "}}")
@@ -236,13 +236,13 @@ impl ShortcutRules {
 
     /// Returns matches for segments from servers to the engine's end of a link, and for ICMP errors about
     /// segments that it sent.
-    fn inward(&self, way: &Way) -> Vec<String> {
-        let (ip, public, servers) = (way.ip(), way.public, servers(way.is_v6()));
+    fn from_servers(&self, link: &ShortcutLink) -> Vec<String> {
+        let (ip, public, servers) = (link.ip(), link.public, servers(link.is_v6()));
         let ports = format!("{}-{}", self.ports.start(), self.ports.end());
         let quoted = quoting(public, &ports);
         let segments =
             format!("{ip} saddr . tcp sport @{servers} {ip} daddr {public} tcp dport {ports}");
-        let of_family = self.servers.iter().filter(|s| s.is_ipv6() == way.is_v6());
+        let of_family = self.servers.iter().filter(|s| s.is_ipv6() == link.is_v6());
         let errors = of_family.map(|server| {
             let to = quoted_destination(*server);
             format!("{ip} daddr {public} {quoted} {to}")
@@ -251,7 +251,7 @@ impl ShortcutRules {
     }
 }
 
-impl Way {
+impl ShortcutLink {
     fn is_v6(&self) -> bool {
         self.inner.is_ipv6()
     }
@@ -261,7 +261,7 @@ impl Way {
     }
 
     /// Returns a match for segments from the engine's end of the link to servers.
-    fn outward(&self) -> String {
+    fn to_servers(&self) -> String {
         let (ip, inner, servers) = (self.ip(), self.inner, servers(self.is_v6()));
         format!("{ip} saddr {inner} {ip} daddr . tcp dport @{servers}")
     }
@@ -290,7 +290,7 @@ mod tests {
             tun: "braid0".to_owned(),
             ports: 10_000..=32_767,
             servers: vec!["192.0.2.1:4433".parse().unwrap()],
-            ways: vec![Way {
+            links: vec![ShortcutLink {
                 interface: "wan0".to_owned(),
                 index: 3,
                 inner: "10.215.77.2".parse().unwrap(),
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn without_a_next_hop_packets_are_translated_only() {
         let mut rules = rules();
-        rules.ways[0].hops.clear();
+        rules.links[0].hops.clear();
         assert!(!rules.script().unwrap().contains("device \"wan0\"\n"));
         assert_eq!(lines(&rules, "oifname \"wan0\"").len(), 1);
         assert!(lines(&rules, "drop").is_empty());
@@ -346,10 +346,10 @@ mod tests {
     #[test]
     fn an_interface_has_one_chain_for_both_families() {
         let mut rules = rules();
-        rules.ways.push(Way {
+        rules.links.push(ShortcutLink {
             inner: "fdb7:a1d0:77::2".parse().unwrap(),
             public: "2001:db8::7".parse().unwrap(),
-            ..rules.ways[0].clone()
+            ..rules.links[0].clone()
         });
         assert_eq!(lines(&rules, "hook ingress device \"wan0\"").len(), 1);
     }

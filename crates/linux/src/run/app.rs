@@ -9,9 +9,9 @@ use braid_proxy::config::{LinkConfig, MptcpHosts, Quic, TunConfig};
 use braid_wire::Instant;
 
 use super::guard::Guard;
-use super::inward::Inward;
-use super::outward::{Outward, in_use};
-use super::process::{SETTLING_TIME, new_stack};
+use super::ingress::Ingress;
+use super::process::{DEBOUNCE_TIME, new_stack};
+use super::uplinks::{Uplinks, in_use};
 use crate::driver::{Clock, Context, Counters, Driver, Host};
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
@@ -76,17 +76,17 @@ pub fn run_app<C: Core>(
             anywhere,
             announce,
         } => {
-            let inward = Inward {
+            let ingress = Ingress {
                 tun: &config.tun,
                 listen: addresses,
                 port: *port,
                 anywhere: *anywhere,
                 announce: *announce,
             };
-            let mut paths = inward.set_up(&mut engine)?;
+            let mut paths = ingress.set_up(&mut engine)?;
             let mut stack = new_stack(engine, &config.strategy)?;
             paths.listen(*port, &mut stack)?;
-            paths.guard.apply_rules(inward.rules())?;
+            paths.guard.apply_rules(ingress.rules())?;
             (paths.tun, paths.guard, stack, None)
         }
     };
@@ -116,7 +116,7 @@ fn connect_side(
     engine: &mut Config,
 ) -> Result<Side> {
     let places: Vec<_> = links.iter().cloned().map(Some).collect();
-    let outward = Outward {
+    let uplinks = Uplinks {
         tun: &config.tun,
         links: &places,
         lan: &[],
@@ -124,7 +124,7 @@ fn connect_side(
         private: &[],
         shortcut: true,
     };
-    let mut paths = outward.set_up(engine)?;
+    let mut paths = uplinks.set_up(engine)?;
     let mut stack = new_stack(engine.clone(), &config.strategy)?;
     for (index, (link, addresses)) in links.iter().zip(&paths.addresses).enumerate() {
         let addresses = in_use(*addresses, &paths.links, index);
@@ -140,7 +140,7 @@ fn connect_side(
     }
     let others = (Quic::Forward, MptcpHosts::Forward);
     let v6 = paths.guard.device().has_v6();
-    let rules = outward.rules(v6, 0, paths.ports, Vec::new(), others);
+    let rules = uplinks.rules(v6, 0, paths.ports, Vec::new(), others);
     paths.guard.apply_rules(rules)?;
     Ok((paths.tun, paths.guard, stack, Some(paths.links)))
 }
@@ -160,7 +160,7 @@ impl<C: Core> Host<C> for AppHost {
     fn on_ready(&mut self, _source: u32, context: &mut Context<'_, C>) {
         let news = self.links.as_mut().is_some_and(Links::has_news);
         if news && self.refresh_at.is_none() {
-            self.refresh_at = Some(context.now + SETTLING_TIME);
+            self.refresh_at = Some(context.now + DEBOUNCE_TIME);
         }
     }
 

@@ -7,11 +7,11 @@ use braid_proxy::app::Ctx;
 use braid_proxy::config::BoxConfig;
 use braid_proxy::control::{Answer, STOPPING};
 
-use super::gateway_box::{BoxHost, Silence, warn_of_plaintext};
-use super::outward::in_use;
+use super::gateway_box::{BoxHost, SilenceDetector, warn_of_plaintext};
 use super::places::Places;
 use super::process::raise_descriptor_limit;
 use super::reload;
+use super::uplinks::in_use;
 use crate::driver::Context;
 use crate::net::{Result, SystemError};
 
@@ -22,23 +22,23 @@ const LEAVING_TIME: Duration = Duration::from_secs(3);
 impl BoxHost<'_> {
     /// Takes over configurations that were read again, if the system accepts them.
     pub(super) fn take_over(&mut self, context: &mut Context<'_, BoxCore>) {
-        while let Some((read, asker)) = self.reload.as_ref().and_then(|again| again.next()) {
+        while let Some((read, asker)) = self.reload.as_ref().and_then(|reloader| reloader.next()) {
             let outcome = read.map_err(|error| reload::refuse(&error));
             let outcome = outcome.and_then(|new| {
                 if context.core.is_stopping() {
                     return Err(Answer::Wrong(STOPPING.to_owned()));
                 }
                 let mut config = match &self.reload {
-                    Some(again) => again.config.clone(),
+                    Some(reloader) => reloader.config.clone(),
                     None => return Err(Answer::Error("there is no file to read".to_owned())),
                 };
                 let changes = config.reload(new);
                 let changed = self.change_to(context, &config);
                 changed.map_err(|error| Answer::Error(error.to_string()))?;
-                if let Some(again) = &mut self.reload {
-                    again.config = config;
+                if let Some(reloader) = &mut self.reload {
+                    reloader.config = config;
                 }
-                self.look_at_machine(context.core);
+                self.update_machine_faults(context.core);
                 Ok(changes)
             });
             reload::tell(outcome, asker);
@@ -47,7 +47,7 @@ impl BoxHost<'_> {
 
     /// Changes to `config`. Steps that the system may refuse come first, and are undone if it does.
     fn change_to(&mut self, context: &mut Context<'_, BoxCore>, config: &BoxConfig) -> Result<()> {
-        let Some(before) = self.reload.as_ref().map(|again| again.config.clone()) else {
+        let Some(before) = self.reload.as_ref().map(|reloader| reloader.config.clone()) else {
             return Ok(());
         };
         let mut places = self.network.places.clone();
@@ -95,21 +95,21 @@ impl BoxHost<'_> {
         added: &[(usize, usize)],
     ) {
         let streams = raise_descriptor_limit(config.limits.connections);
-        context.sockets.set_most_streams(streams);
+        context.sockets.set_max_streams(streams);
         let (now, core) = (context.now, &mut *context.core);
         let mut ctx = Ctx {
             now,
             stack: context.stack,
-            local: context.sockets,
+            downstream: context.sockets,
         };
         core.reload(&mut ctx, config);
         let network = &mut self.network;
         let v6 = network.guard.device().has_v6();
         for (at, number) in added {
-            let outward = network.places.outward(config);
+            let uplinks = network.places.uplinks(config);
             let state = network.observed(*at);
             let place = u8::try_from(*at).unwrap_or(u8::MAX);
-            let addresses = outward.addresses_of(place, &config.links[*number], &state, v6);
+            let addresses = uplinks.addresses_of(place, &config.links[*number], &state, v6);
             network
                 .addresses
                 .resize(network.addresses.len().max(*at + 1), addresses);
@@ -125,8 +125,9 @@ impl BoxHost<'_> {
             };
             debug_assert_eq!(path, Places::path(*at));
             self.paths.resize(self.paths.len().max(*at + 1), path);
-            self.silences.resize(self.paths.len(), Silence::default());
-            self.silences[*at] = Silence::default();
+            self.silence_detectors
+                .resize(self.paths.len(), SilenceDetector::default());
+            self.silence_detectors[*at] = SilenceDetector::default();
         }
     }
 
@@ -154,7 +155,7 @@ impl BoxHost<'_> {
                 *mtu = 0;
             }
         }
-        let Some(config) = self.reload.as_ref().map(|again| again.config.clone()) else {
+        let Some(config) = self.reload.as_ref().map(|reloader| reloader.config.clone()) else {
             return;
         };
         if let Err(error) = self.network_to(&config) {

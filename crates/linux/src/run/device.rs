@@ -9,7 +9,7 @@ use braid_proxy::config::TunConfig;
 use crate::net::netlink::Netlink;
 use crate::net::routes::{Address, Interface};
 use crate::net::sysctl::{self, Sysctl};
-use crate::net::{Identity, Result, SystemError, cleanup};
+use crate::net::{InstanceNames, Result, SystemError, cleanup};
 use crate::nft::{self, Rules, Ruleset};
 use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
@@ -25,7 +25,7 @@ const TUN_MTU: u32 = 65_535;
 /// created.
 #[derive(Debug)]
 pub struct Device {
-    identity: Identity,
+    instance_names: InstanceNames,
     index: u32,
     /// The addresses of the device, with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
@@ -43,14 +43,14 @@ impl Device {
     pub fn open(config: &TunConfig) -> Result<(Tun, Device)> {
         let tun = Tun::create(&config.name)?;
         let mut device = Device {
-            identity: Identity::of_tun(&config.name),
+            instance_names: InstanceNames::of_tun(&config.name),
             index: 0,
             addresses: Vec::new(),
             record: Vec::new(),
             settings: Vec::new(),
             own_settings: 0,
         };
-        device.record = cleanup::take_over(&device.identity)?;
+        device.record = cleanup::take_over(&device.instance_names)?;
         device.bring_up(config)?;
         Ok((tun, device))
     }
@@ -125,7 +125,7 @@ impl Device {
     /// # Errors
     /// Fails if the system refuses. A device that is gone comes back with a new start only.
     pub fn restore(&self) -> Result<()> {
-        let doing = || SystemError::doing(format!("set up {} again", self.identity.tun()));
+        let doing = || SystemError::doing(format!("set up {} again", self.instance_names.tun()));
         let mut netlink = Netlink::open().map_err(doing())?;
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
@@ -137,8 +137,8 @@ impl Device {
     }
 
     /// Returns the names of what the instance creates.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
+    pub fn instance_names(&self) -> &InstanceNames {
+        &self.instance_names
     }
 
     /// Returns whether the device has an IPv6 address.
@@ -152,7 +152,7 @@ impl Device {
     /// # Errors
     /// Fails if the system refuses.
     pub fn apply_settings(&mut self, wanted: &[Sysctl], tracks: bool) -> Result<()> {
-        nft::keep_record(&self.identity, &self.record, tracks)?;
+        nft::keep_record(&self.instance_names, &self.record, tracks)?;
         let is_wanted = |setting: &Sysctl| wanted.iter().any(|other| other.key == setting.key);
         for setting in self.record.extract_if(.., |setting| !is_wanted(setting)) {
             // The setting was an earlier instance's, whose interface may be gone.
@@ -165,7 +165,7 @@ impl Device {
                 self.record.push(old.clone());
             }
         }
-        nft::keep_record(&self.identity, &self.record, tracks)?;
+        nft::keep_record(&self.instance_names, &self.record, tracks)?;
         let mut settings = wanted.to_vec();
         for (_, new) in differing {
             match new.apply() {
@@ -229,7 +229,7 @@ impl Device {
             rules,
             record: self.record.clone(),
         };
-        ruleset.apply(&self.identity)
+        ruleset.apply(&self.instance_names)
     }
 
     /// Sends a super-segment through this machine and adapts the engine's settings to the result: `mtu`
@@ -266,7 +266,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if let Err(error) = cleanup::cleanup(&self.identity, &self.record) {
+        if let Err(error) = cleanup::cleanup(&self.instance_names, &self.record) {
             tracing::error!(%error, "something is left behind");
         }
     }

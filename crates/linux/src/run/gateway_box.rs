@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use braid_engine::PathId;
 use braid_proxy::config::{BoxConfig, Protection, ServerEntry};
-use braid_proxy::records::{Kept, LONGEST};
+use braid_proxy::records::{MAX_RECORD_AGE, SavedState};
 use braid_proxy::{BoxCore, Notice};
 use braid_wire::Instant;
 
 use super::Privileges;
 use super::confine::{self, Files};
-use super::crowd::Crowd;
 use super::faults;
-use super::keeper::{self, Keeper, SAVE_INTERVAL};
-use super::outward::{OutwardPaths, in_use};
+use super::memory_releaser::MemoryReleaser;
 use super::places::{Network, Places};
 use super::process::{
-    CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
+    CONTROL, DEBOUNCE_TIME, HANGUP, LINKS, RELOADED, WALL_CLOCK_INTERVAL, directory_of, new_stack,
     open_control, raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
 };
-use super::reload::{Again, Reload};
+use super::record_writer::{self, RecordWriter, SAVE_INTERVAL};
+use super::reload::{Reload, Reloader};
 use super::suspend::Suspension;
+use super::uplinks::{UplinkPaths, in_use};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::routes::Packets;
-use crate::net::{Identity, Result, SystemError};
+use crate::net::{InstanceNames, Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
@@ -43,10 +43,10 @@ pub fn run_box(
 ) -> Result<()> {
     let streams = raise_descriptor_limit(config.limits.connections);
     let places = Places::new(&config.links);
-    let outward = places.outward(config);
+    let uplinks = places.uplinks(config);
     let mut engine = config.engine();
-    let paths = outward.set_up(&mut engine)?;
-    let OutwardPaths {
+    let paths = uplinks.set_up(&mut engine)?;
+    let UplinkPaths {
         tun,
         guard,
         links,
@@ -57,50 +57,52 @@ pub fn run_box(
     let network = Network {
         mtus: addresses.iter().map(|a| a.mtu).collect(),
         addresses,
-        intake_port: 0,
+        intercept_port: 0,
         links,
         ports,
         guard,
         places,
         seen: Vec::new(),
     };
-    let identity = network.guard.device().identity().clone();
+    let instance_names = network.guard.device().instance_names().clone();
     let host = BoxHost {
-        control: open_control(config.control.as_deref(), "box", &identity),
-        reload: reload.map(|r| Again::new(r, config.clone())).transpose()?,
+        control: open_control(config.control.as_deref(), "box", &instance_names),
+        reload: reload
+            .map(|r| Reloader::new(r, config.clone()))
+            .transpose()?,
         network,
         paths: Vec::new(),
-        silences: vec![Silence::default(); config.links.len()],
+        silence_detectors: vec![SilenceDetector::default(); config.links.len()],
         refresh_at: None,
         wall_clock_at: Instant::ZERO,
-        listen_at: Instant::ZERO,
+        counters_at: Instant::ZERO,
         suspension: Suspension::new(),
-        keeper: None,
-        crowd: Crowd::default(),
-        keep_at: Instant::ZERO,
+        record_writer: None,
+        memory_releaser: MemoryReleaser::default(),
+        save_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host, streams)?;
-    driver.host.network.intake_port = driver.sockets.reserve_intake(v6)?;
+    driver.host.network.intercept_port = driver.sockets.reserve_intercept_port(v6)?;
     driver.host.network.apply_rules(config)?;
     driver.sockets.listen_only(&config.socks)?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
-    let known = driver.host.start_threads(config, &identity)?;
+    let known = driver.host.start_threads(config, &instance_names)?;
     start(&mut driver, &known)?;
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     warn_of_plaintext(config);
     started();
     let outcome = serve(&mut driver, &config.name, stop);
-    if let Some(keeper) = driver.host.keeper.take() {
+    if let Some(record_writer) = driver.host.record_writer.take() {
         let now = driver.clock().now();
-        keeper.end(driver.core.kept(now, &driver.stack));
+        record_writer.finish(driver.core.saved_state(now, &driver.stack));
     }
     drop((driver, confined));
     outcome
 }
 
 pub(super) fn warn_of_plaintext(config: &BoxConfig) {
-    let in_clear = |server: &&ServerEntry| server.protection == Protection::None;
-    for ServerEntry { name, .. } in config.servers.iter().filter(in_clear) {
+    let is_plaintext = |server: &&ServerEntry| server.protection == Protection::None;
+    for ServerEntry { name, .. } in config.servers.iter().filter(is_plaintext) {
         tracing::warn!(
             server = name,
             "not protected: whoever is on the way reads and changes what goes there"
@@ -109,7 +111,7 @@ pub(super) fn warn_of_plaintext(config: &BoxConfig) {
 }
 
 /// Interval at which the links' counters are read.
-const LISTEN_INTERVAL: Duration = Duration::from_secs(1);
+const COUNTERS_INTERVAL: Duration = Duration::from_secs(1);
 
 type BoxDriver<'a> = Driver<Tun, BoxCore, BoxHost<'a>>;
 
@@ -127,12 +129,12 @@ fn assemble<'a>(
         ..Limits::default()
     };
     // The clock starts late, so that records from before the start have a time too.
-    let clock = Clock::showing(Instant::ZERO + LONGEST);
+    let clock = Clock::starting_at(Instant::ZERO + MAX_RECORD_AGE);
     Driver::new(clock, tun, stack, core, host, limits)
 }
 
 /// Tells the core the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
+fn start(driver: &mut BoxDriver<'_>, known: &SavedState) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
@@ -144,8 +146,8 @@ fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
         host.paths.push(path);
         core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
-    core.load_kept(now, stack, known);
-    host.keep_at = now + SAVE_INTERVAL;
+    core.restore_state(now, stack, known);
+    host.save_at = now + SAVE_INTERVAL;
     host.keep_forwarding(core);
     Ok(())
 }
@@ -154,20 +156,20 @@ fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct BoxHost<'a> {
     control: Option<ControlSocket>,
-    pub(super) reload: Option<Again<'a, BoxConfig>>,
+    pub(super) reload: Option<Reloader<'a, BoxConfig>>,
     pub(super) network: Network,
     /// The path at each link's place.
     pub(super) paths: Vec<PathId>,
-    pub(super) silences: Vec<Silence>,
+    pub(super) silence_detectors: Vec<SilenceDetector>,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
     /// Time of the next look at the links' counters.
-    listen_at: Instant,
+    counters_at: Instant,
     suspension: Suspension,
-    keeper: Option<Keeper>,
-    crowd: Crowd,
+    record_writer: Option<RecordWriter>,
+    memory_releaser: MemoryReleaser,
     /// Time of the next save of records.
-    keep_at: Instant,
+    save_at: Instant,
 }
 
 impl BoxHost<'_> {
@@ -175,12 +177,15 @@ impl BoxHost<'_> {
     /// is removed.
     fn files(&self, config: &BoxConfig) -> Files {
         // If the directory cannot be made, the keeper logs that.
-        let own = config.state.iter().filter(|d| keeper::make(d).is_ok());
+        let own = config
+            .state
+            .iter()
+            .filter(|d| record_writer::make(d).is_ok());
         let control = self.control.iter();
-        let again = self.reload.iter().map(|again| again.file);
+        let reloader = self.reload.iter().map(|reloader| reloader.file);
         let key = config.key_file.as_deref().filter(|_| self.reload.is_some());
         Files {
-            read: again.chain(key).flat_map(confine::around).collect(),
+            read: reloader.chain(key).flat_map(confine::around).collect(),
             remove: control.map(|c| directory_of(c.path())).collect(),
             own: own.cloned().collect(),
         }
@@ -188,20 +193,24 @@ impl BoxHost<'_> {
 
     /// Starts the threads. Must be called after privileges were given up, since a thread inherits those of
     /// its parent. Returns what was known of paths at the end of the last run.
-    fn start_threads(&mut self, config: &BoxConfig, identity: &Identity) -> Result<Kept> {
+    fn start_threads(
+        &mut self,
+        config: &BoxConfig,
+        instance_names: &InstanceNames,
+    ) -> Result<SavedState> {
         if let Some(control) = &mut self.control {
             let started = control.start();
             started.map_err(SystemError::doing("start a thread"))?;
         }
-        if let Some(again) = &mut self.reload {
-            let started = again.start();
+        if let Some(reloader) = &mut self.reload {
+            let started = reloader.start();
             started.map_err(SystemError::doing("start a thread"))?;
         }
         let Some(directory) = &config.state else {
-            return Ok(Kept::default());
+            return Ok(SavedState::default());
         };
-        let (keeper, known) = Keeper::open(directory, identity);
-        self.keeper = keeper;
+        let (record_writer, known) = RecordWriter::open(directory, instance_names);
+        self.record_writer = record_writer;
         Ok(known)
     }
 
@@ -215,10 +224,10 @@ impl BoxHost<'_> {
                 return;
             }
         };
-        if self.network.links.is_unsettled() {
+        if self.network.links.needs_retry() {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
         }
-        self.look_at_machine(context.core);
+        self.update_machine_faults(context.core);
         if changed.is_empty() {
             return;
         }
@@ -244,7 +253,7 @@ impl BoxHost<'_> {
             }
             core.set_link_up(now, path, up, stack);
             if readdressed {
-                core.renew_link(now, path, stack);
+                core.on_link_readdressed(now, path, stack);
             }
         }
         self.keep_forwarding(context.core);
@@ -252,10 +261,11 @@ impl BoxHost<'_> {
 
     /// Tells the core what keeps users of the LAN from the box, by the last look at interfaces, addresses and
     /// routes.
-    pub(super) fn look_at_machine(&self, core: &mut BoxCore) {
-        if let Some(again) = &self.reload {
+    pub(super) fn update_machine_faults(&self, core: &mut BoxCore) {
+        if let Some(reloader) = &self.reload {
             let links = &self.network.links;
-            let mut faults = faults::of_lan(&again.config, links.interfaces(), links.addresses());
+            let mut faults =
+                faults::of_lan(&reloader.config, links.interfaces(), links.addresses());
             faults.extend(faults::of_routes(links.reached()));
             core.set_machine_faults(faults);
         }
@@ -263,14 +273,14 @@ impl BoxHost<'_> {
 
     /// Validates links over which packets only go out. Users' TCP would show at once that a link is dark, but
     /// forwarded packets do not.
-    fn listen(&mut self, context: &mut Context<'_, BoxCore>) {
+    fn check_counters(&mut self, context: &mut Context<'_, BoxCore>) {
         let Ok(packets) = self.network.links.packets() else {
             return;
         };
-        for (index, silence) in self.silences.iter_mut().enumerate() {
+        for (index, detector) in self.silence_detectors.iter_mut().enumerate() {
             let packets = packets[index].filter(|_| self.network.links.is_up(index));
-            if silence.heard(context.now, packets) {
-                context.core.doubt_link(context.now, self.paths[index]);
+            if detector.update(context.now, packets) {
+                context.core.revalidate_link(context.now, self.paths[index]);
             }
         }
     }
@@ -308,37 +318,37 @@ impl BoxHost<'_> {
 impl Host<BoxCore> for BoxHost<'_> {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
         let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
-        let again = self.reload.iter();
-        let again = again.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
+        let reloader = self.reload.iter();
+        let reloader = reloader.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
         control
             .into_iter()
             .chain([
                 (self.network.links.fd(), LINKS),
                 (self.network.guard.fd(), LINKS),
             ])
-            .chain(again)
+            .chain(reloader)
             .collect()
     }
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, BoxCore>) {
         match (source, &self.control, &self.reload) {
-            (CONTROL, Some(control), again) => {
-                let wishes = again.as_ref().map(|again| &again.wishes);
-                control.serve(context.now, context.core, context.stack, wishes);
+            (CONTROL, Some(control), reloader) => {
+                let reload_requests = reloader.as_ref().map(|reloader| &reloader.reload_requests);
+                control.serve(context.now, context.core, context.stack, reload_requests);
                 return self.keep_forwarding(context.core);
             }
-            (HANGUP, _, Some(again)) => return again.on_signal(),
+            (HANGUP, _, Some(reloader)) => return reloader.on_signal(),
             (RELOADED, _, Some(_)) => return self.take_over(context),
             _ => {}
         }
         let news = self.network.links.has_news() | self.network.guard.has_news();
         if news && self.refresh_at.is_none() {
-            self.refresh_at = Some(context.now + SETTLING_TIME);
+            self.refresh_at = Some(context.now + DEBOUNCE_TIME);
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let regular = self.wall_clock_at.min(self.listen_at).min(self.keep_at);
+        let regular = self.wall_clock_at.min(self.counters_at).min(self.save_at);
         let regular = regular.min(self.network.guard.next_timeout());
         let others = [self.refresh_at, self.network.places.next_timeout()];
         others.into_iter().flatten().chain([regular]).min()
@@ -358,21 +368,21 @@ impl Host<BoxCore> for BoxHost<'_> {
             self.wall_clock_at = context.now + WALL_CLOCK_INTERVAL;
             context.core.set_wall_clock(context.now, since_epoch());
         }
-        if self.listen_at <= context.now {
-            self.listen_at = context.now + LISTEN_INTERVAL;
+        if self.counters_at <= context.now {
+            self.counters_at = context.now + COUNTERS_INTERVAL;
             self.look_for_suspend(context);
-            self.listen(context);
+            self.check_counters(context);
         }
-        if self.keep_at <= context.now {
-            self.keep_at = context.now + SAVE_INTERVAL;
-            if let Some(keeper) = &mut self.keeper {
-                keeper.keep(context.core.kept(context.now, context.stack));
+        if self.save_at <= context.now {
+            self.save_at = context.now + SAVE_INTERVAL;
+            if let Some(record_writer) = &mut self.record_writer {
+                record_writer.submit(context.core.saved_state(context.now, context.stack));
             }
         }
     }
 
     fn after_turn(&mut self, context: &mut Context<'_, BoxCore>) {
-        self.crowd.is_now(context.stack.connections());
+        self.memory_releaser.update(context.stack.connections());
         while let Some(notice) = context.core.poll_notice() {
             match notice {
                 Notice::BestPath(Some(path)) => {
@@ -389,7 +399,7 @@ impl Host<BoxCore> for BoxHost<'_> {
                     }
                 }
                 Notice::Families(families) => {
-                    if let Err(error) = self.network.guard.take_in(families) {
+                    if let Err(error) = self.network.guard.set_intercepted_families(families) {
                         tracing::error!(
                             %error,
                             "cannot change the rules for destinations that no server reaches: programs have to \
@@ -397,8 +407,8 @@ impl Host<BoxCore> for BoxHost<'_> {
                         );
                     }
                 }
-                Notice::Intake(open) => {
-                    if let Err(error) = context.sockets.set_intake(open) {
+                Notice::Intercept(open) => {
+                    if let Err(error) = context.sockets.set_intercepting(open) {
                         tracing::error!(%error, "connections are forwarded unjoined");
                     }
                 }
@@ -409,20 +419,20 @@ impl Host<BoxCore> for BoxHost<'_> {
 
 /// A detector for a link that takes packets and returns none.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Silence {
+pub(super) struct SilenceDetector {
     /// Start of the silence, and the counters at that time.
     since: Option<(Instant, Packets)>,
 }
 
-impl Silence {
+impl SilenceDetector {
     /// Packets sent before a silence counts: a single one may be lost, or need no answer.
-    const LEAST_SENT: u64 = 3;
+    const MIN_SENT_PACKETS: u64 = 3;
     /// Shortest silence that counts, longer than any usual round trip.
-    const LEAST_TIME: Duration = Duration::from_secs(2);
+    const MIN_SILENCE: Duration = Duration::from_secs(2);
 
     /// Takes the counters' values, and returns whether the link has to be validated. After that the silence
     /// has to last as long again.
-    fn heard(&mut self, now: Instant, packets: Option<Packets>) -> bool {
+    fn update(&mut self, now: Instant, packets: Option<Packets>) -> bool {
         let Some(packets) = packets else {
             self.since = None;
             return false;
@@ -434,11 +444,12 @@ impl Silence {
             return false;
         }
         let sent = packets.tx.saturating_sub(before.tx);
-        let doubt = sent >= Self::LEAST_SENT && now.saturating_since(since) >= Self::LEAST_TIME;
-        if doubt {
+        let is_suspect =
+            sent >= Self::MIN_SENT_PACKETS && now.saturating_since(since) >= Self::MIN_SILENCE;
+        if is_suspect {
             self.since = Some((now, packets));
         }
-        doubt
+        is_suspect
     }
 }
 
@@ -448,20 +459,20 @@ mod tests {
 
     #[test]
     fn a_link_that_only_takes_is_doubted() {
-        let mut silence = Silence::default();
-        let mut heard = |s: u64, tx, rx| {
+        let mut detector = SilenceDetector::default();
+        let mut update = |s: u64, tx, rx| {
             let now = Instant::from_millis(s * 1_000);
-            silence.heard(now, Some(Packets { tx, rx }))
+            detector.update(now, Some(Packets { tx, rx }))
         };
-        assert!(!heard(0, 10, 10));
-        assert!(!heard(5, 10, 10), "nothing was sent");
-        assert!(!heard(6, 12, 10));
-        assert!(!heard(7, 14, 11), "something came back");
-        assert!(!heard(8, 16, 11), "too early to say");
-        assert!(heard(9, 17, 11));
-        assert!(!heard(10, 19, 11), "said a moment ago");
-        assert!(heard(11, 20, 11));
-        assert!(!silence.heard(Instant::from_millis(20_000), None));
-        assert_eq!(silence.since, None, "the interface is gone");
+        assert!(!update(0, 10, 10));
+        assert!(!update(5, 10, 10), "nothing was sent");
+        assert!(!update(6, 12, 10));
+        assert!(!update(7, 14, 11), "something came back");
+        assert!(!update(8, 16, 11), "too early to say");
+        assert!(update(9, 17, 11));
+        assert!(!update(10, 19, 11), "said a moment ago");
+        assert!(update(11, 20, 11));
+        assert!(!detector.update(Instant::from_millis(20_000), None));
+        assert_eq!(detector.since, None, "the interface is gone");
     }
 }

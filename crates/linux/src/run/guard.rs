@@ -24,7 +24,7 @@ use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
 
 /// Times that rules are loaded if another program removes them at once, as services do that load their own
 /// rules while the machine boots.
-const LOADS: usize = 3;
+const MAX_LOADS: usize = 3;
 /// Interval of looks without news, since some kernel settings change without an event.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Shortest time between two changes of the rules for new routes, if routes change all the time.
@@ -47,7 +47,7 @@ pub struct Guard {
     families: Families,
     /// The earliest time at which [`Self::reached`] may change again.
     reached_at: Instant,
-    pace: Pace,
+    pace: RepairPace,
     /// Time of the next look without news.
     look_at: Instant,
     /// Count of restorations.
@@ -65,7 +65,7 @@ impl Guard {
     /// Fails if the system refuses.
     pub fn new(device: Device, reached: &[IpNet]) -> Result<Guard> {
         let doing = || SystemError::doing("watch the packet filter rules");
-        let own = (Ruleset::FAMILY, device.identity().nft_table());
+        let own = (Ruleset::FAMILY, device.instance_names().nft_table());
         let shortcut = ShortcutRules::TABLES.map(|(family, name)| (family, name.to_owned()));
         let tables = std::iter::once(own).chain(shortcut).collect();
         Ok(Guard {
@@ -76,7 +76,7 @@ impl Guard {
             reached: bounded(reached),
             families: Families::BOTH,
             reached_at: Instant::ZERO,
-            pace: Pace::default(),
+            pace: RepairPace::default(),
             look_at: Instant::ZERO,
             restored: 0,
             missing: false,
@@ -99,7 +99,7 @@ impl Guard {
             rules.reached.clone_from(&self.reached);
             rules.families = self.families;
         }
-        for _ in 0..LOADS {
+        for _ in 0..MAX_LOADS {
             self.device.apply_rules(rules.clone())?;
             let loaded = self.look();
             if let Some(loaded) = loaded.map_err(SystemError::doing("look at the rules"))? {
@@ -131,7 +131,7 @@ impl Guard {
     ///
     /// # Errors
     /// Fails if the system refuses; nothing changed then.
-    pub fn take_in(&mut self, families: Families) -> Result<()> {
+    pub fn set_intercepted_families(&mut self, families: Families) -> Result<()> {
         let before = std::mem::replace(&mut self.families, families);
         let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
             return Ok(());
@@ -220,7 +220,7 @@ impl Guard {
     }
 
     fn look(&mut self) -> std::io::Result<Option<Contents>> {
-        let table = self.device.identity().nft_table();
+        let table = self.device.instance_names().nft_table();
         self.inspector.look(Ruleset::FAMILY, &table)
     }
 
@@ -240,7 +240,7 @@ impl Guard {
                     at: since_epoch().as_secs(),
                 });
                 if self.pace.repaired(now) {
-                    let times = Pace::FREE;
+                    let times = RepairPace::FREE_REPAIRS;
                     tracing::error!(
                         by,
                         "another program keeps removing {damage}: restored {times} times in a row. From \
@@ -276,7 +276,7 @@ impl Guard {
             self.device.restore()?;
         }
         apply(&damage.settings)?;
-        match damage.routing.put_off {
+        match damage.routing.pending {
             true => Err(SystemError::other(
                 "add routes and rules",
                 "the log says more",
@@ -368,7 +368,7 @@ impl std::fmt::Display for Damage {
         if self.routing.routes > 0 {
             parts.push(counted(self.routing.routes, "route"));
         }
-        if self.routing.put_off && parts.is_empty() {
+        if self.routing.pending && parts.is_empty() {
             parts.push("routes or routing rules".to_owned());
         }
         if self.device {
@@ -387,7 +387,7 @@ impl std::fmt::Display for Damage {
 
 /// Limits the rate of repairs that another program keeps undoing.
 #[derive(Debug, Default)]
-struct Pace {
+struct RepairPace {
     /// Repairs in a row, each undone soon.
     repairs: u32,
     /// The time of the last repair.
@@ -397,15 +397,15 @@ struct Pace {
     not_before: Instant,
 }
 
-impl Pace {
+impl RepairPace {
     /// Repairs in a row without a pause: several programs load their rules while a machine boots.
-    const FREE: u32 = 10;
+    const FREE_REPAIRS: u32 = 10;
     // Doubled for each further repair, up to the maximum.
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const MAX_PAUSE: Duration = Duration::from_secs(30);
     /// A repair that lasted this long starts a new row: the program that undid it does not react to repairs,
     /// but has its own occasions.
-    const LASTING: Duration = Duration::from_secs(10);
+    const LASTING_TIME: Duration = Duration::from_secs(10);
 
     fn allows(&self, now: Instant) -> bool {
         now >= self.not_before
@@ -419,15 +419,15 @@ impl Pace {
     /// Notes a repair, and returns whether repairs in a row become too many just now.
     fn repaired(&mut self, now: Instant) -> bool {
         let lasted = self.undone.take().unwrap_or(now);
-        if lasted.saturating_since(self.last) > Self::LASTING {
+        if lasted.saturating_since(self.last) > Self::LASTING_TIME {
             self.repairs = 0;
         }
         self.repairs = self.repairs.saturating_add(1);
         self.last = now;
-        if self.repairs >= Self::FREE {
-            self.pause(now, self.repairs - Self::FREE);
+        if self.repairs >= Self::FREE_REPAIRS {
+            self.pause(now, self.repairs - Self::FREE_REPAIRS);
         }
-        self.repairs == Self::FREE
+        self.repairs == Self::FREE_REPAIRS
     }
 
     /// Notes that a repair failed.
@@ -452,7 +452,7 @@ mod tests {
     }
 
     /// Repairs something that is missing from second `s` on; returns whether repairs become too many.
-    fn repair(pace: &mut Pace, s: u64) -> bool {
+    fn repair(pace: &mut RepairPace, s: u64) -> bool {
         pace.noticed(at(s));
         let mut now = s;
         while !pace.allows(at(now)) {
@@ -463,8 +463,8 @@ mod tests {
 
     #[test]
     fn repairs_in_a_row_are_slowed_down() {
-        let mut pace = Pace::default();
-        let fights: Vec<bool> = (0..Pace::FREE)
+        let mut pace = RepairPace::default();
+        let fights: Vec<bool> = (0..RepairPace::FREE_REPAIRS)
             .map(|_| {
                 assert!(pace.allows(at(100)));
                 repair(&mut pace, 100)
@@ -491,7 +491,7 @@ mod tests {
     /// A program that loads its own rules every 20 seconds does not react to ours.
     #[test]
     fn repairs_that_last_need_no_pause() {
-        let mut pace = Pace::default();
+        let mut pace = RepairPace::default();
         for n in 1..100 {
             assert!(!repair(&mut pace, n * 20));
             assert!(pace.allows(at(n * 20)));
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn a_repair_that_fails_is_tried_again_after_a_while() {
-        let mut pace = Pace::default();
+        let mut pace = RepairPace::default();
         pace.failed(at(100));
         assert!(!pace.allows(at(100)) && pace.allows(at(101)));
         pace.failed(at(101));

@@ -3,26 +3,26 @@
 mod app;
 mod box_reload;
 mod confine;
-mod crowd;
 mod device;
 mod faults;
 mod gateway_box;
 mod guard;
-mod inward;
-mod keeper;
-mod outward;
+mod ingress;
+mod memory_releaser;
 mod places;
 mod process;
+mod record_writer;
 mod reload;
 mod server;
 mod signals;
 mod suspend;
+mod uplinks;
 
 pub use app::{AppConfig, Role, run_app};
 pub use device::Device;
 pub use gateway_box::run_box;
 pub use reload::Reload;
-pub(crate) use reload::Wishes;
+pub(crate) use reload::ReloadRequests;
 pub use server::run_server;
 pub use signals::Signals;
 

@@ -12,7 +12,7 @@ use braid_proxy::config::{BoxConfig, LinkConfig};
 use braid_wire::Instant;
 
 use super::guard::Guard;
-use super::outward::Outward;
+use super::uplinks::Uplinks;
 use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
@@ -31,7 +31,7 @@ pub(super) struct Network {
     /// The MTU that the engine assumes for each link, in bytes, by place.
     pub mtus: Vec<u16>,
     /// The port at which intercepted connections arrive.
-    pub intake_port: u16,
+    pub intercept_port: u16,
     /// Ports that only the engine uses towards the servers.
     pub ports: Option<RangeInclusive<u16>>,
     pub places: Places,
@@ -47,16 +47,16 @@ impl Network {
     /// Fails if the system refuses.
     pub fn apply_rules(&mut self, config: &BoxConfig) -> Result<()> {
         let v6 = self.guard.device().has_v6();
-        let outward = self.places.outward(config);
-        let ways = (config.quic, config.mptcp_hosts);
-        let rules = outward.rules(
+        let uplinks = self.places.uplinks(config);
+        let treatments = (config.quic, config.mptcp_hosts);
+        let rules = uplinks.rules(
             v6,
-            self.intake_port,
+            self.intercept_port,
             self.ports.clone(),
             config.bypassed(),
-            ways,
+            treatments,
         );
-        let settings = outward.settings(v6);
+        let settings = uplinks.settings(v6);
         self.guard.change(&settings, rules)
     }
 
@@ -66,8 +66,8 @@ impl Network {
     /// Fails if the system refuses.
     pub fn route(&mut self, config: &BoxConfig) -> Result<()> {
         let v6 = self.guard.device().has_v6();
-        let outward = self.places.outward(config);
-        let specs = outward.link_specs(v6);
+        let uplinks = self.places.uplinks(config);
+        let specs = uplinks.link_specs(v6);
         let states = self.links.reconfigure(specs, &config.lan)?;
         let links = self.places.all.iter().zip(&states).zip(0..);
         self.mtus.resize(states.len(), 0);
@@ -75,7 +75,7 @@ impl Network {
             if let Some(link) = &place.link
                 && *mtu == 0
             {
-                *mtu = outward.addresses_of(n, link, state, v6).mtu;
+                *mtu = uplinks.addresses_of(n, link, state, v6).mtu;
             }
         }
         let servers = servers(config);
@@ -94,7 +94,7 @@ impl Network {
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     all: Vec<Place>,
-    /// The links by place, as [`Outward`] needs them.
+    /// The links by place, as [`Uplinks`] needs them.
     links: Vec<Option<LinkConfig>>,
 }
 
@@ -126,8 +126,8 @@ impl Places {
     }
 
     /// Returns the uplinks of `config` in these places.
-    pub fn outward<'a>(&'a self, config: &'a BoxConfig) -> Outward<'a> {
-        Outward {
+    pub fn uplinks<'a>(&'a self, config: &'a BoxConfig) -> Uplinks<'a> {
+        Uplinks {
             tun: &config.tun,
             links: &self.links,
             lan: &config.lan,

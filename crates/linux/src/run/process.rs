@@ -12,14 +12,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::signals::take_signal;
 use crate::control::ControlSocket;
 use crate::driver::{Driver, Host};
-use crate::net::{Identity, Result, SystemError};
+use crate::net::{InstanceNames, Result, SystemError};
 use crate::random;
 use crate::tun::Tun;
 
 /// Interval at which the wall clock is read, after which a jump of it is noticed at the latest.
 pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 /// Time to wait after a notification, since one change of the network comes as many messages.
-pub(super) const SETTLING_TIME: Duration = Duration::from_millis(5);
+pub(super) const DEBOUNCE_TIME: Duration = Duration::from_millis(5);
 
 /// Time for peers to acknowledge the end of everything: as long as the engine repeats it, and a little more.
 const CLOSING_TIME: Duration = Duration::from_millis(2_100);
@@ -38,9 +38,9 @@ pub(super) const RELOADED: u32 = 3;
 pub(super) fn open_control(
     path: Option<&Path>,
     role: &str,
-    identity: &Identity,
+    instance_names: &InstanceNames,
 ) -> Option<ControlSocket> {
-    let path = path.map_or_else(|| identity.control_socket(role), Path::to_owned);
+    let path = path.map_or_else(|| instance_names.control_socket(role), Path::to_owned);
     match ControlSocket::open(&path) {
         Ok(socket) => Some(socket),
         Err(error) => {

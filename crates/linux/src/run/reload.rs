@@ -48,9 +48,9 @@ type Read<C> = (std::result::Result<C, ConfigError>, Asker);
 
 /// The queue of requests to read the file again.
 #[derive(Debug, Clone)]
-pub(crate) struct Wishes(SyncSender<Asker>);
+pub(crate) struct ReloadRequests(SyncSender<Asker>);
 
-impl Wishes {
+impl ReloadRequests {
     /// Queues a request to read the file. A signal adds nothing if requests wait already.
     pub(crate) fn begin(&self, asker: Asker) {
         if let Err(TrySendError::Full(Some(asker))) = self.0.try_send(asker) {
@@ -61,34 +61,34 @@ impl Wishes {
 
 /// A configuration that may be read again. The thread that reads ends with this value.
 #[derive(Debug)]
-pub(super) struct Again<'a, C> {
+pub(super) struct Reloader<'a, C> {
     /// The configuration in force.
     pub config: C,
     pub file: &'a Path,
     signal: BorrowedFd<'a>,
-    pub wishes: Wishes,
+    pub reload_requests: ReloadRequests,
     read: Receiver<Read<C>>,
     wake: Arc<OwnedFd>,
     /// The thread's ends of the channels, until it is started.
     work: Option<(Receiver<Asker>, SyncSender<Read<C>>)>,
 }
 
-impl<'a, C: Readable> Again<'a, C> {
+impl<'a, C: Readable> Reloader<'a, C> {
     /// Accepts requests, which wait until the thread is [started](Self::start).
     ///
     /// # Errors
     /// Fails if descriptors run out.
     pub fn new(reload: Reload<'a>, config: C) -> Result<Self> {
         // One from the control socket and one by signal; more of either would read the same again.
-        let (wishes, to_read) = sync_channel(2);
+        let (reload_requests, to_read) = sync_channel(2);
         let (done, read) = sync_channel(2);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(SystemError::doing("wait for configurations"))?;
-        Ok(Again {
+        Ok(Reloader {
             config,
             file: reload.file,
             signal: reload.signal,
-            wishes: Wishes(wishes),
+            reload_requests: ReloadRequests(reload_requests),
             read,
             wake: Arc::new(wake),
             work: Some((to_read, done)),
@@ -100,12 +100,12 @@ impl<'a, C: Readable> Again<'a, C> {
     /// # Errors
     /// Fails if no thread can be started.
     pub fn start(&mut self) -> io::Result<()> {
-        let Some((wishes, done)) = self.work.take() else {
+        let Some((reload_requests, done)) = self.work.take() else {
             return Ok(());
         };
         let (file, wake) = (self.file.to_owned(), Arc::clone(&self.wake));
         let load = move || {
-            for asker in wishes {
+            for asker in reload_requests {
                 if done.send((C::read(&file), asker)).is_err() {
                     return;
                 }
@@ -129,7 +129,7 @@ impl<'a, C: Readable> Again<'a, C> {
     /// Handles SIGHUP: the file is read again.
     pub fn on_signal(&self) {
         take_signal(self.signal);
-        self.wishes.begin(None);
+        self.reload_requests.begin(None);
     }
 
     /// Returns the next configuration that was read.

@@ -11,14 +11,14 @@ use ipnet::IpNet;
 
 use super::Privileges;
 use super::confine::{self, Files};
-use super::crowd::Crowd;
 use super::guard::Guard;
-use super::inward::{Inward, InwardPaths};
+use super::ingress::{Ingress, IngressPaths};
+use super::memory_releaser::MemoryReleaser;
 use super::process::{
-    CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
+    CONTROL, DEBOUNCE_TIME, HANGUP, LINKS, RELOADED, WALL_CLOCK_INTERVAL, directory_of, new_stack,
     open_control, raise_descriptor_limit, serve, since_epoch,
 };
-use super::reload::{self, Again, Reload};
+use super::reload::{self, Reload, Reloader};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::internet;
@@ -39,7 +39,7 @@ pub fn run_server(
     started: impl FnOnce(),
 ) -> Result<()> {
     let streams = raise_descriptor_limit(config.limits.connections);
-    let inward = Inward {
+    let ingress = Ingress {
         tun: &config.tun,
         listen: &config.listen,
         port: config.port,
@@ -47,10 +47,10 @@ pub fn run_server(
         announce: config.announce,
     };
     let mut engine = config.engine();
-    let paths = inward.set_up(&mut engine)?;
+    let paths = ingress.set_up(&mut engine)?;
     let mut stack = new_stack(engine, &config.strategy)?;
     paths.listen(config.port, &mut stack)?;
-    let InwardPaths {
+    let IngressPaths {
         tun, guard, links, ..
     } = paths;
 
@@ -59,25 +59,27 @@ pub fn run_server(
         control: open_control(
             config.control.as_deref(),
             "server",
-            guard.device().identity(),
+            guard.device().instance_names(),
         ),
-        reload: reload.map(|r| Again::new(r, config.clone())).transpose()?,
+        reload: reload
+            .map(|r| Reloader::new(r, config.clone()))
+            .transpose()?,
         links,
         guard,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
         routed: [None, None],
-        crowd: Crowd::default(),
+        memory_releaser: MemoryReleaser::default(),
     };
     let mut core = ServerCore::new(config);
     core.set_wall_clock(clock.now(), since_epoch());
-    core.set_most_streams(streams);
+    core.set_max_streams(streams);
     let limits = Limits {
         streams,
         connect_timeout: config.timeouts.connect,
     };
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;
-    driver.host.guard.apply_rules(inward.rules())?;
+    driver.host.guard.apply_rules(ingress.rules())?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     driver.host.start_threads()?;
     tracing::info!(name = config.name, port = config.port, "server is up");
@@ -94,7 +96,7 @@ pub fn run_server(
 #[derive(Debug)]
 struct ServerHost<'a> {
     control: Option<ControlSocket>,
-    reload: Option<Again<'a, ServerConfig>>,
+    reload: Option<Reloader<'a, ServerConfig>>,
     // Dropped before the guard, whose device removes what is no longer in use.
     links: Links,
     guard: Guard,
@@ -102,7 +104,7 @@ struct ServerHost<'a> {
     wall_clock_at: Instant,
     /// The routes to destinations of IPv4 and of IPv6 at the last look.
     routed: [Option<Routed>; 2],
-    crowd: Crowd,
+    memory_releaser: MemoryReleaser,
 }
 
 /// Routes to destinations of one address family.
@@ -119,8 +121,8 @@ impl ServerHost<'_> {
     /// Returns the files that are opened later: configuration and key, those of the resolver, and the control
     /// socket, which is removed.
     fn files(&self, config: &ServerConfig) -> Files {
-        let again = self.reload.iter().map(|again| again.file);
-        let beside = again
+        let reloader = self.reload.iter().map(|reloader| reloader.file);
+        let beside = reloader
             .chain(config.key_file.as_deref())
             .flat_map(confine::around);
         let control = self.control.iter();
@@ -138,8 +140,8 @@ impl ServerHost<'_> {
         if let Some(control) = &mut self.control {
             control.start().map_err(doing())?;
         }
-        if let Some(again) = &mut self.reload {
-            again.start().map_err(doing())?;
+        if let Some(reloader) = &mut self.reload {
+            reloader.start().map_err(doing())?;
         }
         Ok(())
     }
@@ -148,7 +150,7 @@ impl ServerHost<'_> {
     /// destinations in local networks may still be reached if this machine has an address of the family; then
     /// only an attempt to connect shows which.
     fn follow_routes(&mut self, core: &mut ServerCore) {
-        let tun = self.guard.device().identity().tun();
+        let tun = self.guard.device().instance_names().tun();
         let tun = self.links.interfaces().iter().find(|i| i.name == tun);
         let tun = tun.map(|tun| tun.index);
         // If nothing else has an address, the kernel takes one of the TUN device, which no destination can
@@ -195,28 +197,28 @@ impl ServerHost<'_> {
 impl Host<ServerCore> for ServerHost<'_> {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
         let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
-        let again = self.reload.iter();
-        let again = again.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
+        let reloader = self.reload.iter();
+        let reloader = reloader.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
         control
             .into_iter()
             .chain([(self.links.fd(), LINKS), (self.guard.fd(), LINKS)])
-            .chain(again)
+            .chain(reloader)
             .collect()
     }
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, ServerCore>) {
         match (source, &self.control, &self.reload) {
-            (CONTROL, Some(control), again) => {
-                let wishes = again.as_ref().map(|again| &again.wishes);
-                return control.serve(context.now, context.core, context.stack, wishes);
+            (CONTROL, Some(control), reloader) => {
+                let reload_requests = reloader.as_ref().map(|reloader| &reloader.reload_requests);
+                return control.serve(context.now, context.core, context.stack, reload_requests);
             }
-            (HANGUP, _, Some(again)) => return again.on_signal(),
+            (HANGUP, _, Some(reloader)) => return reloader.on_signal(),
             (RELOADED, _, Some(_)) => return self.take_over(context),
             _ => {}
         }
         let news = self.links.has_news() | self.guard.has_news();
         if news && self.refresh_at.is_none() {
-            self.refresh_at = Some(context.now + SETTLING_TIME);
+            self.refresh_at = Some(context.now + DEBOUNCE_TIME);
         }
     }
 
@@ -241,25 +243,25 @@ impl Host<ServerCore> for ServerHost<'_> {
     }
 
     fn after_turn(&mut self, context: &mut Context<'_, ServerCore>) {
-        self.crowd.is_now(context.stack.connections());
+        self.memory_releaser.update(context.stack.connections());
     }
 }
 
 impl ServerHost<'_> {
     /// Takes over configurations that were read again.
     fn take_over(&mut self, context: &mut Context<'_, ServerCore>) {
-        let Some(again) = &mut self.reload else {
+        let Some(reloader) = &mut self.reload else {
             return;
         };
-        while let Some((read, asker)) = again.next() {
+        while let Some((read, asker)) = reloader.next() {
             let outcome = read.map_err(|error| reload::refuse(&error)).map(|new| {
-                let changes = again.config.reload(new);
+                let changes = reloader.config.reload(new);
                 let mut ctx = Ctx {
                     now: context.now,
                     stack: context.stack,
-                    local: context.sockets,
+                    downstream: context.sockets,
                 };
-                context.core.reload(&mut ctx, &again.config);
+                context.core.reload(&mut ctx, &reloader.config);
                 changes
             });
             reload::tell(outcome, asker);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Shortest suspend that is reported. Two clocks that are read one after the other differ by less.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_SUSPEND: Duration = Duration::from_secs(1);
 
 /// Compares the clock that runs on in suspend (`CLOCK_BOOTTIME`) with the event loop's (`CLOCK_MONOTONIC`),
 /// which stands still.
@@ -29,7 +29,7 @@ impl Suspension {
     fn judge(&mut self, ahead: Duration) -> Option<Duration> {
         let before = std::mem::replace(&mut self.ahead, ahead);
         let suspended = ahead.saturating_sub(before);
-        (suspended >= LEAST).then_some(suspended)
+        (suspended >= MIN_SUSPEND).then_some(suspended)
     }
 }
 

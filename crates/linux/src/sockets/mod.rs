@@ -12,7 +12,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_proxy::app::{
+    Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
+};
 use braid_wire::{Instant, ip};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -72,7 +74,7 @@ const RESOLVER_TOKEN: u64 = 1 << 61;
 /// Bytes for the headers of a SYN: 60 of IPv4 or 40 of IPv6, and 60 of TCP, with room to spare.
 const MAX_SYN: usize = 256;
 
-/// Kernel sockets behind [`LocalStreams`].
+/// Kernel sockets behind [`DownstreamSockets`].
 #[derive(Debug)]
 pub struct Sockets {
     epoll: OwnedFd,
@@ -83,8 +85,8 @@ pub struct Sockets {
     streams: Vec<Slot>,
     free: Vec<u32>,
     /// Connection attempts under way, in order of their deadline.
-    connecting: VecDeque<(Instant, LocalId)>,
-    events: VecDeque<LocalEvent>,
+    connecting: VecDeque<(Instant, DownstreamId)>,
+    events: VecDeque<DownstreamEvent>,
     resolver: Resolver,
     /// A spare descriptor. It is closed when descriptors run out, so that a connection can be accepted in
     /// order to be refused.
@@ -146,11 +148,11 @@ impl Sockets {
 
     /// Reserves the port of the listeners for intercepted connections, on 127.0.0.1 and, if `v6`, on `::1`,
     /// and returns it. They are on loopback addresses, so that other hosts reach them by interception only.
-    /// Nothing listens before [`Self::set_intake`].
+    /// Nothing listens before [`Self::set_intercepting`].
     ///
     /// # Errors
     /// Fails if the system refuses; interception takes `CAP_NET_ADMIN`.
-    pub fn reserve_intake(&mut self, v6: bool) -> Result<u16> {
+    pub fn reserve_intercept_port(&mut self, v6: bool) -> Result<u16> {
         let doing = || SystemError::doing("reserve a port for intercepted connections");
         // The port that the kernel picks for one family may be in use for the other, so several are tried.
         for _ in 0..16 {
@@ -179,20 +181,20 @@ impl Sockets {
     ///
     /// # Errors
     /// Fails if the system refuses.
-    pub fn set_intake(&mut self, open: bool) -> Result<()> {
-        let of_intake = |l: &Listener| l.arrival == Arrival::Intercepted;
+    pub fn set_intercepting(&mut self, open: bool) -> Result<()> {
+        let is_intercepting = |l: &Listener| l.arrival == Arrival::Intercepted;
         if !open {
             // The kernel resets connections that wait at a listener when it is closed.
             for at in 0..self.listeners.len() {
-                if of_intake(&self.listeners[at]) {
+                if is_intercepting(&self.listeners[at]) {
                     self.accept(at);
                 }
             }
             // Closing a descriptor removes it from the epoll instance.
-            self.listeners.retain(|l| !of_intake(l));
+            self.listeners.retain(|l| !is_intercepting(l));
             return Ok(());
         }
-        if self.listeners.iter().any(of_intake) {
+        if self.listeners.iter().any(is_intercepting) {
             return Ok(());
         }
         let open = |(_, addr): &(OwnedFd, SocketAddr)| {
@@ -237,7 +239,7 @@ impl Sockets {
     }
 
     /// Changes the most streams at a time. Existing streams stay.
-    pub fn set_most_streams(&mut self, streams: usize) {
+    pub fn set_max_streams(&mut self, streams: usize) {
         self.limits.streams = streams;
     }
 
@@ -270,15 +272,15 @@ impl Sockets {
         } else if token & RESOLVER_TOKEN != 0 {
             for (id, addresses) in self.resolver.finished() {
                 self.events
-                    .push_back(LocalEvent::Resolved { id, addresses });
+                    .push_back(DownstreamEvent::Resolved { id, addresses });
             }
         } else {
-            self.on_stream_ready(LocalId(token), flags);
+            self.on_stream_ready(DownstreamId(token), flags);
         }
     }
 
     /// Returns the next event for the core; events of streams closed meanwhile are left out.
-    pub fn next_event(&mut self) -> Option<LocalEvent> {
+    pub fn next_event(&mut self) -> Option<DownstreamEvent> {
         while let Some(event) = self.events.pop_front() {
             if event.ends_id() || self.get(event.id()).is_some() {
                 return Some(event);
@@ -326,7 +328,7 @@ impl Sockets {
         self.counters
     }
 
-    fn get(&mut self, id: LocalId) -> Option<&mut Stream> {
+    fn get(&mut self, id: DownstreamId) -> Option<&mut Stream> {
         let slot = self.streams.get_mut(index(id))?;
         if slot.generation != (id.0 >> 32) as u32 {
             return None;
@@ -334,7 +336,11 @@ impl Sockets {
         slot.stream.as_mut()
     }
 
-    fn insert(&mut self, fd: OwnedFd, connecting: bool) -> std::result::Result<LocalId, Errno> {
+    fn insert(
+        &mut self,
+        fd: OwnedFd,
+        connecting: bool,
+    ) -> std::result::Result<DownstreamId, Errno> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -347,7 +353,7 @@ impl Sockets {
         // The generation wraps within 29 bits, below the tokens' flags: 2^29 streams of one slot pass before
         // an id repeats.
         entry.generation = (entry.generation + 1) & 0x1fff_ffff;
-        let id = LocalId(u64::from(entry.generation) << 32 | u64::from(slot));
+        let id = DownstreamId(u64::from(entry.generation) << 32 | u64::from(slot));
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
             | epoll::EventFlags::RDHUP
@@ -368,7 +374,7 @@ impl Sockets {
     }
 
     /// Forgets a stream; closing the descriptor removes it from the epoll instance.
-    fn remove(&mut self, id: LocalId) -> Option<OwnedFd> {
+    fn remove(&mut self, id: DownstreamId) -> Option<OwnedFd> {
         self.get(id)?;
         let stream = self.streams[index(id)].stream.take()?;
         self.free.push(index(id) as u32);
@@ -416,7 +422,7 @@ impl Sockets {
         match self.insert(fd, false) {
             Ok(id) => {
                 self.counters.accepted += 1;
-                self.events.push_back(LocalEvent::Accepted {
+                self.events.push_back(DownstreamEvent::Accepted {
                     id,
                     peer: plain(peer),
                     destination: plain(destination),
@@ -443,7 +449,7 @@ impl Sockets {
         refused && self.reserve.is_some()
     }
 
-    fn on_stream_ready(&mut self, id: LocalId, flags: epoll::EventFlags) {
+    fn on_stream_ready(&mut self, id: DownstreamId, flags: epoll::EventFlags) {
         use epoll::EventFlags as F;
         let Some(stream) = self.get(id) else {
             return;
@@ -457,22 +463,22 @@ impl Sockets {
         let mut tell = [None, None];
         if flags.contains(F::ERR) {
             // Both directions are gone. Unread data is lost, as with any reset.
-            tell[0] = Some(LocalEvent::Broken { id });
+            tell[0] = Some(DownstreamEvent::Broken { id });
         } else {
             stream.peer_closed |= flags.intersects(F::RDHUP | F::HUP);
             if flags.intersects(F::IN | F::RDHUP | F::HUP) && !stream.may_read {
                 stream.may_read = true;
-                tell[0] = Some(LocalEvent::Readable { id });
+                tell[0] = Some(DownstreamEvent::Readable { id });
             }
             if flags.contains(F::OUT) && !stream.may_write {
                 stream.may_write = true;
-                tell[1] = Some(LocalEvent::Writable { id });
+                tell[1] = Some(DownstreamEvent::Writable { id });
             }
         }
         self.events.extend(tell.into_iter().flatten());
     }
 
-    fn finish_connect(&mut self, id: LocalId, flags: epoll::EventFlags) {
+    fn finish_connect(&mut self, id: DownstreamId, flags: epoll::EventFlags) {
         let Some(stream) = self.get(id) else {
             return;
         };
@@ -480,7 +486,7 @@ impl Sockets {
             Ok(Ok(())) => {
                 stream.connecting = false;
                 stream.may_write = true;
-                self.events.push_back(LocalEvent::Connected { id });
+                self.events.push_back(DownstreamEvent::Connected { id });
                 // Edges that came together with the connection are not repeated, so they are handled here.
                 let more = flags & !epoll::EventFlags::OUT;
                 self.on_stream_ready(id, more);
@@ -489,16 +495,19 @@ impl Sockets {
         }
     }
 
-    fn fail_connect(&mut self, id: LocalId, failure: ConnectFailure) {
+    fn fail_connect(&mut self, id: DownstreamId, failure: ConnectFailure) {
         drop(self.remove(id));
         self.counters.connect_failed += 1;
         self.events
-            .push_back(LocalEvent::ConnectFailed { id, failure });
+            .push_back(DownstreamEvent::ConnectFailed { id, failure });
     }
 }
 
-impl LocalStreams for Sockets {
-    fn connect(&mut self, destination: SocketAddr) -> std::result::Result<LocalId, ConnectFailure> {
+impl DownstreamSockets for Sockets {
+    fn connect(
+        &mut self,
+        destination: SocketAddr,
+    ) -> std::result::Result<DownstreamId, ConnectFailure> {
         if self.len() >= self.limits.streams {
             return Err(ConnectFailure::NoResources);
         }
@@ -515,18 +524,18 @@ impl LocalStreams for Sockets {
         Ok(id)
     }
 
-    fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId> {
+    fn resolve(&mut self, name: &str, port: u16) -> Option<DownstreamId> {
         self.resolver.submit(name, port)
     }
 
     fn read(
         &mut self,
-        id: LocalId,
+        id: DownstreamId,
         bufs: &mut [IoSliceMut<'_>],
-    ) -> std::result::Result<usize, LocalError> {
-        let stream = self.get(id).ok_or(LocalError::Broken)?;
+    ) -> std::result::Result<usize, DownstreamError> {
+        let stream = self.get(id).ok_or(DownstreamError::Broken)?;
         if !stream.may_read {
-            return Err(LocalError::WouldBlock);
+            return Err(DownstreamError::WouldBlock);
         }
         let room: usize = bufs.iter().map(|buf| buf.len()).sum();
         match rustix::io::readv(&stream.fd, bufs) {
@@ -540,37 +549,41 @@ impl LocalStreams for Sockets {
             }
             Err(Errno::AGAIN) => {
                 stream.may_read = false;
-                Err(LocalError::WouldBlock)
+                Err(DownstreamError::WouldBlock)
             }
             Err(Errno::INTR) => Ok(self.read(id, bufs)?),
-            Err(_) => Err(LocalError::Broken),
+            Err(_) => Err(DownstreamError::Broken),
         }
     }
 
-    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> std::result::Result<usize, LocalError> {
-        let stream = self.get(id).ok_or(LocalError::Broken)?;
+    fn peek(
+        &mut self,
+        id: DownstreamId,
+        buf: &mut [u8],
+    ) -> std::result::Result<usize, DownstreamError> {
+        let stream = self.get(id).ok_or(DownstreamError::Broken)?;
         if !stream.may_read {
-            return Err(LocalError::WouldBlock);
+            return Err(DownstreamError::WouldBlock);
         }
         match rustix::net::recv(&stream.fd, &mut *buf, RecvFlags::PEEK) {
             Ok((read, _)) => Ok(read),
             Err(Errno::AGAIN) => {
                 stream.may_read = false;
-                Err(LocalError::WouldBlock)
+                Err(DownstreamError::WouldBlock)
             }
             Err(Errno::INTR) => self.peek(id, buf),
-            Err(_) => Err(LocalError::Broken),
+            Err(_) => Err(DownstreamError::Broken),
         }
     }
 
     fn write(
         &mut self,
-        id: LocalId,
+        id: DownstreamId,
         bufs: &[IoSlice<'_>],
-    ) -> std::result::Result<usize, LocalError> {
-        let stream = self.get(id).ok_or(LocalError::Broken)?;
+    ) -> std::result::Result<usize, DownstreamError> {
+        let stream = self.get(id).ok_or(DownstreamError::Broken)?;
         if !stream.may_write {
-            return Err(LocalError::WouldBlock);
+            return Err(DownstreamError::WouldBlock);
         }
         let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
         match rustix::io::writev(&stream.fd, bufs) {
@@ -581,34 +594,34 @@ impl LocalStreams for Sockets {
             }
             Err(Errno::AGAIN) => {
                 stream.may_write = false;
-                Err(LocalError::WouldBlock)
+                Err(DownstreamError::WouldBlock)
             }
             Err(Errno::INTR) => Ok(self.write(id, bufs)?),
-            Err(_) => Err(LocalError::Broken),
+            Err(_) => Err(DownstreamError::Broken),
         }
     }
 
-    fn shutdown(&mut self, id: LocalId) {
+    fn shutdown(&mut self, id: DownstreamId) {
         if let Some(stream) = self.get(id) {
             // Fails only if the stream is broken, which an event reports.
             let _ = rustix::net::shutdown(&stream.fd, Shutdown::Write);
         }
     }
 
-    fn close(&mut self, id: LocalId) {
+    fn close(&mut self, id: DownstreamId) {
         if let Some(fd) = self.remove(id) {
             // Without the linger time of `prepare`, closing sends the rest and then a FIN.
             let _ = sockopt::set_socket_linger(&fd, None);
         }
     }
 
-    fn reset(&mut self, id: LocalId) {
+    fn reset(&mut self, id: DownstreamId) {
         // `prepare` set a linger time of zero, so dropping the descriptor resets the connection.
         drop(self.remove(id));
     }
 }
 
-fn index(id: LocalId) -> usize {
+fn index(id: DownstreamId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 
-use braid_proxy::app::LocalId;
+use braid_proxy::app::DownstreamId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -47,8 +47,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    requests: VecDeque<(LocalId, String, u16)>,
-    finished: Vec<(LocalId, Vec<SocketAddr>)>,
+    requests: VecDeque<(DownstreamId, String, u16)>,
+    finished: Vec<(DownstreamId, Vec<SocketAddr>)>,
     idle: usize,
     closed: bool,
 }
@@ -81,7 +81,7 @@ impl Resolver {
     }
 
     /// Starts a look-up; `None` if too many are pending.
-    pub(super) fn submit(&mut self, name: &str, port: u16) -> Option<LocalId> {
+    pub(super) fn submit(&mut self, name: &str, port: u16) -> Option<DownstreamId> {
         if self.pending >= MAX_PENDING {
             return None;
         }
@@ -102,7 +102,7 @@ impl Resolver {
             }
         }
         self.next_id += 1;
-        let id = LocalId(LOOKUP_BIT | self.next_id);
+        let id = DownstreamId(LOOKUP_BIT | self.next_id);
         state.requests.push_back((id, name.to_owned(), port));
         self.pending += 1;
         self.shared.work.notify_one();
@@ -110,7 +110,7 @@ impl Resolver {
     }
 
     /// Returns the look-ups that ended since the last call.
-    pub(super) fn finished(&mut self) -> Vec<(LocalId, Vec<SocketAddr>)> {
+    pub(super) fn finished(&mut self) -> Vec<(DownstreamId, Vec<SocketAddr>)> {
         // Resets the counter; its value does not matter.
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
         let finished = std::mem::take(&mut self.shared.lock().finished);

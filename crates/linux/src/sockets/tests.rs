@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_proxy::app::{
+    Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
+};
 use braid_wire::Instant;
 use rustix::event::{Timespec, epoll};
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -25,7 +27,7 @@ impl Loop {
     }
 
     /// Returns the next event; panics if none comes.
-    fn event(&mut self) -> LocalEvent {
+    fn event(&mut self) -> DownstreamEvent {
         for _ in 0..100 {
             if let Some(event) = self.sockets.next_event() {
                 return event;
@@ -35,9 +37,9 @@ impl Loop {
         panic!("no event");
     }
 
-    fn wait(&mut self, patience: Duration) {
+    fn wait(&mut self, timeout: Duration) {
         let mut ready = Vec::with_capacity(16);
-        let timeout = Timespec::try_from(patience).unwrap();
+        let timeout = Timespec::try_from(timeout).unwrap();
         let room = rustix::buffer::spare_capacity(&mut ready);
         epoll::wait(&self.epoll, room, Some(&timeout)).unwrap();
         for event in &ready {
@@ -45,15 +47,15 @@ impl Loop {
         }
     }
 
-    fn connected(&mut self, listener: &TcpListener) -> (LocalId, TcpStream) {
+    fn connected(&mut self, listener: &TcpListener) -> (DownstreamId, TcpStream) {
         let id = self.sockets.connect(listener.local_addr().unwrap());
         let id = id.unwrap();
         let (peer, _) = listener.accept().unwrap();
-        assert_eq!(self.event(), LocalEvent::Connected { id });
+        assert_eq!(self.event(), DownstreamEvent::Connected { id });
         (id, peer)
     }
 
-    fn read(&mut self, id: LocalId) -> Result<Vec<u8>, LocalError> {
+    fn read(&mut self, id: DownstreamId) -> Result<Vec<u8>, DownstreamError> {
         let mut buffer = [0; 64];
         let bufs = &mut [IoSliceMut::new(&mut buffer)];
         let read = self.sockets.read(id, bufs)?;
@@ -70,11 +72,11 @@ fn both_directions_end_in_order() {
     let listener = listener();
     let mut it = Loop::new(Limits::default());
     let (id, mut peer) = it.connected(&listener);
-    assert_eq!(it.read(id), Err(LocalError::WouldBlock));
+    assert_eq!(it.read(id), Err(DownstreamError::WouldBlock));
     peer.write_all(b"ping").unwrap();
-    assert_eq!(it.event(), LocalEvent::Readable { id });
+    assert_eq!(it.event(), DownstreamEvent::Readable { id });
     assert_eq!(it.read(id), Ok(b"ping".to_vec()));
-    assert_eq!(it.read(id), Err(LocalError::WouldBlock));
+    assert_eq!(it.read(id), Err(DownstreamError::WouldBlock));
 
     assert_eq!(it.sockets.write(id, &[IoSlice::new(b"pong")]), Ok(4));
     it.sockets.shutdown(id);
@@ -84,10 +86,10 @@ fn both_directions_end_in_order() {
 
     peer.write_all(b"last").unwrap();
     drop(peer);
-    assert_eq!(it.event(), LocalEvent::Readable { id });
+    assert_eq!(it.event(), DownstreamEvent::Readable { id });
     assert_eq!(it.read(id), Ok(b"last".to_vec()));
-    while it.read(id) == Err(LocalError::WouldBlock) {
-        assert_eq!(it.event(), LocalEvent::Readable { id });
+    while it.read(id) == Err(DownstreamError::WouldBlock) {
+        assert_eq!(it.event(), DownstreamEvent::Readable { id });
     }
     assert_eq!(it.read(id), Ok(Vec::new()));
     it.sockets.close(id);
@@ -106,7 +108,7 @@ fn a_full_socket_says_when_it_has_room() {
     }
     let mut rest = vec![0; written];
     peer.read_exact(&mut rest).unwrap();
-    assert_eq!(it.event(), LocalEvent::Writable { id });
+    assert_eq!(it.event(), DownstreamEvent::Writable { id });
     assert!(it.sockets.write(id, &[IoSlice::new(&block)]).is_ok());
 }
 
@@ -122,7 +124,7 @@ fn a_reset_reaches_the_peer_and_is_heard_from_it() {
     let (id, peer) = it.connected(&listener);
     rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
     drop(peer);
-    assert_eq!(it.event(), LocalEvent::Broken { id });
+    assert_eq!(it.event(), DownstreamEvent::Broken { id });
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn ids_are_not_used_again_and_dead_ones_do_nothing() {
     it.sockets.close(first);
     let (second, _peer) = it.connected(&listener);
     assert_ne!(first, second);
-    assert_eq!(it.read(first), Err(LocalError::Broken));
+    assert_eq!(it.read(first), Err(DownstreamError::Broken));
     it.sockets.close(first);
     assert_eq!(it.sockets.len(), 1);
     assert_eq!(it.sockets.next_event(), None, "nothing of the dead stream");
@@ -153,7 +155,7 @@ fn attempts_fail_as_they_should() {
     let nobody = SocketAddr::try_from(rustix::net::getsockname(&bound).unwrap()).unwrap();
     let id = it.sockets.connect(nobody).unwrap();
     let failure = ConnectFailure::Refused;
-    assert_eq!(it.event(), LocalEvent::ConnectFailed { id, failure });
+    assert_eq!(it.event(), DownstreamEvent::ConnectFailed { id, failure });
 
     // A listener whose queue is full answers no more SYNs.
     let full = listener();
@@ -169,7 +171,7 @@ fn attempts_fail_as_they_should() {
     assert_eq!(it.sockets.next_timeout(), Some(deadline));
     it.sockets.handle_timeout(deadline);
     let failure = ConnectFailure::TimedOut;
-    assert_eq!(it.event(), LocalEvent::ConnectFailed { id, failure });
+    assert_eq!(it.event(), DownstreamEvent::ConnectFailed { id, failure });
     assert_eq!(it.sockets.next_timeout(), None);
 }
 
@@ -178,10 +180,10 @@ fn names_are_looked_up() {
     let mut it = Loop::new(Limits::default());
     let id = it.sockets.resolve("127.0.0.1", 80).unwrap();
     let addresses = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 80))];
-    assert_eq!(it.event(), LocalEvent::Resolved { id, addresses });
+    assert_eq!(it.event(), DownstreamEvent::Resolved { id, addresses });
     let id = it.sockets.resolve("no\0name", 80).unwrap();
     let addresses = Vec::new();
-    assert_eq!(it.event(), LocalEvent::Resolved { id, addresses });
+    assert_eq!(it.event(), DownstreamEvent::Resolved { id, addresses });
 }
 
 #[test]
@@ -192,10 +194,10 @@ fn what_is_peeked_at_is_still_there() {
     let mut buffer = [0; 64];
     assert_eq!(
         it.sockets.peek(id, &mut buffer),
-        Err(LocalError::WouldBlock)
+        Err(DownstreamError::WouldBlock)
     );
     peer.write_all(b"ping").unwrap();
-    assert_eq!(it.event(), LocalEvent::Readable { id });
+    assert_eq!(it.event(), DownstreamEvent::Readable { id });
     for _ in 0..2 {
         assert_eq!(it.sockets.peek(id, &mut buffer), Ok(4));
         assert_eq!(&buffer[..4], b"ping");
@@ -203,7 +205,7 @@ fn what_is_peeked_at_is_still_there() {
     assert_eq!(it.sockets.peek(id, &mut buffer[..2]), Ok(2));
     assert_eq!(it.read(id), Ok(b"ping".to_vec()));
     drop(peer);
-    assert_eq!(it.event(), LocalEvent::Readable { id });
+    assert_eq!(it.event(), DownstreamEvent::Readable { id });
     assert_eq!(it.sockets.peek(id, &mut buffer), Ok(0), "the end");
     assert_eq!(it.read(id), Ok(Vec::new()));
 }
@@ -221,14 +223,14 @@ fn a_listener_of_its_own_tells_who_came_and_how_the_syn_was_marked() {
         let free = listening.expect("a free port");
         assert!(it.sockets.listen(free).is_err(), "somebody listens there");
         // Closing the intercepting listeners closes no other listener.
-        it.sockets.set_intake(false).unwrap();
+        it.sockets.set_intercepting(false).unwrap();
         for (tos, expected) in [(0, 0), (0xb8, 46), (0x21, 8)] {
             let user = marked(free, tos);
             let event = it.event();
-            let LocalEvent::Accepted { id, .. } = event else {
+            let DownstreamEvent::Accepted { id, .. } = event else {
                 panic!("{event:?}");
             };
-            let expected = LocalEvent::Accepted {
+            let expected = DownstreamEvent::Accepted {
                 id,
                 peer: user.local_addr().unwrap(),
                 destination: free,
@@ -252,8 +254,8 @@ fn connections_that_wait_are_accepted_before_the_intake_closes() {
     let opened = it.sockets.listener(intercepts, Arrival::Intercepted);
     it.sockets.listeners.push(opened.unwrap());
     let mut user = TcpStream::connect(addr).unwrap();
-    it.sockets.set_intake(false).unwrap();
-    let LocalEvent::Accepted { id, arrival, .. } = it.event() else {
+    it.sockets.set_intercepting(false).unwrap();
+    let DownstreamEvent::Accepted { id, arrival, .. } = it.event() else {
         panic!("nobody was accepted");
     };
     assert_eq!(arrival, Arrival::Intercepted);

@@ -13,25 +13,25 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
         reasons.extend(of_proxy(status));
         reasons.extend(of_families(status));
         let servers = status.servers.iter();
-        reasons.extend(servers.filter_map(|s| s.condition.of_server(&s.name)));
+        reasons.extend(servers.filter_map(|s| s.condition.server_problem(&s.name)));
         let links = status.paths.iter();
-        reasons.extend(links.filter_map(|l| l.condition?.of_link(&l.name)));
-        reasons.extend(of_ways(status));
+        reasons.extend(links.filter_map(|l| l.condition?.link_problem(&l.name)));
+        reasons.extend(of_link_server_pairs(status));
     }
     Verdict::new(reasons)
 }
 
 /// Returns the reasons why users are kept from a current server over a link, although both work otherwise: a
 /// network may block a single address or port.
-fn of_ways(status: &Status) -> impl Iterator<Item = Reason> {
+fn of_link_server_pairs(status: &Status) -> impl Iterator<Item = Reason> {
     let used = status.servers.iter().filter(|s| s.current);
     let used = used.filter(|s| s.condition.serves());
-    let ways = used.flat_map(|server| {
+    let pairs = used.flat_map(|server| {
         let links = status.paths.iter().zip(&server.over_links);
         links.map(move |(link, over)| (link, server, *over))
     });
-    let ways = ways.filter(|(link, ..)| link.condition == Some(Condition::Working));
-    ways.filter_map(|(link, server, over)| over.of_way(&link.name, &server.name))
+    let pairs = pairs.filter(|(link, ..)| link.condition == Some(Condition::Working));
+    pairs.filter_map(|(link, server, over)| over.link_to_server_problem(&link.name, &server.name))
 }
 
 /// Returns the reason where kernel rules, routes or settings are missing.
@@ -54,7 +54,7 @@ fn of_rules(rules: &RulesStatus) -> Option<Reason> {
 fn of_families(status: &Status) -> Vec<Reason> {
     let answering = status.servers.iter().filter(|s| s.reached);
     let reached = answering.map(|s| s.families).reduce(Families::or);
-    let Some(reached) = reached.filter(|_| status.proxy.is_some_and(|p| p.taking_in)) else {
+    let Some(reached) = reached.filter(|_| status.proxy.is_some_and(|p| p.intercepting)) else {
         return Vec::new();
     };
     let mut reasons = Vec::new();
@@ -88,7 +88,7 @@ fn of_families(status: &Status) -> Vec<Reason> {
 fn of_proxy(status: &Status) -> Option<Reason> {
     let (code, health, message, remedy) = match status.proxy? {
         ProxyStatus {
-            taking_in: true, ..
+            intercepting: true, ..
         } => return None,
         ProxyStatus { on: false, .. } => (
             "switched-off",

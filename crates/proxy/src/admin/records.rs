@@ -10,23 +10,23 @@ use braid_engine::PathRecord;
 use crate::select::selection::Quality;
 
 /// Longest age of a kept record; paths change.
-pub const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+pub const MAX_RECORD_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 /// Longest age of a kept measurement; free bandwidth changes with the hour.
-pub const LONGEST_MEASURED: Duration = Duration::from_secs(86_400);
+pub const MAX_MEASUREMENT_AGE: Duration = Duration::from_secs(86_400);
 
 /// All kept records and measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Kept {
+pub struct SavedState {
     /// Path records from transfers.
-    pub records: Vec<KeptRecord>,
+    pub records: Vec<SavedRecord>,
     /// Measurements of servers, for the choice among them.
-    pub measurements: Vec<KeptMeasurement>,
+    pub measurements: Vec<SavedMeasurement>,
 }
 
 /// A path to a server, identified by names that are valid after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptRecord {
+pub struct SavedRecord {
     /// Address of the server.
     pub server: IpAddr,
     /// Name of the link.
@@ -37,7 +37,7 @@ pub struct KeptRecord {
     pub record: PathRecord,
 }
 
-impl KeptRecord {
+impl SavedRecord {
     /// Returns whether the values are possible; kept data comes from outside.
     pub(crate) fn is_plausible(&self) -> bool {
         // Limits beyond any real path, so that a damaged file cannot mislead the engine.
@@ -54,7 +54,7 @@ impl KeptRecord {
 
 /// A measurement of a server, identified by names that are valid after a restart.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KeptMeasurement {
+pub struct SavedMeasurement {
     /// Address and port of the server.
     pub server: SocketAddr,
     /// Name of the link; `None` for egress metrics of the server.
@@ -65,7 +65,7 @@ pub struct KeptMeasurement {
     pub quality: Quality,
 }
 
-impl KeptMeasurement {
+impl SavedMeasurement {
     /// Returns whether the values are possible.
     pub(crate) fn is_plausible(&self) -> bool {
         let Quality {
@@ -83,13 +83,13 @@ pub trait RecordStore: Send {
     ///
     /// # Errors
     /// The data cannot be read.
-    fn load(&mut self) -> Result<Kept, StoreError>;
+    fn load(&mut self) -> Result<SavedState, StoreError>;
 
     /// Saves the data, replacing all earlier data: entirely or, on an error, not at all.
     ///
     /// # Errors
     /// The data cannot be written.
-    fn save(&mut self, kept: &Kept) -> Result<(), StoreError>;
+    fn save(&mut self, saved: &SavedState) -> Result<(), StoreError>;
 }
 
 /// The reason why records were not read or written.

@@ -67,15 +67,15 @@ counters! {
         /// Further attempts to reach a server for a user's connection.
         retries,
         /// Idle connections opened.
-        warm_opened,
+        idle_opened,
         /// Idle connections used for a user.
-        warm_used,
+        idle_used,
         /// Connections kept for another user after they had served one.
-        warm_kept,
+        idle_returned,
         /// Idle connections lost while they waited.
-        warm_lost,
+        idle_lost,
         /// Idle connections that failed on first use, and were replaced without the user's notice.
-        warm_failed,
+        idle_failed,
         /// Probes sent.
         probes,
         /// Probes that failed.
@@ -91,7 +91,7 @@ counters! {
         /// Changes of the best link.
         best_path_changes,
         /// Times that interception stopped because no server was reachable.
-        intake_stopped,
+        interception_stopped,
         /// Bytes from users.
         bytes_up,
         /// Bytes to users.
@@ -123,7 +123,7 @@ counters! {
         /// Not SOCKS5, or malformed.
         garbage,
         /// Plaintext connections refused, because protection is required.
-        clear,
+        plaintext_refused,
         /// Protected connections whose bytes were changed, or cut off before the end.
         damaged,
         /// Protected connections ended by the box's alert, because what it received had been changed.
@@ -149,7 +149,7 @@ counters! {
         handshake_aborted,
         /// Signed in, but ended without a further request: a box's idle connections that it did not need, and its
         /// examinations.
-        waited_in_vain,
+        unused_sign_ins,
         /// Invalid hints in a request: malformed, out of range, or with an unknown strategy.
         bad_hints,
         /// Passwords not of Braid's form.
@@ -194,6 +194,18 @@ counters! {
         bytes_down,
     }
 }
+
+/// Names of counters in the last version, each with its present name. The status has both for one version.
+pub const RENAMED_COUNTERS: [(&str, &str); 8] = [
+    ("warm_opened", "idle_opened"),
+    ("warm_used", "idle_used"),
+    ("warm_kept", "idle_returned"),
+    ("warm_lost", "idle_lost"),
+    ("warm_failed", "idle_failed"),
+    ("intake_stopped", "interception_stopped"),
+    ("clear", "plaintext_refused"),
+    ("waited_in_vain", "unused_sign_ins"),
+];
 
 /// The log line of box and server for [`Event::JoinForged`](braid_engine::Event::JoinForged).
 pub(crate) const FORGED_JOIN: &str = "refused a subflow that did not prove itself; the connection goes on \

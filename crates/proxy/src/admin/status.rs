@@ -20,6 +20,7 @@ use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::verdict::{Condition, Verdict};
+use crate::admin::report::RENAMED_COUNTERS;
 use crate::select::selection::Measured;
 
 /// Version of the form. Version 2 adds a verdict, and the conditions of links and servers, to version 1.
@@ -60,8 +61,8 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<SelectStatus>,
     /// For a box: idle connections.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warm: Option<WarmStatus>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "warm")]
+    pub idle_pool: Option<IdlePoolStatus>,
     /// The kernel's rules, routes and settings that box or server needs.
     #[serde(default)]
     pub rules: RulesStatus,
@@ -92,7 +93,8 @@ pub struct ProxyStatus {
     pub on: bool,
     /// New connections are intercepted: the switch is on and a server is reachable. Otherwise they are forwarded
     /// without aggregation.
-    pub taking_in: bool,
+    #[serde(rename = "taking_in")]
+    pub intercepting: bool,
 }
 
 /// State of the kernel's rules, routes and settings that box or server needs. Other programs may remove them, for
@@ -123,7 +125,7 @@ pub enum RulesStatus {
 
 /// Connections to a server that are opened before users need them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WarmStatus {
+pub struct IdlePoolStatus {
     /// Ready for a user.
     pub ready: usize,
     /// Being opened.
@@ -257,9 +259,11 @@ pub enum PathState {
     /// In use.
     Up,
     /// In use, but without answers of any server.
-    Dark,
+    #[serde(rename = "dark")]
+    NoAnswers,
     /// Metered, and other links suffice.
-    Spared,
+    #[serde(rename = "spared")]
+    MeteredStandby,
     /// No carrier, no address or no gateway.
     Down,
     /// Switched off.
@@ -545,14 +549,14 @@ pub enum SubflowState {
 
 /// The parts of a core's status that follow from its configuration.
 #[derive(Debug)]
-pub(crate) struct About {
+pub(crate) struct CoreInfo {
     pub(crate) name: String,
     pub(crate) strategy: String,
     pub(crate) congestion: &'static str,
     pub(crate) rules: RulesStatus,
 }
 
-impl About {
+impl CoreInfo {
     /// Returns the status of a core without paths and connections.
     pub(crate) fn status(&self, role: Role) -> Status {
         Status {
@@ -567,7 +571,7 @@ impl About {
             proxy: None,
             servers: Vec::new(),
             select: None,
-            warm: None,
+            idle_pool: None,
             rules: self.rules.clone(),
             paths: Vec::new(),
             connections_total: 0,
@@ -578,7 +582,7 @@ impl About {
 }
 
 /// The parts of a connection's status that the engine does not know.
-pub(crate) struct Session {
+pub(crate) struct SessionInfo {
     pub(crate) user: Option<String>,
     pub(crate) destination: Option<String>,
     pub(crate) host: Option<String>,
@@ -593,7 +597,7 @@ pub(crate) struct Session {
 /// their paths.
 pub(crate) fn connections(
     stack: &Stack,
-    session: impl Fn(ConnId) -> Option<Session>,
+    session: impl Fn(ConnId) -> Option<SessionInfo>,
     path_name: impl Fn(PathId) -> String,
 ) -> Vec<ConnStatus> {
     let mut all: Vec<(ConnId, u64)> = stack.conn_bytes().collect();
@@ -608,7 +612,7 @@ pub(crate) fn connections(
 fn connection(
     stack: &Stack,
     conn: ConnId,
-    session: Session,
+    session: SessionInfo,
     path_name: impl Fn(PathId) -> String,
 ) -> Option<ConnStatus> {
     let stats = stack.conn_stats(conn)?;
@@ -777,6 +781,11 @@ pub(crate) fn counters(
         ("joins_refused", engine.joins_refused),
         ("joins_forged", engine.joins_forged),
     ];
-    let all = counters.chain(engine);
-    all.map(|(name, n)| (name.to_owned(), n)).collect()
+    let all: BTreeMap<&str, u64> = counters.chain(engine).collect();
+    let renamed = RENAMED_COUNTERS.iter();
+    let renamed = renamed.filter_map(|(old, new)| Some((*old, *all.get(new)?)));
+    let all = all.iter().map(|(name, n)| (*name, *n));
+    all.chain(renamed)
+        .map(|(name, n)| (name.to_owned(), n))
+        .collect()
 }

@@ -5,7 +5,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Target of log lines about changes that users feel; shown by default.
-pub const NEWS: &str = "braid::news";
+pub const NEWS_TARGET: &str = "braid::news";
 
 /// The health of a box or a server.
 #[derive(
@@ -102,7 +102,8 @@ pub enum Condition {
     /// The peer is not a Braid server.
     NotAServer,
     /// Metered, and other links suffice.
-    Spared,
+    #[serde(rename = "spared")]
+    MeteredStandby,
     /// No carrier, no address or no gateway.
     Down,
     /// Switched off.
@@ -123,7 +124,7 @@ impl fmt::Display for Condition {
             Condition::WrongKey => "wrong key",
             Condition::OtherVersion => "other version",
             Condition::NotAServer => "not a Braid server",
-            Condition::Spared => "spared (metered)",
+            Condition::MeteredStandby => "spared (metered)",
             Condition::Down => "down",
             Condition::Off => "switched off",
         })
@@ -145,16 +146,19 @@ impl Condition {
             Condition::WrongKey => "wrong-key",
             Condition::OtherVersion => "other-version",
             Condition::NotAServer => "not-a-server",
-            Condition::Spared => "spared",
+            Condition::MeteredStandby => "spared",
             Condition::Down => "down",
             Condition::Off => "off",
         }
     }
 
     /// Returns the problem of a link in this state, if any; states that the operator chose are none.
-    pub fn of_link(self, name: &str) -> Option<Reason> {
+    pub fn link_problem(self, name: &str) -> Option<Reason> {
         let (message, remedy) = match self {
-            Condition::Untried | Condition::Working | Condition::Spared | Condition::Off => {
+            Condition::Untried
+            | Condition::Working
+            | Condition::MeteredStandby
+            | Condition::Off => {
                 return None;
             }
             // These are reported for the server.
@@ -219,12 +223,12 @@ impl Condition {
     }
 
     /// Returns the problem of a server in this state over a link, if any.
-    pub(crate) fn of_way(self, link: &str, server: &str) -> Option<Reason> {
+    pub(crate) fn link_to_server_problem(self, link: &str, server: &str) -> Option<Reason> {
         if matches!(
             self,
             Condition::Untried
                 | Condition::Working
-                | Condition::Spared
+                | Condition::MeteredStandby
                 | Condition::Down
                 | Condition::Off
         ) {
@@ -245,7 +249,7 @@ impl Condition {
     }
 
     /// Returns the problem of a server in this state, if any.
-    pub fn of_server(self, name: &str) -> Option<Reason> {
+    pub fn server_problem(self, name: &str) -> Option<Reason> {
         let (message, remedy) = match self {
             Condition::KeyRefused => (
                 format!(

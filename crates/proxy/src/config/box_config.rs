@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::relay::Patience;
+use crate::relay::RelayTimeouts;
 
 use super::common::{
     DEFAULT_CONGESTION, DEFAULT_DRAIN, DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig,
@@ -209,8 +209,8 @@ pub struct BoxTimeouts {
 }
 
 impl BoxTimeouts {
-    pub(crate) fn patience(&self) -> Patience {
-        Patience {
+    pub(crate) fn relay_timeouts(&self) -> RelayTimeouts {
+        RelayTimeouts {
             idle: self.idle,
             half_closed: self.half_closed,
         }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::policy::DestinationRules;
-use crate::relay::Patience;
+use crate::relay::RelayTimeouts;
 
 use super::box_config::{Congestion, check_name};
 use super::common::{
@@ -123,8 +123,8 @@ pub struct ServerTimeouts {
 }
 
 impl ServerTimeouts {
-    pub(crate) fn patience(&self) -> Patience {
-        Patience {
+    pub(crate) fn relay_timeouts(&self) -> RelayTimeouts {
+        RelayTimeouts {
             idle: self.idle,
             half_closed: self.half_closed,
         }

@@ -37,7 +37,7 @@ pub fn sites_from_toml(file: &str, text: &str) -> Result<Vec<Site>, ConfigError>
             name: raw.name,
             measured: Measured {
                 paths: paths.map(Quality::from).collect(),
-                beyond: raw.beyond.into(),
+                egress: raw.beyond.into(),
             },
         })
     };
@@ -112,7 +112,7 @@ mod tests {
             quality(None, Some(90.0)),
         ];
         assert_eq!(sites[0].measured.paths, paths);
-        assert_eq!(sites[0].measured.beyond, quality(Some(92.8e6), None));
+        assert_eq!(sites[0].measured.egress, quality(Some(92.8e6), None));
     }
 
     #[test]

@@ -6,19 +6,19 @@ use braid_engine::ApiError;
 use braid_wire::Instant;
 
 use super::BoxCore;
-use super::guests::Guest;
 use super::session::{Outcome, Session};
+use super::socks_clients::SocksClient;
 use crate::protocol::socks::{ClientError, Reply};
 use crate::relay::End;
 
 impl BoxCore {
     /// Counts a client's invalid hints, and logs the first.
-    pub(super) fn note_mistakes(&mut self, now: Instant, guest: &Guest) {
-        let Some(mistake) = guest.mistakes.first() else {
+    pub(super) fn log_bad_hints(&mut self, now: Instant, client: &SocksClient) {
+        let Some(mistake) = client.mistakes.first() else {
             return;
         };
-        self.counters.bad_hints += guest.mistakes.len() as u64;
-        let host = guest.host;
+        self.counters.bad_hints += client.mistakes.len() as u64;
+        let host = client.host;
         if let Some(left_out) = self.limiter.allow(now, "hints", host) {
             // Quoted, because the text comes from outside.
             let (what, expected) = (&mistake.what, &mistake.expected);

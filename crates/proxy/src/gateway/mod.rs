@@ -3,11 +3,11 @@
 //! The module has users' sessions, from the first byte to the end. It does not choose servers and links, nor keep
 //! their state: the gateway asks the uplink.
 
-mod guests;
-mod intake;
+mod classifier;
 mod log;
 mod reload;
 mod session;
+mod socks_clients;
 mod status;
 
 use core::net::{IpAddr, SocketAddr};
@@ -20,22 +20,22 @@ use braid_engine::{
 use braid_secure::channel::Channel;
 use braid_wire::{Instant, Rng};
 
-use crate::admin::records::Kept;
+use crate::admin::records::SavedState;
 use crate::admin::report::{BoxCounters, FORGED_JOIN, LogLimiter};
-use crate::admin::status::{About, RulesStatus};
+use crate::admin::status::{CoreInfo, RulesStatus};
 use crate::admin::verdict::Reason;
-use crate::app::{Arrival, Core, Ctx, LocalError, LocalEvent, LocalId};
+use crate::app::{Arrival, Core, Ctx, DownstreamError, DownstreamEvent, DownstreamId};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{ClientError, ClientHandshake, ClientStep, Reply};
-use crate::relay::sniff::{self, Seen};
+use crate::relay::sniff::{self, Sniffed};
 use crate::relay::table::{Due, SessionId, Table};
 use crate::relay::{self, End, Moved, Relay, StepError, Turn};
-use crate::uplink::{self, LinkAddresses, Notice, Trouble, Upstream, Wish};
+use crate::uplink::{self, AcquireRequest, LinkAddresses, Notice, Trouble, Upstream};
 
-use guests::{Guests, Step};
-use intake::{Flow, Intake};
+use classifier::{Flow, FlowClassifier};
 use session::{Outcome, Session, Stage};
+use socks_clients::{SocksClients, Step};
 
 /// The box as a sans-I/O core.
 ///
@@ -48,16 +48,16 @@ use session::{Outcome, Session, Stage};
 ///    needed).
 /// 3. Pass events as [`Core`] describes; then call [`poll_notice`](Self::poll_notice) until `None`.
 ///
-/// Intercept users' connections only while [`intake_wanted`](Self::intake_wanted); one more or one less around a
-/// change does no harm.
+/// Intercept users' connections only while [`wants_interception`](Self::wants_interception); one more or one less
+/// around a change does no harm.
 #[derive(Debug)]
 pub struct BoxCore {
-    about: About,
+    about: CoreInfo,
     timeouts: BoxTimeouts,
     limits: BoxLimits,
     upstream: Upstream,
-    intake: Intake,
-    guests: Guests,
+    classifier: FlowClassifier,
+    socks_clients: SocksClients,
     sessions: Table<Session>,
     /// Number of connections of each LAN host.
     per_host: BTreeMap<IpAddr, usize>,
@@ -80,14 +80,14 @@ const MAX_ATTEMPTS: usize = 4;
 /// Most bytes of a user that are sent before the server has signed the box in or, on an idle connection, has
 /// answered. They are kept to be repeated on another connection. The size is about what two links carry in a first
 /// round trip.
-const MAX_REPEATED: usize = 32 << 10;
+const MAX_RESENT_BYTES: usize = 32 << 10;
 
 impl BoxCore {
     /// Creates a core without links. `strategy` creates the strategy of each connection, as the stack's factory
     /// does; `rng` must be an independent stream.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
-            about: About {
+            about: CoreInfo {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
                 congestion: config.congestion.name(),
@@ -96,8 +96,8 @@ impl BoxCore {
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
             upstream: Upstream::new(config, rng, strategy),
-            intake: Intake::new(config.rules.clone()),
-            guests: Guests::default(),
+            classifier: FlowClassifier::new(config.rules.clone()),
+            socks_clients: SocksClients::default(),
             sessions: Table::default(),
             per_host: BTreeMap::new(),
             handshakes: 0,
@@ -163,15 +163,15 @@ impl BoxCore {
 
     /// Notes that packets may leave the link of `path` with another address or through another network: the state
     /// of the link is validated at once.
-    pub fn renew_link(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
+    pub fn on_link_readdressed(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
         stack.revalidate_path(now, path);
         stack.forget_middleboxes(path);
-        self.upstream.renew_link(now, path);
+        self.upstream.on_link_readdressed(now, path);
     }
 
     /// Notes that packets leave over the link of `path` but none come back: it is probed at once.
-    pub fn doubt_link(&mut self, now: Instant, path: PathId) {
-        self.upstream.doubt_link(now, path);
+    pub fn revalidate_link(&mut self, now: Instant, path: PathId) {
+        self.upstream.revalidate_link(now, path);
     }
 
     /// Handles a long standstill of this machine, such as suspend, in which its clock did not advance: peers and
@@ -185,10 +185,10 @@ impl BoxCore {
         self.upstream.best_path()
     }
 
-    /// Returns whether new connections are to be intercepted ([`Notice::Intake`]); `false` until a server has
+    /// Returns whether new connections are to be intercepted ([`Notice::Intercept`]); `false` until a server has
     /// answered for the first time.
-    pub fn intake_wanted(&self) -> bool {
-        self.upstream.intake_wanted()
+    pub fn wants_interception(&self) -> bool {
+        self.upstream.wants_interception()
     }
 
     /// Returns whether the link of `path` is switched off ([`Request::Link`](crate::admin::control::Request)).
@@ -197,23 +197,24 @@ impl BoxCore {
     }
 
     /// Returns the records and measurements to be kept beyond this process, except outdated ones.
-    pub fn kept(&self, now: Instant, stack: &Stack) -> Kept {
-        Kept {
-            records: self.upstream.kept_records(now, stack),
-            measurements: self.upstream.kept_measurements(now),
+    pub fn saved_state(&self, now: Instant, stack: &Stack) -> SavedState {
+        SavedState {
+            records: self.upstream.saved_records(now, stack),
+            measurements: self.upstream.saved_measurements(now),
         }
     }
 
     /// Restores kept records and measurements of existing links; to be called after the links were added and the
     /// wall clock was set. Outdated and implausible entries are left out. Where `now` is less than
-    /// [`LONGEST`](crate::admin::records::LONGEST) after the origin of time, some look younger than they are.
-    pub fn load_kept(&mut self, now: Instant, stack: &mut Stack, kept: &Kept) {
-        self.upstream.load_records(now, stack, &kept.records);
-        self.upstream.load_measurements(now, &kept.measurements);
+    /// [`MAX_RECORD_AGE`](crate::admin::records::MAX_RECORD_AGE) after the origin of time, some look younger than
+    /// they are.
+    pub fn restore_state(&mut self, now: Instant, stack: &mut Stack, saved: &SavedState) {
+        self.upstream.restore_records(now, stack, &saved.records);
+        self.upstream.restore_measurements(now, &saved.measurements);
     }
 
     /// Returns the next notice, only about changes. The initial state is `BestPath(None)`, `Reached(_, true)` and
-    /// `Intake(false)`.
+    /// `Intercept(false)`.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.upstream.poll_notice(&mut self.counters)
     }
@@ -225,7 +226,7 @@ impl BoxCore {
 
     /// Returns the number of users' connections.
     pub fn connections(&self) -> usize {
-        self.sessions.len() + self.guests.len()
+        self.sessions.len() + self.socks_clients.len()
     }
 }
 
@@ -250,8 +251,8 @@ impl Core for BoxCore {
         }
     }
 
-    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
-        if let LocalEvent::Accepted {
+    fn on_downstream_event(&mut self, ctx: &mut Ctx<'_>, event: DownstreamEvent) {
+        if let DownstreamEvent::Accepted {
             id,
             peer,
             destination,
@@ -261,16 +262,20 @@ impl Core for BoxCore {
         {
             return self.on_accepted(ctx, id, peer.ip(), (arrival, destination, dscp));
         }
-        if let Some(step) = self.guests.on_event(ctx, &event) {
-            return self.on_guest(ctx, step);
+        if let Some(step) = self.socks_clients.on_event(ctx, &event) {
+            return self.on_socks_step(ctx, step);
         }
-        let Some(id) = self.sessions.by_local(event.id()) else {
+        let Some(id) = self.sessions.by_downstream(event.id()) else {
             return;
         };
         match event {
-            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
-            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
-            LocalEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Local)),
+            DownstreamEvent::Readable { .. } => {
+                self.advance_with(ctx, id, Relay::set_downstream_readable)
+            }
+            DownstreamEvent::Writable { .. } => {
+                self.advance_with(ctx, id, Relay::set_downstream_writable)
+            }
+            DownstreamEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Downstream)),
             // A box neither connects nor looks up names.
             _ => {}
         }
@@ -280,7 +285,7 @@ impl Core for BoxCore {
         let own = self.sessions.next_timeout();
         let times = [
             own,
-            self.guests.next_timeout(),
+            self.socks_clients.next_timeout(),
             self.upstream.next_timeout(),
         ];
         times.into_iter().flatten().min()
@@ -299,10 +304,10 @@ impl Core for BoxCore {
             }
         }
         for _ in 0..BATCH {
-            let Some(guest) = self.guests.pop_late(ctx) else {
+            let Some(client) = self.socks_clients.pop_overdue(ctx) else {
                 break;
             };
-            self.on_guest(ctx, Step::Gone(guest));
+            self.on_socks_step(ctx, Step::Gone(client));
         }
     }
 }
@@ -313,19 +318,19 @@ impl BoxCore {
             return;
         };
         let server = session.server;
-        session.past.on_event(&event);
+        session.history.on_event(&event);
         match event {
             Event::Connected { .. } => {
                 let answers = ClientHandshake::new(session.channel.is_protected());
                 self.on_connected(ctx, id, Box::new(answers));
             }
-            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
-            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::Readable { .. } => self.advance_with(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.advance_with(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
                 if matches!(session.stage, Stage::Connecting(_)) && session.path != path {
                     // The engine had no answer on that path and used another.
                     let silent = core::mem::replace(&mut session.path, path);
-                    self.upstream.on_doubt(ctx.now, server, silent);
+                    self.upstream.on_failure(ctx.now, server, silent);
                 }
                 self.upstream
                     .on_subflow(ctx.now, server, path, rtt, ctx.stack);
@@ -351,7 +356,7 @@ impl BoxCore {
     }
 
     /// Advances a session after `mark` has noted which direction of its relay may continue.
-    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+    fn advance_with(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
         if let Some(session) = self.sessions.get_mut(id) {
             mark(&mut session.relay);
         }
@@ -363,7 +368,8 @@ impl BoxCore {
             return;
         };
         if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
-            self.upstream.on_doubt_everywhere(ctx.now, session.server);
+            self.upstream
+                .on_failure_on_all_links(ctx.now, session.server);
         }
         tracing::debug!(?reason, "connection to the server closed");
         match session.stage {
@@ -389,14 +395,14 @@ impl BoxCore {
     fn on_accepted(
         &mut self,
         ctx: &mut Ctx<'_>,
-        id: LocalId,
+        id: DownstreamId,
         peer: IpAddr,
         (arrival, destination, dscp): (Arrival, SocketAddr, u8),
     ) {
         self.counters.accepted += 1;
         let host = peer.to_canonical();
         if !self.admit(ctx, host) {
-            return ctx.local.reset(id);
+            return ctx.downstream.reset(id);
         }
         match arrival {
             Arrival::Intercepted => {
@@ -407,8 +413,8 @@ impl BoxCore {
             }
             Arrival::Addressed => {
                 let deadline = ctx.now + self.timeouts.connect;
-                let step = self.guests.welcome(ctx, (id, host), dscp, deadline);
-                self.on_guest(ctx, step);
+                let step = self.socks_clients.accept(ctx, (id, host), dscp, deadline);
+                self.on_socks_step(ctx, step);
             }
         }
     }
@@ -449,78 +455,82 @@ impl BoxCore {
         }
     }
 
-    fn on_guest(&mut self, ctx: &mut Ctx<'_>, step: Step) {
-        let (guest, flow) = match step {
+    fn on_socks_step(&mut self, ctx: &mut Ctx<'_>, step: Step) {
+        let (client, flow) = match step {
             Step::Waits => return,
-            Step::Asks(guest, flow) => (guest, Some(flow)),
-            Step::Gone(guest) => (guest, None),
+            Step::Requests(client, flow) => (client, Some(flow)),
+            Step::Gone(client) => (client, None),
         };
-        self.note_mistakes(ctx.now, &guest);
+        self.log_bad_hints(ctx.now, &client);
         match flow {
-            Some(flow) => self.open(ctx, (guest.local, guest.host), flow, true),
+            Some(flow) => self.open(ctx, (client.downstream, client.host), flow, true),
             None => {
                 self.counters.socks_refused += 1;
                 self.handshakes -= 1;
-                self.leave(guest.host);
+                self.leave(client.host);
             }
         }
     }
 
-    /// Opens a connection to a server for an admitted user; `guest` where a SOCKS client waits for a reply.
+    /// Opens a connection to a server for an admitted user; `awaits_reply` where a SOCKS client waits for a reply.
     fn open(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (local, host): (LocalId, IpAddr),
+        (downstream, host): (DownstreamId, IpAddr),
         flow: Flow,
-        guest: bool,
+        awaits_reply: bool,
     ) {
-        let hints = self.intake.hints(ctx.now, &flow);
-        let wish = Wish {
+        let hints = self.classifier.hints(ctx.now, &flow);
+        let request = AcquireRequest {
             flow: &hints,
             tried: &[],
-            cold: false,
+            skip_pool: false,
             to: flow.destination.ip(),
         };
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
-        let lease = self.upstream.acquire(cx, &wish);
-        let lease = match lease {
-            Ok(lease) => lease,
+        let checkout = self.upstream.acquire(cx, &request);
+        let checkout = match checkout {
+            Ok(checkout) => checkout,
             Err(error) => {
                 self.counters.no_server += 1;
                 self.warn_no_server(ctx.now, host, Some(error));
                 self.handshakes -= 1;
                 self.leave(host);
-                let words = guest.then(|| Outcome::NoServer.reply().encode());
-                return guests::part(ctx, local, words.as_ref().map_or(&[], |w| &w[..]));
+                let words = awaits_reply.then(|| Outcome::NoServer.reply().encode());
+                return socks_clients::close_after(
+                    ctx,
+                    downstream,
+                    words.as_ref().map_or(&[], |w| &w[..]),
+                );
             }
         };
-        let conn = lease.channel.conn;
-        let mut relay = Relay::new(ctx.now, local, self.timeouts.patience());
-        relay.keep(MAX_REPEATED);
+        let conn = checkout.channel.conn;
+        let mut relay = Relay::new(ctx.now, downstream, self.timeouts.relay_timeouts());
+        relay.keep_first_bytes(MAX_RESENT_BYTES);
         let session = Session {
-            channel: lease.channel,
+            channel: checkout.channel,
             relay,
-            stage: Stage::Connecting(lease.sign_in),
-            server: lease.server,
-            path: lease.path,
-            past: lease.past,
+            stage: Stage::Connecting(checkout.sign_in),
+            server: checkout.server,
+            path: checkout.path,
+            history: checkout.history,
             host,
-            guest,
+            awaits_reply,
             flow,
             hints,
-            looked: false,
-            news: FlowHints::default(),
-            unsaid: Vec::new(),
+            sniffed: false,
+            unsent_hints: FlowHints::default(),
+            unsent_early_hints: Vec::new(),
             moved: Moved::default(),
             started: ctx.now,
             requested_at: 0,
             tried: Vec::new(),
         };
         let sid = self.sessions.insert(session);
-        self.sessions.bind_local(local, sid);
+        self.sessions.bind_downstream(downstream, sid);
         self.sessions.bind_conn(conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
-        if let Some(answers) = lease.answers {
+        if let Some(answers) = checkout.answers {
             self.on_connected(ctx, sid, answers);
         }
     }
@@ -531,7 +541,7 @@ impl BoxCore {
             return;
         };
         self.upstream
-            .on_doubt(ctx.now, session.server, session.path);
+            .on_failure(ctx.now, session.server, session.path);
         session.tried.push((session.server, session.path));
         let attempts = session.tried.len();
         let late = ctx.now >= session.started + self.timeouts.connect;
@@ -551,10 +561,10 @@ impl BoxCore {
         let Some(session) = self.sessions.get(id) else {
             return false;
         };
-        let dead = (session.server, &session.past);
-        self.upstream.on_warm_failed(ctx.now, dead, ctx.stack);
+        let dead = (session.server, &session.history);
+        self.upstream.on_idle_conn_failed(ctx.now, dead, ctx.stack);
         let replaced = self.reconnect(ctx, id);
-        self.counters.warm_failed += u64::from(replaced);
+        self.counters.idle_failed += u64::from(replaced);
         replaced
     }
 
@@ -563,25 +573,25 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
-        let wish = Wish {
+        let request = AcquireRequest {
             flow: &session.hints,
             tried: &session.tried,
-            cold: true,
+            skip_pool: true,
             to: session.flow.destination.ip(),
         };
         let cx = &mut uplink::Context::new(ctx, &mut self.counters);
-        let lease = self.upstream.acquire(cx, &wish);
-        let Ok(lease) = lease else {
+        let checkout = self.upstream.acquire(cx, &request);
+        let Ok(checkout) = checkout else {
             return false;
         };
         session.channel.abort(ctx.now, ctx.stack);
-        let conn = lease.channel.conn;
-        session.channel = lease.channel;
-        session.server = lease.server;
-        session.path = lease.path;
-        session.past = lease.past;
-        session.stage = Stage::Connecting(lease.sign_in);
-        let deadline = ctx.now + session.patience(self.timeouts.attempt);
+        let conn = checkout.channel.conn;
+        session.channel = checkout.channel;
+        session.server = checkout.server;
+        session.path = checkout.path;
+        session.history = checkout.history;
+        session.stage = Stage::Connecting(checkout.sign_in);
+        let deadline = ctx.now + session.attempt_timeout(self.timeouts.attempt);
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
         true
@@ -594,13 +604,13 @@ impl BoxCore {
             return;
         };
         let at = (session.server, session.path);
-        let vouched = session.is_vouched_for();
-        match outcome.trouble(session.past.fell_back()) {
+        let proved = session.server_proved_key();
+        match outcome.trouble(session.history.fell_back()) {
             // A server that knows this box from a ticket may still refuse its key.
-            Some(trouble) if !vouched || trouble == Trouble::KeyRefused => {
+            Some(trouble) if !proved || trouble == Trouble::KeyRefused => {
                 self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
             }
-            _ if outcome.is_of_family()
+            _ if outcome.is_family_refusal()
                 && let Some(ip) = session.flow.destination.ip() =>
             {
                 self.upstream.on_family_refused(ctx.now, at.0, ip);
@@ -610,16 +620,16 @@ impl BoxCore {
                 }
             }
             // A server that is stopping, or has no room, closes connections that it has not served.
-            _ if vouched && !matches!(outcome, Outcome::ServerFailed) => {
+            _ if proved && !matches!(outcome, Outcome::ServerFailed) => {
                 return self.end(ctx, id, outcome);
             }
-            _ => self.upstream.on_doubt(ctx.now, at.0, at.1),
+            _ => self.upstream.on_failure(ctx.now, at.0, at.1),
         }
-        let may_repeat = session.may_repeat(outcome);
+        let may_resend = session.may_resend(outcome);
         session.tried.push(at);
         let attempts = session.tried.len();
         let late = ctx.now >= session.started + self.timeouts.connect;
-        if may_repeat && attempts < MAX_ATTEMPTS && !late && self.reconnect(ctx, id) {
+        if may_resend && attempts < MAX_ATTEMPTS && !late && self.reconnect(ctx, id) {
             self.counters.retries += 1;
         } else {
             self.end(ctx, id, outcome);
@@ -628,15 +638,15 @@ impl BoxCore {
 
     /// Sends the request for the destination; `answers` reads the server's answers.
     fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
-        self.look(ctx, id);
+        self.sniff_first_bytes(ctx, id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Stage::Connecting(sign_in) = &session.stage else {
             return;
         };
-        let warm = answers.is_signed_in();
-        if warm {
+        let is_idle = answers.is_signed_in();
+        if is_idle {
             let stats = ctx.stack.conn_stats(session.channel.conn);
             session.requested_at = stats.map_or(0, |s| s.snd_end);
         }
@@ -649,36 +659,36 @@ impl BoxCore {
         );
         session.channel.begin_writing();
         // The request has carried all hints known so far.
-        session.news = FlowHints::default();
-        session.unsaid = Vec::new();
-        let told = written.is_ok() && session.foreword(ctx);
-        if !told || !warm && !session.relay.repeat(ctx, &mut session.channel) {
+        session.unsent_hints = FlowHints::default();
+        session.unsent_early_hints = Vec::new();
+        let told = written.is_ok() && session.send_early_hints(ctx);
+        if !told || !is_idle && !session.relay.resend_first_bytes(ctx, &mut session.channel) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         session.stage = Stage::Negotiating(answers);
-        let deadline = ctx.now + session.patience(self.timeouts.attempt);
+        let deadline = ctx.now + session.attempt_timeout(self.timeouts.attempt);
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
     }
 
     /// Examines the first bytes of a user, once they are there, for further hints.
-    fn look(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    fn sniff_first_bytes(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let mut first = [0; sniff::MOST];
-        let there = match ctx.local.peek(session.relay.local, &mut first) {
-            Err(LocalError::WouldBlock) => return,
+        let mut first = [0; sniff::MAX_SNIFFED_BYTES];
+        let there = match ctx.downstream.peek(session.relay.downstream, &mut first) {
+            Err(DownstreamError::WouldBlock) => return,
             // The read that follows will report it.
-            Err(LocalError::Broken) => 0,
+            Err(DownstreamError::Broken) => 0,
             Ok(there) => there,
         };
-        session.looked = true;
-        let seen = sniff::look(&first[..there]);
-        if seen != Seen::default() {
-            session.flow.see(seen);
-            let hints = self.intake.hints(ctx.now, &session.flow);
-            session.refine(ctx, hints);
+        session.sniffed = true;
+        let sniffed = sniff::examine(&first[..there]);
+        if sniffed != Sniffed::default() {
+            session.flow.add_sniffed(sniffed);
+            let hints = self.classifier.hints(ctx.now, &session.flow);
+            session.add_hints(ctx, hints);
         }
     }
 
@@ -687,8 +697,8 @@ impl BoxCore {
         if !self.negotiate(ctx, id) {
             return;
         }
-        if self.sessions.get_mut(id).is_some_and(|s| !s.looked) {
-            self.look(ctx, id);
+        if self.sessions.get_mut(id).is_some_and(|s| !s.sniffed) {
+            self.sniff_first_bytes(ctx, id);
         }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -696,9 +706,9 @@ impl BoxCore {
         match session.stage {
             // On a replacement connection the request must come first.
             Stage::Connecting(_) | Stage::Unreached => {}
-            Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_up),
+            Stage::Negotiating(_) => self.relay(ctx, id, Relay::turn_to_conn),
             Stage::Relaying => self.relay(ctx, id, Relay::turn),
-            Stage::Leaving(_) => self.part(ctx, id),
+            Stage::Leaving(_) => self.await_ready(ctx, id),
         }
     }
 
@@ -717,20 +727,22 @@ impl BoxCore {
         let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
         if step == Ok(ClientStep::More) && !was_signed_in && handshake.is_signed_in() {
             // From now on the server acts on the request, so it must not be repeated.
-            session.relay.forget_kept();
+            session.relay.drop_first_bytes();
         }
-        let said = channel.take_families();
-        self.upstream.hear_families(ctx.now, session.server, said);
+        let reported = channel.take_families();
+        self.upstream
+            .on_families_reported(ctx.now, session.server, reported);
         match step {
             Ok(ClientStep::Connected) => {
                 session.stage = Stage::Relaying;
                 session.tried = Vec::new();
                 session.channel.begin_reading();
-                session.relay.forget_kept();
-                session.relay.touch(ctx.now);
+                session.relay.drop_first_bytes();
+                session.relay.restart_timeout(ctx.now);
                 let due = session.relay.due();
                 let server = session.server;
-                let told = !session.guest || guests::answer(ctx, session.relay.local);
+                let told =
+                    !session.awaits_reply || socks_clients::confirm(ctx, session.relay.downstream);
                 self.counters.connected += 1;
                 let by_keys = session.channel.joins_use_keys();
                 self.counters.joined_by_keys += u64::from(by_keys);
@@ -739,7 +751,7 @@ impl BoxCore {
                 let cx = &mut uplink::Context::new(ctx, &mut self.counters);
                 self.upstream.on_served(cx, server);
                 if !told {
-                    self.end(ctx, id, Outcome::Relayed(End::Local));
+                    self.end(ctx, id, Outcome::Relayed(End::Downstream));
                     return false;
                 }
             }
@@ -774,19 +786,19 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if session.looked && session.relay.is_held() && !session.foreword(ctx) {
+        if session.sniffed && session.relay.is_held() && !session.send_early_hints(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         let turn = turn(&mut session.relay, ctx, &mut session.channel);
         let due = session.relay.due();
         session.moved.add(turn.moved);
         self.counters.bytes_up += turn.moved.to_conn;
-        self.counters.bytes_down += turn.moved.to_local;
+        self.counters.bytes_down += turn.moved.to_downstream;
         if turn.moved.any() {
             self.upstream.note_traffic(ctx.now);
         }
-        if let Some(end) = self.sessions.follow(id, &turn, due)
-            && !(end == End::Finished && self.goes_on(ctx, id))
+        if let Some(end) = self.sessions.after_turn(id, &turn, due)
+            && !(end == End::Finished && self.try_continue(ctx, id))
         {
             self.end(ctx, id, Outcome::Relayed(end));
         }
@@ -801,15 +813,16 @@ impl BoxCore {
             Stage::Negotiating(_) => {
                 let deadline = session.started + self.timeouts.connect;
                 let dead = session.may_fall_back(ctx.stack);
-                let silent = !dead && !session.is_vouched_for() && ctx.now < deadline;
+                let silent = !dead && !session.server_proved_key() && ctx.now < deadline;
                 let (server, path) = (session.server, session.path);
-                let may_repeat = !session.was_asked() && session.tried.len() + 1 < MAX_ATTEMPTS;
+                let may_resend =
+                    !session.has_sent_user_bytes() && session.tried.len() + 1 < MAX_ATTEMPTS;
                 if dead && self.fall_back(ctx, id) {
                     return;
                 }
                 if silent {
-                    self.upstream.on_doubt(ctx.now, server, path);
-                    if may_repeat {
+                    self.upstream.on_failure(ctx.now, server, path);
+                    if may_resend {
                         return self.try_another(ctx, id, Outcome::ServerFailed);
                     }
                 }
@@ -839,13 +852,15 @@ impl BoxCore {
 
     /// Continues a session whose user's bytes have ended both ways: until the server is ready for another user, or
     /// until the end of a connection that will serve none. Returns whether the session continues.
-    fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+    fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
         let (now, channel) = (ctx.now, &mut session.channel);
-        let keeps = self.upstream.keeps(now, session.server, &session.past);
-        if !channel.is_reusable() || !keeps {
+        let may_reuse = self
+            .upstream
+            .may_reuse(now, session.server, &session.history);
+        if !channel.is_reusable() || !may_reuse {
             return channel.close(now, ctx.stack).is_ok();
         }
         // The server waits for this acknowledgement. A connection that is already gone reports itself by its
@@ -859,7 +874,7 @@ impl BoxCore {
     }
 
     /// Reads whether the server is ready for another user.
-    fn part(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    fn await_ready(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(Session {
             channel,
             stage: Stage::Leaving(answers),
@@ -897,23 +912,27 @@ impl BoxCore {
         self.leave(session.host);
         session.end(ctx, outcome);
         // A flow cut off by the network does not predict the size of later ones.
-        if let Outcome::Relayed(End::Finished | End::Local | End::Idle) = outcome {
-            let bytes = session.moved.most();
-            self.intake.learn(ctx.now, &session.flow, bytes);
+        if let Outcome::Relayed(End::Finished | End::Downstream | End::Idle) = outcome {
+            let bytes = session.moved.larger();
+            self.classifier.learn(ctx.now, &session.flow, bytes);
         }
         *outcome.counter(&mut self.counters) += 1;
         self.log_end(ctx.now, &session, outcome);
         if !matches!(outcome, Outcome::Relayed(End::Finished)) {
             return;
         }
-        let Some(lease) = session.into_lease() else {
+        let Some(checkout) = session.into_checkout() else {
             return;
         };
-        let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &lease.channel);
+        let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &checkout.channel);
         let ends = !channel.is_drained(stack) || channel.read_finished(stack);
-        if !ends && self.upstream.keeps(now, lease.server, &lease.past) {
+        if !ends
+            && self
+                .upstream
+                .may_reuse(now, checkout.server, &checkout.history)
+        {
             let cx = &mut uplink::Context::new(ctx, &mut self.counters);
-            self.upstream.give_back(cx, lease);
+            self.upstream.put_back(cx, checkout);
         } else {
             // Neither end has more to send.
             channel.abort(now, stack);

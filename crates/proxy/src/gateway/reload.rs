@@ -24,7 +24,7 @@ impl BoxCore {
         self.about.congestion = config.congestion.name();
         self.timeouts = config.timeouts.clone();
         self.limits = config.limits.clone();
-        self.intake.set_rules(config.rules.clone());
+        self.classifier.set_rules(config.rules.clone());
         ctx.stack.adopt(&config.engine());
         if self.about.strategy != config.strategy {
             self.change_strategy(ctx.stack, &config.strategy);

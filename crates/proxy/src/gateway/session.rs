@@ -8,15 +8,15 @@ use braid_secure::auth::SignIn;
 use braid_secure::channel::{Channel, ChannelError};
 use braid_wire::Instant;
 
-use super::intake::Flow;
+use super::classifier::Flow;
 use crate::admin::report::BoxCounters;
 use crate::app::Ctx;
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{self, ClientError, ClientHandshake, Reply};
 use crate::relay::{End, Moved, Relay};
-use crate::uplink::{Lease, Past, Trouble};
+use crate::uplink::{Checkout, ConnHistory, Trouble};
 
-use super::guests;
+use super::socks_clients;
 
 /// A user's connection.
 #[derive(Debug)]
@@ -28,19 +28,19 @@ pub(super) struct Session {
     pub(super) server: usize,
     /// Path of the initial subflow.
     pub(super) path: PathId,
-    pub(super) past: Past,
+    pub(super) history: ConnHistory,
     pub(super) host: IpAddr,
     /// The user is a SOCKS client that waits for a reply.
-    pub(super) guest: bool,
+    pub(super) awaits_reply: bool,
     pub(super) flow: Flow,
     pub(super) hints: FlowHints,
     /// The first bytes were examined.
-    pub(super) looked: bool,
+    pub(super) sniffed: bool,
     /// Hints that neither the request nor the early hints have carried.
-    pub(super) news: FlowHints,
+    pub(super) unsent_hints: FlowHints,
     /// The part of the early hints that the connection has not taken yet; empty, and so without memory, for nearly
     /// all.
-    pub(super) unsaid: Vec<u8>,
+    pub(super) unsent_early_hints: Vec<u8>,
     pub(super) moved: Moved,
     pub(super) started: Instant,
     /// The offset of the request in the stream of an idle connection.
@@ -58,11 +58,11 @@ impl Session {
         };
         let stats = stack.conn_stats(self.channel.conn);
         let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
-        self.relay.kept().is_some() && answers.is_signed_in() && unheard
+        self.relay.first_bytes().is_some() && answers.is_signed_in() && unheard
     }
 
     /// Returns whether the server has proved its key. Before that, something else may have answered.
-    pub(super) fn is_vouched_for(&self) -> bool {
+    pub(super) fn server_proved_key(&self) -> bool {
         match &self.stage {
             Stage::Connecting(_) => false,
             Stage::Negotiating(answers) if !self.channel.is_protected() => answers.is_signed_in(),
@@ -73,88 +73,96 @@ impl Session {
 
     /// Returns whether bytes of the user, or their end, have left. The server may have passed them on, so they
     /// must not be sent twice.
-    pub(super) fn was_asked(&self) -> bool {
-        self.moved.to_conn > 0 || self.relay.has_ended_up()
+    pub(super) fn has_sent_user_bytes(&self) -> bool {
+        self.moved.to_conn > 0 || self.relay.has_sent_end()
     }
 
     /// Returns whether another server may be asked the same after this one ended the attempt by `outcome`. A
     /// server that refuses the box, or the destination's address family, has passed on none of the user's bytes.
     /// Only a server that has proved its key is believed: otherwise an attacker on the path could pass early data
     /// on to the server and refuse the box in its place, so that the data would be sent twice.
-    pub(super) fn may_repeat(&self, outcome: Outcome) -> bool {
-        let refuses = outcome.is_refusal() || outcome.is_of_family();
-        let refused = refuses && self.is_vouched_for();
-        !self.was_asked() || refused && self.relay.kept().is_some()
+    pub(super) fn may_resend(&self, outcome: Outcome) -> bool {
+        let refuses = outcome.is_refusal() || outcome.is_family_refusal();
+        let refused = refuses && self.server_proved_key();
+        !self.has_sent_user_bytes() || refused && self.relay.first_bytes().is_some()
     }
 
     /// Returns the time limit of an attempt. It doubles each time, because the links may just be slow.
-    pub(super) fn patience(&self, attempt: Duration) -> Duration {
+    pub(super) fn attempt_timeout(&self, attempt: Duration) -> Duration {
         // The bound only keeps the shift valid; `MAX_ATTEMPTS` ends a session before.
         attempt * (1 << self.tried.len().min(8))
     }
 
     /// Adds further hints; earlier ones are not withdrawn.
-    pub(super) fn refine(&mut self, ctx: &mut Ctx<'_>, hints: FlowHints) {
+    pub(super) fn add_hints(&mut self, ctx: &mut Ctx<'_>, hints: FlowHints) {
         let before = core::mem::take(&mut self.hints);
-        let news = FlowHints {
+        let unsent_hints = FlowHints {
             strategy: hints
                 .strategy
                 .filter(|s| before.strategy.as_ref() != Some(s)),
             ..hints
         };
-        news.apply(ctx.now, self.channel.conn, ctx.stack);
+        unsent_hints.apply(ctx.now, self.channel.conn, ctx.stack);
         self.hints = FlowHints {
-            size: before.size.or_better(news.size),
-            urgency: news.urgency.or(before.urgency),
-            deadline: news.deadline.or(before.deadline),
-            strategy: news.strategy.clone().or(before.strategy),
+            size: before.size.or_better(unsent_hints.size),
+            urgency: unsent_hints.urgency.or(before.urgency),
+            deadline: unsent_hints.deadline.or(before.deadline),
+            strategy: unsent_hints.strategy.clone().or(before.strategy),
         };
-        self.news = news;
+        self.unsent_hints = unsent_hints;
     }
 
     /// Sends early hints: what was learnt after the request, once the user's first bytes were examined. Those
     /// bytes wait until the early hints have been written. Returns false where the connection is gone.
-    pub(super) fn foreword(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    pub(super) fn send_early_hints(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.relay.hold(true);
-        if !self.looked {
+        if !self.sniffed {
             return true;
         }
-        if self.unsaid.is_empty() {
-            self.unsaid = socks::foreword(&core::mem::take(&mut self.news).encode());
+        if self.unsent_early_hints.is_empty() {
+            self.unsent_early_hints =
+                socks::encode_early_hints(&core::mem::take(&mut self.unsent_hints).encode());
         }
-        while !self.unsaid.is_empty() {
-            match self.channel.write(ctx.now, ctx.stack, &self.unsaid) {
+        while !self.unsent_early_hints.is_empty() {
+            match self
+                .channel
+                .write(ctx.now, ctx.stack, &self.unsent_early_hints)
+            {
                 // A `Writable` event will follow.
                 Ok(0) => return true,
-                Ok(n) => drop(self.unsaid.drain(..n)),
+                Ok(n) => drop(self.unsent_early_hints.drain(..n)),
                 Err(_) => return false,
             }
         }
-        self.unsaid = Vec::new();
+        self.unsent_early_hints = Vec::new();
         self.relay.hold(false);
         true
     }
 
     /// Returns the connection for another user, if the server is ready for one.
-    pub(super) fn into_lease(self) -> Option<Lease> {
+    pub(super) fn into_checkout(self) -> Option<Checkout> {
         let Stage::Leaving(answers) = self.stage else {
             return None;
         };
-        answers.is_signed_in().then_some(Lease {
+        answers.is_signed_in().then_some(Checkout {
             channel: self.channel,
             server: self.server,
             path: self.path,
             sign_in: None,
             answers: Some(answers),
-            past: self.past,
+            history: self.history,
         })
     }
 
     /// Ends both streams.
     pub(super) fn end(&self, ctx: &mut Ctx<'_>, outcome: Outcome) {
-        if self.guest && !self.stage.is_served() {
+        if self.awaits_reply && !self.stage.is_served() {
             self.channel.abort(ctx.now, ctx.stack);
-            return guests::part(ctx, self.relay.local, &outcome.reply().encode());
+            return socks_clients::close_after(
+                ctx,
+                self.relay.downstream,
+                &outcome.reply().encode(),
+            );
         }
         let end = match outcome {
             Outcome::Relayed(end) => end,
@@ -213,7 +221,7 @@ impl Outcome {
     }
 
     /// Returns whether the server reaches no destination in the address family.
-    pub(super) fn is_of_family(self) -> bool {
+    pub(super) fn is_family_refusal(self) -> bool {
         let reply = Reply::AddressTypeNotSupported;
         matches!(self, Outcome::Refused(ClientError::Refused(r)) if r == reply)
     }
@@ -243,7 +251,7 @@ impl Outcome {
     pub(super) fn counter(self, c: &mut BoxCounters) -> &mut u64 {
         match self {
             Outcome::Relayed(End::Finished) => &mut c.finished,
-            Outcome::Relayed(End::Local) => &mut c.reset_by_user,
+            Outcome::Relayed(End::Downstream) => &mut c.reset_by_user,
             Outcome::Relayed(End::Conn) => &mut c.reset_by_server,
             Outcome::Relayed(End::Broken(_)) => &mut c.unprotected,
             Outcome::Relayed(End::Idle) => &mut c.idle_timeout,

@@ -7,14 +7,14 @@ use super::BoxCore;
 use super::session::Stage;
 use crate::admin::control::{Answer, Controlled, Request, STOPPING};
 use crate::admin::judge;
-use crate::admin::status::{self, Role, Session, Status};
-use crate::admin::verdict::{NEWS, Reason};
+use crate::admin::status::{self, Role, SessionInfo, Status};
+use crate::admin::verdict::{NEWS_TARGET, Reason};
 
 impl BoxCore {
     /// Sets the problems of this host, and logs new ones.
     pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
         for fault in faults.iter().filter(|fault| !self.machine.contains(fault)) {
-            tracing::warn!(target: NEWS, "{fault}");
+            tracing::warn!(target: NEWS_TARGET, "{fault}");
         }
         self.machine = faults;
     }
@@ -36,7 +36,7 @@ impl BoxCore {
             proxy: Some(self.upstream.proxy_status()),
             servers: self.upstream.server_status(),
             select: Some(self.upstream.select_status()),
-            warm: Some(self.upstream.warm_status()),
+            idle_pool: Some(self.upstream.idle_pool_status()),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
             counters: status::counters(self.counters.iter(), stack.stats()),
@@ -47,9 +47,9 @@ impl BoxCore {
         status
     }
 
-    fn shown(&self, now: Instant, conn: ConnId) -> Option<Session> {
+    fn shown(&self, now: Instant, conn: ConnId) -> Option<SessionInfo> {
         let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
-        Some(Session {
+        Some(SessionInfo {
             user: Some(session.host.to_string()),
             destination: Some(session.flow.destination.to_string()),
             host: session.flow.host().map(str::to_owned),

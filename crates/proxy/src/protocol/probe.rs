@@ -18,22 +18,23 @@ use super::socks::ServerHandshake;
 
 /// Most records of a train. With the bytes before them, they fit an initial window of ten segments (RFC 6928),
 /// which no pacing delays.
-pub(crate) const MAX_RECORDS: u8 = 10;
+pub(crate) const MAX_TRAIN_RECORDS: u8 = 10;
 /// Records that pacing does not delay on a path unknown to the engine.
-pub(crate) const UNPACED: u8 = 4;
+pub(crate) const UNPACED_RECORDS: u8 = 4;
 /// Payload bytes of a record: one packet with any TCP options, and a size that protection does not pad.
-pub(crate) const RECORD: usize = 1400 - RECORD_OVERHEAD;
+pub(crate) const RECORD_LEN: usize = 1400 - RECORD_OVERHEAD;
 /// Bytes of that packet's headers, and of the record's protection.
 const HEADERS: usize = 52 + RECORD_OVERHEAD;
 /// Longest pause between records: a train takes at most nine of them.
-pub(crate) const MAX_GAP: Duration = Duration::from_millis(50);
+pub(crate) const MAX_RECORD_GAP: Duration = Duration::from_millis(50);
 /// Bytes of two trains and of their connections, one way, with 2,000 each for handshakes.
-pub(crate) const COST: u64 = 2 * (MAX_RECORDS as u64 * (RECORD + HEADERS) as u64 + 2_000);
+pub(crate) const MEASUREMENT_BYTES: u64 =
+    2 * (MAX_TRAIN_RECORDS as u64 * (RECORD_LEN + HEADERS) as u64 + 2_000);
 /// The fastest rate that a train can show, bit/s. A provider that shapes by a token bucket lets a burst pass at
 /// the rate of the wire, Fast Ethernet or more, and its bucket (16 kB and more) outlasts a train.
-pub(crate) const FASTEST: f64 = 90e6;
+pub(crate) const MAX_MEASURABLE_RATE: f64 = 90e6;
 /// Fewest gaps between records from which a rate is computed after a token bucket ran dry.
-const LEAST_GAPS: usize = 4;
+const MIN_GAPS: usize = 4;
 
 /// First byte of an answer, version 1.
 const ANSWER: u8 = 0xb3;
@@ -67,17 +68,17 @@ pub(crate) struct Train {
 impl Train {
     /// A full train without gaps.
     pub(crate) const BURST: Train = Train {
-        records: MAX_RECORDS,
+        records: MAX_TRAIN_RECORDS,
         gap: Duration::ZERO,
     };
 
-    /// Returns a full train at `rate` bit/s, whose gaps are at most [`MAX_GAP`].
+    /// Returns a full train at `rate` bit/s, whose gaps are at most [`MAX_RECORD_GAP`].
     pub(crate) fn paced(rate: f64) -> Train {
-        let seconds = ((RECORD + HEADERS) * 8) as f64 / rate;
-        let gap = Duration::try_from_secs_f64(seconds).unwrap_or(MAX_GAP);
+        let seconds = ((RECORD_LEN + HEADERS) * 8) as f64 / rate;
+        let gap = Duration::try_from_secs_f64(seconds).unwrap_or(MAX_RECORD_GAP);
         Train {
-            records: MAX_RECORDS,
-            gap: gap.min(MAX_GAP),
+            records: MAX_TRAIN_RECORDS,
+            gap: gap.min(MAX_RECORD_GAP),
         }
     }
 
@@ -97,8 +98,8 @@ impl Train {
                 && let Ok(gap) = <[u8; 4]>::try_from(gap)
             {
                 train = Train {
-                    records: (*records).min(MAX_RECORDS),
-                    gap: Duration::from_micros(u32::from_be_bytes(gap).into()).min(MAX_GAP),
+                    records: (*records).min(MAX_TRAIN_RECORDS),
+                    gap: Duration::from_micros(u32::from_be_bytes(gap).into()).min(MAX_RECORD_GAP),
                 };
             }
         });
@@ -111,20 +112,20 @@ impl Train {
 pub(crate) enum Capacity {
     /// The capacity, bit/s.
     Rate(f64),
-    /// The bottleneck is at least as fast as [`FASTEST`], or its bucket lets a whole train pass.
+    /// The bottleneck is at least as fast as [`MAX_MEASURABLE_RATE`], or its bucket lets a whole train pass.
     TooFast,
     /// A part of the burst passed at once, and the rest came unevenly: at this mean rate, bit/s.
     Uneven(f64),
 }
 
 /// Encodes the answer before a train of `records`, of which the first `unpaced` leave at their times.
-pub(crate) fn answer(records: u8, unpaced: u8, beyond: Quality) -> Vec<u8> {
+pub(crate) fn answer(records: u8, unpaced: u8, egress: Quality) -> Vec<u8> {
     let mut fields = vec![TRAIN, 2, records, unpaced];
-    if let Some(bits) = beyond.bandwidth {
+    if let Some(bits) = egress.bandwidth {
         fields.extend([BANDWIDTH, 8]);
         fields.extend((bits as u64).to_be_bytes());
     }
-    if let Some(ms) = beyond.delay_ms {
+    if let Some(ms) = egress.delay_ms {
         fields.extend([DELAY, 4]);
         fields.extend(((ms * 1e3) as u32).to_be_bytes());
     }
@@ -136,11 +137,11 @@ pub(crate) fn answer(records: u8, unpaced: u8, beyond: Quality) -> Vec<u8> {
 }
 
 /// Returns a record that leaves `after` the answer.
-pub(crate) fn record(after: Duration) -> [u8; RECORD] {
+pub(crate) fn record(after: Duration) -> [u8; RECORD_LEN] {
     let after = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
     // Pseudo-random bytes (xorshift), so that no link compresses the record.
     let mut noise = after | 1;
-    let mut record = [0; RECORD];
+    let mut record = [0; RECORD_LEN];
     for byte in &mut record {
         noise ^= noise << 13;
         noise ^= noise >> 17;
@@ -164,7 +165,7 @@ fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
 
 /// The receiving end of a probe, at the box.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+pub(crate) struct TrainReceiver {
     /// The bytes expected before the answer.
     before: &'static [u8],
     /// The bytes received before the first record.
@@ -173,7 +174,7 @@ pub(crate) struct Arrivals {
     records: Option<u8>,
     /// The number of leading records that pacing did not delay.
     unpaced: u8,
-    beyond: Quality,
+    egress: Quality,
     /// Bytes received of the current record.
     partial: usize,
     stamp: [u8; 4],
@@ -183,22 +184,26 @@ pub(crate) struct Arrivals {
 
 /// The answer is malformed: the peer is not a Braid server, or of an incompatible version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Garbled;
+pub(crate) struct MalformedAnswer;
 
-impl Arrivals {
+impl TrainReceiver {
     /// Creates the receiver for a protected or a plaintext connection.
     pub(crate) fn new(protected: bool) -> Self {
-        Arrivals {
+        TrainReceiver {
             before: match protected {
                 true => &WELCOME,
                 false => &SIGNED_IN,
             },
-            ..Arrivals::default()
+            ..TrainReceiver::default()
         }
     }
 
     /// Takes bytes that came at `now`; returns whether all records are here.
-    pub(crate) fn input(&mut self, now: Instant, mut bytes: &[u8]) -> Result<bool, Garbled> {
+    pub(crate) fn input(
+        &mut self,
+        now: Instant,
+        mut bytes: &[u8],
+    ) -> Result<bool, MalformedAnswer> {
         while let Some((first, rest)) = bytes.split_first().filter(|_| self.records.is_none()) {
             bytes = rest;
             self.head.push(*first);
@@ -208,12 +213,12 @@ impl Arrivals {
             return Ok(false);
         };
         while !bytes.is_empty() && self.seen.len() < usize::from(records) {
-            let (now_here, rest) = bytes.split_at(bytes.len().min(RECORD - self.partial));
+            let (now_here, rest) = bytes.split_at(bytes.len().min(RECORD_LEN - self.partial));
             let stamp = self.stamp.iter_mut().skip(self.partial);
             stamp.zip(now_here).for_each(|(to, from)| *to = *from);
             self.partial += now_here.len();
             bytes = rest;
-            if self.partial == RECORD {
+            if self.partial == RECORD_LEN {
                 let left = u32::from_be_bytes(self.stamp);
                 self.seen.push((Duration::from_micros(left.into()), now));
                 self.partial = 0;
@@ -222,55 +227,55 @@ impl Arrivals {
         Ok(self.seen.len() >= usize::from(records))
     }
 
-    fn read_head(&mut self) -> Result<(), Garbled> {
+    fn read_head(&mut self) -> Result<(), MalformedAnswer> {
         let (signed_in, answer) = self.head.split_at(self.head.len().min(self.before.len()));
         if !self.before.starts_with(signed_in) || answer.first().is_some_and(|a| *a != ANSWER) {
-            return Err(Garbled);
+            return Err(MalformedAnswer);
         }
         let [_, a, b, fields @ ..] = answer else {
             return Ok(());
         };
         let length = usize::from(u16::from_be_bytes([*a, *b]));
         if length > MAX_FIELDS {
-            return Err(Garbled);
+            return Err(MalformedAnswer);
         }
         if fields.len() < length {
             return Ok(());
         }
-        let (mut train, mut beyond) = ((0, 0), Quality::default());
+        let (mut train, mut egress) = ((0, 0), Quality::default());
         each_field(fields, |kind, value| match (kind, value) {
             (TRAIN, [records, unpaced]) => train = (*records, *unpaced),
             (BANDWIDTH, value) => {
                 let bits = value.try_into().map(u64::from_be_bytes);
-                beyond.bandwidth = bits.ok().map(|bits| bits as f64);
+                egress.bandwidth = bits.ok().map(|bits| bits as f64);
             }
             (DELAY, value) => {
                 let us = value.try_into().map(u32::from_be_bytes);
-                beyond.delay_ms = us.ok().map(|us| f64::from(us) / 1e3);
+                egress.delay_ms = us.ok().map(|us| f64::from(us) / 1e3);
             }
             _ => {}
         });
         let (records, unpaced) = train;
-        if records > MAX_RECORDS {
-            return Err(Garbled);
+        if records > MAX_TRAIN_RECORDS {
+            return Err(MalformedAnswer);
         }
-        (self.records, self.unpaced, self.beyond) = (Some(records), unpaced, beyond);
+        (self.records, self.unpaced, self.egress) = (Some(records), unpaced, egress);
         debug_assert!(self.head.len() <= SIGNED_IN.len() + ANSWER_HEAD + MAX_FIELDS);
         Ok(())
     }
 
     /// Returns the server's egress metrics.
-    pub(crate) fn beyond(&self) -> Quality {
-        self.beyond
+    pub(crate) fn egress(&self) -> Quality {
+        self.egress
     }
 
-    /// Returns the rates, bit/s, at which the first `records` left and came, each at most [`FASTEST`]. `None`
-    /// where there are fewer than two.
+    /// Returns the rates, bit/s, at which the first `records` left and came, each at most [`MAX_MEASURABLE_RATE`].
+    /// `None` where there are fewer than two.
     fn rates(&self, records: u8) -> Option<(f64, f64)> {
         let seen = &self.seen[..self.seen.len().min(records.into())];
         let ((left, came), (left_last, came_last)) = (*seen.first()?, *seen.last()?);
-        let bits = (seen.len() - 1) as f64 * ((RECORD + HEADERS) * 8) as f64;
-        let rate = |time: Duration| (bits / time.as_secs_f64()).min(FASTEST);
+        let bits = (seen.len() - 1) as f64 * ((RECORD_LEN + HEADERS) * 8) as f64;
+        let rate = |time: Duration| (bits / time.as_secs_f64()).min(MAX_MEASURABLE_RATE);
         let out = rate(left_last.saturating_sub(left));
         (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
     }
@@ -288,15 +293,15 @@ impl Arrivals {
     pub(crate) fn capacity(&self) -> Option<Capacity> {
         // The burst fills its packets, so the last packet is a short one with the rest of the last record.
         let whole = self.unpaced.min(self.records?.saturating_sub(1));
-        let heads = UNPACED.min(whole)..=whole;
+        let heads = UNPACED_RECORDS.min(whole)..=whole;
         let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
         let rate = rates.reduce(f64::max)?;
         let gaps = self.gaps(whole);
-        let at_once = |gap: &Duration| rate_of(*gap) >= FASTEST;
+        let at_once = |gap: &Duration| rate_of(*gap) >= MAX_MEASURABLE_RATE;
         let tokens = gaps.iter().take_while(|gap| at_once(gap)).count();
         let (_, rest) = gaps.split_at(tokens);
         if tokens == 0 || rest.is_empty() {
-            return Some(match rate < FASTEST {
+            return Some(match rate < MAX_MEASURABLE_RATE {
                 true => Capacity::Rate(rate),
                 false => Capacity::TooFast,
             });
@@ -304,7 +309,7 @@ impl Arrivals {
         let mean = self.rates(whole)?.1;
         // Records that follow each other at once after a pause come from a busy host, or from one that batches.
         if at_once(&median(rest)) {
-            return Some(match mean < FASTEST {
+            return Some(match mean < MAX_MEASURABLE_RATE {
                 true => Capacity::Uneven(mean),
                 false => Capacity::TooFast,
             });
@@ -314,9 +319,9 @@ impl Arrivals {
 
     /// Returns the rate, bit/s, at which records came of a train that is incomplete after `time`. `None` before
     /// the answer.
-    pub(crate) fn trickle(&self, time: Duration) -> Option<f64> {
+    pub(crate) fn partial_rate(&self, time: Duration) -> Option<f64> {
         self.records?;
-        let bits = (self.seen.len() * RECORD * 8) as f64;
+        let bits = (self.seen.len() * RECORD_LEN * 8) as f64;
         Some(bits / time.as_secs_f64().max(1e-3))
     }
 
@@ -325,7 +330,7 @@ impl Arrivals {
     pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
         let gaps = self.gaps(self.unpaced);
         let (early, late) = gaps.split_at(gaps.len() / 2);
-        if early.len() >= LEAST_GAPS {
+        if early.len() >= MIN_GAPS {
             let (early, late) = (rate_of(median(early)), rate_of(median(late)));
             let (sent, _) = self.rates(self.unpaced)?;
             // A bucket lets the first half pass at nearly the rate sent, then at half of it or less.
@@ -342,7 +347,7 @@ impl Arrivals {
 
 /// Returns the rate of records with this gap, bit/s.
 fn rate_of(gap: Duration) -> f64 {
-    ((RECORD + HEADERS) * 8) as f64 / gap.as_secs_f64()
+    ((RECORD_LEN + HEADERS) * 8) as f64 / gap.as_secs_f64()
 }
 
 /// Returns the lower median of gaps, which ignores the one gap in which a lost packet was retransmitted.
@@ -356,7 +361,7 @@ fn median(gaps: &[Duration]) -> Duration {
 /// Computes the rate, bit/s, from even gaps, of which the token bucket ran dry in the first.
 fn after_bucket(gaps: &[Duration]) -> Option<f64> {
     // Tokens let a part of the first gap's record pass, so that gap is too short.
-    let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= LEAST_GAPS)?;
+    let gaps = gaps.get(1..).filter(|gaps| gaps.len() >= MIN_GAPS)?;
     let (least, most) = (gaps.iter().min()?, gaps.iter().max()?);
     let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len()).ok()?;
     (*most <= *least * 2).then(|| rate_of(mean))
@@ -369,37 +374,37 @@ mod tests {
     const MBIT: f64 = 1e6;
 
     /// Simulates a full train whose records left `left` µs and came `came` µs apart.
-    fn arrivals(left: u64, came: u64) -> Arrivals {
-        let mut arrivals = Arrivals::new(false);
+    fn arrivals(left: u64, came: u64) -> TrainReceiver {
+        let mut arrivals = TrainReceiver::new(false);
         let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * came);
         let head = [
             &SIGNED_IN[..],
-            &answer(MAX_RECORDS, MAX_RECORDS, Quality::default()),
+            &answer(MAX_TRAIN_RECORDS, MAX_TRAIN_RECORDS, Quality::default()),
         ]
         .concat();
         assert_eq!(arrivals.input(at(0), &head), Ok(false));
-        for n in 0..u64::from(MAX_RECORDS) {
+        for n in 0..u64::from(MAX_TRAIN_RECORDS) {
             let record = record(Duration::from_micros(n * left));
-            let last = n + 1 == u64::from(MAX_RECORDS);
+            let last = n + 1 == u64::from(MAX_TRAIN_RECORDS);
             assert_eq!(arrivals.input(at(n), &record), Ok(last));
         }
         arrivals
     }
 
-    fn rate(arrivals: &Arrivals) -> f64 {
+    fn rate(arrivals: &TrainReceiver) -> f64 {
         match arrivals.capacity() {
             Some(Capacity::Rate(rate)) => rate,
             other => panic!("{other:?}"),
         }
     }
 
-    fn is_uneven(arrivals: &Arrivals) -> bool {
+    fn is_uneven(arrivals: &TrainReceiver) -> bool {
         matches!(arrivals.capacity(), Some(Capacity::Uneven(_)))
     }
 
     /// Simulates a burst whose records came at these times, µs.
-    fn arrived(came: &[u64]) -> Arrivals {
-        let mut arrivals = Arrivals::new(false);
+    fn arrived(came: &[u64]) -> TrainReceiver {
+        let mut arrivals = TrainReceiver::new(false);
         let records = came.len() as u8;
         let head = [
             &SIGNED_IN[..],
@@ -442,8 +447,8 @@ mod tests {
     /// The pacing of a server that does not know the path yet has no effect on the result.
     #[test]
     fn records_that_were_held_back_tell_nothing() {
-        let head = answer(MAX_RECORDS, UNPACED, Quality::default());
-        let mut arrivals = Arrivals::new(false);
+        let head = answer(MAX_TRAIN_RECORDS, UNPACED_RECORDS, Quality::default());
+        let mut arrivals = TrainReceiver::new(false);
         let head = [&SIGNED_IN[..], &head].concat();
         assert_eq!(arrivals.input(Instant::ZERO, &head), Ok(false));
         for (n, came) in [0, 581, 1162, 1743, 9_000, 12_000].into_iter().enumerate() {
@@ -462,8 +467,8 @@ mod tests {
         assert_eq!(arrived(&[0, 0, 0, 0]).capacity(), Some(Capacity::TooFast));
         // 77 Mbit/s can be measured.
         assert!((rate(&arrivals(0, 150)) / MBIT - 77.4).abs() < 0.1);
-        assert_eq!(Train::paced(1.0).gap, MAX_GAP);
-        assert_eq!(Train::paced(0.0).gap, MAX_GAP);
+        assert_eq!(Train::paced(1.0).gap, MAX_RECORD_GAP);
+        assert_eq!(Train::paced(0.0).gap, MAX_RECORD_GAP);
     }
 
     /// The first records pass by the tokens in the bucket, the others as tokens come.
@@ -512,13 +517,13 @@ mod tests {
                 ..train
             }
         );
-        let beyond = Quality {
+        let egress = Quality {
             bandwidth: Some(98.4e6),
             delay_ms: Some(36.05),
         };
-        let head = [&SIGNED_IN[..], &answer(0, 0, beyond)].concat();
+        let head = [&SIGNED_IN[..], &answer(0, 0, egress)].concat();
         for cut in 0..head.len() {
-            let mut arrivals = Arrivals::new(false);
+            let mut arrivals = TrainReceiver::new(false);
             assert_eq!(
                 arrivals.input(Instant::ZERO, &head[..cut]),
                 Ok(false),
@@ -529,7 +534,7 @@ mod tests {
                 Ok(true),
                 "{cut}"
             );
-            assert_eq!(arrivals.beyond(), beyond);
+            assert_eq!(arrivals.egress(), egress);
             assert_eq!(arrivals.capacity(), None);
         }
     }
@@ -538,8 +543,8 @@ mod tests {
     fn nothing_more_than_is_bounded_is_sent_or_taken() {
         let greedy = [TRAIN, 5, 255, 255, 255, 255, 255];
         let most = Train {
-            records: MAX_RECORDS,
-            gap: MAX_GAP,
+            records: MAX_TRAIN_RECORDS,
+            gap: MAX_RECORD_GAP,
         };
         assert_eq!(Train::decode(&greedy), most);
         for fields in [
@@ -557,11 +562,11 @@ mod tests {
             &[5, 2, 1, 0, 5],
             &[5, 2, 1, 0, ANSWER, 1, 1],
             &[5, 2, 1, 0, ANSWER, 0xff, 0xff],
-            &[5, 2, 1, 0, ANSWER, 0, 4, TRAIN, 2, MAX_RECORDS + 1, 4],
+            &[5, 2, 1, 0, ANSWER, 0, 4, TRAIN, 2, MAX_TRAIN_RECORDS + 1, 4],
         ];
         for bytes in garbage {
-            let taken = Arrivals::new(false).input(Instant::ZERO, bytes);
-            assert_eq!(taken, Err(Garbled), "{bytes:?}");
+            let taken = TrainReceiver::new(false).input(Instant::ZERO, bytes);
+            assert_eq!(taken, Err(MalformedAnswer), "{bytes:?}");
         }
     }
 }

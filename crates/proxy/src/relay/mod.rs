@@ -19,17 +19,17 @@ use braid_engine::{ApiError, CloseReason, Stack};
 use braid_secure::channel::{Channel, ChannelError};
 use braid_wire::Instant;
 
-use crate::app::{Ctx, LocalError, LocalId};
+use crate::app::{Ctx, DownstreamError, DownstreamId};
 
 /// Most bytes that a relay moves in one direction before other sessions get their turn.
 const TURN_BYTES: usize = 256 << 10;
 
 /// Least bytes that a move counts for against [`TURN_BYTES`], so that many tiny moves cannot hold up a turn.
-const LEAST_BYTES: usize = 1 << 10;
+const MIN_COUNTED_BYTES: usize = 1 << 10;
 
 /// The timeouts of a relay on which nothing moves.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct RelayTimeouts {
     /// The timeout while both directions are open.
     pub(crate) idle: Duration,
     /// The timeout while one direction is open.
@@ -39,18 +39,18 @@ pub(crate) struct Patience {
 /// A pair of streams between which bytes move.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    pub(crate) local: LocalId,
-    patience: Patience,
+    pub(crate) downstream: DownstreamId,
+    timeouts: RelayTimeouts,
     /// The time of the last movement.
     moved_at: Instant,
     /// From the downstream socket to the connection.
     to_conn: Direction,
     /// From the connection to the downstream socket.
-    to_local: Direction,
+    to_downstream: Direction,
     /// Bytes written to the peer that it is known to have acknowledged.
     acked: u64,
     /// A copy of the first bytes that went to the connection, to be sent again on another one.
-    kept: Option<Kept>,
+    first_bytes: Option<FirstBytes>,
     /// Nothing may be sent to the connection for now.
     held: bool,
 }
@@ -92,12 +92,12 @@ impl Direction {
 
 /// A copy of the first bytes that went to a connection.
 #[derive(Debug)]
-struct Kept {
+struct FirstBytes {
     bytes: Vec<u8>,
-    most: usize,
+    limit: usize,
 }
 
-impl Kept {
+impl FirstBytes {
     /// Copies the first `len` bytes of `bufs`, as far as there is room.
     fn take(&mut self, bufs: &[IoSliceMut<'_>], len: usize) {
         let mut left = len.min(self.room());
@@ -109,7 +109,7 @@ impl Kept {
     }
 
     fn room(&self) -> usize {
-        self.most - self.bytes.len()
+        self.limit - self.bytes.len()
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) enum End {
     /// Both directions closed in order, and the peer has everything.
     Finished,
     /// The downstream socket failed.
-    Local,
+    Downstream,
     /// The connection ended, but not in order.
     Conn,
     /// The channel failed: received bytes are not the peer's.
@@ -137,7 +137,7 @@ pub(crate) struct Turn {
     /// A direction closed, which changes [`Relay::due`].
     pub(crate) closing: bool,
     /// The downstream socket is closed both ways; the connection may go on.
-    pub(crate) parted: bool,
+    pub(crate) downstream_closed: bool,
     pub(crate) end: Option<End>,
 }
 
@@ -149,7 +149,7 @@ enum Halt {
     /// The turn's budget ran out.
     Again,
     /// The downstream socket failed.
-    LocalBroken,
+    DownstreamBroken,
     /// The connection is gone; its `Closed` event follows with the reason.
     ConnGone,
     /// The channel failed: received bytes are not the peer's.
@@ -160,29 +160,29 @@ enum Halt {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Moved {
     pub(crate) to_conn: u64,
-    pub(crate) to_local: u64,
+    pub(crate) to_downstream: u64,
 }
 
 impl Moved {
     pub(crate) fn any(self) -> bool {
-        self.to_conn + self.to_local > 0
+        self.to_conn + self.to_downstream > 0
     }
 
     pub(crate) fn add(&mut self, other: Moved) {
         self.to_conn += other.to_conn;
-        self.to_local += other.to_local;
+        self.to_downstream += other.to_downstream;
     }
 
     /// Returns the larger of both directions, bytes.
-    pub(crate) fn most(self) -> u64 {
-        self.to_conn.max(self.to_local)
+    pub(crate) fn larger(self) -> u64 {
+        self.to_conn.max(self.to_downstream)
     }
 }
 
 enum PumpError {
     Api,
     Broken(ChannelError),
-    Local(LocalError),
+    Downstream(DownstreamError),
 }
 
 impl From<ApiError> for PumpError {
@@ -199,15 +199,15 @@ impl From<ChannelError> for PumpError {
 
 impl Relay {
     /// Creates a relay that tries both directions at first, as the state of the streams is unknown.
-    pub(crate) fn new(now: Instant, local: LocalId, patience: Patience) -> Self {
+    pub(crate) fn new(now: Instant, downstream: DownstreamId, timeouts: RelayTimeouts) -> Self {
         Relay {
-            local,
-            patience,
+            downstream,
+            timeouts,
             moved_at: now,
             to_conn: Direction::Open,
-            to_local: Direction::Open,
+            to_downstream: Direction::Open,
             acked: 0,
-            kept: None,
+            first_bytes: None,
             held: false,
         }
     }
@@ -222,50 +222,50 @@ impl Relay {
         self.held
     }
 
-    /// Keeps a copy of the first `most` bytes that go to the connection.
-    pub(crate) fn keep(&mut self, most: usize) {
+    /// Keeps a copy of the first `limit` bytes that go to the connection.
+    pub(crate) fn keep_first_bytes(&mut self, limit: usize) {
         let bytes = Vec::new();
-        self.kept = Some(Kept { bytes, most });
+        self.first_bytes = Some(FirstBytes { bytes, limit });
     }
 
     /// Returns the copy, and whether it has reached its limit.
-    pub(crate) fn kept(&self) -> Option<(&[u8], bool)> {
-        let kept = self.kept.as_ref()?;
-        Some((&kept.bytes, kept.room() == 0))
+    pub(crate) fn first_bytes(&self) -> Option<(&[u8], bool)> {
+        let first_bytes = self.first_bytes.as_ref()?;
+        Some((&first_bytes.bytes, first_bytes.room() == 0))
     }
 
     /// Drops the copy.
-    pub(crate) fn forget_kept(&mut self) {
-        self.kept = None;
+    pub(crate) fn drop_first_bytes(&mut self) {
+        self.first_bytes = None;
     }
 
     /// Sends the copy over `channel`, which replaces the connection before. The copy stays. Returns false where
     /// the connection does not take all of it.
-    pub(crate) fn repeat(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
-        let Some(kept) = &self.kept else {
+    pub(crate) fn resend_first_bytes(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
+        let Some(first_bytes) = &self.first_bytes else {
             return true;
         };
         self.to_conn.sink_is_ready();
-        let written = channel.write_all(ctx.now, ctx.stack, &kept.bytes);
+        let written = channel.write_all(ctx.now, ctx.stack, &first_bytes.bytes);
         let ended = !self.to_conn.has_ended() || channel.shutdown(ctx.now, ctx.stack).is_ok();
         written.is_ok() && ended
     }
 
     /// Returns whether the end of the user's bytes was passed on.
-    pub(crate) fn has_ended_up(&self) -> bool {
+    pub(crate) fn has_sent_end(&self) -> bool {
         self.to_conn.has_ended()
     }
 
-    pub(crate) fn set_local_readable(&mut self) {
+    pub(crate) fn set_downstream_readable(&mut self) {
         self.to_conn.source_is_ready();
     }
 
-    pub(crate) fn set_local_writable(&mut self) {
-        self.to_local.sink_is_ready();
+    pub(crate) fn set_downstream_writable(&mut self) {
+        self.to_downstream.sink_is_ready();
     }
 
     pub(crate) fn set_conn_readable(&mut self) {
-        self.to_local.source_is_ready();
+        self.to_downstream.source_is_ready();
     }
 
     pub(crate) fn set_conn_writable(&mut self) {
@@ -274,27 +274,27 @@ impl Relay {
 
     /// Returns whether at least one direction is closed.
     fn half_closed(&self) -> bool {
-        self.to_conn.has_ended() || self.to_local.has_ended()
+        self.to_conn.has_ended() || self.to_downstream.has_ended()
     }
 
     /// Returns whether both directions are closed towards the downstream socket. Bytes may still be on their way
     /// to the peer; until their arrival the relay counts as open.
-    fn parted(&self) -> bool {
-        self.to_conn.has_ended() && self.to_local.has_ended()
+    fn downstream_closed(&self) -> bool {
+        self.to_conn.has_ended() && self.to_downstream.has_ended()
     }
 
     /// Restarts the timeout.
-    pub(crate) fn touch(&mut self, now: Instant) {
+    pub(crate) fn restart_timeout(&mut self, now: Instant) {
         self.moved_at = now;
     }
 
     /// Returns the time at which the relay expires unless something moves.
     pub(crate) fn due(&self) -> Instant {
-        let patience = match self.half_closed() {
-            true => self.patience.half_closed,
-            false => self.patience.idle,
+        let timeout = match self.half_closed() {
+            true => self.timeouts.half_closed,
+            false => self.timeouts.idle,
         };
-        self.moved_at + patience
+        self.moved_at + timeout
     }
 
     /// Returns whether the relay has expired. Once the downstream socket has no more to send, acknowledgements by
@@ -319,24 +319,25 @@ impl Relay {
 
     /// Moves what can be moved, in both directions.
     pub(crate) fn turn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
-        let (was_half_closed, was_parted) = (self.half_closed(), self.parted());
+        let (was_half_closed, was_downstream_closed) =
+            (self.half_closed(), self.downstream_closed());
         let mut moved = Moved::default();
         let mut halts = [self.drive(ctx, channel), Halt::Blocked];
         if halts[0] == Halt::Blocked {
             halts[0] = self.pump_to_conn((ctx, &mut *channel), TURN_BYTES, &mut moved.to_conn);
         }
         if matches!(halts[0], Halt::Blocked | Halt::Again) {
-            halts[1] = self.pump_to_local((ctx, &mut *channel), &mut moved.to_local);
+            halts[1] = self.pump_to_downstream((ctx, &mut *channel), &mut moved.to_downstream);
         }
-        let parted = self.parted() && !was_parted;
-        if parted {
-            ctx.local.close(self.local);
+        let downstream_closed = self.downstream_closed() && !was_downstream_closed;
+        if downstream_closed {
+            ctx.downstream.close(self.downstream);
         }
         let closing = self.half_closed() && !was_half_closed;
-        let over = self.parted() && channel.has_flow_ended();
-        let turn = self.turned(ctx.now, moved, closing || parted, halts);
+        let over = self.downstream_closed() && channel.has_flow_ended();
+        let turn = self.turned(ctx.now, moved, closing || downstream_closed, halts);
         Turn {
-            parted,
+            downstream_closed,
             end: turn.end.or(over.then_some(End::Finished)),
             ..turn
         }
@@ -344,9 +345,9 @@ impl Relay {
 
     /// Moves only what the downstream socket sent, because the other direction is not the user's yet. A direction
     /// that closes meanwhile sets no timer. Where a copy is kept, no more bytes move than fit into it.
-    pub(crate) fn turn_up(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
+    pub(crate) fn turn_to_conn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let mut moved = Moved::default();
-        let room = self.kept.as_ref().map(Kept::room);
+        let room = self.first_bytes.as_ref().map(FirstBytes::room);
         let mut halt = self.drive(ctx, channel);
         if halt == Halt::Blocked && room != Some(0) {
             halt = self.pump_to_conn(
@@ -366,12 +367,12 @@ impl Relay {
             moved,
             again: false,
             closing,
-            parted: false,
+            downstream_closed: false,
             end: None,
         };
         for halt in halts {
             match halt {
-                Halt::LocalBroken => turn.end = Some(End::Local),
+                Halt::DownstreamBroken => turn.end = Some(End::Downstream),
                 Halt::ConnBroken(broken) => turn.end = turn.end.or(Some(End::Broken(broken))),
                 Halt::Again => turn.again = true,
                 Halt::Blocked | Halt::ConnGone => {}
@@ -387,9 +388,9 @@ impl Relay {
             channel.abort(ctx.now, ctx.stack);
         }
         match end {
-            _ if self.parted() => {}
-            End::Finished => ctx.local.close(self.local),
-            _ => ctx.local.reset(self.local),
+            _ if self.downstream_closed() => {}
+            End::Finished => ctx.downstream.close(self.downstream),
+            _ => ctx.downstream.reset(self.downstream),
         }
     }
 
@@ -418,12 +419,15 @@ impl Relay {
                 return Halt::Again;
             }
             let mut asked = false;
-            let kept = &mut self.kept;
+            let first_bytes = &mut self.first_bytes;
             let fill = |bufs: &mut [IoSliceMut<'_>]| {
                 asked = true;
-                let n = ctx.local.read(self.local, bufs).map_err(PumpError::Local)?;
-                if let Some(kept) = kept {
-                    kept.take(bufs, n);
+                let n = ctx
+                    .downstream
+                    .read(self.downstream, bufs)
+                    .map_err(PumpError::Downstream)?;
+                if let Some(first_bytes) = first_bytes {
+                    first_bytes.take(bufs, n);
                 }
                 Ok(n)
             };
@@ -440,10 +444,12 @@ impl Relay {
                     budget -= n.min(budget);
                     *moved += n as u64;
                 }
-                Err(PumpError::Local(LocalError::WouldBlock)) => {
+                Err(PumpError::Downstream(DownstreamError::WouldBlock)) => {
                     self.to_conn = Direction::SourceEmpty;
                 }
-                Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Downstream(DownstreamError::Broken)) => {
+                    return Halt::DownstreamBroken;
+                }
                 Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,
             }
@@ -452,40 +458,44 @@ impl Relay {
     }
 
     /// Moves bytes from the connection to the downstream socket.
-    fn pump_to_local(
+    fn pump_to_downstream(
         &mut self,
         (ctx, channel): (&mut Ctx<'_>, &mut Channel),
         moved: &mut u64,
     ) -> Halt {
         let mut budget = TURN_BYTES;
-        while self.to_local == Direction::Open {
+        while self.to_downstream == Direction::Open {
             if budget == 0 {
                 return Halt::Again;
             }
             let mut asked = false;
             let drain = |bufs: &[IoSlice<'_>]| {
                 asked = true;
-                ctx.local.write(self.local, bufs).map_err(PumpError::Local)
+                ctx.downstream
+                    .write(self.downstream, bufs)
+                    .map_err(PumpError::Downstream)
             };
             match channel.read_with(ctx.now, ctx.stack, drain) {
                 Ok(0) if !asked => {
-                    self.to_local = Direction::SourceEmpty;
+                    self.to_downstream = Direction::SourceEmpty;
                     if channel.read_finished(ctx.stack) {
-                        self.to_local = Direction::Ended;
-                        ctx.local.shutdown(self.local);
+                        self.to_downstream = Direction::Ended;
+                        ctx.downstream.shutdown(self.downstream);
                     }
                 }
                 // A stream that takes nothing, without an error, counts as full.
-                Ok(0) => self.to_local = Direction::SinkFull,
+                Ok(0) => self.to_downstream = Direction::SinkFull,
                 Ok(n) => {
                     // Count small reads in full, so that many of them do not prolong the turn.
-                    budget = budget.saturating_sub(n.max(LEAST_BYTES));
+                    budget = budget.saturating_sub(n.max(MIN_COUNTED_BYTES));
                     *moved += n as u64;
                 }
-                Err(PumpError::Local(LocalError::WouldBlock)) => {
-                    self.to_local = Direction::SinkFull;
+                Err(PumpError::Downstream(DownstreamError::WouldBlock)) => {
+                    self.to_downstream = Direction::SinkFull;
                 }
-                Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Downstream(DownstreamError::Broken)) => {
+                    return Halt::DownstreamBroken;
+                }
                 Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,
             }

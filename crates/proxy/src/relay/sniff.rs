@@ -10,14 +10,14 @@ use crate::protocol::socks::is_host_name;
 
 /// Most bytes that are examined: enough for a ClientHello with a post-quantum key share, or the head of a request
 /// without its cookies.
-pub const MOST: usize = 4096;
+pub const MAX_SNIFFED_BYTES: usize = 4096;
 
 /// Most headers of a message that are examined.
 const MAX_HEADERS: usize = 64;
 
 /// The findings in a user's first bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct Sniffed {
     /// The name of the destination, in lower case.
     pub host: Option<String>,
     /// The number of bytes behind the head of the request.
@@ -25,10 +25,10 @@ pub struct Seen {
 }
 
 /// Examines the `first` bytes of a user.
-pub fn look(first: &[u8]) -> Seen {
+pub fn examine(first: &[u8]) -> Sniffed {
     if let Some(hello) = client_hello(first) {
         let host = server_name(hello).and_then(host_name);
-        return Seen { host, upload: None };
+        return Sniffed { host, upload: None };
     }
     request(first).unwrap_or_default()
 }
@@ -37,9 +37,9 @@ pub fn look(first: &[u8]) -> Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     /// Unknown so far: the head of the response is incomplete.
-    Open,
+    Incomplete,
     /// Not told by the response.
-    Untold,
+    Unknown,
     /// The number of bytes, including the head.
     Bytes(u64),
 }
@@ -54,8 +54,8 @@ pub fn response(first: &[u8]) -> Length {
         let mut response = httparse::Response::new(&mut headers);
         match response.parse(&first[at..]) {
             Ok(httparse::Status::Complete(head)) => at += head,
-            Ok(httparse::Status::Partial) => return Length::Open,
-            Err(_) => return Length::Untold,
+            Ok(httparse::Status::Partial) => return Length::Incomplete,
+            Err(_) => return Length::Unknown,
         }
         let body = match response.code {
             // After a switch of protocols (RFC 9110 section 15.2.2) any number of bytes may follow.
@@ -67,7 +67,7 @@ pub fn response(first: &[u8]) -> Length {
         };
         return match body {
             Some(body) => Length::Bytes(body.saturating_add(at as u64)),
-            None => Length::Untold,
+            None => Length::Unknown,
         };
     }
 }
@@ -114,7 +114,7 @@ fn server_name(mut hello: Bytes<'_>) -> Option<&[u8]> {
 }
 
 /// Reads the head of an HTTP/1.1 request, which may be incomplete.
-fn request(first: &[u8]) -> Option<Seen> {
+fn request(first: &[u8]) -> Option<Sniffed> {
     // Parse as if the head ended with the last complete line.
     let end = first.windows(2).rposition(|w| w == b"\r\n")? + 2;
     let head = [&first[..end], b"\r\n"].concat();
@@ -126,7 +126,7 @@ fn request(first: &[u8]) -> Option<Seen> {
         host_name(name)
     });
     let upload = body_length(request.headers);
-    Some(Seen { host, upload })
+    Some(Sniffed { host, upload })
 }
 
 /// Returns the announced length of a message's body; `None` where it is missing or ambiguous.

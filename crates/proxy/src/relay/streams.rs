@@ -22,19 +22,19 @@ use braid_engine::{ApiError, Class, ConnId, Stack, Urgency};
 use braid_wire::Instant;
 
 /// Bytes of a frame's header.
-pub const HEADER: usize = 16;
+pub const HEADER_LEN: usize = 16;
 /// Most bytes of a stream in one frame. A frame that has begun is finished before anything more urgent.
-pub const MAX_FRAME: usize = 16 << 10;
+pub const MAX_FRAME_LEN: usize = 16 << 10;
 /// Most open streams, each way.
 pub const MAX_STREAMS: usize = 1_024;
 /// Most unread bytes of all streams together, give or take a frame. At this limit or at [`MAX_STREAMS`], nothing
 /// more is read from the connection, so a stream that nobody reads eventually blocks the others.
-pub const MAX_UNREAD: usize = 1 << 20;
+pub const MAX_UNREAD_BYTES: usize = 1 << 20;
 
 /// Bytes that each gap, and each run of bytes between gaps, counts for besides its content. Bounds memory against
 /// many tiny entries.
-const COST: usize = 64;
-const END: u8 = 1;
+const ENTRY_COST_BYTES: usize = 64;
+const END_FLAG: u8 = 1;
 
 /// The error of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub enum StreamError {
 /// The error of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadFrame {
-    /// The announced length exceeds [`MAX_FRAME`].
+    /// The announced length exceeds [`MAX_FRAME_LEN`].
     Length(usize),
     /// A frame without bytes that does not end the stream.
     Empty,
@@ -119,7 +119,7 @@ pub struct Streams {
     decoder: Decoder,
     /// The first frame of a stream beyond [`MAX_STREAMS`], until another stream ends.
     held: Option<Header>,
-    /// The bytes in `incoming`, with [`COST`] for each entry.
+    /// The bytes in `incoming`, with [`ENTRY_COST_BYTES`] for each entry.
     unread: usize,
     /// The peer's last byte was read from the connection.
     over: bool,
@@ -135,14 +135,14 @@ struct Outgoing {
 #[derive(Debug, Default)]
 struct Incoming {
     /// Unread gaps and bytes, in order.
-    waits: VecDeque<Waits>,
+    queue: VecDeque<Queued>,
     /// Bytes received or dropped so far.
     received: u64,
     ended: bool,
 }
 
 #[derive(Debug)]
-enum Waits {
+enum Queued {
     Gap(u64),
     Bytes(VecDeque<u8>),
 }
@@ -206,7 +206,7 @@ impl Streams {
         };
         let mut done = 0;
         while done < data.len() {
-            let frame = &data[done..data.len().min(done + MAX_FRAME)];
+            let frame = &data[done..data.len().min(done + MAX_FRAME_LEN)];
             let at = outgoing.written;
             let n = write_frame((now, stack), self.conn, class, |room| {
                 let frame = &frame[..frame.len().min(room)];
@@ -238,15 +238,15 @@ impl Streams {
         };
         let mut header = Header::new(stream, 0, outgoing.written);
         header.end = true;
-        let mut said = false;
+        let mut written = false;
         write_frame((now, stack), self.conn, class, |_| {
-            said = true;
+            written = true;
             Some((header, &[]))
         })?;
-        if said {
+        if written {
             self.outgoing.remove(&stream);
         }
-        Ok(said)
+        Ok(written)
     }
 
     /// Reads frames from the connection, as far as there is room.
@@ -290,19 +290,19 @@ impl Streams {
     pub fn read(&mut self, stream: u32, buf: &mut [u8]) -> Result<Read, StreamError> {
         let incoming = self.incoming.get_mut(&stream);
         let incoming = incoming.ok_or(StreamError::NotOpen)?;
-        match incoming.waits.front_mut() {
-            Some(Waits::Gap(missed)) => {
+        match incoming.queue.front_mut() {
+            Some(Queued::Gap(missed)) => {
                 let missed = *missed;
-                incoming.waits.pop_front();
-                self.unread -= COST;
+                incoming.queue.pop_front();
+                self.unread -= ENTRY_COST_BYTES;
                 Ok(Read::Missed(missed))
             }
-            Some(Waits::Bytes(bytes)) => {
+            Some(Queued::Bytes(bytes)) => {
                 let n = std::io::Read::read(bytes, buf).unwrap_or(0);
                 self.unread -= n;
                 if bytes.is_empty() {
-                    incoming.waits.pop_front();
-                    self.unread -= COST;
+                    incoming.queue.pop_front();
+                    self.unread -= ENTRY_COST_BYTES;
                 }
                 Ok(Read::Bytes(n))
             }
@@ -321,15 +321,15 @@ impl Streams {
         let mut taken = 0;
         while taken < bytes.len() {
             // Once a frame has begun, it is read to its end, so that the limit is checked between frames only.
-            let full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD;
+            let full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD_BYTES;
             if full || self.held.is_some() {
                 break;
             }
-            let (n, piece) = self.decoder.input(&bytes[taken..])?;
+            let (n, element) = self.decoder.input(&bytes[taken..])?;
             taken += n;
-            match piece {
-                Some(Piece::Begins(header)) => self.begin(header)?,
-                Some(Piece::Bytes(stream, bytes)) => self.take(stream, bytes),
+            match element {
+                Some(Element::Begins(header)) => self.begin(header)?,
+                Some(Element::Bytes(stream, bytes)) => self.take(stream, bytes),
                 None => {}
             }
         }
@@ -349,8 +349,8 @@ impl Streams {
             return Err(StreamError::BadFrame(BadFrame::Place(header.at)));
         };
         if gap > 0 {
-            incoming.waits.push_back(Waits::Gap(gap));
-            self.unread += COST;
+            incoming.queue.push_back(Queued::Gap(gap));
+            self.unread += ENTRY_COST_BYTES;
         }
         incoming.received = end;
         incoming.ended = header.end;
@@ -360,12 +360,12 @@ impl Streams {
     fn take(&mut self, stream: u32, bytes: &[u8]) {
         if let Some(incoming) = self.incoming.get_mut(&stream) {
             self.unread += bytes.len();
-            match incoming.waits.back_mut() {
-                Some(Waits::Bytes(waits)) => waits.extend(bytes),
+            match incoming.queue.back_mut() {
+                Some(Queued::Bytes(queue)) => queue.extend(bytes),
                 _ => {
                     let bytes = bytes.iter().copied().collect();
-                    incoming.waits.push_back(Waits::Bytes(bytes));
-                    self.unread += COST;
+                    incoming.queue.push_back(Queued::Bytes(bytes));
+                    self.unread += ENTRY_COST_BYTES;
                 }
             }
         }
@@ -391,28 +391,28 @@ impl Header {
         }
     }
 
-    fn encode(self) -> [u8; HEADER] {
-        let mut out = [0; HEADER];
+    fn encode(self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
         out[..4].copy_from_slice(&self.stream.to_be_bytes());
         // The length field has 24 bits, and the flags stand above it.
         let word = u32::try_from(self.len).unwrap_or(0);
         out[4..8].copy_from_slice(&word.to_be_bytes());
-        out[4] = if self.end { END } else { 0 };
+        out[4] = if self.end { END_FLAG } else { 0 };
         out[8..].copy_from_slice(&self.at.to_be_bytes());
         out
     }
 
-    fn decode(bytes: &[u8; HEADER]) -> Result<Self, BadFrame> {
+    fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, BadFrame> {
         let [s0, s1, s2, s3, flags, l0, l1, l2, at @ ..] = *bytes;
         let header = Header {
             stream: u32::from_be_bytes([s0, s1, s2, s3]),
-            end: flags == END,
+            end: flags == END_FLAG,
             len: u32::from_be_bytes([0, l0, l1, l2]) as usize,
             at: u64::from_be_bytes(at),
         };
         match header {
-            _ if flags & !END != 0 => Err(BadFrame::Flags(flags)),
-            Header { len, .. } if len > MAX_FRAME => Err(BadFrame::Length(len)),
+            _ if flags & !END_FLAG != 0 => Err(BadFrame::Flags(flags)),
+            Header { len, .. } if len > MAX_FRAME_LEN => Err(BadFrame::Length(len)),
             Header { len: 0, end, .. } if !end => Err(BadFrame::Empty),
             header => Ok(header),
         }
@@ -420,7 +420,7 @@ impl Header {
 }
 
 /// An element that the decoder found.
-enum Piece<'a> {
+enum Element<'a> {
     /// A frame begins.
     Begins(Header),
     /// Bytes of a stream.
@@ -437,21 +437,21 @@ struct Decoder {
 
 impl Decoder {
     /// Consumes a part of `bytes`, which must not be empty, up to the end of the next element.
-    fn input<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Option<Piece<'a>>), StreamError> {
+    fn input<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Option<Element<'a>>), StreamError> {
         if let Some((stream, left)) = self.frame {
             let n = left.min(bytes.len());
             self.frame = (n < left).then_some((stream, left - n));
-            return Ok((n, Some(Piece::Bytes(stream, &bytes[..n]))));
+            return Ok((n, Some(Element::Bytes(stream, &bytes[..n]))));
         }
-        let n = bytes.len().min(HEADER - self.header.len());
+        let n = bytes.len().min(HEADER_LEN - self.header.len());
         self.header.extend_from_slice(&bytes[..n]);
-        let Ok(header) = <&[u8; HEADER]>::try_from(self.header.as_slice()) else {
+        let Ok(header) = <&[u8; HEADER_LEN]>::try_from(self.header.as_slice()) else {
             return Ok((n, None));
         };
         let header = Header::decode(header).map_err(StreamError::BadFrame)?;
         self.header.clear();
         self.frame = (header.len > 0).then_some((header.stream, header.len));
-        Ok((n, Some(Piece::Begins(header))))
+        Ok((n, Some(Element::Begins(header))))
     }
 }
 
@@ -463,10 +463,10 @@ fn write_frame<'a>(
     class: Class,
     make: impl FnOnce(usize) -> Option<(Header, &'a [u8])>,
 ) -> Result<usize, StreamError> {
-    let most = HEADER + MAX_FRAME;
+    let most = HEADER_LEN + MAX_FRAME_LEN;
     let n = stack.write_class(now, conn, class, most, |slices| {
         let room: usize = slices.iter().map(|s| s.len()).sum();
-        let frame = room.checked_sub(HEADER).and_then(make);
+        let frame = room.checked_sub(HEADER_LEN).and_then(make);
         let Some((header, bytes)) = frame else {
             return Ok::<_, StreamError>(0);
         };
@@ -481,12 +481,12 @@ fn write_frame<'a>(
                 }
             }
         }
-        Ok(HEADER + bytes.len())
+        Ok(HEADER_LEN + bytes.len())
     })?;
     if n == 0 {
         // The engine reports new room only after a write that found none. A frame declined for too little room is
         // no such write, but an empty write counts as one.
         stack.write(now, conn, &[])?;
     }
-    Ok(n.saturating_sub(HEADER))
+    Ok(n.saturating_sub(HEADER_LEN))
 }

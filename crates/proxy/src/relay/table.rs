@@ -7,7 +7,7 @@ use braid_engine::ConnId;
 use braid_wire::Instant;
 
 use super::{End, Turn};
-use crate::app::LocalId;
+use crate::app::DownstreamId;
 
 /// The identifier of a session in a [`Table`]; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ pub(crate) struct Table<S> {
     sessions: BTreeMap<SessionId, Entry<S>>,
     next: u64,
     by_conn: HashMap<ConnId, SessionId>,
-    by_local: HashMap<LocalId, SessionId>,
+    by_downstream: HashMap<DownstreamId, SessionId>,
     timers: BTreeSet<(Instant, SessionId)>,
     ready: VecDeque<SessionId>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Table<S> {
 #[derive(Debug)]
 struct Entry<S> {
     conn: Option<ConnId>,
-    local: Option<LocalId>,
+    downstream: Option<DownstreamId>,
     armed: Option<Instant>,
     queued: bool,
     session: S,
@@ -53,7 +53,7 @@ impl<S> Default for Table<S> {
             sessions: BTreeMap::new(),
             next: 0,
             by_conn: HashMap::new(),
-            by_local: HashMap::new(),
+            by_downstream: HashMap::new(),
             timers: BTreeSet::new(),
             ready: VecDeque::new(),
         }
@@ -70,7 +70,7 @@ impl<S> Table<S> {
         self.next += 1;
         let entry = Entry {
             conn: None,
-            local: None,
+            downstream: None,
             armed: None,
             queued: false,
             session,
@@ -99,7 +99,9 @@ impl<S> Table<S> {
             self.timers.remove(&(at, id));
         }
         entry.conn.map(|conn| self.by_conn.remove(&conn));
-        entry.local.map(|local| self.by_local.remove(&local));
+        entry
+            .downstream
+            .map(|downstream| self.by_downstream.remove(&downstream));
         Some(entry.session)
     }
 
@@ -118,24 +120,24 @@ impl<S> Table<S> {
     }
 
     /// Binds a downstream stream or a look-up to the session, in place of the one before.
-    pub(crate) fn bind_local(&mut self, local: LocalId, id: SessionId) {
-        self.unbind_local(id);
+    pub(crate) fn bind_downstream(&mut self, downstream: DownstreamId, id: SessionId) {
+        self.unbind_downstream(id);
         if let Some(entry) = self.sessions.get_mut(&id) {
-            entry.local = Some(local);
-            self.by_local.insert(local, id);
+            entry.downstream = Some(downstream);
+            self.by_downstream.insert(downstream, id);
         }
     }
 
     /// Unbinds the session's downstream stream or look-up.
-    pub(crate) fn unbind_local(&mut self, id: SessionId) {
+    pub(crate) fn unbind_downstream(&mut self, id: SessionId) {
         let entry = self.sessions.get_mut(&id);
-        if let Some(local) = entry.and_then(|e| e.local.take()) {
-            self.by_local.remove(&local);
+        if let Some(downstream) = entry.and_then(|e| e.downstream.take()) {
+            self.by_downstream.remove(&downstream);
         }
     }
 
-    pub(crate) fn by_local(&self, local: LocalId) -> Option<SessionId> {
-        self.by_local.get(&local).copied()
+    pub(crate) fn by_downstream(&self, downstream: DownstreamId) -> Option<SessionId> {
+        self.by_downstream.get(&downstream).copied()
     }
 
     /// Sets the timer of a session, in place of the time before.
@@ -178,12 +180,12 @@ impl<S> Table<S> {
 
     /// Updates timer, bindings and queue after a turn of the session's relay. Returns the relay's end, for the
     /// caller to handle.
-    pub(crate) fn follow(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
+    pub(crate) fn after_turn(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
         if turn.closing {
             self.arm(id, due);
         }
-        if turn.parted {
-            self.unbind_local(id);
+        if turn.downstream_closed {
+            self.unbind_downstream(id);
         }
         if turn.again {
             self.queue(id);

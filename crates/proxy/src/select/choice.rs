@@ -10,7 +10,7 @@ use crate::protocol::hints::FlowHints;
 use super::selection::{self, Candidate, Need, Select};
 
 /// Longest time for the first measurements; until they are done the configuration's order decides.
-const SETTLING: Duration = Duration::from_secs(15);
+const MAX_SETTLING_TIME: Duration = Duration::from_secs(15);
 
 /// The chosen servers.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Choice {
             return false;
         };
         if may {
-            self.settles_at.get_or_insert(now + SETTLING);
+            self.settles_at.get_or_insert(now + MAX_SETTLING_TIME);
         }
         for need in Need::ALL {
             let chosen = match self.wanted.filter(|wanted| candidates[*wanted].usable) {
@@ -82,7 +82,7 @@ impl Choice {
     }
 
     /// Returns the need of a flow about which nothing is known.
-    pub(crate) fn usual(&self) -> Need {
+    pub(crate) fn default_need(&self) -> Need {
         match self.select {
             Select::Delay => Need::Latency,
             _ => Need::Throughput,
@@ -94,7 +94,7 @@ impl Choice {
         let size = flow.size.bytes();
         match self.select {
             Select::Auto if size.is_some_and(|n| n < Limits::default().elephant) => Need::Latency,
-            _ => self.usual(),
+            _ => self.default_need(),
         }
     }
 

@@ -4,25 +4,25 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-use crate::protocol::probe::{COST, FASTEST};
+use crate::protocol::probe::{MAX_MEASURABLE_RATE, MEASUREMENT_BYTES};
 
-use super::selection::{Measuring, Recent, Tempo};
+use super::selection::{Measuring, MeasuringInterval, Recent};
 
 /// Largest share of a link's capacity that measurements may use.
-const SHARE: f64 = 0.01;
+const MAX_MEASURING_SHARE: f64 = 0.01;
 /// The assumed rate of a link whose rate is unknown, bit/s.
-const SLOW: f64 = 1e6;
+const ASSUMED_RATE: f64 = 1e6;
 
 /// Number of consecutive bursts too fast to measure that replace a rate found before.
 const FAST_BURSTS: u8 = 3;
 /// Most trains that a request for a measurement sends until one yields a rate. A busy host can make a train come
 /// too fast or unevenly.
-const ASKED_TRAINS: u8 = 3;
+const MAX_REQUESTED_TRAINS: u8 = 3;
 
-/// Returns the pause after a measurement on a link of `rate` bit/s that keeps to [`SHARE`].
-pub(crate) fn rest(rate: Option<f64>) -> Duration {
-    let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(SLOW);
-    let seconds = COST as f64 * 8.0 / (rate * SHARE);
+/// Returns the pause after a measurement on a link of `rate` bit/s that keeps to [`MAX_MEASURING_SHARE`].
+pub(crate) fn pause_after(rate: Option<f64>) -> Duration {
+    let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(ASSUMED_RATE);
+    let seconds = MEASUREMENT_BYTES as f64 * 8.0 / (rate * MAX_MEASURING_SHARE);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
 }
 
@@ -33,7 +33,7 @@ enum Found {
     #[default]
     Nothing,
     /// A single bad result, which does not count until a second one confirms it.
-    Impression(Instant),
+    Unconfirmed(Instant),
     /// A rate.
     Rate(Instant),
 }
@@ -47,7 +47,7 @@ pub(crate) struct Gauge {
     available: Recent,
     /// The reliability of the free rate.
     found: Found,
-    tempo: Tempo,
+    interval: MeasuringInterval,
     /// The time of the next measurement; `None` before the server was reached.
     pub(crate) at: Option<Instant>,
     /// The path was measured, or a measurement was tried without result.
@@ -55,7 +55,7 @@ pub(crate) struct Gauge {
     /// A measurement was requested; conditions that would postpone it do not apply.
     pub(crate) asked: bool,
     /// Trains without a result since the last request.
-    vain: u8,
+    failed_trains: u8,
     /// Other evidence shows that the path has changed.
     alarm: bool,
     /// Number of consecutive bursts too fast to measure.
@@ -89,12 +89,12 @@ impl Gauge {
     pub(crate) fn known_at(&self) -> Option<Instant> {
         match self.found {
             Found::Nothing => None,
-            Found::Impression(at) | Found::Rate(at) => Some(at),
+            Found::Unconfirmed(at) | Found::Rate(at) => Some(at),
         }
     }
 
-    fn is_doubted(&self) -> bool {
-        matches!(self.found, Found::Impression(_))
+    fn is_unconfirmed(&self) -> bool {
+        matches!(self.found, Found::Unconfirmed(_))
     }
 
     /// Allows measurements, because the server is reached.
@@ -105,7 +105,7 @@ impl Gauge {
     /// Schedules a measurement at once, because the round-trip time shows that the path has changed.
     pub(crate) fn alarm(&mut self) {
         self.alarm = true;
-        self.tempo.hurry();
+        self.interval.reset();
         self.at = self.at.map(|_| Instant::ZERO);
     }
 
@@ -116,42 +116,42 @@ impl Gauge {
 
     /// Requests a measurement as soon as the link allows.
     pub(crate) fn ask(&mut self) {
-        (self.asked, self.vain) = (true, 0);
+        (self.asked, self.failed_trains) = (true, 0);
         self.at = Some(Instant::ZERO);
     }
 
-    /// Schedules another train after one without a result, up to [`ASKED_TRAINS`].
+    /// Schedules another train after one without a result, up to [`MAX_REQUESTED_TRAINS`].
     pub(crate) fn ask_again(&mut self, now: Instant) {
-        self.vain += 1;
-        self.asked = self.vain < ASKED_TRAINS;
+        self.failed_trains += 1;
+        self.asked = self.failed_trains < MAX_REQUESTED_TRAINS;
         if self.asked {
-            self.at = Some(now + rest(self.capacity()));
+            self.at = Some(now + pause_after(self.capacity()));
         }
     }
 
     /// Returns the free rate, bit/s; infinite where the only finding is that bursts are too fast to measure.
     pub(crate) fn available(&self) -> Option<f64> {
         let fast = (self.fast > 0).then_some(f64::INFINITY);
-        let known = self.available.middle().filter(|_| !self.is_doubted());
+        let known = self.available.median().filter(|_| !self.is_unconfirmed());
         known.or(fast)
     }
 
     /// Returns the capacity of the bottleneck, bit/s; a lower bound where bursts do not show it.
     pub(crate) fn capacity(&self) -> Option<f64> {
-        let fast = (self.fast > 0).then_some(FASTEST);
-        self.capacity.middle().or(fast).or(self.uneven)
+        let fast = (self.fast > 0).then_some(MAX_MEASURABLE_RATE);
+        self.capacity.median().or(fast).or(self.uneven)
     }
 
     /// Handles a first train too fast to measure. Earlier results stay unless this repeats or the path has
     /// changed, because one passing burst does not show how long a shaped link lets bursts pass.
     pub(crate) fn on_too_fast(&mut self, now: Instant, settings: &Measuring) {
         self.fast = self.fast.saturating_add(1);
-        if self.alarm || self.is_doubted() || self.fast >= FAST_BURSTS {
+        if self.alarm || self.is_unconfirmed() || self.fast >= FAST_BURSTS {
             self.forget();
         }
         self.alarm = false;
-        let next = self.tempo.next(0.0, &settings.bounds());
-        self.at = Some(now + next.max(rest(Some(FASTEST))));
+        let next = self.interval.next(0.0, &settings.bounds());
+        self.at = Some(now + next.max(pause_after(Some(MAX_MEASURABLE_RATE))));
         self.tried = true;
         if self.asked {
             self.ask_again(now);
@@ -176,7 +176,7 @@ impl Gauge {
         }
         (self.fast, self.uneven) = (0, None);
         self.capacity.push(rate);
-        let capacity = self.capacity.middle().unwrap_or(rate);
+        let capacity = self.capacity.median().unwrap_or(rate);
         if self.alarm && self.available().is_some_and(|free| free > capacity) {
             self.available.forget_older();
             self.available.push(capacity);
@@ -186,7 +186,7 @@ impl Gauge {
 
     /// Handles a second train, which found `rate` bit/s to be free; `None` where it had no result.
     pub(crate) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
-        let before = self.available.middle();
+        let before = self.available.median();
         let mut change = 0.0;
         if let Some(rate) = rate {
             self.available.push(rate);
@@ -203,20 +203,20 @@ impl Gauge {
             None => rate < full / 4.0,
             Some(before) => {
                 let great = rate < before / 2.0 || rate > before * 2.0;
-                great && self.available.middle() == Some(before)
+                great && self.available.median() == Some(before)
             }
         });
         match rate {
-            Some(_) if doubtful && before.is_none() => self.found = Found::Impression(now),
+            Some(_) if doubtful && before.is_none() => self.found = Found::Unconfirmed(now),
             Some(_) => self.found = Found::Rate(now),
-            None if self.is_doubted() => self.forget(),
+            None if self.is_unconfirmed() => self.forget(),
             None => {}
         }
         let next = match doubtful {
             true => Duration::ZERO,
-            false => self.tempo.next(change, &settings.bounds()),
+            false => self.interval.next(change, &settings.bounds()),
         };
-        self.at = Some(now + next.max(rest(self.capacity())));
+        self.at = Some(now + next.max(pause_after(self.capacity())));
         self.tried |= !doubtful;
         self.asked &= doubtful;
     }
@@ -235,9 +235,9 @@ mod tests {
     #[test]
     fn a_measurement_costs_less_than_a_hundredth_of_the_link() {
         // A measurement moves at most 33,040 bytes each way.
-        assert_eq!(rest(Some(20e6)).as_millis(), 1321);
-        assert_eq!(rest(None), rest(Some(1e6)));
-        assert!(rest(Some(0.0)) == rest(None));
+        assert_eq!(pause_after(Some(20e6)).as_millis(), 1321);
+        assert_eq!(pause_after(None), pause_after(Some(1e6)));
+        assert!(pause_after(Some(0.0)) == pause_after(None));
         let mut slow = Gauge::default();
         slow.on_capacity(1e6);
         slow.on_result(AT, Some(1e6), &Measuring::default());

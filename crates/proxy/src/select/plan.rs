@@ -71,8 +71,8 @@ fn benefit(need: Need, boxes: &[Vec<Site>], sites: &[&str]) -> f64 {
         let values = usable.filter_map(|site| match need {
             Need::Throughput => site.measured.bandwidth(),
             Need::Latency => {
-                let beyond = site.measured.beyond.delay_ms.is_some();
-                site.measured.delay_ms(beyond).map(|ms| -ms)
+                let egress = site.measured.egress.delay_ms.is_some();
+                site.measured.delay_ms(egress).map(|ms| -ms)
             }
         });
         let none = match need {
@@ -96,7 +96,7 @@ mod tests {
         };
         let measured = Measured {
             paths: vec![path],
-            beyond: Quality::default(),
+            egress: Quality::default(),
         };
         Site {
             name: name.to_owned(),

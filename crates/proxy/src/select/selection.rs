@@ -14,7 +14,7 @@ pub use crate::protocol::quality::Quality;
 
 /// Least relative change that shortens the interval between measurements: about the difference between two
 /// measurements of an unchanged path.
-const CHANGE: f64 = 0.2;
+const MIN_CHANGE: f64 = 0.2;
 const MINUTES_A_DAY: u64 = 24 * 60;
 
 /// The measurements of a server.
@@ -24,8 +24,8 @@ pub struct Measured {
     /// Each path to the server: (B_i, D_i).
     pub paths: Vec<Quality>,
     /// Egress metrics, from the server to destinations: (B_s, D_s).
-    #[serde(default)]
-    pub beyond: Quality,
+    #[serde(default, rename = "beyond")]
+    pub egress: Quality,
 }
 
 /// The rule that chooses among the servers that answer.
@@ -79,24 +79,24 @@ impl Measured {
     pub fn bandwidth(&self) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.bandwidth);
         let sum = known.reduce(|sum, path| sum + path)?;
-        Some(self.beyond.bandwidth.map_or(sum, |b| b.min(sum)))
+        Some(self.egress.bandwidth.map_or(sum, |b| b.min(sum)))
     }
 
-    /// Returns the shortest round-trip time, ms: to the server or, where `beyond`, to destinations.
-    pub fn delay_ms(&self, beyond: bool) -> Option<f64> {
+    /// Returns the shortest round-trip time, ms: to the server or, where `egress`, to destinations.
+    pub fn delay_ms(&self, egress: bool) -> Option<f64> {
         let known = self.paths.iter().filter_map(|path| path.delay_ms);
         let least = known.reduce(f64::min)?;
-        match beyond {
-            true => Some(least + self.beyond.delay_ms?),
+        match egress {
+            true => Some(least + self.egress.delay_ms?),
             false => Some(least),
         }
     }
 
     /// Returns the server's value for `need`; higher is better.
-    fn score(&self, need: Need, beyond: bool) -> Option<f64> {
+    fn score(&self, need: Need, egress: bool) -> Option<f64> {
         match need {
             Need::Throughput => self.bandwidth(),
-            Need::Latency => self.delay_ms(beyond).map(f64::recip),
+            Need::Latency => self.delay_ms(egress).map(f64::recip),
         }
     }
 }
@@ -117,9 +117,9 @@ pub struct Candidate<'a> {
 /// it.
 pub fn rank(need: Need, candidates: &[Candidate<'_>]) -> Vec<usize> {
     let usable = |c: &&Candidate<'_>| c.usable;
-    let known = |c: &Candidate<'_>| c.measured.beyond.delay_ms.is_some();
-    let beyond = candidates.iter().filter(usable).all(known);
-    let score = |i: &usize| candidates[*i].measured.score(need, beyond);
+    let known = |c: &Candidate<'_>| c.measured.egress.delay_ms.is_some();
+    let egress = candidates.iter().filter(usable).all(known);
+    let score = |i: &usize| candidates[*i].measured.score(need, egress);
     let mut all: Vec<usize> = (0..candidates.len())
         .filter(|i| candidates[*i].usable)
         .collect();
@@ -146,7 +146,7 @@ pub fn choose(
         return Some(best);
     };
     let both = [candidates[best], candidates[current]];
-    let known = both.iter().all(|c| c.measured.beyond.delay_ms.is_some());
+    let known = both.iter().all(|c| c.measured.egress.delay_ms.is_some());
     let [ahead, behind] = both.map(|c| c.measured.score(need, known));
     let better = match (ahead, behind) {
         (Some(ahead), Some(behind)) => ahead > behind * (1.0 + gain),
@@ -189,24 +189,24 @@ impl Measuring {
 
 /// The interval between measurements, shorter while they change.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tempo {
+pub(crate) struct MeasuringInterval {
     interval: Option<Duration>,
 }
 
-impl Tempo {
+impl MeasuringInterval {
     /// Returns the time until the next measurement, after a relative change of `change`.
     pub(crate) fn next(&mut self, change: f64, bounds: &RangeInclusive<Duration>) -> Duration {
         let (least, most) = (*bounds.start(), *bounds.end());
         let next = match self.interval {
             None => least,
-            Some(last) if change > CHANGE => last / 2,
+            Some(last) if change > MIN_CHANGE => last / 2,
             Some(last) => last * 2,
         };
         *self.interval.insert(next.clamp(least, most))
     }
 
     /// Restarts with the shortest interval.
-    pub(crate) fn hurry(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.interval = None;
     }
 }
@@ -227,7 +227,7 @@ impl Recent {
     }
 
     /// Returns the median, which ignores a single outlier; of fewer than three values the newest.
-    pub(crate) fn middle(&self) -> Option<f64> {
+    pub(crate) fn median(&self) -> Option<f64> {
         match self.known {
             0 => None,
             1 | 2 => Some(self.values[0]),
@@ -279,10 +279,10 @@ mod tests {
         }
     }
 
-    fn server(paths: &[(f64, f64)], beyond: (f64, f64)) -> Measured {
+    fn server(paths: &[(f64, f64)], egress: (f64, f64)) -> Measured {
         Measured {
             paths: paths.iter().copied().map(quality).collect(),
-            beyond: quality(beyond),
+            egress: quality(egress),
         }
     }
 
@@ -295,7 +295,7 @@ mod tests {
             [(1.38, 43.67), (13.91, 57.45), (36.31, 38.19)],
             [(5.1, 113.15), (12.9, 179.58), (63.28, 36.9)],
         ]
-        .map(|[one, two, beyond]| server(&[one, two], beyond))
+        .map(|[one, two, egress]| server(&[one, two], egress))
         .to_vec()
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let mut servers = table();
         servers.push(server(&[(40.0, 30.0), (20.0, 30.0)], (10.0, 60.0)));
         assert_eq!(chosen(Need::Throughput, &servers, None), Some(2));
-        servers[5].beyond.bandwidth = None;
+        servers[5].egress.bandwidth = None;
         assert_eq!(chosen(Need::Throughput, &servers, None), Some(5));
     }
 
@@ -373,7 +373,7 @@ mod tests {
         let unknown = Measured::default();
         let [near, far] = [30.0, 50.0].map(|ms| server(&[(5.0, ms)], (9.0, 10.0)));
         let untold = Measured {
-            beyond: Quality::default(),
+            egress: Quality::default(),
             ..near.clone()
         };
         let pick = |need, servers: &[&Measured]| {
@@ -388,7 +388,7 @@ mod tests {
         // 50 ms and 10 of egress beat 55 ms and an unknown egress.
         let later = server(&[(5.0, 55.0)], (9.0, 1.0));
         let later_untold = Measured {
-            beyond: Quality::default(),
+            egress: Quality::default(),
             ..later
         };
         assert_eq!(pick(Need::Latency, &[&later_untold, &far]), Some(1));
@@ -401,27 +401,27 @@ mod tests {
     fn the_tempo_follows_change_within_bounds() {
         let secs = Duration::from_secs;
         let bounds = secs(5)..=secs(60);
-        let mut tempo = Tempo::default();
+        let mut interval = MeasuringInterval::default();
         let next: Vec<u64> = [0.9, 0.0, 0.1, 0.0, 0.0, 0.0, 0.3, 0.3, 0.3, 0.3, 0.0]
-            .map(|change| tempo.next(change, &bounds).as_secs())
+            .map(|change| interval.next(change, &bounds).as_secs())
             .to_vec();
         assert_eq!(next, [5, 10, 20, 40, 60, 60, 30, 15, 7, 5, 10]);
-        tempo.hurry();
-        assert_eq!(tempo.next(0.0, &bounds), secs(5));
+        interval.reset();
+        assert_eq!(interval.next(0.0, &bounds), secs(5));
     }
 
     #[test]
     fn a_single_outlier_counts_nothing() {
         let mut recent = Recent::default();
-        assert_eq!(recent.middle(), None);
-        for (value, middle) in [(9.0, 9.0), (8.0, 8.0), (1.0, 8.0), (9.0, 8.0), (1.0, 1.0)] {
+        assert_eq!(recent.median(), None);
+        for (value, median) in [(9.0, 9.0), (8.0, 8.0), (1.0, 8.0), (9.0, 8.0), (1.0, 1.0)] {
             recent.push(value);
-            assert_eq!(recent.middle(), Some(middle));
+            assert_eq!(recent.median(), Some(median));
         }
         recent.forget_older();
-        assert_eq!(recent.middle(), Some(1.0));
+        assert_eq!(recent.median(), Some(1.0));
         recent.push(5.0);
-        assert_eq!(recent.middle(), Some(5.0));
+        assert_eq!(recent.median(), Some(5.0));
     }
 
     #[test]

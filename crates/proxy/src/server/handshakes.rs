@@ -16,9 +16,9 @@ use crate::config::ServerLimits;
 use super::session::Handshake;
 
 /// Failed handshakes that a source may have at once, in seconds of its rate.
-const AT_ONCE: Duration = Duration::from_secs(10);
+const FAILURE_BURST: Duration = Duration::from_secs(10);
 /// Most sources that are remembered only for failures.
-const MAX_FAILED: usize = 16_384;
+const MAX_FAILED_SOURCES: usize = 16_384;
 
 /// Counts of sessions whose request is incomplete.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Handshakes {
     /// Idle connections of each user.
     pub(super) waiting: Vec<usize>,
     /// Sources with handshakes under way, of which there are at most as many as handshakes, and those with recent
-    /// failures, at most [`MAX_FAILED`].
+    /// failures, at most [`MAX_FAILED_SOURCES`].
     sources: BTreeMap<IpAddr, Source>,
     /// Sources with recent failures only, by the time at which these expire. When full, the source with the fewest
     /// failures is dropped and treated as blameless: a full table is no reason to refuse anybody.
@@ -42,12 +42,12 @@ pub(super) struct Handshakes {
 struct Source {
     under_way: usize,
     /// The time at which the failures have expired.
-    clear_at: Instant,
+    failures_expire_at: Instant,
 }
 
 /// The reason why another handshake is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum HandshakeLimit {
     /// The limit on all handshakes is reached.
     All,
     /// The source has as many handshakes as are left for others.
@@ -84,17 +84,17 @@ impl Handshakes {
         now: Instant,
         remote: IpAddr,
         limits: &ServerLimits,
-    ) -> Result<(), Over> {
-        self.forgive(now);
+    ) -> Result<(), HandshakeLimit> {
+        self.expire_failures(now);
         let left = limits.handshakes.saturating_sub(self.under_way);
-        let (own, clear_at) = match self.sources.get(&source_of(remote)) {
-            Some(source) => (source.under_way, source.clear_at),
+        let (own, failures_expire_at) = match self.sources.get(&source_of(remote)) {
+            Some(source) => (source.under_way, source.failures_expire_at),
             None => (0, now),
         };
         match () {
-            () if left == 0 => Err(Over::All),
-            () if own >= left => Err(Over::Source),
-            () if clear_at > now + AT_ONCE => Err(Over::Failed),
+            () if left == 0 => Err(HandshakeLimit::All),
+            () if own >= left => Err(HandshakeLimit::Source),
+            () if failures_expire_at > now + FAILURE_BURST => Err(HandshakeLimit::Failed),
             () => {
                 self.enter(remote);
                 Ok(())
@@ -108,13 +108,13 @@ impl Handshakes {
         debug_assert!(source.is_some(), "nothing of {remote} is under way");
         if let Some(source) = source {
             let each = Duration::from_secs_f64(1.0 / most as f64);
-            source.clear_at = source.clear_at.max(now) + each;
+            source.failures_expire_at = source.failures_expire_at.max(now) + each;
         }
     }
 
     /// Lets a session wait idle, if it is signed in, has sent no more, and fewer than `most` of its user wait;
     /// returns whether it now waits.
-    pub(super) fn let_wait(
+    pub(super) fn begin_waiting(
         &mut self,
         now: Instant,
         remote: IpAddr,
@@ -122,20 +122,20 @@ impl Handshakes {
         most: usize,
     ) -> bool {
         let grant = handshake.grant.as_ref().filter(|g| g.is_sign_in());
-        let may = handshake.socks.awaits_request() && !handshake.waits;
+        let may = handshake.socks.awaits_request() && !handshake.is_waiting;
         let waiting = grant.and_then(|g| self.waiting.get_mut(g.user));
         let Some(waiting) = waiting.filter(|n| may && **n < most) else {
             return false;
         };
         *waiting += 1;
-        handshake.waits = true;
+        handshake.is_waiting = true;
         self.leave(now, remote);
         true
     }
 
     /// Resumes a session; returns whether it had waited.
-    pub(super) fn resume(&mut self, remote: IpAddr, handshake: &mut Handshake) -> bool {
-        let waited = core::mem::take(&mut handshake.waits);
+    pub(super) fn end_waiting(&mut self, remote: IpAddr, handshake: &mut Handshake) -> bool {
+        let waited = core::mem::take(&mut handshake.is_waiting);
         if waited {
             let user = handshake.grant.as_ref().map(|g| g.user);
             if let Some(n) = user.and_then(|u| self.waiting.get_mut(u)) {
@@ -148,7 +148,7 @@ impl Handshakes {
 
     /// Ends the handshake of a session.
     pub(super) fn end(&mut self, now: Instant, remote: IpAddr, handshake: &mut Handshake) {
-        self.resume(remote, handshake);
+        self.end_waiting(remote, handshake);
         self.leave(now, remote);
     }
 
@@ -157,7 +157,7 @@ impl Handshakes {
         let key = source_of(remote);
         let source = self.sources.entry(key).or_default();
         if source.under_way == 0 {
-            self.failed.remove(&(source.clear_at, key));
+            self.failed.remove(&(source.failures_expire_at, key));
         }
         source.under_way += 1;
         self.under_way += 1;
@@ -175,9 +175,9 @@ impl Handshakes {
         if source.under_way > 0 {
             return;
         }
-        self.failed.insert((source.clear_at, key));
-        self.forgive(now);
-        if self.failed.len() > MAX_FAILED
+        self.failed.insert((source.failures_expire_at, key));
+        self.expire_failures(now);
+        if self.failed.len() > MAX_FAILED_SOURCES
             && let Some((_, least)) = self.failed.pop_first()
         {
             self.sources.remove(&least);
@@ -186,7 +186,7 @@ impl Handshakes {
     }
 
     /// Forgets sources whose failures have expired.
-    fn forgive(&mut self, now: Instant) {
+    fn expire_failures(&mut self, now: Instant) {
         while let Some((at, source)) = self.failed.first().copied()
             && at <= now
         {
@@ -246,12 +246,15 @@ mod tests {
             assert_eq!(begun(&mut handshakes, 64, &[v4(n); 64]), expected);
         }
         let refused = handshakes.begin(NOW, v4(0), &limits(64));
-        assert_eq!(refused, Err(Over::Source));
+        assert_eq!(refused, Err(HandshakeLimit::Source));
         for _ in 0..31 {
             handshakes.leave(NOW, v4(0));
         }
         assert_eq!(begun(&mut handshakes, 64, &[v4(4); 64]), 18);
-        assert_eq!(handshakes.begin(NOW, v4(5), &limits(47)), Err(Over::All));
+        assert_eq!(
+            handshakes.begin(NOW, v4(5), &limits(47)),
+            Err(HandshakeLimit::All)
+        );
     }
 
     #[test]
@@ -276,7 +279,7 @@ mod tests {
         assert_eq!(count(&mut handshakes, 1_000), 2);
         let now = Instant::from_millis(1_000);
         let refused = handshakes.begin(now, v4(1), &limits(8));
-        assert_eq!(refused, Err(Over::Failed));
+        assert_eq!(refused, Err(HandshakeLimit::Failed));
         assert!(fails(&mut handshakes, now, v4(2)));
         assert_eq!(count(&mut handshakes, 60_000), 21);
     }
@@ -299,9 +302,9 @@ mod tests {
         for n in 1..100_000 {
             assert!(fails(&mut handshakes, NOW, v6(n, 0)), "the table is full");
         }
-        assert_eq!(handshakes.sources.len(), MAX_FAILED);
-        assert_eq!(handshakes.failed.len(), MAX_FAILED);
-        assert_eq!(handshakes.forgotten, 100_000 - MAX_FAILED as u64);
+        assert_eq!(handshakes.sources.len(), MAX_FAILED_SOURCES);
+        assert_eq!(handshakes.failed.len(), MAX_FAILED_SOURCES);
+        assert_eq!(handshakes.forgotten, 100_000 - MAX_FAILED_SOURCES as u64);
         assert!(!fails(&mut handshakes, NOW, v4(0)));
         // Failures expire, and the tables become empty.
         let later = NOW + Duration::from_secs(60);

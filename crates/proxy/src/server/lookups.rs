@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::app::{ConnectFailure, Ctx, LocalId};
+use crate::app::{ConnectFailure, Ctx, DownstreamId};
 
 use super::ServerCore;
 use super::reload::move_all;
@@ -17,7 +17,7 @@ use crate::relay::table::SessionId;
 #[derive(Debug)]
 pub(super) struct Lookups {
     /// The user of each look-up under way; `None` where the user was removed.
-    under_way: BTreeMap<LocalId, Option<usize>>,
+    under_way: BTreeMap<DownstreamId, Option<usize>>,
     /// Number of look-ups under way for each user.
     of_user: Vec<usize>,
     /// Sessions that wait for a look-up of their user to end, the oldest of each user first.
@@ -34,13 +34,13 @@ impl Lookups {
     }
 
     /// Removes a finished look-up; returns its user.
-    fn end(&mut self, lookup: LocalId) -> Option<usize> {
+    fn end(&mut self, lookup: DownstreamId) -> Option<usize> {
         let user = self.under_way.remove(&lookup)??;
         self.of_user[user] -= 1;
         Some(user)
     }
 
-    fn begin(&mut self, user: usize, lookup: LocalId) {
+    fn begin(&mut self, user: usize, lookup: DownstreamId) {
         self.under_way.insert(lookup, Some(user));
         self.of_user[user] += 1;
     }
@@ -96,7 +96,7 @@ impl ServerCore {
     }
 
     /// Notes the end of a look-up, also of one whose session has ended, and starts the next one.
-    pub(super) fn on_looked_up(&mut self, ctx: &mut Ctx<'_>, lookup: LocalId) {
+    pub(super) fn on_looked_up(&mut self, ctx: &mut Ctx<'_>, lookup: DownstreamId) {
         if let Some(user) = self.lookups.end(lookup) {
             self.look_up_next(ctx, user);
         }
@@ -110,10 +110,10 @@ impl ServerCore {
             else {
                 continue;
             };
-            match ctx.local.resolve(name, *port) {
+            match ctx.downstream.resolve(name, *port) {
                 Some(lookup) => {
                     self.lookups.begin(user, lookup);
-                    self.sessions.bind_local(lookup, id);
+                    self.sessions.bind_downstream(lookup, id);
                 }
                 None => self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NoResources)),
             }

@@ -3,14 +3,14 @@
 //! The module decides who may connect, to which destination, and with which share of the resources. It knows
 //! nothing of a box.
 
-mod beyond;
+mod admission;
 mod drain;
+mod egress;
 mod handshakes;
 mod lookups;
 mod next;
 mod probes;
 mod reload;
-mod room;
 mod session;
 mod sign_in;
 mod status;
@@ -28,19 +28,19 @@ use braid_wire::Instant;
 use ipnet::IpNet;
 
 use crate::admin::report::{FORGED_JOIN, LogLimiter, ServerCounters};
-use crate::admin::status::{About, RulesStatus};
-use crate::admin::verdict::NEWS;
-use crate::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
+use crate::admin::status::{CoreInfo, RulesStatus};
+use crate::admin::verdict::NEWS_TARGET;
+use crate::app::{ConnectFailure, Core, Ctx, DownstreamEvent, DownstreamId};
 use crate::config::policy::DestinationPolicy;
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::protocol::hints::FlowHints;
-use crate::protocol::socks::{Destination, Foreword, ForewordStep, Reply, Request};
+use crate::protocol::socks::{Destination, EarlyHints, EarlyHintsStep, Reply, Request};
 use crate::relay::sniff::{self, Length};
 use crate::relay::table::{Due, SessionId, Table};
 use crate::relay::{self, End, Relay, StepError};
 
-use beyond::{Beyond, Pace};
-use handshakes::{Handshakes, Over};
+use egress::{EgressMeter, RelayRate};
+use handshakes::{HandshakeLimit, Handshakes};
 use lookups::Lookups;
 use session::{Refusal, Session, Stage};
 use train::Allowance;
@@ -57,13 +57,13 @@ use train::Allowance;
 /// 3. Pass events as [`Core`] describes.
 #[derive(Debug)]
 pub struct ServerCore {
-    about: About,
+    about: CoreInfo,
     /// The listening address of each path.
     listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
     /// Most connections to destinations that the process can open.
-    most_streams: usize,
+    max_streams: usize,
     window: Duration,
     /// Ranges of this machine known from the configuration.
     configured: Vec<IpNet>,
@@ -75,7 +75,7 @@ pub struct ServerCore {
     /// Families in `isolated` in which a destination was connected since the routes changed.
     connected: Families,
     /// Serves plaintext connections too.
-    clear: bool,
+    allows_plaintext: bool,
     user_names: Vec<String>,
     sessions: Table<Session>,
     /// Number of sessions of each user.
@@ -84,7 +84,7 @@ pub struct ServerCore {
     lookups: Lookups,
     /// Limits on probes of each user.
     allowances: Vec<Allowance>,
-    beyond: Beyond,
+    egress: EgressMeter,
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
@@ -109,9 +109,9 @@ const BATCH: usize = 32;
 /// Most addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 8;
 /// Longest attempt to one address while others remain.
-const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a peer to close after it was told of a failure.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl ServerCore {
     /// Creates a core without connections.
@@ -125,10 +125,10 @@ impl ServerCore {
         let keys = config.users.iter().map(|u| u.key);
         ServerCore {
             tls: channel::Server::new(&config.key, keys, config.versions),
-            clear: config.unprotected,
+            allows_plaintext: config.unprotected,
             isolated: Families::NONE,
             connected: Families::NONE,
-            about: About {
+            about: CoreInfo {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
                 congestion: config.congestion.name(),
@@ -137,7 +137,7 @@ impl ServerCore {
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
-            most_streams: usize::MAX,
+            max_streams: usize::MAX,
             window: config.time_window,
             configured,
             destinations,
@@ -153,7 +153,7 @@ impl ServerCore {
             handshakes: Handshakes::new(config.users.len()),
             lookups: Lookups::new(config.users.len()),
             allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
-            beyond: Beyond::new(&config.targets),
+            egress: EgressMeter::new(&config.targets),
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
@@ -194,8 +194,8 @@ impl ServerCore {
 
     /// Sets the most connections to destinations that the process can have, where that is less than
     /// [`ServerLimits::connections`].
-    pub fn set_most_streams(&mut self, streams: usize) {
-        self.most_streams = streams;
+    pub fn set_max_streams(&mut self, streams: usize) {
+        self.max_streams = streams;
     }
 
     /// Sets where the routes to destinations in IPv6 (`v6`) or IPv4 lead now; boxes are told which families are
@@ -214,9 +214,9 @@ impl ServerCore {
         }
         let family = if v6 { "IPv6" } else { "IPv4" };
         match reached {
-            true => tracing::info!(target: NEWS, "{family} destinations are reached again"),
+            true => tracing::info!(target: NEWS_TARGET, "{family} destinations are reached again"),
             false => tracing::warn!(
-                target: NEWS,
+                target: NEWS_TARGET,
                 "this server has no route to {family} destinations: boxes refuse their users' connections to \
                  these, so that programs use the other family; give this server {family}, or leave it so"
             ),
@@ -248,8 +248,8 @@ impl Core for ServerCore {
             return;
         };
         match event {
-            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
-            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::Readable { .. } => self.advance_with(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.advance_with(ctx, id, Relay::set_conn_writable),
             Event::FlowDelivered { .. } => {
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.channel.on_delivered();
@@ -263,39 +263,45 @@ impl Core for ServerCore {
         }
     }
 
-    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
-        if self.beyond.on_event(ctx, &event) {
+    fn on_downstream_event(&mut self, ctx: &mut Ctx<'_>, event: DownstreamEvent) {
+        if self.egress.on_event(ctx, &event) {
             return;
         }
-        let local = event.id();
-        if let LocalEvent::Resolved { .. } = event {
-            self.on_looked_up(ctx, local);
+        let downstream = event.id();
+        if let DownstreamEvent::Resolved { .. } = event {
+            self.on_looked_up(ctx, downstream);
         }
-        let Some(id) = self.sessions.by_local(local) else {
-            if let LocalEvent::Accepted { .. } = event {
+        let Some(id) = self.sessions.by_downstream(downstream) else {
+            if let DownstreamEvent::Accepted { .. } = event {
                 // A server accepts nothing downstream.
-                ctx.local.reset(local);
+                ctx.downstream.reset(downstream);
             }
             return;
         };
         match event {
-            LocalEvent::Connected { .. } => self.on_connected(ctx, id, local),
-            LocalEvent::ConnectFailed { failure, .. } => self.on_connect_failed(ctx, id, failure),
-            LocalEvent::Resolved { addresses, .. } => self.on_resolved(ctx, id, addresses),
-            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
-            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
-            LocalEvent::Broken { .. } => self.on_broken(ctx, id, local),
-            LocalEvent::Accepted { .. } => {}
+            DownstreamEvent::Connected { .. } => self.on_connected(ctx, id, downstream),
+            DownstreamEvent::ConnectFailed { failure, .. } => {
+                self.on_connect_failed(ctx, id, failure)
+            }
+            DownstreamEvent::Resolved { addresses, .. } => self.on_resolved(ctx, id, addresses),
+            DownstreamEvent::Readable { .. } => {
+                self.advance_with(ctx, id, Relay::set_downstream_readable)
+            }
+            DownstreamEvent::Writable { .. } => {
+                self.advance_with(ctx, id, Relay::set_downstream_writable)
+            }
+            DownstreamEvent::Broken { .. } => self.on_broken(ctx, id, downstream),
+            DownstreamEvent::Accepted { .. } => {}
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let times = [self.sessions.next_timeout(), self.beyond.next_timeout()];
+        let times = [self.sessions.next_timeout(), self.egress.next_timeout()];
         times.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        self.beyond.handle_timeout(ctx);
+        self.egress.handle_timeout(ctx);
         for _ in 0..BATCH {
             match self.sessions.pop_due(ctx.now) {
                 Some((id, Due::Timer)) => self.on_timer(ctx, id),
@@ -308,7 +314,7 @@ impl Core for ServerCore {
 
 impl ServerCore {
     /// Advances a session after `mark` has noted which direction of its relay may continue.
-    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+    fn advance_with(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
         let session = self.sessions.get_mut(id);
         if let Some(relay) = session.and_then(Session::relay_mut) {
             mark(relay);
@@ -320,9 +326,9 @@ impl ServerCore {
         self.counters.accepted += 1;
         if let Err(over) = self.admit(ctx, remote) {
             let counter = match over {
-                Over::All => &mut self.counters.over_limit,
-                Over::Source => &mut self.counters.over_source,
-                Over::Failed => &mut self.counters.over_failures,
+                HandshakeLimit::All => &mut self.counters.over_limit,
+                HandshakeLimit::Source => &mut self.counters.over_source,
+                HandshakeLimit::Failed => &mut self.counters.over_failures,
             };
             *counter += 1;
             if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
@@ -338,7 +344,7 @@ impl ServerCore {
             remote: remote.to_canonical(),
             user: None,
             destination: None,
-            foreword: None,
+            early_hints: None,
             started: ctx.now,
             stage: Stage::Handshake(Box::default()),
             time: deadline,
@@ -383,17 +389,20 @@ impl ServerCore {
     }
 
     fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, request: Request) {
-        let most_of_user = self.most_of_user();
+        let max_per_user = self.max_per_user();
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Stage::Handshake(handshake) = &mut session.stage else {
             return;
         };
-        let Request { destination, note } = request;
+        let Request {
+            destination,
+            metadata,
+        } = request;
         let (to, coded) = (
             destination.to_bytes(),
-            note.as_ref().map(SignedMetadata::from),
+            metadata.as_ref().map(SignedMetadata::from),
         );
         let right = |g: &Grant| self.verifier.check_request(g, &to, coded);
         if !handshake.grant.as_ref().is_some_and(right) {
@@ -411,7 +420,7 @@ impl ServerCore {
             return;
         };
         let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
-        let Some(of_user) = of_user.filter(|n| **n < most_of_user) else {
+        let Some(of_user) = of_user.filter(|n| **n < max_per_user) else {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
         *of_user += 1;
@@ -424,8 +433,10 @@ impl ServerCore {
         let name = session.user.and_then(|u| self.user_names.get(u));
         let conn = session.channel.conn;
         tracing::debug!(remote = %session.remote, user = name, %destination, "request");
-        session.foreword = note.is_some().then(Foreword::default);
-        let hints = note.map_or(FlowHints::default(), |note| self.hints(conn, &note.hints));
+        session.early_hints = metadata.is_some().then(EarlyHints::default);
+        let hints = metadata.map_or(FlowHints::default(), |metadata| {
+            self.hints(conn, &metadata.hints)
+        });
         hints.begin(ctx.now, conn, ctx.stack);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -450,13 +461,13 @@ impl ServerCore {
     }
 
     /// Reads early hints; returns false where the session has ended.
-    fn read_foreword(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+    fn read_early_hints(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
         let Session {
             channel,
-            foreword: Some(foreword),
+            early_hints: Some(early_hints),
             remote,
             ..
         } = session
@@ -464,16 +475,16 @@ impl ServerCore {
             return true;
         };
         let (conn, remote) = (channel.conn, *remote);
-        let input = |buf: &[u8]| foreword.input(buf);
-        match relay::read_step(ctx.now, channel, ctx.stack, ForewordStep::More, input) {
-            Ok(ForewordStep::More) => true,
-            Ok(ForewordStep::Hints(hints)) => {
-                session.foreword = None;
+        let input = |buf: &[u8]| early_hints.input(buf);
+        match relay::read_step(ctx.now, channel, ctx.stack, EarlyHintsStep::More, input) {
+            Ok(EarlyHintsStep::More) => true,
+            Ok(EarlyHintsStep::Hints(hints)) => {
+                session.early_hints = None;
                 let hints = self.hints(conn, &hints);
                 hints.apply(ctx.now, conn, ctx.stack);
                 true
             }
-            Ok(ForewordStep::Garbage) => {
+            Ok(EarlyHintsStep::Garbage) => {
                 self.counters.garbage += 1;
                 if let Some(left_out) = self.limiter.allow(ctx.now, "foreword", remote) {
                     tracing::warn!(%remote, left_out, "malformed hints before the first byte");
@@ -528,18 +539,18 @@ impl ServerCore {
                 refusal = Refusal::Forbidden(addr);
                 continue;
             }
-            match ctx.local.connect(addr) {
+            match ctx.downstream.connect(addr) {
                 Ok(stream) => {
-                    self.sessions.bind_local(stream, id);
+                    self.sessions.bind_downstream(stream, id);
                     let Some(session) = self.sessions.get_mut(id) else {
                         return;
                     };
                     let deadline = match others.is_empty() {
                         true => session.time,
-                        false => session.time.min(ctx.now + ADDRESS_PATIENCE),
+                        false => session.time.min(ctx.now + ADDRESS_TIMEOUT),
                     };
                     session.stage = Stage::Connecting {
-                        local: stream,
+                        downstream: stream,
                         others,
                         addr: addr.ip(),
                         since: ctx.now,
@@ -572,16 +583,19 @@ impl ServerCore {
         }
     }
 
-    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: DownstreamId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let addr = match session.stage {
             Stage::Connecting {
-                local, addr, since, ..
-            } if local == stream => {
+                downstream,
+                addr,
+                since,
+                ..
+            } if downstream == stream => {
                 let took = ctx.now.saturating_since(since);
-                self.beyond.on_connected(ctx.now, addr, took);
+                self.egress.on_connected(ctx.now, addr, took);
                 addr
             }
             _ => return,
@@ -591,10 +605,10 @@ impl ServerCore {
             return self.drop_session(ctx, id);
         }
         session.channel.begin_writing();
-        let mut relay = Relay::new(ctx.now, stream, self.timeouts.patience());
-        relay.keep(sniff::MOST);
+        let mut relay = Relay::new(ctx.now, stream, self.timeouts.relay_timeouts());
+        relay.keep_first_bytes(sniff::MAX_SNIFFED_BYTES);
         let due = relay.due();
-        session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
+        session.stage = Stage::Relaying(relay, RelayRate::new(ctx.now, addr));
         self.counters.connected += 1;
         self.counters.joined_by_keys += u64::from(session.channel.joins_use_keys());
         self.sessions.arm(id, due);
@@ -603,14 +617,14 @@ impl ServerCore {
         self.advance(ctx, id);
     }
 
-    fn on_broken(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+    fn on_broken(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: DownstreamId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         match session.stage {
-            Stage::Relaying(..) => self.end_relay(ctx, id, End::Local),
+            Stage::Relaying(..) => self.end_relay(ctx, id, End::Downstream),
             Stage::Connecting { .. } => {
-                ctx.local.close(stream);
+                ctx.downstream.close(stream);
                 self.on_connect_failed(ctx, id, ConnectFailure::Refused);
             }
             _ => {}
@@ -618,7 +632,7 @@ impl ServerCore {
     }
 
     fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        if !self.read_foreword(ctx, id) {
+        if !self.read_early_hints(ctx, id) {
             return;
         }
         let Some(session) = self.sessions.get_mut(id) else {
@@ -626,29 +640,29 @@ impl ServerCore {
         };
         let Session {
             channel,
-            stage: Stage::Relaying(relay, pace),
+            stage: Stage::Relaying(relay, relay_rate),
             ..
         } = session
         else {
             return;
         };
-        if pace.wants_look(ctx.now) {
+        if relay_rate.is_check_due(ctx.now) {
             let stats = ctx.stack.conn_stats(channel.conn);
             let unsent: u64 = stats.map_or(0, |s| s.unsent.iter().sum());
-            pace.look(ctx.now, unsent == 0);
+            relay_rate.check(ctx.now, unsent == 0);
         }
         let turn = relay.turn(ctx, channel);
         if turn.moved.to_conn > 0 {
-            look(ctx, channel.conn, relay);
+            sniff_response(ctx, channel.conn, relay);
         }
-        if let Some(rate) = pace.on_moved(ctx.now, turn.moved.to_conn) {
-            self.beyond.on_rate(ctx.now, pace.addr, rate);
+        if let Some(rate) = relay_rate.on_moved(ctx.now, turn.moved.to_conn) {
+            self.egress.on_rate(ctx.now, relay_rate.addr, rate);
         }
         let due = relay.due();
-        self.counters.bytes_up += turn.moved.to_local;
+        self.counters.bytes_up += turn.moved.to_downstream;
         self.counters.bytes_down += turn.moved.to_conn;
-        if let Some(end) = self.sessions.follow(id, &turn, due)
-            && !(end == End::Finished && self.goes_on(ctx, id))
+        if let Some(end) = self.sessions.after_turn(id, &turn, due)
+            && !(end == End::Finished && self.try_continue(ctx, id))
         {
             self.end_relay(ctx, id, end);
         }
@@ -659,9 +673,9 @@ impl ServerCore {
             return;
         };
         match &mut session.stage {
-            Stage::Handshake(h) if h.waits => {
+            Stage::Handshake(h) if h.is_waiting => {
                 if !self.end_in_order(ctx, id) {
-                    self.counters.waited_in_vain += 1;
+                    self.counters.unused_sign_ins += 1;
                     self.drop_session(ctx, id);
                 }
             }
@@ -677,8 +691,8 @@ impl ServerCore {
             Stage::Resolving => {
                 self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NameNotResolved));
             }
-            Stage::Connecting { local, .. } => {
-                ctx.local.reset(*local);
+            Stage::Connecting { downstream, .. } => {
+                ctx.downstream.reset(*downstream);
                 self.on_connect_failed(ctx, id, ConnectFailure::TimedOut);
             }
             Stage::Relaying(relay, _) => {
@@ -702,10 +716,10 @@ impl ServerCore {
                 let end = relay.on_closed(&session.channel, reason);
                 return self.end_relay(ctx, id, end);
             }
-            Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
+            Stage::Handshake(h) if !h.peer_has_sent => self.counters.probes += 1,
             // A box that needs no further user's connection.
             Stage::Handshake(_) if reason == CloseReason::Finished => {}
-            Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
+            Stage::Handshake(h) if h.is_waiting => self.counters.unused_sign_ins += 1,
             Stage::Handshake(_) => {
                 self.counters.handshake_aborted += 1;
                 self.count_failed(ctx.now, id);
@@ -731,7 +745,7 @@ impl ServerCore {
         relay.end(ctx, &channel, end);
         let counter = match end {
             End::Finished => &mut self.counters.finished,
-            End::Local => &mut self.counters.reset_by_destination,
+            End::Downstream => &mut self.counters.reset_by_destination,
             End::Conn => &mut self.counters.reset_by_box,
             End::Broken(why) => {
                 let (counter, kind) = session::kind_of(why, &mut self.counters);
@@ -748,8 +762,8 @@ impl ServerCore {
     /// Ends a session without a connected destination.
     fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         if let Some(session) = self.forget(ctx.now, id) {
-            if let Stage::Connecting { local, .. } = session.stage {
-                ctx.local.reset(local);
+            if let Stage::Connecting { downstream, .. } = session.stage {
+                ctx.downstream.reset(downstream);
             }
             session.channel.abort(ctx.now, ctx.stack);
         }
@@ -775,7 +789,7 @@ impl ServerCore {
         session.stage = match &mut session.stage {
             Stage::Handshake(handshake) => {
                 // The session does not count towards its user yet.
-                self.handshakes.resume(session.remote, handshake);
+                self.handshakes.end_waiting(session.remote, handshake);
                 session.user = None;
                 Stage::Refused
             }
@@ -795,10 +809,10 @@ impl ServerCore {
                     && session.channel.shutdown(ctx.now, ctx.stack).is_ok()
             }
         };
-        self.sessions.unbind_local(id);
+        self.sessions.unbind_downstream(id);
         self.count_refusal(ctx.now, &refusal, remote);
         if told {
-            self.sessions.arm(id, ctx.now + CLOSE_PATIENCE);
+            self.sessions.arm(id, ctx.now + CLOSE_TIMEOUT);
         } else {
             self.drop_session(ctx, id);
         }
@@ -833,20 +847,20 @@ fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
 }
 
 /// Examines the first bytes of a destination for the length of its response. Nothing waits for that.
-fn look(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
-    let Some((first, full)) = relay.kept() else {
+fn sniff_response(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
+    let Some((first, full)) = relay.first_bytes() else {
         return;
     };
     match sniff::response(first) {
-        Length::Open if !full => return,
-        Length::Open | Length::Untold => {}
+        Length::Incomplete if !full => return,
+        Length::Incomplete | Length::Unknown => {}
         Length::Bytes(bytes) => {
             let size = FlowSize::Read(bytes);
             // A connection that is already gone reports itself by its `Closed` event.
             let _ = ctx.stack.set_flow_size(ctx.now, conn, size);
         }
     }
-    relay.forget_kept();
+    relay.drop_first_bytes();
 }
 
 /// Sends a whole message of the handshake or nothing; room lacks only where memory has run out.

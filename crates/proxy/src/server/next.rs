@@ -10,7 +10,7 @@ use crate::relay::table::SessionId;
 impl ServerCore {
     /// Continues a session whose relay has ended both ways: waits until the box has everything, then for the next
     /// request or the end of the connection. Returns whether the session continues.
-    pub(super) fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+    pub(super) fn try_continue(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
@@ -35,12 +35,12 @@ impl ServerCore {
         if self.ending || handshakes.begin(now, remote, &self.limits).is_err() {
             return channel.close(now, ctx.stack).is_ok();
         }
-        let mut handshake = Handshake::again(user);
+        let mut handshake = Handshake::after_user(user);
         let until = match channel.is_drained(ctx.stack) {
             // The request has come already.
             false => now + self.timeouts.handshake,
-            true if handshakes.let_wait(now, remote, &mut handshake, self.limits.waiting) => {
-                *handshake.waits_until.insert(now + self.timeouts.waiting)
+            true if handshakes.begin_waiting(now, remote, &mut handshake, self.limits.waiting) => {
+                *handshake.waiting_until.insert(now + self.timeouts.waiting)
             }
             true => {
                 handshakes.leave(now, remote);
@@ -51,7 +51,7 @@ impl ServerCore {
         // A connection that is already gone reports itself by its `Closed` event.
         let _ = ctx.stack.begin_flow(now, channel.conn);
         let told = send_all(ctx, channel, &ServerHandshake::READY);
-        (session.destination, session.foreword, session.started) = (None, None, now);
+        (session.destination, session.early_hints, session.started) = (None, None, now);
         session.stage = Stage::Handshake(Box::new(handshake));
         self.leave(Some(user), id);
         self.counters.finished += 1;
@@ -74,12 +74,12 @@ impl ServerCore {
             return false;
         };
         let channel = &mut session.channel;
-        let may = handshake.follows && !channel.is_closing();
+        let may = handshake.had_user && !channel.is_closing();
         if !may || channel.close(ctx.now, ctx.stack).is_err() {
             return false;
         }
         let until = ctx.now + self.timeouts.half_closed;
-        handshake.waits_until = Some(until);
+        handshake.waiting_until = Some(until);
         self.sessions.arm(id, until);
         true
     }

@@ -7,15 +7,20 @@ use braid_secure::channel::RECORD_OVERHEAD;
 
 use super::session::{Refusal, Session, Stage};
 use super::train::Departures;
-use super::{CLOSE_PATIENCE, ServerCore, send_all};
+use super::{CLOSE_TIMEOUT, ServerCore, send_all};
 use crate::app::Ctx;
 use crate::protocol::probe::{self, Train};
-use crate::protocol::socks::Note;
+use crate::protocol::socks::RequestMetadata;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
     /// Answers a probe with the egress metrics, and sends the train.
-    pub(super) fn on_probe(&mut self, ctx: &mut Ctx<'_>, id: SessionId, note: &Note) {
+    pub(super) fn on_probe(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: SessionId,
+        metadata: &RequestMetadata,
+    ) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -25,7 +30,7 @@ impl ServerCore {
         let right = handshake
             .grant
             .as_ref()
-            .filter(|g| self.verifier.check_probe(g, note.into()));
+            .filter(|g| self.verifier.check_probe(g, metadata.into()));
         let Some(user) = right.map(|g| g.user) else {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
@@ -33,7 +38,7 @@ impl ServerCore {
         self.handshakes.end(ctx.now, session.remote, handshake);
         session.user = None;
         session.stage = Stage::Closing;
-        let mut train = Train::decode(&note.hints);
+        let mut train = Train::decode(&metadata.hints);
         let allowance = &mut self.allowances[user];
         if train.records > 0 && !allowance.take(ctx.now, self.limits.trains) {
             self.counters.trains_refused += 1;
@@ -41,9 +46,9 @@ impl ServerCore {
         }
         self.counters.trains += u64::from(train.records > 0);
         let conn = session.channel.conn;
-        self.beyond.ask(ctx);
+        self.egress.ask(ctx);
         let unpaced = train.records.min(unpaced(ctx.stack, conn));
-        let answer = probe::answer(train.records, unpaced, self.beyond.quality(ctx.now));
+        let answer = probe::answer(train.records, unpaced, self.egress.quality(ctx.now));
         let began = ctx.now;
         if let Some(session) = self.sessions.get_mut(id) {
             if !send_all(ctx, &mut session.channel, &answer) {
@@ -85,7 +90,7 @@ impl ServerCore {
         session.stage = Stage::Closing;
         let told = session.channel.shutdown(ctx.now, ctx.stack).is_ok();
         match told {
-            true => self.sessions.arm(id, ctx.now + CLOSE_PATIENCE),
+            true => self.sessions.arm(id, ctx.now + CLOSE_TIMEOUT),
             false => self.drop_session(ctx, id),
         }
     }
@@ -96,5 +101,5 @@ impl ServerCore {
 fn unpaced(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     let bytes = subflows.first().map_or(0, |subflow| subflow.unpaced);
-    u8::try_from(bytes / (probe::RECORD + RECORD_OVERHEAD) as u64).unwrap_or(u8::MAX)
+    u8::try_from(bytes / (probe::RECORD_LEN + RECORD_OVERHEAD) as u64).unwrap_or(u8::MAX)
 }

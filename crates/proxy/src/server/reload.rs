@@ -59,7 +59,7 @@ impl ServerCore {
             return;
         };
         match session.stage {
-            Stage::Connecting { local, .. } => ctx.local.reset(local),
+            Stage::Connecting { downstream, .. } => ctx.downstream.reset(downstream),
             Stage::Relaying(relay, _) => relay.end(ctx, &session.channel, End::Conn),
             _ => {}
         }

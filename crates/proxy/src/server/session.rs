@@ -7,11 +7,11 @@ use braid_secure::channel::{Channel, ChannelError};
 use braid_wire::Instant;
 
 use crate::admin::report::ServerCounters;
-use crate::app::{ConnectFailure, LocalId};
-use crate::protocol::socks::{Destination, Foreword, Reply, ServerError, ServerHandshake};
+use crate::app::{ConnectFailure, DownstreamId};
+use crate::protocol::socks::{Destination, EarlyHints, Reply, ServerError, ServerHandshake};
 use crate::relay::Relay;
 
-use super::beyond::Pace;
+use super::egress::RelayRate;
 use super::train::Departures;
 
 /// A connection of a box.
@@ -24,7 +24,7 @@ pub(super) struct Session {
     /// The destination, once the request is complete.
     pub(super) destination: Option<Box<Destination>>,
     /// The decoder of early hints, while they are awaited.
-    pub(super) foreword: Option<Foreword>,
+    pub(super) early_hints: Option<EarlyHints>,
     pub(super) started: Instant,
     pub(super) stage: Stage,
     /// End of the current stage, except for [`Stage::Relaying`], whose relay has a timer of its own.
@@ -39,13 +39,13 @@ pub(super) enum Stage {
     Resolving,
     /// Connects to an address of the destination; `others` are still to be tried.
     Connecting {
-        local: LocalId,
+        downstream: DownstreamId,
         others: Vec<SocketAddr>,
         addr: IpAddr,
         since: Instant,
     },
     /// Relays between box and destination.
-    Relaying(Relay, Pace),
+    Relaying(Relay, RelayRate),
     /// Sends the train of a probe.
     Departing(Departures),
     /// Waits for the peer to close, after it was told of a failure.
@@ -57,28 +57,28 @@ pub(super) enum Stage {
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
     /// The server knows whether the connection is protected.
-    pub(super) met: bool,
+    pub(super) protection_known: bool,
     pub(super) socks: ServerHandshake,
     pub(super) grant: Option<Grant>,
     /// The peer has sent something.
-    pub(super) spoken: bool,
+    pub(super) peer_has_sent: bool,
     /// The box is signed in, and the session waits idle for the request.
-    pub(super) waits: bool,
+    pub(super) is_waiting: bool,
     /// The end of that wait, set at its first begin; further messages without a request do not extend it.
-    pub(super) waits_until: Option<Instant>,
+    pub(super) waiting_until: Option<Instant>,
     /// A user was served before on the connection, for whom the box may still have bytes to deliver.
-    pub(super) follows: bool,
+    pub(super) had_user: bool,
 }
 
 impl Handshake {
     /// Creates the handshake of `user`'s box after a first request.
-    pub(super) fn again(user: usize) -> Self {
+    pub(super) fn after_user(user: usize) -> Self {
         Handshake {
-            met: true,
+            protection_known: true,
             socks: ServerHandshake::signed_in(),
             grant: Some(Grant::proven(user)),
-            spoken: true,
-            follows: true,
+            peer_has_sent: true,
+            had_user: true,
             ..Handshake::default()
         }
     }
@@ -96,7 +96,7 @@ impl Session {
 /// The reason for which a session without a connected destination is refused.
 pub(super) enum Refusal {
     /// The connection is plaintext, but protection is required.
-    Clear,
+    Plaintext,
     Unprotected(ChannelError),
     /// The user's key was removed after the ticket was given.
     UnknownKey,
@@ -112,7 +112,7 @@ impl Refusal {
     /// Returns the reply to the peer; empty where it speaks another protocol.
     pub(super) fn reply(&self) -> Vec<u8> {
         let reply = match self {
-            Refusal::Clear | Refusal::Unprotected(_) => return Vec::new(),
+            Refusal::Plaintext | Refusal::Unprotected(_) => return Vec::new(),
             // The box learns that its key is the cause, and tries another server.
             Refusal::UnknownKey => return ServerError::NoMethod.reply(),
             Refusal::Socks(e) => return e.reply(),
@@ -131,7 +131,7 @@ impl Refusal {
         c: &'c mut ServerCounters,
     ) -> (&'c mut u64, Option<&'static str>) {
         let (counter, name) = match self {
-            Refusal::Clear => (&mut c.clear, "not protected"),
+            Refusal::Plaintext => (&mut c.plaintext_refused, "not protected"),
             Refusal::UnknownKey => (&mut c.auth_wrong, "unknown key"),
             Refusal::Unprotected(ChannelError::Truncated) => (&mut c.handshake_aborted, "gone"),
             Refusal::Unprotected(why) => kind_of(*why, c),

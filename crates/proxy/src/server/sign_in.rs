@@ -14,7 +14,7 @@ use crate::relay::{self, StepError};
 impl ServerCore {
     /// Reads and answers the box's messages, as far as they have come.
     pub(super) fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let mut goes_on = false;
+        let mut try_continue = false;
         // A handshake has four messages; each turn of the loop ends one.
         for _ in 0..8 {
             let Some(session) = self.sessions.get_mut(id) else {
@@ -25,8 +25,8 @@ impl ServerCore {
             };
             let remote = session.remote;
             let silent = session.channel.is_drained(ctx.stack);
-            goes_on |= !silent && self.handshakes.resume(remote, handshake);
-            let step = match self.hear(ctx, id) {
+            try_continue |= !silent && self.handshakes.end_waiting(remote, handshake);
+            let step = match self.read_handshake_step(ctx, id) {
                 Ok(Some(step)) => step,
                 Ok(None) => return,
                 Err(refusal) => return self.refuse(ctx, id, refusal),
@@ -43,7 +43,7 @@ impl ServerCore {
                 return self.drop_session(ctx, id);
             }
             match step {
-                ServerStep::More => return self.await_more(ctx, id, goes_on),
+                ServerStep::More => return self.await_more(ctx, id, try_continue),
                 ServerStep::Send(bytes) => {
                     if !send_all(ctx, channel, &bytes) {
                         return self.drop_session(ctx, id);
@@ -64,15 +64,15 @@ impl ServerCore {
                     }
                 }
                 ServerStep::Request(request) => return self.on_request(ctx, id, request),
-                ServerStep::Probe(note) => return self.on_probe(ctx, id, &note),
+                ServerStep::Probe(metadata) => return self.on_probe(ctx, id, &metadata),
                 ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
             }
         }
     }
 
-    /// Lets a box that has sent no more wait long for its request, if there is room. `goes_on` where it has sent
-    /// something after an earlier wait.
-    fn await_more(&mut self, ctx: &mut Ctx<'_>, id: SessionId, goes_on: bool) {
+    /// Lets a box that has sent no more wait long for its request, if there is room. `try_continue` where it has
+    /// sent something after an earlier wait.
+    fn await_more(&mut self, ctx: &mut Ctx<'_>, id: SessionId, try_continue: bool) {
         let Some(Session {
             channel,
             remote,
@@ -90,18 +90,25 @@ impl ServerCore {
             ctx.stack.abort(ctx.now, conn);
         }
         let most = self.limits.waiting;
-        if self.handshakes.let_wait(ctx.now, *remote, handshake, most) {
-            let until = handshake.waits_until;
+        if self
+            .handshakes
+            .begin_waiting(ctx.now, *remote, handshake, most)
+        {
+            let until = handshake.waiting_until;
             let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
-            handshake.waits_until = Some(until);
+            handshake.waiting_until = Some(until);
             self.sessions.arm(id, until);
-        } else if goes_on {
+        } else if try_continue {
             self.sessions.arm(id, ctx.now + self.timeouts.handshake);
         }
     }
 
     /// Reads the next step of a handshake; `None` where the connection is gone.
-    fn hear(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Result<Option<ServerStep>, Refusal> {
+    fn read_handshake_step(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: SessionId,
+    ) -> Result<Option<ServerStep>, Refusal> {
         let Some(Session {
             channel,
             user,
@@ -111,16 +118,16 @@ impl ServerCore {
         else {
             return Ok(None);
         };
-        if !handshake.met
-            && let Some(met) = Channel::accept(ctx.now, channel.conn, &self.tls, ctx.stack)
+        if !handshake.protection_known
+            && let Some(accepted) = Channel::accept(ctx.now, channel.conn, &self.tls, ctx.stack)
         {
-            (handshake.met, handshake.spoken) = (true, true);
-            match (met.is_protected(), self.clear) {
-                (true, _) => handshake.socks = ServerHandshake::proven(),
+            (handshake.protection_known, handshake.peer_has_sent) = (true, true);
+            match (accepted.is_protected(), self.allows_plaintext) {
+                (true, _) => handshake.socks = ServerHandshake::authenticated(),
                 (false, true) => {}
-                (false, false) => return Err(Refusal::Clear),
+                (false, false) => return Err(Refusal::Plaintext),
             }
-            *channel = met;
+            *channel = accepted;
         }
         let input = |buf: &[u8]| handshake.socks.input(buf);
         let step = relay::read_step(ctx.now, channel, ctx.stack, ServerStep::More, input);

@@ -7,7 +7,7 @@ use super::ServerCore;
 use super::session::Stage;
 use crate::admin::control::{Answer, Controlled, Request};
 use crate::admin::judge;
-use crate::admin::status::{self, PathStatus, Role, Session, Status};
+use crate::admin::status::{self, PathStatus, Role, SessionInfo, Status};
 
 impl ServerCore {
     /// Returns the status at `now`.
@@ -31,16 +31,16 @@ impl ServerCore {
         status
     }
 
-    fn shown(&self, now: Instant, conn: ConnId) -> Option<Session> {
+    fn shown(&self, now: Instant, conn: ConnId) -> Option<SessionInfo> {
         let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
         let user = session.user.and_then(|u| self.user_names.get(u));
-        Some(Session {
+        Some(SessionInfo {
             user: user.cloned(),
             destination: session.destination.as_ref().map(ToString::to_string),
             host: None,
             agreed: session.channel.agreed(),
             state: match &session.stage {
-                Stage::Handshake(h) if h.waits => "waiting",
+                Stage::Handshake(h) if h.is_waiting => "waiting",
                 Stage::Handshake(_) => "handshake",
                 Stage::Resolving => "resolving",
                 Stage::Connecting { .. } => "connecting",

@@ -5,7 +5,7 @@ use braid_wire::Instant;
 use crate::protocol::probe::Train;
 
 /// Trains that a user may have at once after a pause, in seconds of the rate.
-const BURST: f64 = 4.0;
+const BURST_SECONDS: f64 = 4.0;
 
 /// A token bucket of a user's trains.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) struct Allowance {
 impl Allowance {
     pub(super) fn new(rate: usize) -> Self {
         Allowance {
-            left: rate as f64 * BURST,
+            left: rate as f64 * BURST_SECONDS,
             at: Instant::ZERO,
         }
     }
@@ -26,7 +26,7 @@ impl Allowance {
     pub(super) fn take(&mut self, now: Instant, rate: usize) -> bool {
         let rate = rate as f64;
         let earned = now.saturating_since(self.at).as_secs_f64() * rate;
-        self.left = (self.left + earned).min(rate * BURST);
+        self.left = (self.left + earned).min(rate * BURST_SECONDS);
         self.at = now;
         let may = self.left >= 1.0;
         self.left -= f64::from(u8::from(may));

@@ -8,8 +8,8 @@ use braid_secure::auth::SignIn;
 use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
-use super::health::{Cell, Reach};
-use super::lease::{self, Lease};
+use super::checkout::{self, Checkout};
+use super::health::{Reach, ServerHealth};
 use super::links::Links;
 use super::{Context, Upstream};
 use crate::protocol::hints::FlowHints;
@@ -17,17 +17,17 @@ use crate::protocol::socks::Destination;
 use crate::select::selection::Need;
 
 /// The cost of a connection against a link's share, bits. A link of unknown rate counts as one of 1 Mbit/s.
-const UNIT: f64 = 1e6;
+const LOAD_UNIT_BITS: f64 = 1e6;
 
 /// The requirements on a connection.
 #[derive(Debug)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct AcquireRequest<'a> {
     /// Hints about the user's connection.
     pub(crate) flow: &'a FlowHints,
     /// Server and path of attempts that have failed.
     pub(crate) tried: &'a [(usize, PathId)],
     /// A connection of the idle pool has failed, so a new one must be opened.
-    pub(crate) cold: bool,
+    pub(crate) skip_pool: bool,
     /// The address of the destination, unless it is a name.
     pub(crate) to: Option<IpAddr>,
 }
@@ -38,27 +38,27 @@ impl Upstream {
     pub(crate) fn acquire(
         &mut self,
         cx: &mut Context<'_>,
-        wish: &Wish<'_>,
-    ) -> Result<Lease, ApiError> {
+        request: &AcquireRequest<'_>,
+    ) -> Result<Checkout, ApiError> {
         self.note_traffic(cx.now);
-        let need = self.servers.choice.need(wish.flow);
-        let mut candidates = self.candidates(need, wish.tried, wish.to);
+        let need = self.servers.choice.need(request.flow);
+        let mut candidates = self.candidates(need, request.tried, request.to);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
-        if let Some(server) = best.filter(|_| !wish.cold)
-            && let Some(lease) = self.take_warm(cx.now, (need, server), wish.to, cx.stack)
+        if let Some(server) = best.filter(|_| !request.skip_pool)
+            && let Some(checkout) = self.take_idle(cx.now, (need, server), request.to, cx.stack)
         {
-            cx.counters.warm_used += 1;
+            cx.counters.idle_used += 1;
             // The engine must not apply what it learnt of an earlier user's flow to this one.
-            let _ = cx.stack.begin_flow(cx.now, lease.channel.conn);
-            wish.flow.begin(cx.now, lease.channel.conn, cx.stack);
-            self.warm_up(cx);
-            return Ok(lease);
+            let _ = cx.stack.begin_flow(cx.now, checkout.channel.conn);
+            request.flow.begin(cx.now, checkout.channel.conn, cx.stack);
+            self.fill_pools(cx);
+            return Ok(checkout);
         }
         let mut error = ApiError::NoUsablePath;
         for (_, server, path) in candidates {
-            match self.open(cx.now, (server, path), Some(wish), cx.stack) {
-                Ok(lease) => return Ok(lease),
+            match self.open(cx.now, (server, path), Some(request), cx.stack) {
+                Ok(checkout) => return Ok(checkout),
                 Err(ApiError::NoUsablePath) => {}
                 Err(e) => {
                     error = e;
@@ -81,7 +81,7 @@ impl Upstream {
         let entry = self.server(server).ok_or(ApiError::NoUsablePath)?;
         let keys = (&self.servers.key, entry.key);
         let about = (destination, hints);
-        lease::request((now, channel), keys, sign_in, about, stack)
+        checkout::request((now, channel), keys, sign_in, about, stack)
     }
 
     /// Returns servers and links to try, each with a rank; lower is better. Servers that do not answer come last.
@@ -105,20 +105,20 @@ impl Upstream {
             let reaches = to.is_none_or(|ip| self.servers.reached.of(server).has(ip));
             for (order, link) in self.links.all.iter().enumerate() {
                 let tried = tried.contains(&(server, link.path));
-                let cell = &link.cells[server];
-                if !link.open || tried || !cell.fits {
+                let health = &link.health[server];
+                if !link.open || tried || !health.fits {
                     continue;
                 }
-                let doubt = (cell.reach == Reach::Down, cell.failures > 0);
-                let cost = match cell.is_plain() {
+                let failing = (health.reach == Reach::Down, health.failures > 0);
+                let cost = match health.is_plain() {
                     // An integer, because ranks need a total order: the load in nanoseconds.
                     true => (link.carried * 1e9) as u64,
-                    false => cell.rank_rtt(),
+                    false => health.rank_rtt(),
                 };
                 let rank = (
                     server_down,
                     (doubtful, !reaches, server != chosen, server),
-                    (doubt, cell.is_plain()),
+                    (failing, health.is_plain()),
                     link.backup,
                     cost,
                     order,
@@ -129,15 +129,15 @@ impl Upstream {
         candidates
     }
 
-    /// Opens a connection for a user's flow, or for the idle pool where `wish` is `None`, and signs in.
+    /// Opens a connection for a user's flow, or for the idle pool where `request` is `None`, and signs in.
     pub(super) fn open(
         &mut self,
         now: Instant,
         (server, path): (usize, PathId),
-        wish: Option<&Wish<'_>>,
+        request: Option<&AcquireRequest<'_>>,
         stack: &mut Stack,
-    ) -> Result<Lease, ApiError> {
-        let flow = wish.map(|wish| wish.flow);
+    ) -> Result<Checkout, ApiError> {
+        let flow = request.map(|request| request.flow);
         let strategy = match flow {
             Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
             None => Box::new(braid_strategy::Waiting::default()),
@@ -145,18 +145,18 @@ impl Upstream {
         let entry = &self.servers.entries[server];
         let options = self.links.options((entry, path), strategy)?;
         // A strategy knows round-trip times, but not which links are in trouble.
-        let again = wish.is_some_and(|wish| !wish.tried.is_empty());
+        let again = request.is_some_and(|request| !request.tried.is_empty());
         let options = ConnectOptions {
             flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
             urgency: flow.and_then(|f| f.urgency).unwrap_or_default(),
-            pin_path: again || self.links.open_cells(server).any(Cell::is_unsound),
+            pin_path: again || self.links.open_health(server).any(ServerHealth::is_unsound),
             ..options
         };
-        let lease = self
+        let checkout = self
             .servers
             .sign_in_over(now, (server, path), options, stack)?;
         self.links.note_share(server, path, stack);
-        Ok(lease)
+        Ok(checkout)
     }
 }
 
@@ -168,15 +168,16 @@ impl Links {
         let Some(link) = self.find_mut(path) else {
             return;
         };
-        if !link.cells[server].is_plain() {
+        if !link.health[server].is_plain() {
             return;
         }
         let records = stack.records().filter(|(_, on, _)| *on == path);
         let seen = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
-        let measured = link.cells.iter().filter_map(|c| c.gauge.capacity());
+        let measured = link.health.iter().filter_map(|c| c.gauge.capacity());
         let rate = measured.chain(seen).reduce(f64::max);
         // A link that was away must not catch up on the turns that it missed.
         let floor = behind.map_or(0.0, |least| least - 1.0);
-        link.carried = link.carried.max(floor) + UNIT / rate.unwrap_or(UNIT).max(1.0);
+        link.carried =
+            link.carried.max(floor) + LOAD_UNIT_BITS / rate.unwrap_or(LOAD_UNIT_BITS).max(1.0);
     }
 }

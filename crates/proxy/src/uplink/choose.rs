@@ -11,7 +11,7 @@ use crate::select::selection::{Candidate, Measured, Quality};
 
 impl Servers {
     /// Selects the server called `name` by hand, or none by [`AUTO`].
-    fn want(&mut self, name: &str) -> Result<(), String> {
+    fn pin(&mut self, name: &str) -> Result<(), String> {
         let wanted = self.entries.iter().position(|s| s.name == name);
         if wanted.is_none() && name != AUTO {
             let known: Vec<&str> = self.entries.iter().map(|s| s.name.as_str()).collect();
@@ -29,15 +29,15 @@ impl Upstream {
     /// Returns the measurements of a server. A link without an answer counts as unknown.
     pub(super) fn measured(&self, server: usize) -> Measured {
         let paths = self.links.all.iter().map(|link| {
-            let cell = &link.cells[server];
-            match link.open && cell.reach != Reach::Down {
-                true => cell.quality(),
+            let health = &link.health[server];
+            match link.open && health.reach != Reach::Down {
+                true => health.quality(),
                 false => Quality::default(),
             }
         });
         Measured {
             paths: paths.collect(),
-            beyond: self.meter.beyond[server].map_or(Quality::default(), |(_, told)| told),
+            egress: self.meter.egress[server].map_or(Quality::default(), |(_, told)| told),
         }
     }
 
@@ -55,7 +55,7 @@ impl Upstream {
                 usable: *usable,
             })
             .collect();
-        let may = self.meter.may;
+        let may = self.meter.may_measure;
         let choice = &mut self.servers.choice;
         if choice.choose(now, &candidates, may, all_tried) {
             let [throughput, latency] = choice.chosen.map(|s| &self.servers.entries[s].name);
@@ -80,7 +80,7 @@ impl Upstream {
         name: &str,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        self.servers.want(name)?;
+        self.servers.pin(name)?;
         self.update(now, stack);
         Ok(())
     }

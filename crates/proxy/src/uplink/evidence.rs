@@ -7,50 +7,50 @@ use braid_engine::{FallbackCause, PathId, Stack, SubflowCloseReason};
 use braid_wire::Instant;
 
 use super::Upstream;
-use super::health::Cell;
-use super::lease::Past;
+use super::checkout::ConnHistory;
+use super::health::ServerHealth;
 use super::links::Links;
 use super::trouble::{Finding, Trouble};
 
 impl Links {
     /// Follows up a failure of a user's connection to `server` over a link.
-    fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
-        let Some(cell) = self.cell(server, path) else {
+    fn on_failure(&mut self, now: Instant, server: usize, path: PathId) {
+        let Some(health) = self.health(server, path) else {
             return;
         };
-        if cell.is_fatal() {
+        if health.is_fatal() {
             // Only an examination can tell whether the problem persists.
-            cell.want_examination(now);
-        } else if cell.failures == 0 {
+            health.plan_examination(now);
+        } else if health.failures == 0 {
             // Ranks the link lower for further users until a probe has an answer.
-            cell.failures = 1;
-            cell.next = Some(now);
+            health.failures = 1;
+            health.next = Some(now);
             // A cause of the failure may still let probes pass.
-            cell.want_examination(now);
+            health.plan_examination(now);
         }
     }
 
     /// Plans examinations after a link changed its network or address, which may have solved problems there.
-    fn renew(&mut self, now: Instant, path: PathId) {
+    fn on_readdressed(&mut self, now: Instant, path: PathId) {
         for link in self.all.iter_mut().filter(|l| l.path == path && l.open) {
-            for cell in &mut link.cells {
-                *cell = cell.reloaded(now);
+            for health in &mut link.health {
+                *health = health.reloaded(now);
             }
         }
     }
 
-    /// Plans examinations of a server over all links that `doubts` selects, because a server usually treats all
+    /// Plans examinations of a server over all links that `selects` selects, because a server usually treats all
     /// links alike.
-    pub(super) fn want_examinations(
+    pub(super) fn plan_examinations(
         &mut self,
         now: Instant,
         server: usize,
-        doubts: fn(&Cell) -> bool,
+        selects: fn(&ServerHealth) -> bool,
     ) {
         for link in self.all.iter_mut().filter(|l| l.open) {
-            let cell = &mut link.cells[server];
-            if doubts(cell) {
-                cell.want_examination(now);
+            let health = &mut link.health[server];
+            if selects(health) {
+                health.plan_examination(now);
             }
         }
     }
@@ -59,17 +59,18 @@ impl Links {
 impl Upstream {
     /// Notes that a user's bytes moved: links are probed more often for a while.
     pub(crate) fn note_traffic(&mut self, now: Instant) {
-        let was_busy = self.watch.is_busy(now);
-        self.watch.note_traffic(now);
-        self.meter.reconsider(now, &self.servers, &self.watch);
+        let was_busy = self.probe_pace.is_busy(now);
+        self.probe_pace.note_traffic(now);
+        self.meter
+            .update_permission(now, &self.servers, &self.probe_pace);
         if was_busy {
             return;
         }
-        let latest = now + self.watch.settings.busy;
+        let latest = now + self.probe_pace.settings.busy;
         for need in self.servers.needs() {
             let server = self.servers.current(need);
             for link in &mut self.links.all {
-                if let Some(next) = &mut link.cells[server].next {
+                if let Some(next) = &mut link.health[server].next {
                     *next = latest.min(*next);
                 }
             }
@@ -86,10 +87,10 @@ impl Upstream {
         stack: &mut Stack,
     ) {
         let next = now + self.interval(now, server, path);
-        if let Some(cell) = self.links.cell(server, path) {
-            let returned = cell.is_returning();
-            cell.succeeded(now, rtt);
-            cell.next = Some(next).filter(|_| !cell.is_fatal());
+        if let Some(health) = self.links.health(server, path) {
+            let returned = health.is_returning();
+            health.succeeded(now, rtt);
+            health.next = Some(next).filter(|_| !health.is_fatal());
             if returned {
                 stack.revalidate_path(now, path);
             }
@@ -109,33 +110,33 @@ impl Upstream {
             reason,
             SubflowCloseReason::TimedOut | SubflowCloseReason::Reset
         ) {
-            self.on_doubt(now, server, path);
+            self.on_failure(now, server, path);
         }
     }
 
     /// Follows up a failure of a user's connection to `server` over a link.
-    pub(crate) fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
-        self.links.on_doubt(now, server, path);
+    pub(crate) fn on_failure(&mut self, now: Instant, server: usize, path: PathId) {
+        self.links.on_failure(now, server, path);
     }
 
     /// Follows up a failure of a user's connection over an unknown link, on all links.
-    pub(crate) fn on_doubt_everywhere(&mut self, now: Instant, server: usize) {
+    pub(crate) fn on_failure_on_all_links(&mut self, now: Instant, server: usize) {
         for i in 0..self.links.all.len() {
-            self.links.on_doubt(now, server, self.links.all[i].path);
+            self.links.on_failure(now, server, self.links.all[i].path);
         }
     }
 
     /// Follows up that nothing comes back over a link.
-    pub(crate) fn doubt_link(&mut self, now: Instant, path: PathId) {
+    pub(crate) fn revalidate_link(&mut self, now: Instant, path: PathId) {
         for need in self.servers.needs() {
-            self.links.on_doubt(now, self.servers.current(need), path);
+            self.links.on_failure(now, self.servers.current(need), path);
         }
     }
 
     /// Follows up that a link changed its network or address.
-    pub(crate) fn renew_link(&mut self, now: Instant, path: PathId) {
-        self.links.renew(now, path);
-        self.doubt_link(now, path);
+    pub(crate) fn on_link_readdressed(&mut self, now: Instant, path: PathId) {
+        self.links.on_readdressed(now, path);
+        self.revalidate_link(now, path);
     }
 
     /// Records a problem of a user's connection: others avoid that link until an examination finds none.
@@ -146,15 +147,15 @@ impl Upstream {
         trouble: Trouble,
         stack: &mut Stack,
     ) {
-        if let Some(cell) = self.links.cell(server, path)
-            && cell.trouble != Some(trouble)
+        if let Some(health) = self.links.health(server, path)
+            && health.trouble != Some(trouble)
         {
-            cell.on_finding(now, Finding::Trouble(trouble));
+            health.on_finding(now, Finding::Trouble(trouble));
             // A single user's connection is not proof enough.
-            cell.want_examination(now);
+            health.plan_examination(now);
             if trouble.is_of_server() {
                 self.links
-                    .want_examinations(now, server, |cell| cell.trouble.is_none());
+                    .plan_examinations(now, server, |health| health.trouble.is_none());
             }
             self.update(now, stack);
         }
@@ -171,29 +172,29 @@ impl Upstream {
         let Some(trouble) = Trouble::of_fallback(cause) else {
             return;
         };
-        let Some(cell) = self.links.cell(server, path) else {
+        let Some(health) = self.links.health(server, path) else {
             return;
         };
         if trouble == Trouble::Blocked {
             // A link that was down for a moment looks the same.
-            cell.want_examination(now);
-        } else if cell.trouble.is_none() {
+            health.plan_examination(now);
+        } else if health.trouble.is_none() {
             self.on_trouble(now, (server, path), trouble, stack);
         }
     }
 
     /// Follows up that an idle connection to `server` failed its user. The other idle ones may be broken too and
     /// are closed, and the links with its subflows are probed.
-    pub(crate) fn on_warm_failed(
+    pub(crate) fn on_idle_conn_failed(
         &mut self,
         now: Instant,
-        (server, past): (usize, &Past),
+        (server, history): (usize, &ConnHistory),
         stack: &mut Stack,
     ) {
         self.pools.give_up(now, server, stack);
         self.pools.back_off(now);
-        for path in past.joined() {
-            self.links.on_doubt(now, server, *path);
+        for path in history.joined() {
+            self.links.on_failure(now, server, *path);
         }
     }
 
@@ -201,7 +202,7 @@ impl Upstream {
     pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
         for server in 0..self.servers.entries.len() {
             self.pools.give_up(now, server, stack);
-            self.on_doubt_everywhere(now, server);
+            self.on_failure_on_all_links(now, server);
         }
         for link in self.links.open() {
             stack.revalidate_path(now, link.path);

@@ -8,8 +8,8 @@ use braid_secure::Families;
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
-use super::health::Cell;
-use super::lease::Lease;
+use super::checkout::Checkout;
+use super::health::ServerHealth;
 use super::links::Links;
 use super::trouble::{Finding, Trouble};
 use super::{Context, Upstream};
@@ -17,12 +17,12 @@ use crate::protocol::socks::{ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
 /// The time limit of an examination, in timeouts of a probe: it takes as many round trips as two probes.
-const PROBES: u32 = 2;
+const DEADLINE_IN_PROBES: u32 = 2;
 
 /// A handshake under way that tests whether users can be served.
 #[derive(Debug)]
 pub(super) struct Examination {
-    lease: Lease,
+    checkout: Checkout,
     answers: ClientHandshake,
     deadline: Instant,
     /// Round-trip time of the TCP handshake, once it was answered.
@@ -35,7 +35,7 @@ impl Examination {
     /// Processes an event of the connection; returns the finding, if any.
     fn on_event(&mut self, now: Instant, event: &Event, stack: &mut Stack) -> Option<Finding> {
         match *event {
-            Event::SubflowEstablished { path, rtt, .. } if path == self.lease.path => {
+            Event::SubflowEstablished { path, rtt, .. } if path == self.checkout.path => {
                 self.answered = Some(rtt);
                 None
             }
@@ -60,13 +60,21 @@ impl Examination {
     fn read(&mut self, now: Instant, stack: &mut Stack) -> Option<Finding> {
         let plain = self.fallback.is_some();
         let input = |bytes: &[u8]| self.answers.input(bytes);
-        let step = read_step(now, &mut self.lease.channel, stack, ClientStep::More, input);
+        let step = read_step(
+            now,
+            &mut self.checkout.channel,
+            stack,
+            ClientStep::More,
+            input,
+        );
         match step {
             Ok(ClientStep::More) if self.answers.is_signed_in() => Some(Finding::SignedIn {
                 rtt: self.answered.unwrap_or_default(),
                 plain: self.fallback.and_then(Trouble::of_fallback),
             }),
-            Ok(ClientStep::More) if self.lease.channel.read_finished(stack) => Some(self.silence()),
+            Ok(ClientStep::More) if self.checkout.channel.read_finished(stack) => {
+                Some(self.silence())
+            }
             Ok(ClientStep::More) => None,
             // No request was made that a reply could answer.
             Ok(ClientStep::Connected) => Some(Finding::Trouble(Trouble::NotAServer)),
@@ -95,7 +103,7 @@ impl Examinations {
     /// Returns the index of the examination over this connection.
     fn position(&self, conn: ConnId) -> Option<usize> {
         let mut all = self.all.iter();
-        all.position(|e| e.lease.channel.conn == conn)
+        all.position(|e| e.checkout.channel.conn == conn)
     }
 
     /// Returns the index of an examination past its deadline.
@@ -105,16 +113,16 @@ impl Examinations {
 
     /// Returns whether an examination of a server over a path is under way.
     fn is_under_way(&self, path: PathId, server: usize) -> bool {
-        let there = |e: &Examination| (e.lease.path, e.lease.server) == (path, server);
+        let there = |e: &Examination| (e.checkout.path, e.checkout.server) == (path, server);
         self.all.iter().any(there)
     }
 
     /// Ends examinations whose result would be meaningless: over one path, or all.
     pub(super) fn stop(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
         self.all.retain(|examination| {
-            let goes_on = path.is_some_and(|path| path != examination.lease.path);
+            let goes_on = path.is_some_and(|path| path != examination.checkout.path);
             if !goes_on {
-                examination.lease.channel.abort(now, stack);
+                examination.checkout.channel.abort(now, stack);
             }
             goes_on
         });
@@ -123,8 +131,8 @@ impl Examinations {
     /// Returns the time at which an examination is due, or overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
         let due = links.open().flat_map(|link| {
-            let cells = link.cells.iter().enumerate();
-            cells.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
+            let health = link.health.iter().enumerate();
+            health.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
         });
         let due = due.filter(|(path, server, _)| !self.is_under_way(*path, *server));
         let ends = self.all.iter().map(|e| e.deadline);
@@ -147,19 +155,19 @@ impl Upstream {
             for server in 0..self.servers.entries.len() {
                 let (path, open) = (self.links.all[link].path, self.links.all[link].open);
                 let under_way = self.examinations.is_under_way(path, server);
-                let cell = &mut self.links.all[link].cells[server];
-                let due = cell.examine_at.is_some_and(|at| at <= cx.now);
+                let health = &mut self.links.all[link].health[server];
+                let due = health.examine_at.is_some_and(|at| at <= cx.now);
                 if !due || under_way || !open {
                     continue;
                 }
-                cell.examine_at = None;
-                cell.examined_at = Some(cx.now);
+                health.examine_at = None;
+                health.examined_at = Some(cx.now);
                 cx.counters.examinations += 1;
                 if let Some(examination) = self.begin_examination(cx.now, (server, path), cx.stack)
                 {
                     self.examinations.all.push(examination);
                 } else {
-                    self.links.all[link].cells[server].on_finding(cx.now, Finding::Nothing);
+                    self.links.all[link].health[server].on_finding(cx.now, Finding::Nothing);
                 }
             }
         }
@@ -178,14 +186,14 @@ impl Upstream {
             pin_path: true,
             ..options
         };
-        let lease = self
+        let checkout = self
             .servers
             .sign_in_over(now, (server, path), options, stack)
             .ok()?;
         Some(Examination {
-            answers: ClientHandshake::new(lease.channel.is_protected()),
-            lease,
-            deadline: now + self.watch.settings.timeout * PROBES,
+            answers: ClientHandshake::new(checkout.channel.is_protected()),
+            checkout,
+            deadline: now + self.probe_pace.settings.timeout * DEADLINE_IN_PROBES,
             answered: None,
             fallback: None,
         })
@@ -205,21 +213,21 @@ impl Upstream {
     }
 
     fn on_finding(&mut self, cx: &mut Context<'_>, at: usize, finding: Finding) {
-        let Lease {
+        let Checkout {
             mut channel,
             server,
             path,
             ..
-        } = self.examinations.all.remove(at).lease;
+        } = self.examinations.all.remove(at).checkout;
         channel.abort(cx.now, cx.stack);
         let signed_in = matches!(finding, Finding::SignedIn { .. });
         // A plaintext server cannot report its families, so assume both; the next user's connection will show.
         let anew = (signed_in && !channel.is_protected()).then_some(Families::BOTH);
-        self.hear_families(cx.now, server, channel.take_families().or(anew));
+        self.on_families_reported(cx.now, server, channel.take_families().or(anew));
         cx.counters.examinations_failed += u64::from(!signed_in);
-        if let Some(cell) = self.links.cell(server, path) {
-            cell.on_finding(cx.now, finding);
-            if cell.is_suspect {
+        if let Some(health) = self.links.health(server, path) {
+            health.on_finding(cx.now, finding);
+            if health.is_suspect {
                 // The engine would not try Multipath TCP the next time, so the confirmation would be void.
                 cx.stack.forget_middleboxes(path);
             }
@@ -227,11 +235,11 @@ impl Upstream {
         match finding {
             Finding::Trouble(trouble) if trouble.is_of_server() => {
                 self.links
-                    .want_examinations(cx.now, server, |cell| cell.trouble.is_none());
+                    .plan_examinations(cx.now, server, |health| health.trouble.is_none());
             }
             Finding::SignedIn { .. } => {
                 self.links
-                    .want_examinations(cx.now, server, Cell::is_refused_by_server);
+                    .plan_examinations(cx.now, server, ServerHealth::is_refused_by_server);
             }
             _ => {}
         }

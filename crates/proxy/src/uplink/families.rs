@@ -9,7 +9,7 @@ use braid_wire::Instant;
 use super::Upstream;
 use super::health::Reach;
 use super::links::Link;
-use super::news;
+use super::log;
 
 /// The first pause before a server that reaches a single family is asked again, since connections of the other
 /// family are refused meanwhile. Doubled up to [`LONGEST_PAUSE`]. A question costs about 5 kB and a TLS handshake.
@@ -22,8 +22,8 @@ const MIN_REFUSAL: Duration = Duration::from_secs(5);
 
 /// The families of all servers.
 #[derive(Debug)]
-pub(super) struct Reached {
-    words: Vec<Word>,
+pub(super) struct ReachedFamilies {
+    reports: Vec<FamilyReport>,
     /// The families offered to users' connections, which some server in use reaches.
     pub(super) offered: Families,
     /// The time at which a family was last withdrawn.
@@ -36,7 +36,7 @@ pub(super) struct Reached {
 
 /// The latest report of a server.
 #[derive(Debug, Clone, Copy, Default)]
-struct Word {
+struct FamilyReport {
     families: Families,
     /// Questions since the report changed.
     asked: u32,
@@ -44,7 +44,7 @@ struct Word {
     ask_at: Option<Instant>,
 }
 
-impl Word {
+impl FamilyReport {
     fn plan(&mut self, now: Instant) {
         let pause = FIRST_PAUSE * (1 << self.asked.min(2));
         let limited = self.families != Families::BOTH;
@@ -52,10 +52,10 @@ impl Word {
     }
 }
 
-impl Reached {
+impl ReachedFamilies {
     pub(super) fn new(servers: usize) -> Self {
-        Reached {
-            words: vec![Word::default(); servers],
+        ReachedFamilies {
+            reports: vec![FamilyReport::default(); servers],
             offered: Families::BOTH,
             refused_at: None,
             offer_at: None,
@@ -65,32 +65,32 @@ impl Reached {
 
     /// Returns the families of `server`.
     pub(super) fn of(&self, server: usize) -> Families {
-        let word = self.words.get(server);
-        word.map_or(Families::BOTH, |word| word.families)
+        let report = self.reports.get(server);
+        report.map_or(Families::BOTH, |report| report.families)
     }
 
     /// Records that the server reported, or showed, that it reaches `families`.
-    fn hear(&mut self, now: Instant, server: usize, families: Families) {
-        if let Some(word) = self.words.get_mut(server) {
-            if word.families != families {
-                *word = Word {
+    fn on_report(&mut self, now: Instant, server: usize, families: Families) {
+        if let Some(report) = self.reports.get_mut(server) {
+            if report.families != families {
+                *report = FamilyReport {
                     families,
-                    ..Word::default()
+                    ..FamilyReport::default()
                 };
             }
-            word.plan(now);
+            report.plan(now);
         }
     }
 
     /// Applies new indices of servers, each given by its old index.
     pub(super) fn reload(&mut self, before: impl Iterator<Item = Option<usize>>) {
-        let word = |old: Option<usize>| old.and_then(|old| self.words.get(old).copied());
-        self.words = before.map(|old| word(old).unwrap_or_default()).collect();
+        let report = |old: Option<usize>| old.and_then(|old| self.reports.get(old).copied());
+        self.reports = before.map(|old| report(old).unwrap_or_default()).collect();
     }
 
     /// Returns the time at which a server is to be asked, or a family offered.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let asks = self.words.iter().map(|word| word.ask_at);
+        let asks = self.reports.iter().map(|report| report.ask_at);
         asks.chain([self.offer_at]).flatten().min()
     }
 
@@ -114,9 +114,14 @@ impl Reached {
 
 impl Upstream {
     /// Records the families that a server reports, if any; the newest report counts.
-    pub(crate) fn hear_families(&mut self, now: Instant, server: usize, said: Option<Families>) {
-        if let Some(families) = said {
-            self.servers.reached.hear(now, server, families);
+    pub(crate) fn on_families_reported(
+        &mut self,
+        now: Instant,
+        server: usize,
+        reported: Option<Families>,
+    ) {
+        if let Some(families) = reported {
+            self.servers.reached.on_report(now, server, families);
             self.offer_families(now);
         }
     }
@@ -125,7 +130,7 @@ impl Upstream {
     pub(crate) fn on_family_refused(&mut self, now: Instant, server: usize, ip: IpAddr) {
         let mut families = self.servers.reached.of(server);
         families.set(ip.to_canonical().is_ipv6(), false);
-        self.servers.reached.hear(now, server, families);
+        self.servers.reached.on_report(now, server, families);
         self.offer_families(now);
     }
 
@@ -140,8 +145,8 @@ impl Upstream {
     pub(super) fn offer_families(&mut self, now: Instant) {
         let answers = |s: &usize| {
             self.links
-                .open_cells(*s)
-                .any(|cell| cell.reach != Reach::Down)
+                .open_health(*s)
+                .any(|health| health.reach != Reach::Down)
         };
         let servers = (0..self.servers.entries.len()).filter(answers);
         let families = servers
@@ -153,7 +158,7 @@ impl Upstream {
     }
 
     /// Returns the families for the driver, where they have changed.
-    pub(super) fn families_news(&mut self) -> Option<Families> {
+    pub(super) fn poll_families(&mut self) -> Option<Families> {
         let families = self.servers.reached.offered;
         let before = core::mem::replace(&mut self.servers.reached.told, families);
         if before == families {
@@ -168,7 +173,7 @@ impl Upstream {
         for v6 in [false, true] {
             let had = |families: Families| if v6 { families.v6 } else { families.v4 };
             if had(before) != had(families) && !self.notices.is_ending() {
-                news::log_family(v6, had(families), &names.join(", "));
+                log::log_family(v6, had(families), &names.join(", "));
             }
         }
         Some(families)
@@ -177,20 +182,25 @@ impl Upstream {
     /// Plans examinations of servers that are to be asked again, each over its best link.
     pub(super) fn ask_families(&mut self, now: Instant) {
         for server in 0..self.servers.entries.len() {
-            let word = &mut self.servers.reached.words[server];
-            if word.ask_at.is_none_or(|at| at > now) {
+            let report = &mut self.servers.reached.reports[server];
+            if report.ask_at.is_none_or(|at| at > now) {
                 continue;
             }
-            word.asked += 1;
-            word.plan(now);
+            report.asked += 1;
+            report.plan(now);
             let links = self.links.all.iter_mut();
-            let links = links.filter(|l| l.open && l.cells[server].fits);
+            let links = links.filter(|l| l.open && l.health[server].fits);
             let rank = |link: &&mut Link| {
-                let cell = &link.cells[server];
-                (cell.reach, cell.is_unsound(), link.backup, cell.rank_rtt())
+                let health = &link.health[server];
+                (
+                    health.reach,
+                    health.is_unsound(),
+                    link.backup,
+                    health.rank_rtt(),
+                )
             };
             if let Some(link) = links.min_by_key(rank) {
-                link.cells[server].want_examination(now);
+                link.health[server].plan_examination(now);
             }
         }
     }

@@ -24,7 +24,7 @@ pub(super) enum Reach {
 
 /// The state of one server over one link.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cell {
+pub(super) struct ServerHealth {
     /// The link has an address family of the server. Otherwise the server is unreachable over it.
     pub(super) fits: bool,
     pub(super) reach: Reach,
@@ -33,15 +33,15 @@ pub(super) struct Cell {
     /// Failures since the last success.
     pub(super) failures: u32,
     /// Time of the last success; `None` after a failure.
-    pub(super) heard: Option<Instant>,
+    pub(super) last_success: Option<Instant>,
     /// Time at which failures led to [`Reach::Down`].
     pub(super) down_since: Option<Instant>,
     /// A probe has failed since the last success.
     pub(super) was_silent: bool,
     /// Start of the newest failed probe, or the time of a newer fatal finding.
-    pub(super) asked_in_vain: Option<Instant>,
+    pub(super) last_unanswered_at: Option<Instant>,
     /// Number of failures since the last success that count as proof: probes that another link
-    /// [witnessed](Self::witnesses), and fatal findings. At most [`PROOFS`].
+    /// [witnessed](Self::witnesses), and fatal findings. At most [`MIN_PROOFS`].
     pub(super) proofs: u32,
     /// Time of the next probe.
     pub(super) next: Option<Instant>,
@@ -78,27 +78,27 @@ pub(super) struct Probe {
 }
 
 /// The time, and the number of round trips, after which an answer is late; the longer of the two applies.
-const LATE: Duration = Duration::from_secs(1);
+const MIN_LATE_AFTER: Duration = Duration::from_secs(1);
 const LATE_ROUND_TRIPS: u32 = 4;
 /// Number of failures that prove a link to be at fault; a single one may be a lost packet.
-const PROOFS: u32 = 2;
+const MIN_PROOFS: u32 = 2;
 /// Shortest time between examinations of a server over a link. Users' connections give frequent reason for them,
 /// and each costs the server a handshake.
 const MIN_EXAMINATION_INTERVAL: Duration = Duration::from_secs(3);
 /// Time after which a sound result is checked again: a captive portal may have come, and portals answer probes.
-const SOUND_FOR: Duration = Duration::from_secs(300);
+const SOUND_LIFETIME: Duration = Duration::from_secs(300);
 /// A round-trip time above twice the usual one and this shows that the path has changed.
-const JUMP: Duration = Duration::from_millis(10);
+const MIN_RTT_JUMP: Duration = Duration::from_millis(10);
 
-impl Cell {
+impl ServerHealth {
     /// Creates the state of an unknown server on a link that `fits` it or not. A probe is due at once where the
     /// link is `open`.
     pub(super) fn unknown(now: Instant, open: bool, fits: bool) -> Self {
-        Cell {
+        ServerHealth {
             fits,
             next: (open && fits).then_some(now),
             reach: if fits { Reach::Unknown } else { Reach::Down },
-            ..Cell::default()
+            ..ServerHealth::default()
         }
     }
 
@@ -116,20 +116,22 @@ impl Cell {
     }
 
     /// Returns whether the server was heard here after it became unreachable over the link of `other`.
-    pub(super) fn witnesses(&self, other: &Cell) -> bool {
-        other.down_since.is_some() && other.down_since <= self.heard
+    pub(super) fn witnesses(&self, other: &ServerHealth) -> bool {
+        other.down_since.is_some() && other.down_since <= self.last_success
     }
 
     /// Returns whether the link of `other` is proved to be the cause of its failures, not the server: the server
     /// was heard here both before and after it failed to answer there.
-    pub(super) fn disproves(&self, other: &Cell) -> bool {
-        other.proofs >= PROOFS && self.witnesses(other) && other.asked_in_vain <= self.heard
+    pub(super) fn disproves(&self, other: &ServerHealth) -> bool {
+        other.proofs >= MIN_PROOFS
+            && self.witnesses(other)
+            && other.last_unanswered_at <= self.last_success
     }
 
     /// Returns whether a probe here could provide that proof.
-    pub(super) fn may_disprove(&self, other: &Cell) -> bool {
+    pub(super) fn may_disprove(&self, other: &ServerHealth) -> bool {
         let idle = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
-        idle && self.heard < other.down_since.max(other.asked_in_vain)
+        idle && self.last_success < other.down_since.max(other.last_unanswered_at)
     }
 
     /// Returns whether a probe is under way or planned.
@@ -138,7 +140,7 @@ impl Cell {
     }
 
     /// Returns whether a probe is under way and not late.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_probing(&self) -> bool {
         self.probe.is_some_and(|p| !p.is_late)
     }
 
@@ -157,22 +159,26 @@ impl Cell {
     pub(super) fn note_late(&mut self, now: Instant) -> bool {
         let probe = self.probe.as_mut();
         let late = probe.filter(|p| !p.is_late && now >= p.late_at && now < p.deadline);
-        let news = late.map(|p| p.is_late = true).is_some();
-        if news {
+        let newly_late = late.map(|p| p.is_late = true).is_some();
+        if newly_late {
             self.gauge.alarm();
         }
-        news
+        newly_late
     }
 
     /// Replaces a late probe to an unreachable server by a new one, `interval` after the start of the late one:
     /// the SYNs of one probe come at ever longer intervals, while users wait for the server's return. The first
     /// late answer is still awaited, since the path may have become long; returns the connection of a probe to
     /// abort.
-    pub(super) fn ask_beside(&mut self, now: Instant, interval: Duration) -> Option<ConnId> {
+    pub(super) fn replace_late_probe(
+        &mut self,
+        now: Instant,
+        interval: Duration,
+    ) -> Option<ConnId> {
         let probe = self.probe.take_if(|_| self.reach == Reach::Down)?;
         self.next = Some(probe.began + interval);
         if self.late.is_some() {
-            self.in_vain(now, probe);
+            self.on_unanswered(now, probe);
             return Some(probe.conn);
         }
         self.late = Some(probe);
@@ -193,12 +199,12 @@ impl Cell {
         timeout: Duration,
         witnessed: bool,
     ) {
-        let patience = LATE.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
+        let late_after = MIN_LATE_AFTER.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
         self.next = None;
         self.probe = Some(Probe {
             conn,
             began: now,
-            late_at: now + patience.min(timeout),
+            late_at: now + late_after.min(timeout),
             is_late: false,
             deadline: now + timeout,
             witnessed,
@@ -214,7 +220,7 @@ impl Cell {
     }
 
     /// Plans an examination of the server over this link, at the earliest time allowed.
-    pub(super) fn want_examination(&mut self, now: Instant) {
+    pub(super) fn plan_examination(&mut self, now: Instant) {
         let earliest = self.examined_at.map(|at| at + MIN_EXAMINATION_INTERVAL);
         let at = earliest.map_or(now, |at| at.max(now));
         self.examine_at = Some(self.examine_at.map_or(at, |planned| planned.min(at)));
@@ -285,11 +291,11 @@ impl Cell {
                 if trouble.is_fatal() {
                     // A probe would be answered and reveal nothing.
                     self.next = None;
-                    self.asked_in_vain = Some(now);
+                    self.last_unanswered_at = Some(now);
                     // A server out of resources ends a handshake too, so a single case proves nothing.
                     self.proofs = match trouble {
-                        Trouble::Portal => PROOFS,
-                        _ => PROOFS.min(self.proofs + 1),
+                        Trouble::Portal => MIN_PROOFS,
+                        _ => MIN_PROOFS.min(self.proofs + 1),
                     };
                     let rtt = self.rtt.filter(|_| trouble.is_of_server());
                     self.failed(now);
@@ -314,21 +320,21 @@ impl Cell {
     pub(super) fn succeeded(&mut self, now: Instant, rtt: Duration) {
         if self.is_fatal() || self.is_distrusted() {
             // Something answers that is not the server, or the server refuses users.
-            return self.want_examination(now);
+            return self.plan_examination(now);
         }
         let sound = self
             .sound_at
-            .is_some_and(|at| now.saturating_since(at) < SOUND_FOR);
+            .is_some_and(|at| now.saturating_since(at) < SOUND_LIFETIME);
         if !sound && self.trouble.is_none() {
-            self.want_examination(now);
+            self.plan_examination(now);
         }
         self.gauge.reached();
         let before = self.rtt.filter(|_| self.reach == Reach::Up);
-        let slower = before.is_some_and(|old| rtt > old * 2 + JUMP);
+        let slower = before.is_some_and(|old| rtt > old * 2 + MIN_RTT_JUMP);
         if self.is_doubtful() || slower {
             self.gauge.alarm();
         }
-        self.heard = Some(now);
+        self.last_success = Some(now);
         self.down_since = None;
         self.was_silent = false;
         self.proofs = 0;
@@ -347,7 +353,7 @@ impl Cell {
 
     pub(super) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
-        self.heard = None;
+        self.last_success = None;
         if self.reach != Reach::Up || self.failures >= 2 {
             self.set_down(now);
         }
@@ -360,10 +366,10 @@ impl Cell {
         self.down_since.get_or_insert(now);
     }
 
-    fn in_vain(&mut self, now: Instant, probe: Probe) {
-        self.asked_in_vain = self.asked_in_vain.max(Some(probe.began));
+    fn on_unanswered(&mut self, now: Instant, probe: Probe) {
+        self.last_unanswered_at = self.last_unanswered_at.max(Some(probe.began));
         self.was_silent = true;
-        self.proofs += u32::from(probe.witnessed && self.proofs < PROOFS);
+        self.proofs += u32::from(probe.witnessed && self.proofs < MIN_PROOFS);
         self.failed(now);
     }
 
@@ -372,7 +378,7 @@ impl Cell {
         let Some(probe) = of(&mut self.probe).or_else(|| of(&mut self.late)) else {
             return;
         };
-        self.in_vain(now, probe);
+        self.on_unanswered(now, probe);
         // A reset is an answer, not a lost packet.
         if reason == CloseReason::Refused {
             self.set_down(now);
@@ -384,7 +390,7 @@ impl Cell {
         let is_overdue = |p: &mut Probe| p.deadline <= now;
         let late = self.late.take_if(is_overdue);
         let probe = late.or_else(|| self.probe.take_if(is_overdue))?;
-        self.in_vain(now, probe);
+        self.on_unanswered(now, probe);
         Some(probe.conn)
     }
 }
@@ -395,14 +401,14 @@ mod tests {
 
     #[test]
     fn one_handshake_that_is_not_answered_proves_nothing_against_a_link() {
-        let mut other = Cell::default();
+        let mut other = ServerHealth::default();
         let mut found = |trouble, times| {
-            let mut cell = Cell::default();
+            let mut health = ServerHealth::default();
             for _ in 0..times {
-                cell.on_finding(Instant::ZERO, Finding::Trouble(trouble));
+                health.on_finding(Instant::ZERO, Finding::Trouble(trouble));
             }
             other.succeeded(Instant::ZERO, Duration::from_millis(40));
-            other.disproves(&cell)
+            other.disproves(&health)
         };
         assert!(!found(Trouble::Unanswered, 1));
         assert!(found(Trouble::Unanswered, 2));
@@ -411,11 +417,11 @@ mod tests {
 
     #[test]
     fn an_unknown_round_trip_is_not_the_shortest() {
-        let mut cell = Cell::default();
-        cell.succeeded(Instant::ZERO, Duration::ZERO);
-        assert_eq!((cell.reach, cell.rank_rtt()), (Reach::Up, u64::MAX));
-        cell.succeeded(Instant::ZERO, Duration::from_millis(40));
-        cell.succeeded(Instant::ZERO, Duration::ZERO);
-        assert_eq!(cell.rtt, Some(Duration::from_millis(40)));
+        let mut health = ServerHealth::default();
+        health.succeeded(Instant::ZERO, Duration::ZERO);
+        assert_eq!((health.reach, health.rank_rtt()), (Reach::Up, u64::MAX));
+        health.succeeded(Instant::ZERO, Duration::from_millis(40));
+        health.succeeded(Instant::ZERO, Duration::ZERO);
+        assert_eq!(health.rtt, Some(Duration::from_millis(40)));
     }
 }

@@ -7,8 +7,8 @@ use braid_engine::strategy::Strategy;
 use braid_engine::{ApiError, ConnId, ConnectOptions, PathConfig, PathId, Stack};
 use braid_wire::Instant;
 
-use super::health::{Cell, Reach};
-use super::news::Said;
+use super::health::{Reach, ServerHealth};
+use super::log::LoggedState;
 use crate::config::{LinkConfig, ServerEntry};
 
 /// The addresses of one link on the TUN device.
@@ -40,15 +40,15 @@ pub(super) struct Link {
     /// The last value told to the driver by [`Notice::Reached`](super::Notice::Reached).
     pub(super) told_reached: bool,
     /// No measurement starts here before, so that measurements keep to their share of the link.
-    pub(super) rests_until: Instant,
+    pub(super) measurable_at: Instant,
     /// The part of that rest due to the last measurement.
-    pub(super) rest: Duration,
+    pub(super) pause: Duration,
     /// The state of each server.
-    pub(super) cells: Vec<Cell>,
+    pub(super) health: Vec<ServerHealth>,
     /// Load from connections that are regular TCP, in seconds at the link's rate. The link with the least load
     /// takes the next one.
     pub(super) carried: f64,
-    pub(super) said: Said,
+    pub(super) logged: LoggedState,
 }
 
 impl Link {
@@ -63,10 +63,10 @@ impl Link {
 
     /// Returns the time from which a server may be measured here. After an alarm the last measurement's rest is
     /// skipped; the next one then makes the link rest longer.
-    pub(super) fn rests_until(&self, cell: &Cell) -> Instant {
-        match cell.gauge.is_alarmed() {
-            true => self.rests_until - self.rest,
-            false => self.rests_until,
+    pub(super) fn measurable_at(&self, health: &ServerHealth) -> Instant {
+        match health.gauge.is_alarmed() {
+            true => self.measurable_at - self.pause,
+            false => self.measurable_at,
         }
     }
 
@@ -79,14 +79,14 @@ impl Link {
 
     /// Returns the best state of any server over the link.
     pub(super) fn reach(&self) -> Reach {
-        let reached = self.cells.iter().map(|c| c.reach);
+        let reached = self.health.iter().map(|c| c.reach);
         reached.min().unwrap_or(Reach::Unknown)
     }
 
     /// Returns whether the link carries traffic, as far as known. A server that refuses this box proves that it
     /// does, so forwarded traffic passes although no user is served.
-    pub(super) fn carriage(&self) -> Reach {
-        match self.cells.iter().any(Cell::is_refused_by_server) {
+    pub(super) fn traffic_reach(&self) -> Reach {
+        match self.health.iter().any(ServerHealth::is_refused_by_server) {
             true => Reach::Up,
             false => self.reach(),
         }
@@ -148,17 +148,17 @@ impl Links {
             up: false,
             open: false,
             told_reached: true,
-            rests_until: now,
-            rest: Duration::ZERO,
-            cells: Vec::new(),
+            measurable_at: now,
+            pause: Duration::ZERO,
+            health: Vec::new(),
             carried: 0.0,
-            said: Said::default(),
+            logged: LoggedState::default(),
         };
-        let cells = servers.iter().map(|server| Cell {
+        let health = servers.iter().map(|server| ServerHealth {
             fits: link.fits(server),
-            ..Cell::default()
+            ..ServerHealth::default()
         });
-        link.cells = cells.collect();
+        link.health = health.collect();
         self.all.push(link);
         self.put_in_order();
         Ok(path)
@@ -184,7 +184,7 @@ impl Links {
             return false;
         }
         for (server, entry) in servers.iter().enumerate() {
-            link.cells[server].fits = link.fits(entry);
+            link.health[server].fits = link.fits(entry);
         }
         forget_servers(now, link, stack);
         true
@@ -234,22 +234,22 @@ impl Links {
     }
 
     /// Returns the states of a server over the open links that fit it.
-    pub(super) fn open_cells(&self, server: usize) -> impl Iterator<Item = &Cell> {
+    pub(super) fn open_health(&self, server: usize) -> impl Iterator<Item = &ServerHealth> {
         self.open()
-            .map(move |l| &l.cells[server])
-            .filter(|cell| cell.fits)
+            .map(move |l| &l.health[server])
+            .filter(|health| health.fits)
     }
 
     /// Returns whether every open link that fits found the server unreachable.
     pub(super) fn is_server_down(&self, server: usize) -> bool {
-        let mut cells = self.open_cells(server).peekable();
-        cells.peek().is_some() && cells.all(|c| c.reach == Reach::Down)
+        let mut health = self.open_health(server).peekable();
+        health.peek().is_some() && health.all(|c| c.reach == Reach::Down)
     }
 
     /// Returns whether the server answers, and did so lately over some link.
     pub(super) fn is_server_usable(&self, server: usize) -> bool {
-        let mut cells = self.open_cells(server);
-        cells.any(|cell| !cell.is_doubtful())
+        let mut health = self.open_health(server);
+        health.any(|health| !health.is_doubtful())
     }
 
     /// Returns the options to open a connection to a server over a link.
@@ -282,16 +282,16 @@ impl Links {
     }
 
     /// Returns the state of a server over an open link.
-    pub(super) fn cell(&mut self, server: usize, path: PathId) -> Option<&mut Cell> {
+    pub(super) fn health(&mut self, server: usize, path: PathId) -> Option<&mut ServerHealth> {
         let link = self.find_mut(path).filter(|l| l.open)?;
-        link.cells.get_mut(server)
+        link.health.get_mut(server)
     }
 
     /// Returns the indices of the link and the server of a probe.
     pub(super) fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.all.iter().enumerate().find_map(|(l, link)| {
-            let probes = |c: &Cell| c.probes().any(|probe| probe == conn);
-            link.cells.iter().position(probes).map(|s| (l, s))
+            let probes = |c: &ServerHealth| c.probes().any(|probe| probe == conn);
+            link.health.iter().position(probes).map(|s| (l, s))
         })
     }
 
@@ -299,7 +299,7 @@ impl Links {
     ///
     /// # Errors
     /// No link has this name.
-    pub(super) fn called(&mut self, name: &str) -> Result<&mut Link, String> {
+    pub(super) fn by_name(&mut self, name: &str) -> Result<&mut Link, String> {
         let Some(link) = self.all.iter().position(|l| l.name == name) else {
             let known: Vec<&str> = self.all.iter().map(|l| l.name.as_str()).collect();
             let known = known.join(", ");
@@ -327,10 +327,10 @@ impl Links {
     /// Chooses the link for everything that is not TCP.
     pub(super) fn choose_best(&self) -> Option<PathId> {
         let rank = |l: &Link| {
-            let reach = l.carriage();
+            let reach = l.traffic_reach();
             (reach == Reach::Down, l.metered, l.backup, reach)
         };
-        let rtt = |l: &Link| l.cells.iter().map(Cell::rank_rtt).min();
+        let rtt = |l: &Link| l.health.iter().map(ServerHealth::rank_rtt).min();
         let challenger = self
             .all
             .iter()
@@ -353,18 +353,18 @@ impl Links {
 
     /// Returns the time at which a probe is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let cells = self.open().flat_map(|l| &l.cells);
-        cells.filter_map(Cell::due).min()
+        let health = self.open().flat_map(|l| &l.health);
+        health.filter_map(ServerHealth::due).min()
     }
 }
 
 /// Resets the state of servers over a link, and probes them anew.
 fn forget_servers(now: Instant, link: &mut Link, stack: &mut Stack) {
-    for cell in &mut link.cells {
-        cell.probes().for_each(|probe| stack.abort(now, probe));
-        *cell = Cell {
-            gauge: cell.gauge.reopened(),
-            ..Cell::unknown(now, link.open, cell.fits)
+    for health in &mut link.health {
+        health.probes().for_each(|probe| stack.abort(now, probe));
+        *health = ServerHealth {
+            gauge: health.gauge.reopened(),
+            ..ServerHealth::unknown(now, link.open, health.fits)
         };
     }
 }

@@ -5,11 +5,11 @@ use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
 use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
-use super::lease;
-use super::meter::{Ongoing, Parting};
+use super::checkout;
+use super::meter::{ClosingTrain, PendingTrain};
 use super::{Context, Upstream};
-use crate::protocol::probe::{Arrivals, Capacity, Garbled, Train};
-use crate::protocol::socks::{self, Note};
+use crate::protocol::probe::{Capacity, MalformedAnswer, Train, TrainReceiver};
+use crate::protocol::socks::{self, RequestMetadata};
 use crate::relay::read_step;
 use crate::select::selection::Quality;
 
@@ -21,14 +21,15 @@ impl Upstream {
 
     /// Gives up overdue measurements, and begins the one that is due.
     pub(super) fn measure(&mut self, cx: &mut Context<'_>) {
-        self.meter.reconsider(cx.now, &self.servers, &self.watch);
-        if let Some(late) = self.meter.ongoing.take_if(|o| o.deadline <= cx.now) {
+        self.meter
+            .update_permission(cx.now, &self.servers, &self.probe_pace);
+        if let Some(late) = self.meter.pending.take_if(|o| o.deadline <= cx.now) {
             self.measured_nothing(cx, late);
         }
-        if let Some(late) = self.meter.parting.take_if(|p| p.deadline <= cx.now) {
+        if let Some(late) = self.meter.closing.take_if(|p| p.deadline <= cx.now) {
             late.channel.abort(cx.now, cx.stack);
         }
-        if self.meter.ongoing.is_none()
+        if self.meter.pending.is_none()
             && let Some((at, link, server)) = self.meter.next(&self.links)
             && at <= cx.now
         {
@@ -47,14 +48,15 @@ impl Upstream {
         cx.counters.trains += 1;
         match self.ask_for_train(cx.now, (link, server), train, cx.stack) {
             Ok(channel) => {
-                let cell = &self.links.all[link].cells[server];
-                self.meter.ongoing = Some(Ongoing {
-                    arrivals: Arrivals::new(channel.is_protected()),
+                let health = &self.links.all[link].health[server];
+                self.meter.pending = Some(PendingTrain {
+                    receiver: TrainReceiver::new(channel.is_protected()),
                     channel,
                     link,
                     server,
                     began: cx.now,
-                    deadline: cx.now + Ongoing::longest(cell, self.watch.settings.timeout),
+                    deadline: cx.now
+                        + PendingTrain::wait_limit(health, self.probe_pace.settings.timeout),
                     received: self.links.all[link].received(cx.stack),
                     capacity,
                 });
@@ -91,8 +93,8 @@ impl Upstream {
         let sign_in = sign_in.as_ref();
         let code = sign_in.map(|sign_in| sign_in.probe(keys.0, keys.1, &hints));
         let words = [
-            lease::greeting(keys, sign_in),
-            socks::probe(&Note { code, hints }),
+            checkout::greeting(keys, sign_in),
+            socks::probe(&RequestMetadata { code, hints }),
         ];
         let written = channel.write_all(now, stack, &words.concat());
         if written.is_err() {
@@ -103,67 +105,67 @@ impl Upstream {
 
     /// Handles an event of a measurement; returns whether it was one.
     pub(super) fn on_measuring_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
-        if self.meter.on_parting_event(cx.now, event, cx.stack) {
+        if self.meter.on_closing_event(cx.now, event, cx.stack) {
             return true;
         }
-        let Some(mut ongoing) = self
+        let Some(mut pending) = self
             .meter
-            .ongoing
+            .pending
             .take_if(|o| o.channel.conn == event.conn())
         else {
             return false;
         };
         let all_here = match event {
             Event::Readable { .. } | Event::Writable { .. } => {
-                let Ongoing {
-                    arrivals, channel, ..
-                } = &mut ongoing;
-                let input = |bytes: &[u8]| (bytes.len(), arrivals.input(cx.now, bytes));
+                let PendingTrain {
+                    receiver, channel, ..
+                } = &mut pending;
+                let input = |bytes: &[u8]| (bytes.len(), receiver.input(cx.now, bytes));
                 match read_step(cx.now, channel, cx.stack, Ok(false), input) {
                     Ok(Ok(false)) => Ok(channel.read_finished(cx.stack)),
                     Ok(step) => step,
-                    Err(_) => Err(Garbled),
+                    Err(_) => Err(MalformedAnswer),
                 }
             }
-            Event::Closed { .. } => Err(Garbled),
+            Event::Closed { .. } => Err(MalformedAnswer),
             _ => Ok(false),
         };
         match all_here {
-            Ok(false) => self.meter.ongoing = Some(ongoing),
-            Ok(true) => self.train_arrived(cx, ongoing),
-            Err(Garbled) => self.measured_nothing(cx, ongoing),
+            Ok(false) => self.meter.pending = Some(pending),
+            Ok(true) => self.train_arrived(cx, pending),
+            Err(MalformedAnswer) => self.measured_nothing(cx, pending),
         }
         true
     }
 
-    fn train_arrived(&mut self, cx: &mut Context<'_>, ongoing: Ongoing) {
-        let (link, server) = (ongoing.link, ongoing.server);
-        let users = ongoing.users_rate(cx.now, &self.links, cx.stack);
-        let told = ongoing.arrivals.beyond();
-        let before = self.meter.beyond[server].and_then(|(_, before)| before.delay_ms);
-        let beyond = Quality {
+    fn train_arrived(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
+        let (link, server) = (pending.link, pending.server);
+        let users = pending.users_rate(cx.now, &self.links, cx.stack);
+        let told = pending.receiver.egress();
+        let before = self.meter.egress[server].and_then(|(_, before)| before.delay_ms);
+        let egress = Quality {
             bandwidth: told.bandwidth,
             delay_ms: told.delay_ms.or(before),
         };
-        self.meter.beyond[server] = Some((cx.now, beyond));
-        let Ongoing {
+        self.meter.egress[server] = Some((cx.now, egress));
+        let PendingTrain {
             channel,
             capacity,
-            arrivals,
+            receiver,
             ..
-        } = ongoing;
-        let parting = Parting {
+        } = pending;
+        let closing = ClosingTrain {
             channel,
             link,
-            deadline: cx.now + self.watch.settings.timeout,
+            deadline: cx.now + self.probe_pace.settings.timeout,
         };
-        self.meter.part(cx.now, parting, cx.stack);
+        self.meter.keep_until_closed(cx.now, closing, cx.stack);
         // A server that sends a train has accepted this box.
         self.pools.on_served(server);
-        let gauge = &mut self.links.all[link].cells[server].gauge;
+        let gauge = &mut self.links.all[link].health[server].gauge;
         let asked = gauge.asked;
         let result = match capacity {
-            None => match arrivals.capacity() {
+            None => match receiver.capacity() {
                 Some(Capacity::Rate(rate)) => {
                     let rate = gauge.on_capacity(rate);
                     self.send_for(cx, (link, server), Some(rate));
@@ -171,7 +173,7 @@ impl Upstream {
                 }
                 Some(Capacity::TooFast) => {
                     gauge.on_too_fast(cx.now, &self.meter.settings);
-                    self.links.leave_alone(cx.now, link);
+                    self.links.pause_measurements(cx.now, link);
                     return self.update(cx.now, cx.stack);
                 }
                 Some(Capacity::Uneven(at_least)) => {
@@ -181,7 +183,7 @@ impl Upstream {
                 None => None,
             },
             Some(capacity) => {
-                let free = arrivals.available(capacity);
+                let free = receiver.available(capacity);
                 free.map(|free| (free + users).min(capacity))
             }
         };
@@ -190,24 +192,24 @@ impl Upstream {
         self.links
             .on_measured(cx.now, (link, server), result, settings);
         if asked && result.is_none() {
-            self.links.all[link].cells[server].gauge.ask_again(cx.now);
+            self.links.all[link].health[server].gauge.ask_again(cx.now);
         }
         self.update(cx.now, cx.stack);
     }
 
-    fn measured_nothing(&mut self, cx: &mut Context<'_>, ongoing: Ongoing) {
+    fn measured_nothing(&mut self, cx: &mut Context<'_>, pending: PendingTrain) {
         cx.counters.trains_failed += 1;
-        ongoing.channel.abort(cx.now, cx.stack);
+        pending.channel.abort(cx.now, cx.stack);
         // Repeated loss would affect users too, so a late train counts as a result. A server that refuses says
         // nothing about the path.
-        let late = ongoing.deadline <= cx.now;
-        let trickle = ongoing
-            .arrivals
-            .trickle(cx.now.saturating_since(ongoing.began));
-        let (link, server) = (ongoing.link, ongoing.server);
-        let alarmed = self.links.all[link].cells[server].gauge.is_alarmed();
-        let free = trickle.or(alarmed.then_some(0.0)).filter(|_| late);
-        let users = ongoing.users_rate(cx.now, &self.links, cx.stack);
+        let late = pending.deadline <= cx.now;
+        let partial_rate = pending
+            .receiver
+            .partial_rate(cx.now.saturating_since(pending.began));
+        let (link, server) = (pending.link, pending.server);
+        let alarmed = self.links.all[link].health[server].gauge.is_alarmed();
+        let free = partial_rate.or(alarmed.then_some(0.0)).filter(|_| late);
+        let users = pending.users_rate(cx.now, &self.links, cx.stack);
         let result = free.map(|free| free + users);
         let settings = &self.meter.settings;
         self.links

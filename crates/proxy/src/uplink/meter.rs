@@ -6,20 +6,20 @@ use braid_engine::{Event, Stack};
 use braid_secure::channel::Channel;
 use braid_wire::Instant;
 
-use super::health::{Cell, Reach};
+use super::health::{Reach, ServerHealth};
 use super::links::Links;
+use super::probe_pace::ProbePace;
 use super::servers::Servers;
-use super::watch::Watch;
 use crate::config::{Measuring, Select};
-use crate::protocol::probe::{Arrivals, COST};
+use crate::protocol::probe::{MEASUREMENT_BYTES, TrainReceiver};
 use crate::relay::StepError;
-use crate::select::gauge::rest;
+use crate::select::gauge::pause_after;
 use crate::select::selection::Quality;
 
 /// Users count as sending for this time after their last bytes.
-const LATELY: Duration = Duration::from_secs(30);
+const RECENT_TRAFFIC: Duration = Duration::from_secs(30);
 /// Least waiting time for a train: its SYN may be lost once, and is sent again after 1 s (RFC 6298 section 2.1).
-const RESENT: Duration = Duration::from_millis(1_500);
+const SYN_RETRY_TIME: Duration = Duration::from_millis(1_500);
 /// A train is late after so many times the expected duration.
 const LATE_FACTOR: f64 = 4.0;
 
@@ -27,18 +27,18 @@ const LATE_FACTOR: f64 = 4.0;
 #[derive(Debug)]
 pub(super) struct Meter {
     pub(super) settings: Measuring,
-    pub(super) ongoing: Option<Ongoing>,
+    pub(super) pending: Option<PendingTrain>,
     /// The connection of the last train, until its server has ended it.
-    pub(super) parting: Option<Parting>,
+    pub(super) closing: Option<ClosingTrain>,
     /// Measurements may run: there is a choice to make, users send, and it is no quiet hour.
-    pub(super) may: bool,
+    pub(super) may_measure: bool,
     /// Egress metrics of each server, and the time of their report.
-    pub(super) beyond: Vec<Option<(Instant, Quality)>>,
+    pub(super) egress: Vec<Option<(Instant, Quality)>>,
 }
 
 /// A train that is awaited.
 #[derive(Debug)]
-pub(super) struct Ongoing {
+pub(super) struct PendingTrain {
     pub(super) channel: Channel,
     pub(super) link: usize,
     pub(super) server: usize,
@@ -48,12 +48,12 @@ pub(super) struct Ongoing {
     pub(super) received: u64,
     /// The result of the first train, bit/s, if this is the second.
     pub(super) capacity: Option<f64>,
-    pub(super) arrivals: Arrivals,
+    pub(super) receiver: TrainReceiver,
 }
 
 /// The connection of a train that has arrived.
 #[derive(Debug)]
-pub(super) struct Parting {
+pub(super) struct ClosingTrain {
     pub(super) channel: Channel,
     pub(super) link: usize,
     pub(super) deadline: Instant,
@@ -63,19 +63,24 @@ impl Meter {
     pub(super) fn new(settings: Measuring, servers: usize) -> Self {
         Meter {
             settings,
-            ongoing: None,
-            parting: None,
-            may: false,
-            beyond: vec![None; servers],
+            pending: None,
+            closing: None,
+            may_measure: false,
+            egress: vec![None; servers],
         }
     }
 
-    /// Updates whether measurements [may](Self::may) run.
-    pub(super) fn reconsider(&mut self, now: Instant, servers: &Servers, watch: &Watch) {
+    /// Updates whether measurements [may](Self::may_measure) run.
+    pub(super) fn update_permission(
+        &mut self,
+        now: Instant,
+        servers: &Servers,
+        probe_pace: &ProbePace,
+    ) {
         let unix_ms = servers.clock.unix_ms(now);
         let quiet = self.settings.quiet.iter().any(|q| q.contains(unix_ms));
         let choice = servers.entries.len() > 1 && servers.choice.select != Select::Order;
-        self.may = choice && !quiet && watch.had_traffic(now, LATELY);
+        self.may_measure = choice && !quiet && probe_pace.had_traffic(now, RECENT_TRAFFIC);
     }
 
     /// Returns the next measurement: its time, link and server. Where several are due on a link, the one that has
@@ -83,12 +88,12 @@ impl Meter {
     pub(super) fn next(&self, links: &Links) -> Option<(Instant, usize, usize)> {
         let links = links.all.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
-            let cells = link.cells.iter().enumerate();
-            let due = cells.filter(|(_, c)| c.reach == Reach::Up && !c.is_asked());
-            let due = due.filter(|(_, c)| self.may || c.gauge.asked);
-            due.filter_map(move |(server, cell)| {
-                let since = cell.gauge.at?;
-                Some((since.max(link.rests_until(cell)), since, at, server))
+            let health = link.health.iter().enumerate();
+            let due = health.filter(|(_, c)| c.reach == Reach::Up && !c.is_probing());
+            let due = due.filter(|(_, c)| self.may_measure || c.gauge.asked);
+            due.filter_map(move |(server, health)| {
+                let since = health.gauge.at?;
+                Some((since.max(link.measurable_at(health)), since, at, server))
             })
         });
         all.min().map(|(due, _, link, server)| (due, link, server))
@@ -96,30 +101,35 @@ impl Meter {
 
     /// Keeps a protected connection whose train has arrived until its server has closed it, because the server
     /// sends tickets by then that replace the one used.
-    pub(super) fn part(&mut self, now: Instant, mut parting: Parting, stack: &mut Stack) {
-        let channel = &mut parting.channel;
+    pub(super) fn keep_until_closed(
+        &mut self,
+        now: Instant,
+        mut closing: ClosingTrain,
+        stack: &mut Stack,
+    ) {
+        let channel = &mut closing.channel;
         let goes_on = channel.is_protected() && channel.drive::<StepError>(now, stack).is_ok();
         if !goes_on || channel.read_finished(stack) {
             return channel.abort(now, stack);
         }
-        if let Some(before) = self.parting.replace(parting) {
+        if let Some(before) = self.closing.replace(closing) {
             before.channel.abort(now, stack);
         }
     }
 
     /// Handles an event of a connection whose train has arrived; returns whether it was one.
-    pub(super) fn on_parting_event(
+    pub(super) fn on_closing_event(
         &mut self,
         now: Instant,
         event: &Event,
         stack: &mut Stack,
     ) -> bool {
         let conn = event.conn();
-        let Some(parting) = self.parting.take_if(|p| p.channel.conn == conn) else {
+        let Some(closing) = self.closing.take_if(|p| p.channel.conn == conn) else {
             return false;
         };
         if !matches!(event, Event::Closed { .. }) {
-            self.part(now, parting, stack);
+            self.keep_until_closed(now, closing, stack);
         }
         true
     }
@@ -127,33 +137,33 @@ impl Meter {
     /// Ends the measurement over one link, or any.
     pub(super) fn stop(&mut self, now: Instant, link: Option<usize>, stack: &mut Stack) {
         let is_there = |at: usize| link.is_none_or(|link| link == at);
-        if let Some(ongoing) = self.ongoing.take_if(|o| is_there(o.link)) {
-            ongoing.channel.abort(now, stack);
+        if let Some(pending) = self.pending.take_if(|o| is_there(o.link)) {
+            pending.channel.abort(now, stack);
         }
-        if let Some(parting) = self.parting.take_if(|p| is_there(p.link)) {
-            parting.channel.abort(now, stack);
+        if let Some(closing) = self.closing.take_if(|p| is_there(p.link)) {
+            closing.channel.abort(now, stack);
         }
     }
 
     /// Returns the time at which a measurement is due, or overdue.
     pub(super) fn next_timeout(&self, links: &Links) -> Option<Instant> {
-        let parting = self.parting.as_ref().map(|p| p.deadline);
-        let next = match &self.ongoing {
-            Some(ongoing) => Some(ongoing.deadline),
+        let closing = self.closing.as_ref().map(|p| p.deadline);
+        let next = match &self.pending {
+            Some(pending) => Some(pending.deadline),
             None => self.next(links).map(|(at, ..)| at),
         };
-        parting.into_iter().chain(next).min()
+        closing.into_iter().chain(next).min()
     }
 }
 
-impl Ongoing {
+impl PendingTrain {
     /// Returns the longest waiting time for a train, at most `timeout`. Where the capacity is known, it is not
     /// much longer than the train should take, so that a path that has got worse is soon noticed.
-    pub(super) fn longest(cell: &Cell, timeout: Duration) -> Duration {
-        let capacity = cell.gauge.capacity();
-        let usual = capacity.map(|rate| COST as f64 * 8.0 / rate.max(1.0));
+    pub(super) fn wait_limit(health: &ServerHealth, timeout: Duration) -> Duration {
+        let capacity = health.gauge.capacity();
+        let usual = capacity.map(|rate| MEASUREMENT_BYTES as f64 * 8.0 / rate.max(1.0));
         let late = usual.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
-        late.map_or(timeout, |late| (RESENT + late).min(timeout))
+        late.map_or(timeout, |late| (SYN_RETRY_TIME + late).min(timeout))
     }
 
     /// Returns the rate at which users received over the link since the measurement began, bit/s.
@@ -161,7 +171,7 @@ impl Ongoing {
         let came = links.all[self.link].received(stack) - self.received;
         let time = now.saturating_since(self.began).as_secs_f64();
         // Half of the cost, which is for two trains, is this train's own.
-        came.saturating_sub(COST / 2) as f64 * 8.0 / time.max(1e-3)
+        came.saturating_sub(MEASUREMENT_BYTES / 2) as f64 * 8.0 / time.max(1e-3)
     }
 }
 
@@ -174,38 +184,38 @@ impl Links {
         result: Option<f64>,
         settings: &Measuring,
     ) {
-        let gauge = &mut self.all[link].cells[server].gauge;
+        let gauge = &mut self.all[link].health[server].gauge;
         gauge.on_result(now, result, settings);
-        self.leave_alone(now, link);
+        self.pause_measurements(now, link);
     }
 
     /// Lets a link rest after a measurement, for as long as its rate demands.
-    pub(super) fn leave_alone(&mut self, now: Instant, link: usize) {
+    pub(super) fn pause_measurements(&mut self, now: Instant, link: usize) {
         let link = &mut self.all[link];
-        let known = link.cells.iter().filter_map(|c| c.gauge.capacity());
-        link.rest = rest(known.reduce(f64::max));
-        link.rests_until = link.rests_until.max(now) + link.rest;
+        let known = link.health.iter().filter_map(|c| c.gauge.capacity());
+        link.pause = pause_after(known.reduce(f64::max));
+        link.measurable_at = link.measurable_at.max(now) + link.pause;
     }
 
     /// Requests one measurement of every server over every link, as soon as the links' rests allow, also in quiet
     /// hours.
     pub(super) fn measure_all(&mut self) {
         for link in self.all.iter_mut().filter(|l| l.open) {
-            for cell in link.cells.iter_mut().filter(|c| c.reach == Reach::Up) {
-                cell.gauge.ask();
+            for health in link.health.iter_mut().filter(|c| c.reach == Reach::Up) {
+                health.gauge.ask();
             }
         }
     }
 
     /// Returns whether a requested measurement is outstanding.
     pub(super) fn is_measuring(&self) -> bool {
-        let mut cells = self.open().flat_map(|l| &l.cells);
-        cells.any(|c| c.gauge.asked)
+        let mut health = self.open().flat_map(|l| &l.health);
+        health.any(|c| c.gauge.asked)
     }
 
     /// Returns whether a server was measured over all links over which it answers.
     pub(super) fn is_tried(&self, server: usize) -> bool {
-        let mut cells = self.open_cells(server);
-        cells.all(|c| c.gauge.tried || c.reach != Reach::Up)
+        let mut health = self.open_health(server);
+        health.all(|c| c.gauge.tried || c.reach != Reach::Up)
     }
 }

@@ -6,28 +6,28 @@
 //! The module knows no user's session: the gateway owns it, and passes the requirements on its connection.
 
 mod acquire;
-mod blame;
+mod checkout;
 mod choose;
+mod diagnosis;
 mod evidence;
 mod examine;
 mod families;
 mod health;
-mod keep;
-mod lease;
+mod idle_pool;
 mod links;
+mod log;
 mod measure;
 mod meter;
-mod news;
 mod notices;
-mod pool;
+mod pool_upkeep;
+mod probe_pace;
 mod probes;
 mod reload;
+mod saved_state;
 mod servers;
 mod status;
 pub mod trial;
 mod trouble;
-mod warm;
-mod watch;
 
 use core::time::Duration;
 
@@ -42,12 +42,12 @@ use examine::Examinations;
 use links::Links;
 use meter::Meter;
 use notices::Notices;
-use pool::Pools;
+use pool::IdlePools;
+use probe_pace::ProbePace;
 use servers::Servers;
-use watch::Watch;
 
-pub(crate) use acquire::Wish;
-pub(crate) use lease::{Lease, Past};
+pub(crate) use acquire::AcquireRequest;
+pub(crate) use checkout::{Checkout, ConnHistory};
 pub use links::LinkAddresses;
 pub use notices::Notice;
 pub(crate) use trouble::Trouble;
@@ -76,8 +76,8 @@ impl<'a> Context<'a> {
 pub(crate) struct Upstream {
     servers: Servers,
     links: Links,
-    pools: Pools,
-    watch: Watch,
+    pools: IdlePools,
+    probe_pace: ProbePace,
     examinations: Examinations,
     meter: Meter,
     notices: Notices,
@@ -100,8 +100,8 @@ impl Upstream {
         Upstream {
             servers: Servers::new(config, rng),
             links: Links::new(config.links.clone()),
-            pools: Pools::new(&config.warm),
-            watch: Watch::new(config.probing.clone()),
+            pools: IdlePools::new(&config.warm),
+            probe_pace: ProbePace::new(config.probing.clone()),
             examinations: Examinations::default(),
             meter: Meter::new(config.measuring.clone(), config.servers.len()),
             notices: Notices::new(),
@@ -154,14 +154,14 @@ impl Upstream {
         self.links.best
     }
 
-    pub(crate) fn intake_wanted(&self) -> bool {
-        self.notices.takes_in()
+    pub(crate) fn wants_interception(&self) -> bool {
+        self.notices.intercepts()
     }
 
     pub(crate) fn poll_notice(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
         let best = self.notices.poll_best(self.links.best, counters);
-        best.or_else(|| self.notices.poll_intake(counters))
-            .or_else(|| self.families_news().map(Notice::Families))
+        best.or_else(|| self.notices.poll_interception(counters))
+            .or_else(|| self.poll_families().map(Notice::Families))
             .or_else(|| self.links.poll_reached())
     }
 
@@ -171,7 +171,7 @@ impl Upstream {
         self.on_probe_event(cx, event)
             || self.on_examination_event(cx, event)
             || self.on_measuring_event(cx, event)
-            || self.on_warm_event(cx, event)
+            || self.on_idle_event(cx, event)
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
@@ -184,7 +184,7 @@ impl Upstream {
             self.pools.next_timeout(),
             self.meter.next_timeout(&self.links),
             self.examinations.next_timeout(&self.links),
-            self.news_timeout(),
+            self.log_timeout(),
         ];
         timeouts.into_iter().flatten().min()
     }
@@ -197,8 +197,8 @@ impl Upstream {
         self.measure(cx);
         self.update(cx.now, cx.stack);
         self.pools.changed = false;
-        self.warm_up(cx);
-        self.log_news(cx.now);
+        self.fill_pools(cx);
+        self.log_changes(cx.now);
     }
 
     /// Applies the state: which links the stack may use, which is best, whether to intercept new connections.
@@ -219,13 +219,13 @@ impl Upstream {
         self.choose(now);
         self.offer_families(now);
         self.notices.on_reach(self.links.reach());
-        self.links.ask_others(now);
-        self.cool_down(now, stack);
+        self.links.probe_other_links(now);
+        self.trim_pools(now, stack);
     }
 
     /// Stops intercepting connections, closes idle ones, and asks nothing of links and servers from now on.
     pub(crate) fn drain(&mut self, now: Instant, stack: &mut Stack) {
         self.notices.end();
-        self.cool_down(now, stack);
+        self.trim_pools(now, stack);
     }
 }

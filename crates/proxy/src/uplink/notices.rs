@@ -4,7 +4,7 @@ use braid_engine::PathId;
 use braid_secure::Families;
 
 use super::health::Reach;
-use super::news;
+use super::log;
 use crate::admin::report::BoxCounters;
 use crate::admin::status::ProxyStatus;
 
@@ -18,7 +18,7 @@ pub enum Notice {
     Reached(PathId, bool),
     /// Intercept new connections of users, or stop. Interception stops while no server is reachable or the box is
     /// switched off: new connections are then forwarded, while intercepted ones continue.
-    Intake(bool),
+    Intercept(bool),
     /// The address families in which users' connections reach their destinations. New connections of another
     /// family must be refused at once, so that programs use a family that works.
     Families(Families),
@@ -36,15 +36,15 @@ enum Switch {
 }
 
 /// Decides whether new connections are intercepted, and remembers what the driver was told about that and about
-/// the best link. [`Link`](super::links::Link) remembers this for its link, [`Reached`](super::families::Reached)
-/// for families.
+/// the best link. [`Link`](super::links::Link) remembers this for its link,
+/// [`ReachedFamilies`](super::families::ReachedFamilies) for families.
 #[derive(Debug)]
 pub(super) struct Notices {
     switch: Switch,
     /// The last known state: some server is reachable.
     reached: bool,
     /// The last instruction to the driver about interception; `None` before the first, which equals `false`.
-    said_intake: Option<bool>,
+    told_interception: Option<bool>,
     told_best: Option<PathId>,
 }
 
@@ -53,7 +53,7 @@ impl Notices {
         Notices {
             switch: Switch::On,
             reached: false,
-            said_intake: None,
+            told_interception: None,
             told_best: None,
         }
     }
@@ -84,7 +84,7 @@ impl Notices {
     }
 
     /// Returns whether new connections are to be intercepted.
-    pub(super) fn takes_in(&self) -> bool {
+    pub(super) fn intercepts(&self) -> bool {
         self.reached && self.switch == Switch::On
     }
 
@@ -103,32 +103,32 @@ impl Notices {
     }
 
     /// Returns the notice about interception, where that has changed.
-    pub(super) fn poll_intake(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
-        let intake = self.takes_in();
-        if self.said_intake.unwrap_or(false) == intake {
+    pub(super) fn poll_interception(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
+        let intercept = self.intercepts();
+        if self.told_interception.unwrap_or(false) == intercept {
             return None;
         }
-        self.said_intake = Some(intake);
+        self.told_interception = Some(intercept);
         let switched_on = self.switch == Switch::On;
-        counters.intake_stopped += u64::from(switched_on && !intake);
+        counters.interception_stopped += u64::from(switched_on && !intercept);
         if !self.is_ending() {
-            news::log_intake(intake, switched_on);
+            log::log_interception(intercept, switched_on);
         }
-        Some(Notice::Intake(intake))
+        Some(Notice::Intercept(intercept))
     }
 
     /// Records that no server can be used. At the start this is no change for the driver, so it is logged here.
     pub(super) fn note_cut_off(&mut self) {
-        if self.said_intake.is_none() && self.switch == Switch::On {
-            self.said_intake = Some(false);
-            news::log_intake(false, true);
+        if self.told_interception.is_none() && self.switch == Switch::On {
+            self.told_interception = Some(false);
+            log::log_interception(false, true);
         }
     }
 
     pub(super) fn status(&self) -> ProxyStatus {
         ProxyStatus {
             on: self.switch == Switch::On,
-            taking_in: self.takes_in(),
+            intercepting: self.intercepts(),
         }
     }
 }
@@ -141,14 +141,14 @@ mod tests {
     fn a_change_is_told_once() {
         let mut counters = BoxCounters::default();
         let mut notices = Notices::new();
-        let mut poll = |notices: &mut Notices| notices.poll_intake(&mut counters);
+        let mut poll = |notices: &mut Notices| notices.poll_interception(&mut counters);
         assert_eq!(poll(&mut notices), None, "the driver knows");
         notices.on_reach(Reach::Up);
-        assert_eq!(poll(&mut notices), Some(Notice::Intake(true)));
+        assert_eq!(poll(&mut notices), Some(Notice::Intercept(true)));
         notices.on_reach(Reach::Unknown);
         assert_eq!(poll(&mut notices), None);
         notices.switch(false);
-        assert_eq!(poll(&mut notices), Some(Notice::Intake(false)));
+        assert_eq!(poll(&mut notices), Some(Notice::Intercept(false)));
         notices.on_reach(Reach::Down);
         notices.switch(true);
         assert_eq!(poll(&mut notices), None);
@@ -160,6 +160,6 @@ mod tests {
         notices.on_reach(Reach::Up);
         notices.end();
         notices.switch(true);
-        assert!(notices.is_ending() && !notices.takes_in());
+        assert!(notices.is_ending() && !notices.intercepts());
     }
 }

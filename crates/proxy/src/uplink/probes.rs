@@ -24,8 +24,8 @@ impl Links {
         // Where Multipath TCP has worked, ask for it: an answer without it reveals a portal or a middlebox that
         // strips options. Where it has not, or something failed, the question is whether anything answers.
         let link = self.find(path).filter(|l| l.open);
-        let cell = link.and_then(|l| l.cells.get(server));
-        let sound = cell.is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
+        let health = link.and_then(|l| l.health.get(server));
+        let sound = health.is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
         let protocol = match sound {
             true => Protocol::Mptcp,
             false => Protocol::Tcp,
@@ -46,18 +46,18 @@ impl Upstream {
             for server in 0..self.servers.entries.len() {
                 let (open, path) = (self.links.all[link].open, self.links.all[link].path);
                 let interval = self.interval(cx.now, server, path);
-                let cell = &mut self.links.all[link].cells[server];
-                if !open || cell.due().is_none_or(|at| at > cx.now) {
+                let health = &mut self.links.all[link].health[server];
+                if !open || health.due().is_none_or(|at| at > cx.now) {
                     continue;
                 }
-                if cell.note_late(cx.now) {
-                    if let Some(conn) = cell.ask_beside(cx.now, interval) {
+                if health.note_late(cx.now) {
+                    if let Some(conn) = health.replace_late_probe(cx.now, interval) {
                         cx.stack.abort(cx.now, conn);
                         cx.counters.probes_failed += 1;
                     }
                     continue;
                 }
-                if let Some(conn) = cell.give_up(cx.now) {
+                if let Some(conn) = health.give_up(cx.now) {
                     cx.stack.abort(cx.now, conn);
                     cx.counters.probes_failed += 1;
                     self.schedule(cx.now, server, path);
@@ -66,17 +66,17 @@ impl Upstream {
                 cx.counters.probes += 1;
                 let entry = &self.servers.entries[server];
                 let conn = self.links.ask(cx.now, (server, entry), path, cx.stack);
-                let timeout = self.watch.settings.timeout;
+                let timeout = self.probe_pace.settings.timeout;
                 let witnessed = self.links.is_witnessed(link, server);
-                let cell = &mut self.links.all[link].cells[server];
+                let health = &mut self.links.all[link].health[server];
                 match conn {
-                    Ok(conn) => cell.probe_started(cx.now, conn, timeout, witnessed),
+                    Ok(conn) => health.probe_started(cx.now, conn, timeout, witnessed),
                     Err(_) => {
                         cx.counters.probes_failed += 1;
-                        cell.failed(cx.now);
+                        health.failed(cx.now);
                         // Not at once, because no packet left.
-                        let later = cx.now + self.watch.settings.failing;
-                        self.links.all[link].cells[server].next = Some(later);
+                        let later = cx.now + self.probe_pace.settings.failing;
+                        self.links.all[link].health[server].next = Some(later);
                     }
                 }
             }
@@ -92,7 +92,7 @@ impl Upstream {
                 let Some((link, server)) = self.links.probe(conn) else {
                     return false;
                 };
-                self.links.all[link].cells[server].want_examination(cx.now);
+                self.links.all[link].health[server].plan_examination(cx.now);
                 return true;
             }
             _ => return false,
@@ -105,14 +105,15 @@ impl Upstream {
             return true;
         }
         let path = self.links.all[link].path;
-        let cell = &mut self.links.all[link].cells[server];
+        let health = &mut self.links.all[link].health[server];
         let failed = match established {
             Ok((used, rtt)) if used == path => {
                 // One answer settles the question for all probes of this server and link.
-                cell.probes()
+                health
+                    .probes()
                     .for_each(|probe| cx.stack.abort(cx.now, probe));
-                let returned = cell.is_returning();
-                cell.probe_succeeded(cx.now, rtt);
+                let returned = health.is_returning();
+                health.probe_succeeded(cx.now, rtt);
                 if returned {
                     // Subflows there would wait for their retransmission timers, and those that only receive
                     // forever.
@@ -128,7 +129,7 @@ impl Upstream {
             Err(reason) => Some(reason),
         };
         if let Some(reason) = failed {
-            cell.probe_failed(cx.now, conn, reason);
+            health.probe_failed(cx.now, conn, reason);
             cx.counters.probes_failed += 1;
         }
         self.schedule(cx.now, server, path);
@@ -139,13 +140,13 @@ impl Upstream {
     /// Sets the time of the next probe, unless one is planned.
     pub(super) fn schedule(&mut self, now: Instant, server: usize, path: PathId) {
         let interval = self.interval(now, server, path);
-        if let Some(cell) = self.links.cell(server, path)
-            && !cell.is_planned()
-            && !cell.is_fatal()
+        if let Some(health) = self.links.health(server, path)
+            && !health.is_planned()
+            && !health.is_fatal()
         {
             // A single failure may be a lost packet: ask again at once.
-            let again = cell.failures == 1 && cell.reach != Reach::Down;
-            cell.next = Some(if again { now } else { now + interval });
+            let again = health.failures == 1 && health.reach != Reach::Down;
+            health.next = Some(if again { now } else { now + interval });
         }
     }
 
@@ -153,9 +154,9 @@ impl Upstream {
     pub(super) fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
         let current = self.servers.is_current(server);
         let link = self.links.find(path);
-        match link.and_then(|l| Some((l, l.cells.get(server)?))) {
-            Some(at) => self.watch.interval(now, at, current),
-            None => self.watch.settings.idle,
+        match link.and_then(|l| Some((l, l.health.get(server)?))) {
+            Some(at) => self.probe_pace.interval(now, at, current),
+            None => self.probe_pace.settings.idle,
         }
     }
 }

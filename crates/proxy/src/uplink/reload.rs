@@ -5,7 +5,7 @@ use braid_secure::channel::Client;
 use braid_wire::Instant;
 
 use super::Upstream;
-use super::health::Cell;
+use super::health::ServerHealth;
 use super::links::Links;
 use super::meter::Meter;
 use super::servers::Servers;
@@ -55,7 +55,7 @@ impl Upstream {
         self.meter.reload(config, &moved);
         self.servers.reload(now, config, (&moved, same_key));
         let left = self.links.reload(now, &config.links, stack);
-        self.watch.settings = config.probing.clone();
+        self.probe_pace.settings = config.probing.clone();
         self.update(now, stack);
         (moved.0, left)
     }
@@ -83,10 +83,10 @@ impl Servers {
             });
         }
         self.clients = clients;
-        let said = places
+        let logged = places
             .clone()
-            .map(|new| moved.before(new).map(|old| self.said[old]));
-        self.said = said.map(Option::unwrap_or_default).collect();
+            .map(|new| moved.before(new).map(|old| self.logged[old]));
+        self.logged = logged.map(Option::unwrap_or_default).collect();
         self.reached.reload(places.map(|new| moved.before(new)));
         let wanted = self.choice.wanted.and_then(|server| moved.now(server));
         let chosen = self.choice.chosen;
@@ -108,8 +108,8 @@ impl Servers {
 impl Meter {
     fn reload(&mut self, config: &BoxConfig, moved: &Moved) {
         let places = 0..config.servers.len();
-        let beyond = places.map(|new| moved.before(new).and_then(|old| self.beyond[old]));
-        self.beyond = beyond.collect();
+        let egress = places.map(|new| moved.before(new).and_then(|old| self.egress[old]));
+        self.egress = egress.collect();
         self.settings = config.measuring.clone();
     }
 }
@@ -123,19 +123,19 @@ impl Links {
         stack: &mut Stack,
     ) {
         for link in &mut self.all {
-            for (cell, moved) in link.cells.iter().zip(&moved.0) {
+            for (health, moved) in link.health.iter().zip(&moved.0) {
                 if moved.is_none() {
-                    cell.probes().for_each(|probe| stack.abort(now, probe));
+                    health.probes().for_each(|probe| stack.abort(now, probe));
                 }
             }
-            let cells = servers
+            let health = servers
                 .iter()
                 .enumerate()
                 .map(|(new, server)| match moved.before(new) {
-                    Some(old) => link.cells[old].reloaded(now),
-                    None => Cell::unknown(now, link.open, link.fits(server)),
+                    Some(old) => link.health[old].reloaded(now),
+                    None => ServerHealth::unknown(now, link.open, link.fits(server)),
                 });
-            link.cells = cells.collect();
+            link.health = health.collect();
         }
     }
 
@@ -149,7 +149,7 @@ impl Links {
             let goes_on = |new: &&LinkConfig| before.is_some_and(|old| old.goes_on_as(new));
             let Some(config) = new.iter().find(goes_on) else {
                 let link = self.all.remove(index);
-                let probes = link.cells.iter().flat_map(Cell::probes);
+                let probes = link.health.iter().flat_map(ServerHealth::probes);
                 probes.for_each(|probe| stack.abort(now, probe));
                 // Otherwise the peer would go on sending there.
                 stack.leave_path(now, link.path);

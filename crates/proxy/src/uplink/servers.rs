@@ -10,8 +10,8 @@ use braid_secure::channel::{Channel, Client};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng};
 
-use super::families::Reached;
-use super::news::Said;
+use super::families::ReachedFamilies;
+use super::log::LoggedState;
 use crate::admin::status::ProtocolStatus;
 use crate::config::{BoxConfig, Protection, Select, ServerEntry};
 use crate::select::choice::Choice;
@@ -25,9 +25,9 @@ pub(super) struct Servers {
     /// The TLS end for each server; `None` where connections are plaintext.
     pub(super) clients: Vec<Option<Client>>,
     pub(super) choice: Choice,
-    pub(super) said: Vec<Said>,
+    pub(super) logged: Vec<LoggedState>,
     /// The address families that each server reaches.
-    pub(super) reached: Reached,
+    pub(super) reached: ReachedFamilies,
     pub(super) clock: WallClock,
     /// The source of nonces.
     rng: Rng,
@@ -44,8 +44,8 @@ impl Servers {
             entries: config.servers.clone(),
             clients: config.servers.iter().map(client).collect(),
             choice: Choice::new(config.select, config.measuring.gain),
-            said: vec![Said::default(); config.servers.len()],
-            reached: Reached::new(config.servers.len()),
+            logged: vec![LoggedState::default(); config.servers.len()],
+            reached: ReachedFamilies::new(config.servers.len()),
             clock: WallClock::default(),
             rng,
         }
@@ -91,7 +91,7 @@ impl Servers {
 
     /// Returns the needs of connections, the most frequent first.
     pub(super) fn needs(&self) -> impl Iterator<Item = Need> + use<> {
-        let usual = self.choice.usual();
+        let usual = self.choice.default_need();
         let other = (self.choice.select == Select::Auto).then_some(Need::Latency);
         core::iter::once(usual).chain(other)
     }

@@ -3,11 +3,12 @@
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
-use super::health::{Cell, Reach};
+use super::health::{Reach, ServerHealth};
 use super::links::{Link, Links};
 use super::{Trouble, Upstream};
 use crate::admin::status::{
-    PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
+    IdlePoolStatus, PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, milliseconds,
+    score,
 };
 use crate::admin::verdict::Condition;
 use crate::config::{Protection, ServerEntry};
@@ -30,7 +31,7 @@ impl Upstream {
         on: bool,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        self.links.called(name)?.off = !on;
+        self.links.by_name(name)?.off = !on;
         self.update(now, stack);
         Ok(())
     }
@@ -46,7 +47,7 @@ impl Upstream {
         backup: bool,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        let link = self.links.called(name)?;
+        let link = self.links.by_name(name)?;
         link.backup = backup;
         stack.set_path_backup(now, link.path, backup);
         self.update(now, stack);
@@ -113,18 +114,18 @@ impl Upstream {
             let condition = link.condition();
             let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
             let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
-            let handshakes = link.cells.iter().filter_map(|c| c.rtt).min();
+            let handshakes = link.health.iter().filter_map(|c| c.rtt).min();
             let mut status = PathStatus::new(link.name.clone(), totals);
             status.fill_in(newest.as_ref());
             status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
             status.condition = Some(condition);
             status.backup = link.backup;
             status.default = self.links.best == Some(link.path);
-            status.state = match link.carriage() {
+            status.state = match link.traffic_reach() {
                 _ if link.off => PathState::Off,
                 _ if !link.up => PathState::Down,
-                _ if !link.open => PathState::Spared,
-                Reach::Down => PathState::Dark,
+                _ if !link.open => PathState::MeteredStandby,
+                Reach::Down => PathState::NoAnswers,
                 Reach::Up | Reach::Unknown => PathState::Up,
             };
             status
@@ -134,7 +135,7 @@ impl Upstream {
         all
     }
 
-    pub(crate) fn warm_status(&self) -> WarmStatus {
+    pub(crate) fn idle_pool_status(&self) -> IdlePoolStatus {
         self.pools.status()
     }
 }
@@ -146,11 +147,11 @@ impl Link {
         match () {
             () if self.off => return Condition::Off,
             () if !self.up => return Condition::Down,
-            () if !self.open => return Condition::Spared,
+            () if !self.open => return Condition::MeteredStandby,
             () => {}
         }
-        let fitting = self.cells.iter().filter(|cell| cell.fits);
-        let states = fitting.map(|cell| match condition(cell) {
+        let fitting = self.health.iter().filter(|health| health.fits);
+        let states = fitting.map(|health| match condition(health) {
             Condition::KeyRefused
             | Condition::WrongKey
             | Condition::OtherVersion
@@ -162,9 +163,9 @@ impl Link {
 
     /// Returns the state of a server over the link.
     fn condition_over(&self, server: usize) -> Condition {
-        let cell = &self.cells[server];
-        match self.open && cell.fits {
-            true => condition(cell),
+        let health = &self.health[server];
+        match self.open && health.fits {
+            true => condition(health),
             false => self.condition(),
         }
     }
@@ -173,13 +174,13 @@ impl Link {
 impl Links {
     /// Returns the state of a server: the best state over any link in use.
     pub(super) fn server_condition(&self, server: usize) -> Condition {
-        best(self.open_cells(server).map(condition)).unwrap_or(Condition::NoAnswers)
+        best(self.open_health(server).map(condition)).unwrap_or(Condition::NoAnswers)
     }
 }
 
 /// Returns the state of a server over one link.
-fn condition(cell: &Cell) -> Condition {
-    match (cell.trouble, cell.reach) {
+fn condition(health: &ServerHealth) -> Condition {
+    match (health.trouble, health.reach) {
         (Some(Trouble::Stripped | Trouble::Blocked), Reach::Down) => Condition::NoAnswers,
         (Some(Trouble::Stripped), _) => Condition::MptcpStripped,
         (Some(Trouble::Blocked), _) => Condition::MptcpBlocked,
@@ -190,7 +191,7 @@ fn condition(cell: &Cell) -> Condition {
         (Some(Trouble::OtherVersion), _) => Condition::OtherVersion,
         (Some(Trouble::NotAServer), _) => Condition::NotAServer,
         // A probe alone shows only that something answers.
-        (None, Reach::Up) if cell.sound_at.is_some() => Condition::Working,
+        (None, Reach::Up) if health.sound_at.is_some() => Condition::Working,
         (None, Reach::Up | Reach::Unknown) => Condition::Untried,
         (None, Reach::Down) => Condition::NoAnswers,
     }
@@ -219,15 +220,19 @@ mod tests {
 
     #[test]
     fn a_link_that_strips_and_goes_dark_has_no_answers() {
-        let mut cell = Cell {
+        let mut health = ServerHealth {
             trouble: Some(Trouble::Stripped),
             reach: Reach::Up,
-            ..Cell::default()
+            ..ServerHealth::default()
         };
-        assert_eq!(condition(&cell), Condition::MptcpStripped);
-        cell.failed(Instant::ZERO);
-        assert_eq!(condition(&cell), Condition::MptcpStripped, "once is chance");
-        cell.failed(Instant::ZERO);
-        assert_eq!(condition(&cell), Condition::NoAnswers);
+        assert_eq!(condition(&health), Condition::MptcpStripped);
+        health.failed(Instant::ZERO);
+        assert_eq!(
+            condition(&health),
+            Condition::MptcpStripped,
+            "once is chance"
+        );
+        health.failed(Instant::ZERO);
+        assert_eq!(condition(&health), Condition::NoAnswers);
     }
 }

@@ -2,7 +2,7 @@
 
 #![expect(dead_code, reason = "each test binary uses a part of it")]
 
-pub mod local;
+pub mod downstream;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -16,7 +16,7 @@ use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Rx
 use braid_links::middlebox::{
     Direction, Edit, Middlebox, OptionEdit, Output, Packet, Scope, Target,
 };
-use braid_proxy::app::{self, Arrival, Core, Ctx, LocalId};
+use braid_proxy::app::{self, Arrival, Core, Ctx, DownstreamId};
 use braid_proxy::config::{BoxConfig, Changes, ServerConfig, UserConfig};
 use braid_proxy::status::Status;
 use braid_proxy::trial::Trial;
@@ -25,7 +25,7 @@ use braid_secure::channel::Versions;
 use braid_secure::keys::{PrivateKey, PublicKey};
 use braid_wire::{Instant, Rng, ip, tcp};
 
-use local::Local;
+use downstream::Downstream;
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// A second server, preferred where a test sets [`Setup::first_server`].
@@ -54,7 +54,7 @@ pub fn server_key() -> PrivateKey {
 /// A host: its stack and its downstream sockets.
 pub struct Node {
     pub stack: Stack,
-    pub local: Local,
+    pub downstream: Downstream,
     /// All connections so far.
     conns: BTreeSet<ConnId>,
 }
@@ -120,7 +120,7 @@ pub struct World {
     /// A trial of a host at [`TRIAL`].
     pub trial: Option<Trial>,
     /// The contents for a restarted server.
-    pub contents: Local,
+    pub contents: Downstream,
     /// Packets on the wire with their direction (towards the server), recorded while `Some`.
     pub wire: Option<Vec<(bool, Vec<u8>)>>,
     pub tamper: Option<Tamper>,
@@ -219,7 +219,7 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
 fn server_node(
     address: Ipv4Addr,
     config: &ServerConfig,
-    contents: &Local,
+    contents: &Downstream,
     seed: u64,
     setup: &Setup<'_>,
 ) -> Node {
@@ -227,14 +227,14 @@ fn server_node(
     let path = stack.add_path(PathConfig::v4(address)).unwrap();
     stack.set_path_up(Instant::ZERO, path, true);
     stack.listen(SocketAddr::from((address, 1080))).unwrap();
-    let local = Local {
+    let downstream = Downstream {
         contents: contents.contents.clone(),
         names: contents.names.clone(),
-        ..Local::default()
+        ..Downstream::default()
     };
     Node {
         stack,
-        local,
+        downstream,
         conns: BTreeSet::new(),
     }
 }
@@ -247,7 +247,7 @@ impl World {
         let strategy = || braid_strategy::by_name("minrtt").unwrap();
         let mut boxed = Node {
             stack: stack(config.engine(), 1, &setup),
-            local: Local::default(),
+            downstream: Downstream::default(),
             conns: BTreeSet::new(),
         };
         let mut core = BoxCore::new(&config, Rng::for_component(1, 2), Box::new(strategy));
@@ -262,7 +262,7 @@ impl World {
                 core.add_link(now, i, addresses, &mut boxed.stack).unwrap()
             })
             .collect();
-        let contents = Local::default();
+        let contents = Downstream::default();
         let node = server_node(SERVER, &server_config, &contents, 3, &setup);
         let mut server = ServerCore::new(&server_config);
         server.set_wall_clock(now, EPOCH);
@@ -315,7 +315,7 @@ impl World {
     pub fn ready(links: usize, setup: Setup<'_>) -> World {
         let mut world = World::up(links, setup);
         world.run_for(Duration::from_millis(500));
-        assert!(world.core.intake_wanted(), "the server was found");
+        assert!(world.core.wants_interception(), "the server was found");
         world
     }
 
@@ -323,7 +323,7 @@ impl World {
     pub fn met(links: usize, setup: Setup<'_>) -> World {
         let mut world = World::ready(links, setup);
         let greeter = "198.51.100.250:80";
-        world.content(greeter, local::Content::Sends(b"x".to_vec(), true));
+        world.content(greeter, downstream::Content::Sends(b"x".to_vec(), true));
         let user = world.open(greeter, &[], true);
         world.run_until(|w| w.user(user).closed);
         world.run_for(Duration::from_millis(500));
@@ -337,25 +337,25 @@ impl World {
     }
 
     /// Sets the behaviour of a destination.
-    pub fn content(&mut self, addr: &str, content: local::Content) {
+    pub fn content(&mut self, addr: &str, content: downstream::Content) {
         let addr = addr.parse().unwrap();
         self.contents.contents.insert(addr, content.clone());
         let servers = self.server.iter_mut().chain(&mut self.preferred);
         for (node, _) in servers {
-            node.local.contents.insert(addr, content.clone());
+            node.downstream.contents.insert(addr, content.clone());
         }
     }
 
     /// Connects a user.
-    pub fn open(&mut self, destination: &str, sends: &[u8], ends: bool) -> LocalId {
+    pub fn open(&mut self, destination: &str, sends: &[u8], ends: bool) -> DownstreamId {
         let to = (Arrival::Intercepted, destination.parse().unwrap());
-        self.boxed.local.open(to, sends.to_vec(), ends)
+        self.boxed.downstream.open(to, sends.to_vec(), ends)
     }
 
     /// Connects a SOCKS client to the box.
-    pub fn knock(&mut self, sends: &[u8]) -> LocalId {
+    pub fn knock(&mut self, sends: &[u8]) -> DownstreamId {
         let to = (Arrival::Addressed, "192.168.1.1:1080".parse().unwrap());
-        self.boxed.local.open(to, sends.to_vec(), false)
+        self.boxed.downstream.open(to, sends.to_vec(), false)
     }
 
     /// Returns the flow sizes of the connections at the server.
@@ -365,21 +365,21 @@ impl World {
         stats.map(|s| s.flow_size).collect()
     }
 
-    pub fn user(&self, id: LocalId) -> &local::Stream {
-        self.boxed.local.stream(id)
+    pub fn user(&self, id: DownstreamId) -> &downstream::Stream {
+        self.boxed.downstream.stream(id)
     }
 
     pub fn server(&self) -> &ServerCore {
         &self.server.as_ref().unwrap().1
     }
 
-    pub fn server_local(&mut self) -> &mut Local {
-        &mut self.server.as_mut().unwrap().0.local
+    pub fn server_downstream(&mut self) -> &mut Downstream {
+        &mut self.server.as_mut().unwrap().0.downstream
     }
 
     /// Returns the only open downstream stream of the server.
-    pub fn only_content(&mut self) -> LocalId {
-        let streams = &self.server_local().streams;
+    pub fn only_content(&mut self) -> DownstreamId {
+        let streams = &self.server_downstream().streams;
         assert_eq!(streams.len(), 1);
         *streams.keys().next().unwrap()
     }
@@ -543,7 +543,7 @@ impl World {
         }));
         let user = self.open(CONTENT, says, false);
         self.run_for(Duration::from_millis(100));
-        self.boxed.local.break_stream(user);
+        self.boxed.downstream.break_stream(user);
         self.run_for(Duration::from_millis(100));
         self.tamper = None;
         flight.take()
@@ -854,7 +854,7 @@ impl Node {
         Ctx {
             now,
             stack: &mut self.stack,
-            local: &mut self.local,
+            downstream: &mut self.downstream,
         }
     }
 }
@@ -868,11 +868,12 @@ fn turn(now: Instant, core: &mut dyn Core, node: &mut Node, sent: &mut Vec<(Vec<
             core.on_engine_event(&mut node.ctx(now), event);
             idle = false;
         }
-        while let Some(event) = node.local.events.pop_front() {
+        while let Some(event) = node.downstream.events.pop_front() {
             // A core must get no event of a stream that it has forgotten.
-            let gone = |id: &LocalId| node.local.streams.get(id).is_some_and(|s| s.closed);
+            let gone =
+                |id: &DownstreamId| node.downstream.streams.get(id).is_some_and(|s| s.closed);
             if event.ends_id() || !gone(&event.id()) {
-                core.on_local_event(&mut node.ctx(now), event);
+                core.on_downstream_event(&mut node.ctx(now), event);
             }
             idle = false;
         }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
 use braid_proxy::config::MptcpHosts;
 use braid_proxy::control::{Answer, Controlled, Request};
-use braid_proxy::records::Kept;
+use braid_proxy::records::SavedState;
 use braid_proxy::{BoxConfig, BoxCore, LinkAddresses, Notice};
 use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, ip};
@@ -39,7 +39,7 @@ pub struct BoxNodeConfig {
 }
 
 /// The aggregation box, which can be switched off and on. If its configuration names a state directory,
-/// the state is kept meanwhile.
+/// the state is saved meanwhile.
 ///
 /// TCP of the LAN is intercepted as by the nftables rules of the real box: only SYNs, with an MPTCP
 /// option only if the configuration says so, to addresses that are not bypassed, and only while the core
@@ -52,7 +52,7 @@ pub struct BoxNode {
     bypass: Vec<IpNet>,
     rng: Rng,
     carrier: Vec<bool>,
-    kept: Kept,
+    saved: SavedState,
     running: Option<Running>,
 }
 
@@ -73,14 +73,14 @@ impl BoxNode {
         BoxNode {
             bypass: config.config.bypassed(),
             carrier: vec![true; config.links.len()],
-            kept: Kept::default(),
+            saved: SavedState::default(),
             config,
             rng,
             running: None,
         }
     }
 
-    /// Switches the box on if it is off. The box knows only the state that was kept.
+    /// Switches the box on if it is off. The box knows only the state that was saved.
     ///
     /// # Errors
     /// Fails as [`Stack::listen_any`] and [`Stack::add_path`] do.
@@ -104,7 +104,7 @@ impl BoxNode {
             core.set_link_up(now, path, self.carrier[index], &mut stack);
             paths.push(path);
         }
-        core.load_kept(now, &mut stack, &self.kept);
+        core.restore_state(now, &mut stack, &self.saved);
         let local = self.config.local.clone();
         let mut local = LocalTcp::new(local, self.config.gateway, child(&mut self.rng));
         local.take_in(&config.socks)?;
@@ -128,7 +128,7 @@ impl BoxNode {
         if let Some(Running { machine, .. }) = self.running.take()
             && self.config.config.state.is_some()
         {
-            self.kept = machine.core.kept(now, &machine.stack);
+            self.saved = machine.core.saved_state(now, &machine.stack);
         }
     }
 
@@ -256,7 +256,7 @@ impl Running {
                     let link = self.paths.iter().position(|p| *p == path);
                     self.forward_over = link.unwrap_or(self.forward_over);
                 }
-                Notice::Intake(open) => self.intake = open,
+                Notice::Intercept(open) => self.intake = open,
                 // A forwarded packet keeps its addresses here, so it may take any link.
                 Notice::BestPath(None) | Notice::Reached(..) => {}
                 // Servers of a simulated world reach both families.

@@ -10,7 +10,9 @@ use braid_engine::{
     ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
     RxMeta, Stack, Transmit,
 };
-use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_proxy::app::{
+    Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
+};
 use braid_wire::{Instant, Rng};
 
 use crate::host::default_strategy;
@@ -88,16 +90,16 @@ pub struct LocalTcp {
     /// The box's own addresses at which users connect to it.
     listens: Vec<SocketAddr>,
     now: Instant,
-    streams: BTreeMap<LocalId, Stream>,
-    ids: BTreeMap<ConnId, LocalId>,
+    streams: BTreeMap<DownstreamId, Stream>,
+    ids: BTreeMap<ConnId, DownstreamId>,
     next_id: u64,
-    events: VecDeque<LocalEvent>,
+    events: VecDeque<DownstreamEvent>,
     strategy: fn() -> Box<dyn Strategy>,
     limit: usize,
     names: BTreeMap<String, Vec<IpAddr>>,
     lookup: Duration,
     /// Look-ups under way, in order of their end.
-    lookups: VecDeque<(Instant, LocalId, Vec<SocketAddr>)>,
+    lookups: VecDeque<(Instant, DownstreamId, Vec<SocketAddr>)>,
     /// Connections closed here before their peers closed, in order of the end of their grace period.
     orphans: VecDeque<(Instant, ConnId)>,
     counters: LocalCounters,
@@ -211,7 +213,7 @@ impl LocalTcp {
     }
 
     /// Returns the next event for the core; events of streams closed meanwhile are left out.
-    pub fn next_event(&mut self) -> Option<LocalEvent> {
+    pub fn next_event(&mut self) -> Option<DownstreamEvent> {
         self.take_events();
         while let Some(event) = self.events.pop_front() {
             if event.ends_id() || self.streams.contains_key(&event.id()) {
@@ -237,7 +239,7 @@ impl LocalTcp {
         let done = self.lookups.partition_point(|(at, ..)| *at <= self.now);
         for (_, id, addresses) in self.lookups.drain(..done) {
             self.events
-                .push_back(LocalEvent::Resolved { id, addresses });
+                .push_back(DownstreamEvent::Resolved { id, addresses });
         }
         let late = self.orphans.partition_point(|(at, _)| *at <= self.now);
         for (_, conn) in self.orphans.drain(..late) {
@@ -256,18 +258,19 @@ impl LocalTcp {
                         && let Some(stream) = self.streams.get_mut(&id)
                     {
                         stream.state = State::Open;
-                        self.events.push_back(LocalEvent::Connected { id });
+                        self.events.push_back(DownstreamEvent::Connected { id });
                     }
                 }
                 Event::Readable { conn } => match self.ids.get(&conn) {
-                    Some(&id) => self.events.push_back(LocalEvent::Readable { id }),
+                    Some(&id) => self.events.push_back(DownstreamEvent::Readable { id }),
                     // No stream is left to read it.
                     None if self.stack.readable(conn) > 0 => self.stack.abort(self.now, conn),
                     None => {}
                 },
                 Event::Writable { conn } => {
                     let id = self.ids.get(&conn).copied();
-                    self.events.extend(id.map(|id| LocalEvent::Writable { id }));
+                    self.events
+                        .extend(id.map(|id| DownstreamEvent::Writable { id }));
                 }
                 Event::Closed { conn, reason } => self.on_closed(conn, reason),
                 Event::FellBack { .. }
@@ -290,7 +293,7 @@ impl LocalTcp {
         }
         self.counters.accepted += 1;
         let id = self.insert(conn, State::Open);
-        self.events.push_back(LocalEvent::Accepted {
+        self.events.push_back(DownstreamEvent::Accepted {
             id,
             peer,
             destination,
@@ -315,22 +318,22 @@ impl LocalTcp {
             self.counters.connect_failed += 1;
             let failure = failure(reason);
             self.events
-                .push_back(LocalEvent::ConnectFailed { id, failure });
+                .push_back(DownstreamEvent::ConnectFailed { id, failure });
         } else if reason == CloseReason::Finished {
             stream.state = State::Finished;
-            self.events.push_back(LocalEvent::Readable { id });
+            self.events.push_back(DownstreamEvent::Readable { id });
         } else {
             stream.state = State::Broken;
-            self.events.push_back(LocalEvent::Broken { id });
+            self.events.push_back(DownstreamEvent::Broken { id });
         }
     }
 
-    fn fresh_id(&mut self) -> LocalId {
+    fn fresh_id(&mut self) -> DownstreamId {
         self.next_id += 1;
-        LocalId(self.next_id)
+        DownstreamId(self.next_id)
     }
 
-    fn insert(&mut self, conn: ConnId, state: State) -> LocalId {
+    fn insert(&mut self, conn: ConnId, state: State) -> DownstreamId {
         let id = self.fresh_id();
         self.streams.insert(id, Stream { conn, state });
         self.ids.insert(conn, id);
@@ -338,26 +341,26 @@ impl LocalTcp {
     }
 
     /// Returns the connection of a stream that can be read from and written to.
-    fn open(&mut self, id: LocalId) -> Result<(ConnId, State), LocalError> {
+    fn open(&mut self, id: DownstreamId) -> Result<(ConnId, State), DownstreamError> {
         // A stream that ended meanwhile must not be taken for open: its data is gone.
         self.take_events();
-        let stream = self.streams.get(&id).ok_or(LocalError::Broken)?;
+        let stream = self.streams.get(&id).ok_or(DownstreamError::Broken)?;
         match stream.state {
-            State::Connecting => Err(LocalError::WouldBlock),
-            State::Broken => Err(LocalError::Broken),
+            State::Connecting => Err(DownstreamError::WouldBlock),
+            State::Broken => Err(DownstreamError::Broken),
             state => Ok((stream.conn, state)),
         }
     }
 
-    fn remove(&mut self, id: LocalId) -> Option<Stream> {
+    fn remove(&mut self, id: DownstreamId) -> Option<Stream> {
         let stream = self.streams.remove(&id)?;
         self.ids.remove(&stream.conn);
         Some(stream)
     }
 }
 
-impl LocalStreams for LocalTcp {
-    fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure> {
+impl DownstreamSockets for LocalTcp {
+    fn connect(&mut self, destination: SocketAddr) -> Result<DownstreamId, ConnectFailure> {
         if self.streams.len() >= self.limit {
             return Err(ConnectFailure::NoResources);
         }
@@ -372,7 +375,7 @@ impl LocalStreams for LocalTcp {
         Ok(self.insert(conn, State::Connecting))
     }
 
-    fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId> {
+    fn resolve(&mut self, name: &str, port: u16) -> Option<DownstreamId> {
         if self.lookups.len() >= MAX_LOOKUPS {
             return None;
         }
@@ -384,7 +387,11 @@ impl LocalStreams for LocalTcp {
         Some(id)
     }
 
-    fn read(&mut self, id: LocalId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, LocalError> {
+    fn read(
+        &mut self,
+        id: DownstreamId,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, DownstreamError> {
         let (conn, state) = self.open(id)?;
         if state == State::Finished {
             return Ok(0);
@@ -407,11 +414,11 @@ impl LocalStreams for LocalTcp {
         }
         match self.open(id)? {
             (_, State::Finished) => Ok(0),
-            _ => Err(LocalError::WouldBlock),
+            _ => Err(DownstreamError::WouldBlock),
         }
     }
 
-    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError> {
+    fn peek(&mut self, id: DownstreamId, buf: &mut [u8]) -> Result<usize, DownstreamError> {
         let (conn, state) = self.open(id)?;
         let mut seen = 0;
         // The closure takes no bytes, so the same bytes are there afterwards.
@@ -423,12 +430,12 @@ impl LocalStreams for LocalTcp {
             _ if seen > 0 => Ok(seen),
             (_, State::Finished) => Ok(0),
             (Ok(_), _) if self.stack.read_finished(conn) => Ok(0),
-            (Ok(_), _) => Err(LocalError::WouldBlock),
-            (Err(_), _) => Err(LocalError::Broken),
+            (Ok(_), _) => Err(DownstreamError::WouldBlock),
+            (Err(_), _) => Err(DownstreamError::Broken),
         }
     }
 
-    fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError> {
+    fn write(&mut self, id: DownstreamId, bufs: &[IoSlice<'_>]) -> Result<usize, DownstreamError> {
         let (conn, _) = self.open(id)?;
         let wanted: usize = bufs.iter().map(|b| b.len()).sum();
         let mut done = 0;
@@ -442,23 +449,23 @@ impl LocalStreams for LocalTcp {
             match write {
                 Ok(0) => break,
                 Ok(n) => done += n,
-                Err(_) => return Err(LocalError::Broken),
+                Err(_) => return Err(DownstreamError::Broken),
             }
         }
         if done > 0 {
             return Ok(done);
         }
-        Err(LocalError::WouldBlock)
+        Err(DownstreamError::WouldBlock)
     }
 
-    fn shutdown(&mut self, id: LocalId) {
+    fn shutdown(&mut self, id: DownstreamId) {
         if let Some(stream) = self.streams.get(&id) {
             // Shutdown fails only if the stream is over, which an event reports.
             let _ = self.stack.shutdown(self.now, stream.conn);
         }
     }
 
-    fn close(&mut self, id: LocalId) {
+    fn close(&mut self, id: DownstreamId) {
         let Some(Stream { conn, state }) = self.remove(id) else {
             return;
         };
@@ -473,7 +480,7 @@ impl LocalStreams for LocalTcp {
         }
     }
 
-    fn reset(&mut self, id: LocalId) {
+    fn reset(&mut self, id: DownstreamId) {
         if let Some(stream) = self.remove(id) {
             self.stack.abort(self.now, stream.conn);
         }

@@ -57,7 +57,7 @@ impl<C: Core> Machine<C> {
             }
             while let Some(event) = self.local.next_event() {
                 let (core, mut ctx) = self.core(now);
-                core.on_local_event(&mut ctx, event);
+                core.on_downstream_event(&mut ctx, event);
                 idle = false;
             }
             if idle && !due(self.next_timeout()) {
@@ -72,7 +72,7 @@ impl<C: Core> Machine<C> {
         let ctx = Ctx {
             now,
             stack: &mut self.stack,
-            local: &mut self.local,
+            downstream: &mut self.local,
         };
         (&mut self.core, ctx)
     }

@@ -144,7 +144,10 @@ fn a_server_that_is_back_is_found_at_once() {
         busy(&mut net);
         net.after(secs(0), Action::KillServer(0));
         net.run_for(millis(away));
-        assert!(!net.box_node().core().unwrap().intake_wanted(), "{away}");
+        assert!(
+            !net.box_node().core().unwrap().wants_interception(),
+            "{away}"
+        );
         net.after(secs(0), Action::StartServer(0));
         net.run_for(millis(1_200));
         let before = box_counters(&net).accepted;
@@ -161,7 +164,7 @@ fn while_the_only_server_is_away_connections_are_forwarded_unjoined() {
     let ids = busy(&mut net);
     net.after(secs(0), Action::KillServer(0));
     net.run_for(secs(20));
-    assert!(!net.box_node().core().unwrap().intake_wanted());
+    assert!(!net.box_node().core().unwrap().wants_interception());
     let before = box_counters(&net).accepted;
     let direct = net.open(0, 0, Load::Down(100_000)).unwrap();
     net.run_for(secs(5));
@@ -169,7 +172,7 @@ fn while_the_only_server_is_away_connections_are_forwarded_unjoined() {
     assert_eq!(box_counters(&net).accepted, before);
     net.after(secs(0), Action::StartServer(0));
     net.run_for(secs(35));
-    assert!(net.box_node().core().unwrap().intake_wanted());
+    assert!(net.box_node().core().unwrap().wants_interception());
     for id in ids {
         ending(&net, id).expect("it ended");
     }

@@ -71,7 +71,7 @@ fn is_refused_by_the_server(config: &AggregationConfig) -> bool {
 /// user arrives.
 fn opens_nothing(config: &AggregationConfig) -> Aggregation {
     let mut net = start(config);
-    assert!(!net.box_node().core().unwrap().intake_wanted());
+    assert!(!net.box_node().core().unwrap().wants_interception());
     let id = net.open(0, 0, Load::Down(1_000)).unwrap();
     net.run_for(secs(10));
     assert_eq!(net.at_user(id).received, 1_000, "it was forwarded");

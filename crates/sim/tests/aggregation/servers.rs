@@ -172,7 +172,7 @@ fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_dela
                 server.name
             );
         }
-        let delay = measured.beyond.delay_ms.unwrap();
+        let delay = measured.egress.delay_ms.unwrap();
         assert!((delay - row[2].1).abs() < 1.0, "{}: {delay}", server.name);
     }
     assert_eq!(chosen(&net), (3, 2));
@@ -278,7 +278,7 @@ fn a_server_whose_own_link_is_narrow_is_left_once_that_shows() {
     assert_eq!(chosen(&net).0, 3, "nothing is known of its link");
     net.open(0, 0, Load::Down(10_000_000)).unwrap();
     browse(&mut net, secs(20));
-    let third = &status(&net).servers[2].measured.beyond;
+    let third = &status(&net).servers[2].measured.egress;
     let known = third.bandwidth.expect("it shows");
     assert!((8e6..10.6e6).contains(&known), "{known}");
     assert_eq!(chosen(&net).0, 2);
@@ -292,7 +292,7 @@ fn a_change_of_servers_costs_nobody_a_round_trip() {
     assert_eq!(connected(&net, 1), 0);
     let cold = |net: &Aggregation| {
         let counters = box_counters(net);
-        counters.accepted - counters.warm_used
+        counters.accepted - counters.idle_used
     };
     let before = cold(&net);
     browse(&mut net, secs(20));

@@ -5,7 +5,9 @@ use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_engine::{PathConfig, RxMeta};
-use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_proxy::app::{
+    Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
+};
 use braid_sim::gateway::{LocalConfig, LocalTcp};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
 
@@ -87,14 +89,14 @@ impl Pair {
     }
 
     /// Opens a connection from the near to the far side.
-    fn connected(&mut self) -> (LocalId, LocalId) {
+    fn connected(&mut self) -> (DownstreamId, DownstreamId) {
         let near = self.near.connect(FAR.parse().unwrap()).unwrap();
         self.run(millis(5));
         assert_eq!(
             self.near.next_event(),
-            Some(LocalEvent::Connected { id: near })
+            Some(DownstreamEvent::Connected { id: near })
         );
-        let Some(LocalEvent::Accepted {
+        let Some(DownstreamEvent::Accepted {
             id,
             peer,
             destination,
@@ -110,16 +112,16 @@ impl Pair {
     }
 }
 
-fn events(side: &mut LocalTcp) -> Vec<LocalEvent> {
+fn events(side: &mut LocalTcp) -> Vec<DownstreamEvent> {
     core::iter::from_fn(|| side.next_event()).collect()
 }
 
-fn read(side: &mut LocalTcp, id: LocalId) -> Result<usize, LocalError> {
+fn read(side: &mut LocalTcp, id: DownstreamId) -> Result<usize, DownstreamError> {
     let (mut a, mut b) = ([0; 1_000], [0; 3_000]);
     side.read(id, &mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)])
 }
 
-fn write(side: &mut LocalTcp, id: LocalId, len: usize) -> Result<usize, LocalError> {
+fn write(side: &mut LocalTcp, id: DownstreamId, len: usize) -> Result<usize, DownstreamError> {
     let bytes = vec![7; len];
     let (a, b) = bytes.split_at(len / 3);
     side.write(id, &[IoSlice::new(a), IoSlice::new(b)])
@@ -134,7 +136,7 @@ fn names_are_looked_up_in_their_time() {
     pair.run(millis(19));
     assert_eq!(pair.near.next_event(), None);
     pair.run(millis(1));
-    let resolved = |id, addresses| LocalEvent::Resolved { id, addresses };
+    let resolved = |id, addresses| DownstreamEvent::Resolved { id, addresses };
     let found = vec![FAR.parse().unwrap(), "10.0.0.3:80".parse().unwrap()];
     let expected = [resolved(known, found), resolved(unknown, Vec::new())];
     assert_eq!(events(&mut pair.near), expected);
@@ -150,9 +152,12 @@ fn attempts_fail_as_those_of_the_kernel_do() {
     assert_eq!(failure, ConnectFailure::NetworkUnreachable);
     // No program listens at the near side.
     let id = pair.far.connect("10.0.0.1:80".parse().unwrap()).unwrap();
-    assert_eq!(write(&mut pair.far, id, 10), Err(LocalError::WouldBlock));
+    assert_eq!(
+        write(&mut pair.far, id, 10),
+        Err(DownstreamError::WouldBlock)
+    );
     pair.run(millis(5));
-    let refused = LocalEvent::ConnectFailed {
+    let refused = DownstreamEvent::ConnectFailed {
         id,
         failure: ConnectFailure::Refused,
     };
@@ -162,7 +167,7 @@ fn attempts_fail_as_those_of_the_kernel_do() {
     pair.run(secs(14));
     assert_eq!(pair.near.next_event(), None);
     pair.run(secs(2));
-    let late = LocalEvent::ConnectFailed {
+    let late = DownstreamEvent::ConnectFailed {
         id,
         failure: ConnectFailure::TimedOut,
     };
@@ -185,10 +190,13 @@ fn streams_are_bounded() {
     // The stack completes the handshake before the machine looks, as a kernel does.
     assert_eq!(pair.far.next_event(), None);
     pair.run(millis(5));
-    let expected = [LocalEvent::Connected { id }, LocalEvent::Broken { id }];
+    let expected = [
+        DownstreamEvent::Connected { id },
+        DownstreamEvent::Broken { id },
+    ];
     assert_eq!(events(&mut pair.near), expected);
     assert_eq!(pair.far.counters().accept_refused, 1);
-    assert_eq!(read(&mut pair.near, id), Err(LocalError::Broken));
+    assert_eq!(read(&mut pair.near, id), Err(DownstreamError::Broken));
 }
 
 #[test]
@@ -200,10 +208,16 @@ fn a_full_stream_blocks_until_it_is_read() {
         written += write(&mut pair.near, near, 50_000).unwrap_or(0);
         pair.run(millis(10));
     }
-    assert_eq!(write(&mut pair.near, near, 1), Err(LocalError::WouldBlock));
+    assert_eq!(
+        write(&mut pair.near, near, 1),
+        Err(DownstreamError::WouldBlock)
+    );
     assert!((384 << 10..448 << 10).contains(&written), "{written}");
     assert_eq!(events(&mut pair.near), []);
-    assert_eq!(events(&mut pair.far), [LocalEvent::Readable { id: far }]);
+    assert_eq!(
+        events(&mut pair.far),
+        [DownstreamEvent::Readable { id: far }]
+    );
     let mut got = 0;
     for _ in 0..500 {
         while let Ok(n) = read(&mut pair.far, far) {
@@ -212,8 +226,11 @@ fn a_full_stream_blocks_until_it_is_read() {
         pair.run(millis(1));
     }
     assert_eq!(got, written);
-    assert_eq!(read(&mut pair.far, far), Err(LocalError::WouldBlock));
-    assert_eq!(events(&mut pair.near), [LocalEvent::Writable { id: near }]);
+    assert_eq!(read(&mut pair.far, far), Err(DownstreamError::WouldBlock));
+    assert_eq!(
+        events(&mut pair.near),
+        [DownstreamEvent::Writable { id: near }]
+    );
     assert!(write(&mut pair.near, near, 1).is_ok());
 }
 
@@ -298,8 +315,8 @@ fn a_reset_takes_with_it_what_was_not_read() {
     pair.run(millis(5));
     pair.near.reset(near);
     pair.run(millis(5));
-    assert_eq!(read(&mut pair.far, far), Err(LocalError::Broken));
-    assert_eq!(write(&mut pair.far, far, 1), Err(LocalError::Broken));
+    assert_eq!(read(&mut pair.far, far), Err(DownstreamError::Broken));
+    assert_eq!(write(&mut pair.far, far, 1), Err(DownstreamError::Broken));
     pair.far.close(far);
     assert!(pair.far.is_empty());
 }
@@ -313,7 +330,7 @@ fn who_closes_without_reading_resets() {
     pair.far.close(far);
     pair.run(millis(5));
     let events = events(&mut pair.near);
-    assert_eq!(events, [LocalEvent::Broken { id: near }]);
+    assert_eq!(events, [DownstreamEvent::Broken { id: near }]);
 }
 
 #[test]
@@ -326,5 +343,5 @@ fn a_peer_that_never_closes_is_not_waited_for_for_ever() {
     assert_eq!(pair.far.stack().connections(), 1);
     pair.run(secs(3));
     assert_eq!(pair.far.stack().connections(), 0);
-    assert_eq!(read(&mut pair.near, near), Err(LocalError::Broken));
+    assert_eq!(read(&mut pair.near, near), Err(DownstreamError::Broken));
 }

@@ -42,7 +42,7 @@ fn sixteen_kilobytes_take_one_round_trip() {
         let bound = Duration::from_millis(40).mul_f64(round_trips);
         assert!(took <= bound, "{load:?}: {took:?}");
         let counters = box_counters(&net);
-        assert_eq!((counters.warm_used, counters.warm_failed), (1, 0));
+        assert_eq!((counters.idle_used, counters.idle_failed), (1, 0));
         // Neither handshake nor join happened for this user.
         net.run_for(Duration::from_millis(100));
         let after = net.box_node().stack().unwrap().stats().join_syns;

@@ -14,7 +14,9 @@ use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
 use braid_linux::sockets::{Limits, Sockets};
-use braid_proxy::app::{Arrival, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_proxy::app::{
+    Arrival, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
+};
 use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
 use braid_secure::Families;
 use braid_testbed::netns;
@@ -232,7 +234,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     let (tun, mut device) = Device::open(&config).unwrap();
     let spec = wan(&config, 0);
     let lan = ["lan".to_owned()];
-    let mut links = Links::new(device.identity(), vec![spec]).unwrap();
+    let mut links = Links::new(device.instance_names(), vec![spec]).unwrap();
     let settings = [
         Sysctl::new("net/ipv6/conf/all/forwarding", 1),
         Sysctl::new("net/ipv4/conf/lan/forwarding", 1),
@@ -247,7 +249,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
 
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let mut sockets = Sockets::new(epoll.try_clone().unwrap(), Limits::default()).unwrap();
-    let port = sockets.reserve_intake(true).unwrap();
+    let port = sockets.reserve_intercept_port(true).unwrap();
     device
         .apply_rules(Rules::Box(BoxRules {
             lan: lan.to_vec(),
@@ -274,7 +276,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     loop {
         match asks.try_recv() {
             Ok(Ask::Intake(open)) => {
-                sockets.set_intake(open).unwrap();
+                sockets.set_intercepting(open).unwrap();
                 done.send(()).unwrap();
             }
             Ok(Ask::Die) => {
@@ -292,7 +294,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
 /// A core that tells each user the destination, then echoes.
 #[derive(Default)]
 struct Echo {
-    greetings: BTreeMap<LocalId, String>,
+    greetings: BTreeMap<DownstreamId, String>,
 }
 
 impl Echo {
@@ -309,9 +311,9 @@ impl Echo {
         }
     }
 
-    fn answer(&mut self, sockets: &mut Sockets, event: LocalEvent) {
+    fn answer(&mut self, sockets: &mut Sockets, event: DownstreamEvent) {
         match event {
-            LocalEvent::Accepted {
+            DownstreamEvent::Accepted {
                 id,
                 destination,
                 arrival,
@@ -329,37 +331,37 @@ impl Echo {
                 let text = format!("{arrival} {destination} {mark}");
                 self.greetings.insert(id, text);
             }
-            LocalEvent::Writable { id } => self.greet(sockets, id),
-            LocalEvent::Readable { id } => {
+            DownstreamEvent::Writable { id } => self.greet(sockets, id),
+            DownstreamEvent::Readable { id } => {
                 // The user's first bytes may be there as soon as there is room for the greeting.
                 self.greet(sockets, id);
                 echo(sockets, id);
             }
-            LocalEvent::Broken { id } => sockets.reset(id),
+            DownstreamEvent::Broken { id } => sockets.reset(id),
             other => panic!("{other:?}"),
         }
     }
 
-    fn greet(&mut self, sockets: &mut Sockets, id: LocalId) {
+    fn greet(&mut self, sockets: &mut Sockets, id: DownstreamId) {
         if let Some(text) = self.greetings.remove(&id) {
             write(sockets, id, text.as_bytes());
         }
     }
 }
 
-fn echo(sockets: &mut Sockets, id: LocalId) {
+fn echo(sockets: &mut Sockets, id: DownstreamId) {
     loop {
         let mut buffer = [0; 1024];
         match sockets.read(id, &mut [IoSliceMut::new(&mut buffer)]) {
             Ok(0) => return sockets.close(id),
             Ok(n) => write(sockets, id, &buffer[..n]),
-            Err(LocalError::WouldBlock) => return,
-            Err(LocalError::Broken) => return sockets.reset(id),
+            Err(DownstreamError::WouldBlock) => return,
+            Err(DownstreamError::Broken) => return sockets.reset(id),
         }
     }
 }
 
-fn write(sockets: &mut Sockets, id: LocalId, bytes: &[u8]) {
+fn write(sockets: &mut Sockets, id: DownstreamId, bytes: &[u8]) {
     assert_eq!(sockets.write(id, &[IoSlice::new(bytes)]), Ok(bytes.len()));
 }
 

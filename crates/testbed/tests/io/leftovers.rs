@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use braid_linux::net::{Identity, cleanup};
+use braid_linux::net::{InstanceNames, cleanup};
 use braid_proxy::config::Quic;
 
 use crate::intake::{Intake, Net};
@@ -57,9 +57,9 @@ fn nothing_is_left_of_a_killed_instance() {
     let before = settled_state(&net);
     Intake::start(&net, Quic::Reject).die();
     assert_ne!(state(&net), before);
-    let identity = Identity::of_tun("braid0");
+    let instance_names = InstanceNames::of_tun("braid0");
     net.world
-        .inside("box", || cleanup::cleanup(&identity, &[]))
+        .inside("box", || cleanup::cleanup(&instance_names, &[]))
         .unwrap();
     wait_for_same(&net, &before);
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use braid_engine::{PathId, RxMeta, Transmit, TxChecksum};
-use braid_linux::net::Identity;
+use braid_linux::net::InstanceNames;
 use braid_linux::nft::{self, BoxRules, Hop, Mapping, Rules, Ruleset, ServerRules, ShortcutRules};
 use braid_linux::selftest::{self, Verdict};
 use braid_linux::sys::bind_packet_socket;
@@ -325,7 +325,7 @@ fn apply(world: &World, ns: &str, rules: Rules) {
         record: Vec::new(),
     };
     world
-        .inside(ns, || ruleset.apply(&Identity::of_tun("tun")))
+        .inside(ns, || ruleset.apply(&InstanceNames::of_tun("tun")))
         .unwrap();
 }
 

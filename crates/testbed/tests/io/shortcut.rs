@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use braid_linux::net::links::Links;
 use braid_linux::net::shortcut::Shortcut;
-use braid_linux::net::{Identity, cleanup};
+use braid_linux::net::{InstanceNames, cleanup};
 use braid_linux::tun::Tun;
 use braid_proxy::config::Quic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,7 +28,7 @@ fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
         net.world.inside("box", claim)
     };
     let intake = Intake::start(&net, Quic::Forward);
-    let other = Identity::of_tun("braid1");
+    let other = InstanceNames::of_tun("braid1");
     let clean_up = || {
         let clean_up = || cleanup::cleanup(&other, &[]);
         net.world.inside("box", clean_up).unwrap();
@@ -59,7 +59,7 @@ impl Gateway {
         let (tun, links) = net.world.inside("box", || {
             let tun = Tun::create(&config.name).unwrap();
             let specs = (0..links).map(|n| wan(&config, n)).collect();
-            let mut all = Links::new(&Identity::of_tun(&config.name), specs).unwrap();
+            let mut all = Links::new(&InstanceNames::of_tun(&config.name), specs).unwrap();
             let mtus = vec![1_500; usize::from(links)];
             all.install_shortcut(&config.name, &servers(), mtus)
                 .unwrap();

@@ -26,7 +26,7 @@ pub fn table(servers: &[ServerStatus]) -> String {
         let all = measured.paths.iter().copied();
         let all = all.chain(std::iter::repeat_n(Quality::default(), missing));
         let mut cells = vec![server.name.clone(), state(server)];
-        cells.extend(all.chain([measured.beyond]).flat_map(quality));
+        cells.extend(all.chain([measured.egress]).flat_map(quality));
         cells.push(chosen(server).to_owned());
         columns.row(cells, Vec::new());
     }
@@ -40,8 +40,8 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-/// Returns a server's state, whether new connections go there, the destinations that it does not reach, and whether
-/// it is to be updated.
+/// Returns a server's state, whether new connections go there, the destinations that it does not reach, and
+/// whether it is to be updated.
 pub fn state(server: &ServerStatus) -> String {
     let in_use = match server.reached && server.current {
         true => ", in use",
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn it_looks_as_in_the_paper() {
-        let server = |name: &str, paths: &[Quality], beyond| ServerStatus {
+        let server = |name: &str, paths: &[Quality], egress| ServerStatus {
             name: name.to_owned(),
             addresses: Vec::new(),
             reached: name != "oslo",
@@ -113,7 +113,7 @@ mod tests {
             }),
             measured: Measured {
                 paths: paths.to_vec(),
-                beyond,
+                egress,
             },
             by_bandwidth: name == "rome",
             by_delay: name == "bern",

@@ -31,7 +31,7 @@ pub fn page(now: &Status, before: &Status) -> String {
         now.congestion
     );
     if let Some(proxy) = now.proxy {
-        page += match (proxy.on, proxy.taking_in) {
+        page += match (proxy.on, proxy.intercepting) {
             (true, true) => "new connections are aggregated\n",
             (true, false) => "new connections are forwarded over one link: no server can be used\n",
             (false, _) => "new connections are forwarded over one link: switched off\n",
@@ -44,8 +44,8 @@ pub fn page(now: &Status, before: &Status) -> String {
     if let Some(wanted) = now.select.as_ref().and_then(|s| s.wanted.as_ref()) {
         page += &format!("server {wanted} is used while it answers: asked for\n");
     }
-    if let Some(warm) = now.warm {
-        let (ready, opening) = (warm.ready, warm.opening);
+    if let Some(pool) = now.idle_pool {
+        let (ready, opening) = (pool.ready, pool.opening);
         page += &format!("warm connections: {ready} ready, {opening} opening\n");
     }
     page.push('\n');
@@ -127,8 +127,8 @@ fn path_state(path: &PathStatus) -> String {
     let state = match (path.condition, path.state) {
         (Some(condition), _) => condition.to_string(),
         (None, PathState::Up) => "up".to_owned(),
-        (None, PathState::Dark) => "no answers".to_owned(),
-        (None, PathState::Spared) => "spared (metered)".to_owned(),
+        (None, PathState::NoAnswers) => "no answers".to_owned(),
+        (None, PathState::MeteredStandby) => "spared (metered)".to_owned(),
         (None, PathState::Down) => "down".to_owned(),
         (None, PathState::Off) => "switched off".to_owned(),
     };
@@ -265,7 +265,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use braid_proxy::selection::Measured;
-    use braid_proxy::status::{ProxyStatus, RulesStatus, StreamStatus, WarmStatus};
+    use braid_proxy::status::{IdlePoolStatus, ProxyStatus, RulesStatus, StreamStatus};
     use braid_proxy::verdict::Condition;
 
     use super::*;
@@ -351,7 +351,7 @@ mod tests {
             congestion: "cubic".to_owned(),
             proxy: Some(ProxyStatus {
                 on: true,
-                taking_in: true,
+                intercepting: true,
             }),
             servers: vec![ServerStatus {
                 name: "paris".to_owned(),
@@ -368,7 +368,7 @@ mod tests {
                 protected: true,
             }],
             select: None,
-            warm: Some(WarmStatus {
+            idle_pool: Some(IdlePoolStatus {
                 ready: 2,
                 opening: 1,
                 most: 4,
@@ -451,7 +451,7 @@ since the start: accepted 3, bytes down 8.1 MB
     #[test]
     fn it_begins_with_what_is_wrong() {
         let mut status = of_box();
-        let wrong = Condition::CaptivePortal.of_link("lte");
+        let wrong = Condition::CaptivePortal.link_problem("lte");
         status.verdict = Verdict::new(wrong.into_iter().collect());
         let page = page(&status, &status);
         let lines: Vec<&str> = page.lines().take(4).collect();
@@ -468,8 +468,8 @@ since the start: accepted 3, bytes down 8.1 MB
     fn it_says_why_nothing_is_aggregated() {
         let line = |on| {
             let mut status = of_box();
-            let taking_in = false;
-            status.proxy = Some(ProxyStatus { on, taking_in });
+            let intercepting = false;
+            status.proxy = Some(ProxyStatus { on, intercepting });
             let page = page(&status, &status);
             page.lines().nth(2).map(str::to_owned)
         };

@@ -13,7 +13,7 @@ use crate::net::link::network;
 use crate::net::netlink::Netlink;
 use crate::net::routes::{Address, Route, Rule, Target};
 use crate::net::shortcut::Shortcut;
-use crate::net::{Identity, Result, SystemError};
+use crate::net::{InstanceNames, Result, SystemError};
 use crate::nft;
 
 /// Name of the instance that owns rules, routes and table.
@@ -39,7 +39,7 @@ pub(super) struct Exit {
 /// The routes over all links, removed on drop.
 #[derive(Debug)]
 pub(super) struct Detour {
-    identity: Identity,
+    instance_names: InstanceNames,
     /// Abstract socket that only one check in a network namespace can hold.
     _claim: UnixListener,
 }
@@ -54,7 +54,7 @@ impl Detour {
         let name = UnixAddr::from_abstract_name(NAME.as_bytes()).map_err(doing())?;
         let detour = Detour {
             _claim: UnixListener::bind_addr(&name).map_err(doing())?,
-            identity: Identity::of_tun(NAME),
+            instance_names: InstanceNames::of_tun(NAME),
         };
         // Removes the remains of a check that was killed.
         detour.remove()?;
@@ -64,17 +64,17 @@ impl Detour {
                 .add(&mut netlink, exit)
                 .map_err(SystemError::doing("add routes"))?;
         }
-        nft::keep_from_sockets(&detour.identity, ports)?;
+        nft::keep_from_sockets(&detour.instance_names, ports)?;
         Ok(detour)
     }
 
     /// Returns the mark of packets that leave over a link.
     pub fn mark(&self, index: u8) -> u32 {
-        self.identity.flow_mark(index)
+        self.instance_names.flow_mark(index)
     }
 
     fn add(&self, netlink: &mut Netlink, exit: &Exit) -> std::io::Result<()> {
-        let table = self.identity.flow_table(exit.index);
+        let table = self.instance_names.flow_table(exit.index);
         let interface = exit.interface;
         for address in &exit.addresses {
             let (destination, gateway) = (network(address).addr(), None);
@@ -93,7 +93,7 @@ impl Detour {
         netlink.replace_route(&Route::default_of(exit.v6, table, target, METRIC))?;
         netlink.add_rule(&Rule {
             v6: exit.v6,
-            priority: self.identity.rule_priority(),
+            priority: self.instance_names.rule_priority(),
             table,
             mark: Some(self.mark(exit.index)),
             ..Rule::default()
@@ -103,14 +103,14 @@ impl Detour {
     fn remove(&self) -> Result<()> {
         let doing = || SystemError::doing("remove routes and rules");
         let mut netlink = Netlink::open().map_err(doing())?;
-        let identity = &self.identity;
+        let instance_names = &self.instance_names;
         netlink
-            .delete_rules(|priority| identity.owns_priority(priority))
+            .delete_rules(|priority| instance_names.owns_priority(priority))
             .map_err(doing())?;
         netlink
-            .delete_routes(|table| identity.owns_table(table))
+            .delete_routes(|table| instance_names.owns_table(table))
             .map_err(doing())?;
-        nft::remove(identity)
+        nft::remove(instance_names)
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use braid_wire::checksum::{self, Sum};
 use braid_wire::{ip, udp};
 
-use super::raw::{Came, Raw};
+use super::raw::{Raw, Received};
 
 /// Time to wait for answers before all probes are sent again: longer than nearly any round trip.
-const ROUND: Duration = Duration::from_millis(1_200);
+const ROUND_TIME: Duration = Duration::from_millis(1_200);
 /// Times that each probe is sent at most, so that one lost packet does not count.
 const ROUNDS: u32 = 2;
 /// Packet sizes of common links, bytes: PPPoE, tunnels, mobile networks, and IPv6's minimum (RFC 8200 §5).
@@ -19,9 +19,9 @@ const SIZES: [u16; 12] = [
     1_492, 1_480, 1_472, 1_464, 1_454, 1_440, 1_430, 1_420, 1_400, 1_380, 1_350, 1_280,
 ];
 /// Size of the smallest probe, bytes.
-const SMALL: u16 = 100;
+const SMALL_SIZE: u16 = 100;
 // Bytes of an ICMP echo header (RFC 792, RFC 4443).
-const HEADER: usize = 8;
+const HEADER_LEN: usize = 8;
 
 /// The answers to the probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,7 +45,7 @@ pub(super) fn ask(
     mtu: u16,
     stop: BorrowedFd<'_>,
 ) -> io::Result<Echoes> {
-    let mut sizes: Vec<u16> = [mtu, SMALL]
+    let mut sizes: Vec<u16> = [mtu, SMALL_SIZE]
         .into_iter()
         .chain(SIZES.into_iter().filter(|size| *size < mtu))
         .collect();
@@ -60,12 +60,12 @@ pub(super) fn ask(
         if !echoes.udp {
             let _ = raw.send(&datagram(ends, port));
         }
-        let until = Instant::now() + ROUND;
+        let until = Instant::now() + ROUND_TIME;
         while echoes.largest != Some(mtu) || !echoes.udp {
             match raw.receive(until, stop)? {
-                Came::Packet(packet) => judge(packet, ends, (port, id), &mut echoes),
-                Came::Nothing => break,
-                Came::Stop => return Ok(echoes),
+                Received::Packet(packet) => judge(packet, ends, (port, id), &mut echoes),
+                Received::Nothing => break,
+                Received::Stop => return Ok(echoes),
             }
         }
         if echoes.largest == Some(mtu) {
@@ -91,7 +91,7 @@ fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
     let v6 = ends.0.is_ipv6();
     let protocol = if v6 { ip::PROTO_ICMPV6 } else { ip::PROTO_ICMP };
     let start = header(ends, protocol, 0).header_len();
-    let length = usize::from(size).max(start + HEADER) - start;
+    let length = usize::from(size).max(start + HEADER_LEN) - start;
     let mut packet = vec![0; start + length];
     header(ends, protocol, length).emit(&mut packet);
     let message = &mut packet[start..];
@@ -130,7 +130,7 @@ fn judge(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echoes: 
     };
     let v6 = about.src.is_ipv6();
     let protocol = if v6 { ip::PROTO_ICMPV6 } else { ip::PROTO_ICMP };
-    let Some((head, rest)) = message.split_first_chunk::<HEADER>() else {
+    let Some((head, rest)) = message.split_first_chunk::<HEADER_LEN>() else {
         return;
     };
     if about.protocol != protocol || about.dst != ends.0 {

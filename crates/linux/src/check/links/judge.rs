@@ -8,11 +8,11 @@ use braid_proxy::status::Status;
 use braid_proxy::trial::{Multipath, TrialEnd, TrialReport};
 
 use super::echo::Echoes;
-use super::found::{About, Found};
 use super::next_hop::Neighbour;
+use super::probe_result::{ProbeResult, ProbedPair};
 
 /// The MTU that every IPv6 link must support, bytes (RFC 8200 §5).
-const LEAST_MTU: u16 = 1_280;
+const MIN_MTU: u16 = 1_280;
 
 /// Reports that the links could not be probed.
 pub(super) fn not_possible(subject: &str, error: &str) -> Finding {
@@ -43,9 +43,9 @@ pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding
 }
 
 /// Reports on all links and servers. A link that reaches no server is a failure only if no other link does.
-pub(super) fn links(config: &BoxConfig, seen: &[(About<'_>, &Found)]) -> Vec<Finding> {
+pub(super) fn links(config: &BoxConfig, seen: &[(ProbedPair<'_>, &ProbeResult)]) -> Vec<Finding> {
     let mut found = Vec::new();
-    let works = |found: &Found| {
+    let works = |found: &ProbeResult| {
         let trial = found.trial.as_ref();
         trial.is_ok_and(|report| report.end == TrialEnd::SignedIn)
     };
@@ -71,7 +71,7 @@ pub(super) fn links(config: &BoxConfig, seen: &[(About<'_>, &Found)]) -> Vec<Fin
     found
 }
 
-fn of_trial(about: &About<'_>, trial: &io::Result<TrialReport>) -> Vec<Finding> {
+fn of_trial(about: &ProbedPair<'_>, trial: &io::Result<TrialReport>) -> Vec<Finding> {
     let report = match trial {
         Ok(report) => report,
         Err(error) => {
@@ -95,7 +95,7 @@ fn of_trial(about: &About<'_>, trial: &io::Result<TrialReport>) -> Vec<Finding> 
 }
 
 /// Reports that nothing answered the SYN, or that something refused it.
-fn unopened(about: &About<'_>, end: TrialEnd) -> Finding {
+fn unopened(about: &ProbedPair<'_>, end: TrialEnd) -> Finding {
     let at = ("link.tcp", about.subject());
     let port = about.remote.port();
     let (message, remedy) = match end {
@@ -127,7 +127,7 @@ fn unopened(about: &About<'_>, end: TrialEnd) -> Finding {
     Finding::warning(at, message, remedy)
 }
 
-fn of_multipath(about: &About<'_>, report: &TrialReport) -> Option<Finding> {
+fn of_multipath(about: &ProbedPair<'_>, report: &TrialReport) -> Option<Finding> {
     let at = ("link.mptcp", about.subject());
     let harm = "connections that open here use this link alone, or do not open here at all";
     let remedy = "ask the link's provider, or use another server port (443 is often left alone) or a VPN \
@@ -159,7 +159,7 @@ fn of_multipath(about: &About<'_>, report: &TrialReport) -> Option<Finding> {
     }
 }
 
-fn of_end(about: &About<'_>, end: TrialEnd) -> Option<Finding> {
+fn of_end(about: &ProbedPair<'_>, end: TrialEnd) -> Option<Finding> {
     let at = |id| (id, about.subject());
     let warn = |id, message: &str, remedy: &str| Some(Finding::warning(at(id), message, remedy));
     let key = "compare `key` of the server in box.toml with `braid key show server.key` there, and `key` of \
@@ -216,7 +216,7 @@ fn of_end(about: &About<'_>, end: TrialEnd) -> Option<Finding> {
     }
 }
 
-fn of_echoes(about: &About<'_>, echoes: &io::Result<Echoes>, opened: bool) -> Vec<Finding> {
+fn of_echoes(about: &ProbedPair<'_>, echoes: &io::Result<Echoes>, opened: bool) -> Vec<Finding> {
     let not_checked =
         |id, message: String| Finding::new(Verdict::NotChecked, (id, about.subject()), message, "");
     let echoes = match echoes {
@@ -238,7 +238,7 @@ fn of_echoes(about: &About<'_>, echoes: &io::Result<Echoes>, opened: bool) -> Ve
     vec![udp, of_size(about, echoes)]
 }
 
-fn of_size(about: &About<'_>, echoes: &Echoes) -> Finding {
+fn of_size(about: &ProbedPair<'_>, echoes: &Echoes) -> Finding {
     let at = || ("link.mtu", about.subject());
     match echoes.largest {
         None => Finding::new(
@@ -251,7 +251,7 @@ fn of_size(about: &About<'_>, echoes: &Echoes) -> Finding {
             at(),
             format!("packets of {size} bytes pass, all that the link takes"),
         ),
-        Some(size) if size < LEAST_MTU => Finding::warning(
+        Some(size) if size < MIN_MTU => Finding::warning(
             at(),
             format!(
                 "no packet of {LEAST_MTU} bytes came back, of {size} one did: large transfers over this link \
@@ -338,8 +338,8 @@ mod tests {
         end: TrialEnd::SignedIn,
     };
 
-    fn found(trial: TrialReport) -> Found {
-        Found {
+    fn found(trial: TrialReport) -> ProbeResult {
+        ProbeResult {
             trial: Ok(trial),
             echoes: Ok(Echoes {
                 largest: Some(1_500),
@@ -350,9 +350,9 @@ mod tests {
     }
 
     /// Returns the second link's findings; the first link is good, or is as the second one.
-    fn judged(found_there: Found, other_good: bool) -> Vec<Finding> {
+    fn judged(found_there: ProbeResult, other_good: bool) -> Vec<Finding> {
         let config = config();
-        let about = |link| About {
+        let about = |link| ProbedPair {
             link,
             server: &config.servers[0],
             remote: config.servers[0].endpoint_v4().unwrap(),
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn nothing_works_where_no_link_reaches_a_server() {
-        let dark = || Found {
+        let dark = || ProbeResult {
             trial: Ok(TrialReport {
                 opened: None,
                 multipath: None,
@@ -490,7 +490,7 @@ mod tests {
             (Some(100), true, Verdict::Warning),
             (None, false, Verdict::NotChecked),
         ] {
-            let with = Found {
+            let with = ProbeResult {
                 echoes: Ok(Echoes {
                     largest,
                     told,

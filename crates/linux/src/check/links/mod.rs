@@ -6,9 +6,9 @@
 
 mod detour;
 mod echo;
-mod found;
 mod judge;
 mod next_hop;
+mod probe_result;
 mod raw;
 
 use std::io;
@@ -24,17 +24,17 @@ use braid_secure::channel::Versions;
 use braid_secure::keys::PrivateKey;
 use socket2::Socket;
 
-use super::machine::{Machine, Way};
+use super::machine::{LinkRoute, Machine};
 use crate::driver::Clock;
 use crate::random;
 use detour::{Detour, Exit, reserve_port};
 use echo::Echoes;
-use found::{About, Found};
-use raw::{Came, Raw};
+use probe_result::{ProbeResult, ProbedPair};
+use raw::{Raw, Received};
 
 /// Longest time for one trial. SYNs with Multipath TCP that are dropped take three seconds, and the handshake
 /// that follows must fit too.
-const LONGEST: Duration = Duration::from_secs(9);
+const MAX_TRIAL_TIME: Duration = Duration::from_secs(9);
 
 /// A trial of one server over one link in one family.
 struct Task<'a> {
@@ -112,10 +112,10 @@ fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
 /// Returns the route of a family's packets over a link; `None` if there is none.
 fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exit> {
     let interface = machine.interface(&link.interface)?;
-    let gateway = match machine.way(link, v6) {
-        Way::Out(gateway) => gateway,
+    let gateway = match machine.route(link, v6) {
+        LinkRoute::Out(gateway) => gateway,
         // A server may be a neighbour, which needs no gateway.
-        Way::NoGateway => None,
+        LinkRoute::NoGateway => None,
         _ => return None,
     };
     let of_family = machine
@@ -172,7 +172,7 @@ fn look(
     tasks: &[Task<'_>],
     stop: BorrowedFd<'_>,
 ) -> Vec<Finding> {
-    let results: Vec<Found> = thread::scope(|scope| {
+    let results: Vec<ProbeResult> = thread::scope(|scope| {
         let running: Vec<_> = tasks
             .iter()
             .map(|task| {
@@ -183,7 +183,7 @@ fn look(
             })
             .collect();
         let panicked = || io::Error::other("the check has a mistake");
-        let ended = running.into_iter().map(|(trial, echoes)| Found {
+        let ended = running.into_iter().map(|(trial, echoes)| ProbeResult {
             trial: trial.join().unwrap_or_else(|_| Err(panicked())),
             echoes: echoes.join().unwrap_or_else(|_| Err(panicked())),
         });
@@ -198,8 +198,8 @@ fn look(
 }
 
 impl Task<'_> {
-    fn about(&self) -> About<'_> {
-        About {
+    fn about(&self) -> ProbedPair<'_> {
+        ProbedPair {
             link: &self.link.name,
             server: self.server,
             remote: self.ends.1,
@@ -257,17 +257,17 @@ impl Task<'_> {
             while let Some(packet) = trial.poll_transmit(clock.now()) {
                 refused = raw.send(&packet).err().or(refused);
             }
-            if trial.is_over() || begun.elapsed() >= LONGEST {
+            if trial.is_over() || begun.elapsed() >= MAX_TRIAL_TIME {
                 break;
             }
             let due = trial
                 .next_timeout()
                 .map(|at| at.saturating_since(clock.now()));
-            let until = Instant::now() + due.unwrap_or(LONGEST);
-            match raw.receive(until.min(begun + LONGEST), stop)? {
-                Came::Packet(packet) => trial.receive(clock.now(), packet),
-                Came::Nothing => trial.handle_timeout(clock.now()),
-                Came::Stop => break,
+            let until = Instant::now() + due.unwrap_or(MAX_TRIAL_TIME);
+            match raw.receive(until.min(begun + MAX_TRIAL_TIME), stop)? {
+                Received::Packet(packet) => trial.receive(clock.now(), packet),
+                Received::Nothing => trial.handle_timeout(clock.now()),
+                Received::Stop => break,
             }
         }
         trial.give_up(clock.now());

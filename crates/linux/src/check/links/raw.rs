@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use crate::sys;
 
 /// Largest packet that is read, bytes: GRO joins segments to 64 KiB at most.
-const LARGEST: usize = 1 << 16;
+const MAX_PACKET_LEN: usize = 1 << 16;
 /// `IPPROTO_RAW` (linux/in.h): packets are sent with the IP header that they bring.
 const RAW: i32 = 255;
 
@@ -26,7 +26,7 @@ pub(super) struct Raw {
 
 /// The result of a wait.
 #[derive(Debug)]
-pub(super) enum Came<'a> {
+pub(super) enum Received<'a> {
     /// A packet from the peer, or an ICMP message of any host.
     Packet(&'a [u8]),
     /// Nothing came in time.
@@ -61,7 +61,7 @@ impl Raw {
             out,
             incoming,
             peer,
-            buffer: vec![0; LARGEST],
+            buffer: vec![0; MAX_PACKET_LEN],
         })
     }
 
@@ -78,16 +78,16 @@ impl Raw {
     ///
     /// # Errors
     /// Fails if the system refuses.
-    pub fn receive(&mut self, until: Instant, stop: BorrowedFd<'_>) -> io::Result<Came<'_>> {
+    pub fn receive(&mut self, until: Instant, stop: BorrowedFd<'_>) -> io::Result<Received<'_>> {
         loop {
             match (&self.incoming).read(&mut self.buffer) {
-                Ok(length) => return Ok(Came::Packet(&self.buffer[..length])),
+                Ok(length) => return Ok(Received::Packet(&self.buffer[..length])),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
             let left = until.saturating_duration_since(Instant::now());
             if left == Duration::ZERO {
-                return Ok(Came::Nothing);
+                return Ok(Received::Nothing);
             }
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut waiting = [
@@ -95,7 +95,7 @@ impl Raw {
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
             ];
             match poll(&mut waiting, Some(&timeout)) {
-                Ok(_) if !waiting[1].revents().is_empty() => return Ok(Came::Stop),
+                Ok(_) if !waiting[1].revents().is_empty() => return Ok(Received::Stop),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -145,7 +145,7 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
     }
     steps.push(step(port_at.0, port_at.1, 0, 0));
     steps.push(step(IF_EQUAL, port.into(), 0, 1));
-    steps.push(step(RETURN, LARGEST as u32, 0, 0));
+    steps.push(step(RETURN, MAX_PACKET_LEN as u32, 0, 0));
     steps.push(step(RETURN, 0, 0, 0));
     steps
 }

@@ -1,8 +1,8 @@
 //! The box's end of the handshake.
 
 use super::message::{
-    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NOTE, Note,
-    PROBE, Reply, VERSION, address_length,
+    AUTH_VERSION, CMD_CONNECT, Destination, METADATA, METHOD_NONE, METHOD_PASSWORD, MessageBuffer,
+    PROBE, Reply, RequestMetadata, VERSION, address_length,
 };
 
 /// Encodes greeting and password in one piece. Both fields are cut at 255 bytes, the limit of RFC 1929.
@@ -20,11 +20,11 @@ pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
 pub const GREETING: [u8; 3] = [VERSION, 1, METHOD_NONE];
 
 /// Encodes the request for `destination`, after its metadata if any. The user's first bytes may follow at once;
-/// with metadata, a [`foreword`](super::foreword) comes before them.
-pub fn request(note: Option<&Note>, destination: &Destination) -> Vec<u8> {
+/// with metadata, a [`encode_early_hints`](super::encode_early_hints) comes before them.
+pub fn request(metadata: Option<&RequestMetadata>, destination: &Destination) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
-    if let Some(note) = note {
-        note.encode(NOTE, &mut out);
+    if let Some(metadata) = metadata {
+        metadata.encode(METADATA, &mut out);
     }
     out.extend_from_slice(&[VERSION, CMD_CONNECT, 0]);
     destination.encode(&mut out);
@@ -32,9 +32,9 @@ pub fn request(note: Option<&Note>, destination: &Destination) -> Vec<u8> {
 }
 
 /// Encodes the request for a probe, which takes the place of a destination.
-pub fn probe(note: &Note) -> Vec<u8> {
+pub fn probe(metadata: &RequestMetadata) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
-    note.encode(PROBE, &mut out);
+    metadata.encode(PROBE, &mut out);
     out
 }
 
@@ -42,9 +42,9 @@ pub fn probe(note: &Note) -> Vec<u8> {
 #[derive(Debug, Default)]
 pub struct ClientHandshake {
     stage: Stage,
-    message: Gather,
+    message: MessageBuffer,
     /// The connection itself proves who this box is, so there is no password.
-    proven: bool,
+    authenticated: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -80,10 +80,11 @@ pub enum ClientError {
 }
 
 impl ClientHandshake {
-    /// Creates the handshake of a box that either has `proven` its identity by its key, or sends a password.
-    pub fn new(proven: bool) -> Self {
+    /// Creates the handshake of a box that either has `authenticated` its identity by its key, or sends a
+    /// password.
+    pub fn new(authenticated: bool) -> Self {
         ClientHandshake {
-            proven,
+            authenticated,
             ..ClientHandshake::default()
         }
     }
@@ -113,8 +114,8 @@ impl ClientHandshake {
             let message = self.message.clear();
             let failed = |e| (taken, ClientStep::Failed(e));
             self.stage = match (stage, message.as_slice()) {
-                (Stage::Method, [VERSION, METHOD_PASSWORD]) if !self.proven => Stage::Auth,
-                (Stage::Method, [VERSION, METHOD_NONE]) if self.proven => Stage::Reply,
+                (Stage::Method, [VERSION, METHOD_PASSWORD]) if !self.authenticated => Stage::Auth,
+                (Stage::Method, [VERSION, METHOD_NONE]) if self.authenticated => Stage::Reply,
                 (Stage::Method, [VERSION, _]) => return failed(ClientError::MethodRefused),
                 (Stage::Auth, [AUTH_VERSION, 0]) => Stage::Reply,
                 (Stage::Auth, [AUTH_VERSION, _]) => return failed(ClientError::AuthRefused),

@@ -20,12 +20,12 @@ pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
 pub(super) const ATYP_V6: u8 = 4;
 
-/// First byte of request metadata ([`Note`]), version 3; a request begins with [`VERSION`].
-pub(super) const NOTE: u8 = 0xb5;
+/// First byte of request metadata ([`RequestMetadata`]), version 3; a request begins with [`VERSION`].
+pub(super) const METADATA: u8 = 0xb5;
 /// First byte of metadata that asks for a probe instead of a destination, version 3.
 pub(super) const PROBE: u8 = 0xb7;
 /// Bytes before the code and hints of the metadata: the first byte and a length.
-pub(super) const NOTE_HEAD: usize = 3;
+pub(super) const METADATA_HEAD_LEN: usize = 3;
 
 /// Metadata of a request, sent right before it. RFC 1928 clients send none.
 ///
@@ -38,23 +38,23 @@ pub(super) const NOTE_HEAD: usize = 3;
 ///
 /// With 0xb7 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub struct RequestMetadata {
     /// A signature over destination and hints; `None` where the connection itself proves all that it carries.
     pub code: Option<[u8; SIGNATURE_LEN]>,
     /// The encoded hints; [`FlowHints`](crate::FlowHints) decodes and checks them.
     pub hints: Vec<u8>,
 }
 
-impl<'a> From<&'a Note> for SignedMetadata<'a> {
-    fn from(note: &'a Note) -> Self {
+impl<'a> From<&'a RequestMetadata> for SignedMetadata<'a> {
+    fn from(metadata: &'a RequestMetadata) -> Self {
         SignedMetadata {
-            code: note.code.as_ref(),
-            bytes: &note.hints,
+            code: metadata.code.as_ref(),
+            bytes: &metadata.hints,
         }
     }
 }
 
-impl Note {
+impl RequestMetadata {
     /// Most bytes of hints.
     pub const MAX_HINTS: usize = 1024;
 
@@ -86,7 +86,7 @@ impl Note {
             false => (None, body),
         };
         let hints = hints.to_vec();
-        Some(Note { code, hints })
+        Some(RequestMetadata { code, hints })
     }
 }
 
@@ -290,11 +290,11 @@ impl From<ConnectFailure> for Reply {
 
 /// Buffers one message whose first bytes determine its length.
 #[derive(Debug, Default)]
-pub(super) struct Gather {
+pub(super) struct MessageBuffer {
     buf: Vec<u8>,
 }
 
-impl Gather {
+impl MessageBuffer {
     /// Takes from `input` at most the missing bytes of the message. Returns the number of bytes taken, and whether
     /// the message is complete. Given the bytes so far, `length` returns a lower bound of the message's length,
     /// which must grow until it is exact.

@@ -1,17 +1,18 @@
 //! The server's end of the handshake.
 
 use super::message::{
-    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NO_METHOD, NOTE,
-    NOTE_HEAD, Note, PROBE, Reply, VERSION, address_length,
+    AUTH_VERSION, CMD_CONNECT, Destination, METADATA, METADATA_HEAD_LEN, METHOD_NONE,
+    METHOD_PASSWORD, MessageBuffer, NO_METHOD, PROBE, Reply, RequestMetadata, VERSION,
+    address_length,
 };
 
 /// Decodes a client's greeting, password, metadata and request.
 #[derive(Debug, Default)]
 pub struct ServerHandshake {
     stage: Stage,
-    message: Gather,
+    message: MessageBuffer,
     /// Metadata whose request has not come yet.
-    note: Option<Note>,
+    metadata: Option<RequestMetadata>,
     clients: Clients,
 }
 
@@ -20,11 +21,11 @@ pub struct ServerHandshake {
 enum Clients {
     /// Clients that sign in by a password.
     #[default]
-    Unknown,
+    WithPassword,
     /// Any client of a trusted network.
-    Welcome,
+    AnyOfNetwork,
     /// A box that has proved its identity by its key.
-    Proven,
+    Authenticated,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +36,7 @@ enum Stage {
     /// Metadata or the request.
     Request,
     /// The request, after its metadata.
-    Noted,
+    AfterMetadata,
     Over,
 }
 
@@ -45,7 +46,7 @@ pub struct Request {
     /// The requested destination.
     pub destination: Destination,
     /// The metadata, which only boxes send.
-    pub note: Option<Note>,
+    pub metadata: Option<RequestMetadata>,
 }
 
 /// The next action of the caller after some input.
@@ -58,16 +59,16 @@ pub enum ServerStep {
     /// Check these. Then continue by [`ServerHandshake::accepted`], or send [`ServerHandshake::REFUSED`] and
     /// close.
     Credentials {
-        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::open).
+        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::anonymous).
         user: Vec<u8>,
-        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::open).
+        /// 1 to 255 bytes; may be empty where [any will do](ServerHandshake::anonymous).
         password: Vec<u8>,
     },
     /// Connect to the destination and answer by [`Reply::encode`]. What follows in the stream is for the
-    /// destination, after a [`Foreword`](super::Foreword) where there is metadata.
+    /// destination, after a [`EarlyHints`](super::EarlyHints) where there is metadata.
     Request(Request),
     /// Answer a probe, and close.
-    Probe(Note),
+    Probe(RequestMetadata),
     /// Send the bytes, if any, and close.
     Failed(ServerError),
 }
@@ -109,17 +110,17 @@ impl ServerHandshake {
     pub const REFUSED: [u8; 2] = [AUTH_VERSION, 1];
 
     /// Creates a handshake for clients of a trusted network: any user and password will do, or none.
-    pub fn open() -> Self {
+    pub fn anonymous() -> Self {
         ServerHandshake {
-            clients: Clients::Welcome,
+            clients: Clients::AnyOfNetwork,
             ..ServerHandshake::default()
         }
     }
 
     /// Creates a handshake for a box that has proved its identity: no password, and metadata without a code.
-    pub fn proven() -> Self {
+    pub fn authenticated() -> Self {
         ServerHandshake {
-            clients: Clients::Proven,
+            clients: Clients::Authenticated,
             ..ServerHandshake::default()
         }
     }
@@ -131,7 +132,7 @@ impl ServerHandshake {
     pub fn signed_in() -> Self {
         ServerHandshake {
             stage: Stage::Request,
-            ..ServerHandshake::proven()
+            ..ServerHandshake::authenticated()
         }
     }
 
@@ -149,7 +150,7 @@ impl ServerHandshake {
 
     /// Processes bytes of the client, up to the next step. Returns the number of bytes consumed, and the step.
     pub fn input(&mut self, input: &[u8]) -> (usize, ServerStep) {
-        let coded = self.clients != Clients::Proven;
+        let coded = self.clients != Clients::Authenticated;
         let mut taken = 0;
         loop {
             let stage = self.stage;
@@ -167,24 +168,24 @@ impl ServerHandshake {
             self.stage = Stage::Over;
             let step = match stage {
                 Stage::Greeting => self.greeting(&message),
-                Stage::Auth => auth(&message, self.clients == Clients::Welcome),
-                Stage::Request if message.first() == Some(&NOTE) => {
-                    let body = message.get(NOTE_HEAD..);
-                    self.note = body.and_then(|body| Note::decode(body, coded));
-                    if self.note.is_some() {
-                        self.stage = Stage::Noted;
+                Stage::Auth => auth(&message, self.clients == Clients::AnyOfNetwork),
+                Stage::Request if message.first() == Some(&METADATA) => {
+                    let body = message.get(METADATA_HEAD_LEN..);
+                    self.metadata = body.and_then(|body| RequestMetadata::decode(body, coded));
+                    if self.metadata.is_some() {
+                        self.stage = Stage::AfterMetadata;
                         continue;
                     }
                     ServerStep::Failed(ServerError::Garbage)
                 }
                 Stage::Request if message.first() == Some(&PROBE) => {
-                    let body = message.get(NOTE_HEAD..);
-                    match body.and_then(|body| Note::decode(body, coded)) {
-                        Some(note) => ServerStep::Probe(note),
+                    let body = message.get(METADATA_HEAD_LEN..);
+                    match body.and_then(|body| RequestMetadata::decode(body, coded)) {
+                        Some(metadata) => ServerStep::Probe(metadata),
                         None => ServerStep::Failed(ServerError::Garbage),
                     }
                 }
-                Stage::Request | Stage::Noted => self.request(&message),
+                Stage::Request | Stage::AfterMetadata => self.request(&message),
                 Stage::Over => ServerStep::More,
             };
             return (taken, step);
@@ -194,13 +195,13 @@ impl ServerHandshake {
     fn greeting(&mut self, message: &[u8]) -> ServerStep {
         match message {
             [VERSION, _, methods @ ..]
-                if methods.contains(&METHOD_PASSWORD) && self.clients != Clients::Proven =>
+                if methods.contains(&METHOD_PASSWORD) && self.clients != Clients::Authenticated =>
             {
                 self.stage = Stage::Auth;
                 ServerStep::Send([VERSION, METHOD_PASSWORD])
             }
             [VERSION, _, methods @ ..]
-                if self.clients != Clients::Unknown && methods.contains(&METHOD_NONE) =>
+                if self.clients != Clients::WithPassword && methods.contains(&METHOD_NONE) =>
             {
                 self.stage = Stage::Request;
                 ServerStep::Send(Self::READY)
@@ -219,8 +220,11 @@ impl ServerHandshake {
                 let Some(destination) = Destination::decode(*atyp, body) else {
                     return ServerStep::Failed(ServerError::Name);
                 };
-                let note = self.note.take();
-                ServerStep::Request(Request { destination, note })
+                let metadata = self.metadata.take();
+                ServerStep::Request(Request {
+                    destination,
+                    metadata,
+                })
             }
             [VERSION, _, _, _] => ServerStep::Failed(ServerError::Command),
             _ => ServerStep::Failed(ServerError::Garbage),
@@ -239,14 +243,14 @@ fn length((stage, coded): (Stage, bool), m: &[u8]) -> usize {
             let user = usize::from(*user);
             3 + user + rest.get(user).map_or(0, |p| usize::from(*p))
         }
-        (Stage::Request | Stage::Noted, [VERSION, CMD_CONNECT, _, atyp, rest @ ..]) => {
+        (Stage::Request | Stage::AfterMetadata, [VERSION, CMD_CONNECT, _, atyp, rest @ ..]) => {
             4 + address_length(*atyp, rest).unwrap_or(0)
         }
-        (Stage::Request | Stage::Noted, [VERSION, ..]) => 4,
-        (Stage::Request, [NOTE | PROBE, a, b, ..]) => {
-            NOTE_HEAD + Note::length([*a, *b], coded).unwrap_or(0)
+        (Stage::Request | Stage::AfterMetadata, [VERSION, ..]) => 4,
+        (Stage::Request, [METADATA | PROBE, a, b, ..]) => {
+            METADATA_HEAD_LEN + RequestMetadata::length([*a, *b], coded).unwrap_or(0)
         }
-        (Stage::Request, [NOTE | PROBE, ..]) => NOTE_HEAD,
+        (Stage::Request, [METADATA | PROBE, ..]) => METADATA_HEAD_LEN,
         _ => 1,
     }
 }

@@ -7,19 +7,19 @@ use std::path::PathBuf;
 /// They follow from the name of its TUN device alone, which is unique in a network namespace. So an instance
 /// finds and removes the remains of an earlier one that was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct InstanceNames {
     tun: String,
     hash: u16,
 }
 
-impl Identity {
+impl InstanceNames {
     /// The bits of a mark that encode the link.
     pub const FLOW_BITS: u32 = 0x00ff_0000;
 
     /// Returns the names of the instance whose TUN device is called `tun`.
-    pub fn of_tun(tun: &str) -> Identity {
+    pub fn of_tun(tun: &str) -> InstanceNames {
         let hash = fnv1a(tun.as_bytes());
-        Identity {
+        InstanceNames {
             tun: tun.to_owned(),
             hash: ((hash >> 16) ^ (hash & 0xffff)) as u16,
         }
@@ -139,9 +139,9 @@ mod tests {
 
     #[test]
     fn names_and_numbers_follow_from_the_name() {
-        let a = Identity::of_tun("braid0");
-        let b = Identity::of_tun("braid1");
-        assert_eq!(a, Identity::of_tun("braid0"));
+        let a = InstanceNames::of_tun("braid0");
+        let b = InstanceNames::of_tun("braid1");
+        assert_eq!(a, InstanceNames::of_tun("braid0"));
         assert_eq!(a.nft_table(), "braid_braid0");
         let tables = [0, 255].map(|i| a.path_table(i));
         for table in tables
@@ -157,14 +157,14 @@ mod tests {
             assert_ne!(a.flow_table(index), a.path_table(index));
             assert_ne!(a.flow_mark(index), a.mark());
             assert_ne!(a.flow_mark(index), a.intercepted_mark());
-            assert_eq!(a.flow_mark(index) & !Identity::FLOW_BITS, a.mark());
+            assert_eq!(a.flow_mark(index) & !InstanceNames::FLOW_BITS, a.mark());
         }
         assert_ne!(a.flow_table(253), a.forward_table());
     }
 
     #[test]
     fn table_names_are_plain_and_stay_apart() {
-        let (a, b) = (Identity::of_tun("a.b"), Identity::of_tun("a-b"));
+        let (a, b) = (InstanceNames::of_tun("a.b"), InstanceNames::of_tun("a-b"));
         assert_ne!(a.nft_table(), b.nft_table());
         let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         assert!(plain(&a.nft_table()) && plain(&b.nft_table()));

@@ -23,7 +23,7 @@ const DEFAULT_MTU: u16 = 1_500;
 
 /// The settings of the uplinks.
 #[derive(Debug)]
-pub(super) struct Outward<'a> {
+pub(super) struct Uplinks<'a> {
     pub tun: &'a TunConfig,
     /// The links by place; a place may be free.
     pub links: &'a [Option<LinkConfig>],
@@ -38,7 +38,7 @@ pub(super) struct Outward<'a> {
 
 /// Uplink paths that are set up.
 #[derive(Debug)]
-pub(super) struct OutwardPaths {
+pub(super) struct UplinkPaths {
     pub tun: Tun,
     // Dropped before the guard, whose device removes what is no longer in use.
     pub links: Links,
@@ -49,12 +49,12 @@ pub(super) struct OutwardPaths {
     pub ports: Option<RangeInclusive<u16>>,
 }
 
-impl Outward<'_> {
+impl Uplinks<'_> {
     /// Sets up everything but the rules, and adapts the engine's settings to the device.
-    pub fn set_up(&self, engine: &mut Config) -> Result<OutwardPaths> {
+    pub fn set_up(&self, engine: &mut Config) -> Result<UplinkPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs(device.has_v6());
-        let mut links = Links::new(device.identity(), specs)?;
+        let mut links = Links::new(device.instance_names(), specs)?;
         let settings = self.settings(device.has_v6());
         device.apply_settings(&settings, true)?;
 
@@ -67,7 +67,7 @@ impl Outward<'_> {
         if let Some(ports) = &ports {
             engine.ports = ports.clone();
         }
-        Ok(OutwardPaths {
+        Ok(UplinkPaths {
             tun,
             guard: Guard::new(device, links.reached())?,
             links,

@@ -8,27 +8,27 @@ use braid_wire::Instant;
 
 use super::Upstream;
 use super::servers::Servers;
-use crate::admin::records::{KeptMeasurement, KeptRecord, LONGEST, LONGEST_MEASURED};
+use crate::admin::records::{MAX_MEASUREMENT_AGE, MAX_RECORD_AGE, SavedMeasurement, SavedRecord};
 use crate::config::{Select, ServerEntry};
 use crate::select::selection::Quality;
 
 /// Largest lead of a kept time over the clock, which may have been set back. Beyond it the age is unknown.
-const AHEAD: Duration = Duration::from_secs(300);
+const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
 
 impl Servers {
     /// Returns the age of a kept time; `None` where it is too far in the future.
     fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
         let now = Duration::from_millis(self.clock.unix_ms(now));
         let at = Duration::from_millis(unix_ms);
-        (at <= now + AHEAD).then(|| now.saturating_sub(at))
+        (at <= now + MAX_CLOCK_LEAD).then(|| now.saturating_sub(at))
     }
 }
 
 impl Upstream {
     /// Returns the engine's path records, for keeping.
-    pub(crate) fn kept_records(&self, now: Instant, stack: &Stack) -> Vec<KeptRecord> {
-        let kept = stack.records().filter_map(|(server, path, record)| {
-            Some(KeptRecord {
+    pub(crate) fn saved_records(&self, now: Instant, stack: &Stack) -> Vec<SavedRecord> {
+        let saved = stack.records().filter_map(|(server, path, record)| {
+            Some(SavedRecord {
                 server,
                 link: self.links.find(path)?.name.clone(),
                 unix_ms: self.servers.clock.unix_ms(record.at),
@@ -37,23 +37,23 @@ impl Upstream {
                     ..record
                 },
             })
-            .filter(|_| now.saturating_since(record.at) <= LONGEST)
+            .filter(|_| now.saturating_since(record.at) <= MAX_RECORD_AGE)
         });
-        kept.collect()
+        saved.collect()
     }
 
     /// Passes kept path records to the engine.
-    pub(crate) fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
-        for kept in kept.iter().filter(|kept| kept.is_plausible()) {
-            if let Some(link) = self.links.all.iter().find(|l| l.name == kept.link)
-                && let Some(age) = self.servers.age(now, kept.unix_ms)
-                && age <= LONGEST
+    pub(crate) fn restore_records(&self, now: Instant, stack: &mut Stack, saved: &[SavedRecord]) {
+        for saved in saved.iter().filter(|saved| saved.is_plausible()) {
+            if let Some(link) = self.links.all.iter().find(|l| l.name == saved.link)
+                && let Some(age) = self.servers.age(now, saved.unix_ms)
+                && age <= MAX_RECORD_AGE
             {
                 let record = PathRecord {
                     at: now - age,
-                    ..kept.record
+                    ..saved.record
                 };
-                stack.load_record(kept.server, link.path, record);
+                stack.load_record(saved.server, link.path, record);
             }
         }
     }
@@ -61,53 +61,53 @@ impl Upstream {
 
 impl Upstream {
     /// Returns the measurements of servers, for keeping.
-    pub(crate) fn kept_measurements(&self, now: Instant) -> Vec<KeptMeasurement> {
+    pub(crate) fn saved_measurements(&self, now: Instant) -> Vec<SavedMeasurement> {
         let keep = |server, link, (at, quality): (Instant, Quality)| {
-            let kept = KeptMeasurement {
+            let saved = SavedMeasurement {
                 server: address(&self.servers.entries[server])?,
                 link,
                 unix_ms: self.servers.clock.unix_ms(at),
                 quality,
             };
-            Some(kept).filter(|_| now.saturating_since(at) <= LONGEST_MEASURED)
+            Some(saved).filter(|_| now.saturating_since(at) <= MAX_MEASUREMENT_AGE)
         };
         let links = self.links.all.iter().flat_map(|link| {
-            let cells = link.cells.iter().enumerate();
-            cells.filter_map(|(server, cell)| {
-                let known = (cell.gauge.known_at()?, cell.quality());
+            let health = link.health.iter().enumerate();
+            health.filter_map(|(server, health)| {
+                let known = (health.gauge.known_at()?, health.quality());
                 keep(server, Some(link.name.clone()), known)
             })
         });
-        let beyond = self.meter.beyond.iter().enumerate();
-        let beyond = beyond.filter_map(|(server, told)| keep(server, None, (*told)?));
-        links.chain(beyond).collect()
+        let egress = self.meter.egress.iter().enumerate();
+        let egress = egress.filter_map(|(server, told)| keep(server, None, (*told)?));
+        links.chain(egress).collect()
     }
 
     /// Restores kept measurements, which hold until the next one.
-    pub(crate) fn load_measurements(&mut self, now: Instant, kept: &[KeptMeasurement]) {
-        for kept in kept.iter().filter(|kept| kept.is_plausible()) {
-            let age = self.servers.age(now, kept.unix_ms);
-            let Some(age) = age.filter(|age| *age <= LONGEST_MEASURED) else {
+    pub(crate) fn restore_measurements(&mut self, now: Instant, saved: &[SavedMeasurement]) {
+        for saved in saved.iter().filter(|saved| saved.is_plausible()) {
+            let age = self.servers.age(now, saved.unix_ms);
+            let Some(age) = age.filter(|age| *age <= MAX_MEASUREMENT_AGE) else {
                 continue;
             };
             let same = |entry: &ServerEntry| {
                 let addresses = [entry.endpoint_v4(), entry.endpoint_v6()];
-                addresses.contains(&Some(kept.server))
+                addresses.contains(&Some(saved.server))
             };
             let Some(server) = self.servers.entries.iter().position(same) else {
                 continue;
             };
-            let Some(name) = &kept.link else {
-                self.meter.beyond[server] = Some((now - age, kept.quality));
+            let Some(name) = &saved.link else {
+                self.meter.egress[server] = Some((now - age, saved.quality));
                 continue;
             };
             if let Some(link) = self.links.all.iter_mut().find(|l| l.name == *name)
-                && let Some(rate) = kept.quality.bandwidth
+                && let Some(rate) = saved.quality.bandwidth
             {
-                let cell = &mut link.cells[server];
-                cell.gauge.restore(now - age, rate);
-                let delay = kept.quality.delay_ms;
-                cell.rtt = delay.map(|ms| Duration::from_secs_f64(ms / 1e3));
+                let health = &mut link.health[server];
+                health.gauge.restore(now - age, rate);
+                let delay = saved.quality.delay_ms;
+                health.rtt = delay.map(|ms| Duration::from_secs_f64(ms / 1e3));
                 // The kept measurements suffice for a choice.
                 self.servers.choice.settled |= self.servers.choice.select != Select::Order;
             }

@@ -8,14 +8,14 @@ use braid_wire::Instant;
 use crate::config::Rule;
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::Destination;
-use crate::relay::sniff::Seen;
+use crate::relay::sniff::Sniffed;
 
 /// Most places whose flows are remembered; all of them take 2 MB.
 const MAX_PLACES: usize = 4_096;
 
 /// Upload size, bytes, above which the upload is likely to be larger than its response. A smaller one predicts
 /// nothing.
-const LARGE_UPLOAD: u64 = 16 << 10;
+const MIN_LARGE_UPLOAD_BYTES: u64 = 16 << 10;
 
 /// A user's connection, with its own properties.
 #[derive(Debug)]
@@ -53,9 +53,9 @@ impl Flow {
     }
 
     /// Adds what the first bytes revealed.
-    pub(crate) fn see(&mut self, seen: Seen) {
-        self.host = self.host.take().or(seen.host);
-        self.upload = seen.upload;
+    pub(crate) fn add_sniffed(&mut self, sniffed: Sniffed) {
+        self.host = self.host.take().or(sniffed.host);
+        self.upload = sniffed.upload;
     }
 
     /// Returns the flow's places for predictions, the most specific first.
@@ -73,16 +73,16 @@ impl Flow {
 
 /// The flow classifier. It knows connections by their own hints, by rules, and by earlier flows.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct FlowClassifier {
     rules: Vec<Rule>,
-    past: Predictor,
+    predictor: Predictor,
 }
 
-impl Intake {
+impl FlowClassifier {
     pub(crate) fn new(rules: Vec<Rule>) -> Self {
-        Intake {
+        FlowClassifier {
             rules,
-            past: Predictor::new(MAX_PLACES),
+            predictor: Predictor::new(MAX_PLACES),
         }
     }
 
@@ -99,9 +99,9 @@ impl Intake {
         let rule = rules.find(|rule| rule.is_for(&flow.destination, host));
         let usual = match rule.and_then(|rule| rule.size) {
             Some(bytes) => FlowSize::Predicted(bytes),
-            None => self.past.predict(now, &flow.places()),
+            None => self.predictor.predict(now, &flow.places()),
         };
-        let least = usual.bytes().unwrap_or(0).max(LARGE_UPLOAD);
+        let least = usual.bytes().unwrap_or(0).max(MIN_LARGE_UPLOAD_BYTES);
         let upload = flow.upload.filter(|bytes| *bytes > least);
         let read = upload.map_or(FlowSize::Unknown, FlowSize::Read);
         let declared = &flow.declared;
@@ -118,7 +118,7 @@ impl Intake {
     /// Records a flow that carried `bytes` in the larger direction.
     pub(crate) fn learn(&mut self, now: Instant, flow: &Flow, bytes: u64) {
         if bytes > 0 {
-            self.past.record(now, &flow.places(), bytes);
+            self.predictor.record(now, &flow.places(), bytes);
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
     const NOW: Instant = Instant::ZERO;
 
     /// Creates a classifier with these rules, as written in `box.toml`.
-    fn intake(rules: &str) -> Intake {
+    fn classifier(rules: &str) -> FlowClassifier {
         let text = format!(
             "lan = \"eth0\"\nlink = {{ interface = \"wlan0\" }}\n[server]\n\
              address = \"203.0.113.7\"\nkey = \"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"\n\
@@ -152,7 +152,7 @@ mod tests {
         );
         let key = braid_secure::keys::PrivateKey::from_seed([1; 32]);
         let config = crate::BoxConfig::with_key("box.toml", &text, key).unwrap();
-        Intake::new(config.rules)
+        FlowClassifier::new(config.rules)
     }
 
     fn flow() -> Flow {
@@ -166,23 +166,23 @@ mod tests {
         Flow { declared, ..flow() }
     }
 
-    fn seen(host: Option<&str>, upload: Option<u64>) -> Seen {
+    fn sniffed(host: Option<&str>, upload: Option<u64>) -> Sniffed {
         let host = host.map(str::to_owned);
-        Seen { host, upload }
+        Sniffed { host, upload }
     }
 
     #[test]
     fn nothing_is_known_of_a_connection_that_says_nothing() {
-        assert_eq!(intake("").hints(NOW, &flow()), FlowHints::default());
+        assert_eq!(classifier("").hints(NOW, &flow()), FlowHints::default());
     }
 
     /// Code points in RFC 8325 section 4.3 that are more or less urgent than the default.
     #[test]
     fn marks_say_how_urgent_a_connection_is() {
-        let mut intake = intake("");
+        let mut classifier = classifier("");
         let levels = (0..64u8).filter_map(|dscp| {
             let flow = Flow { dscp, ..flow() };
-            let urgency = intake.hints(NOW, &flow).urgency?;
+            let urgency = classifier.hints(NOW, &flow).urgency?;
             Some((dscp, urgency.level()))
         });
         let expected = [
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_first_rule_counts_before_marks_and_behind_what_a_program_says() {
-        let mut intake = intake(
+        let mut classifier = classifier(
             "[[rule]]\nport = 443\nurgency = 5\nstrategy = \"redundant\"\nsize = \"1MB\"\n\
              [[rule]]\nurgency = 6\n",
         );
@@ -213,49 +213,52 @@ mod tests {
             deadline: None,
             strategy: Some("redundant".to_owned()),
         };
-        assert_eq!(intake.hints(NOW, &marked), by_rule);
+        assert_eq!(classifier.hints(NOW, &marked), by_rule);
         let flow = declared("urgency=0,size=7,strategy=roundrobin,deadline=1s");
-        assert_eq!(intake.hints(NOW, &flow), flow.declared);
+        assert_eq!(classifier.hints(NOW, &flow), flow.declared);
         let flow = declared("urgency=0");
         let urgency = Some(Urgency::MOST_URGENT);
-        assert_eq!(intake.hints(NOW, &flow), FlowHints { urgency, ..by_rule });
+        assert_eq!(
+            classifier.hints(NOW, &flow),
+            FlowHints { urgency, ..by_rule }
+        );
     }
 
     #[test]
     fn a_rule_for_a_domain_waits_for_its_name() {
-        let mut intake = intake("[[rule]]\ndomain = \"example\"\nurgency = 7\n");
+        let mut classifier = classifier("[[rule]]\ndomain = \"example\"\nurgency = 7\n");
         let mut flow = flow();
-        assert_eq!(intake.hints(NOW, &flow).urgency, None);
-        flow.see(seen(Some("a.example"), None));
+        assert_eq!(classifier.hints(NOW, &flow).urgency, None);
+        flow.add_sniffed(sniffed(Some("a.example"), None));
         assert_eq!(
-            intake.hints(NOW, &flow).urgency,
+            classifier.hints(NOW, &flow).urgency,
             Some(Urgency::LEAST_URGENT)
         );
         let destination = Destination::Name("B.Example.".to_owned(), 80);
         let named = Flow::new(destination, FlowHints::default(), 0);
         assert_eq!(
-            intake.hints(NOW, &named).urgency,
+            classifier.hints(NOW, &named).urgency,
             Some(Urgency::LEAST_URGENT)
         );
     }
 
     #[test]
     fn the_length_of_an_upload_counts_where_it_is_likely_to_be_the_larger_direction() {
-        let mut intake = intake("");
+        let mut classifier = classifier("");
         let mut size = |flow: &mut Flow, upload| {
-            flow.see(seen(None, Some(upload)));
-            intake.hints(NOW, flow).size
+            flow.add_sniffed(sniffed(None, Some(upload)));
+            classifier.hints(NOW, flow).size
         };
         assert_eq!(size(&mut flow(), 300), FlowSize::Unknown);
         assert_eq!(size(&mut flow(), 16 << 10), FlowSize::Unknown);
         assert_eq!(size(&mut flow(), 100_000), FlowSize::Read(100_000));
         let mut with_hint = declared("size=5kB");
         assert_eq!(size(&mut with_hint, 100_000), FlowSize::Declared(5_000));
-        (0..8).for_each(|_| intake.learn(NOW, &flow(), 200_000));
+        (0..8).for_each(|_| classifier.learn(NOW, &flow(), 200_000));
         let mut size = |upload| {
             let mut flow = flow();
-            flow.see(seen(None, Some(upload)));
-            intake.hints(NOW, &flow).size
+            flow.add_sniffed(sniffed(None, Some(upload)));
+            classifier.hints(NOW, &flow).size
         };
         assert_eq!(size(100_000), FlowSize::Predicted(200_000));
         assert_eq!(size(300_000), FlowSize::Read(300_000));
@@ -263,16 +266,16 @@ mod tests {
 
     #[test]
     fn sizes_are_predicted_by_name_where_it_is_known_and_by_address_where_it_is_not() {
-        let mut intake = intake("");
+        let mut classifier = classifier("");
         for (host, bytes) in [("a.example", 20_000), ("b.example", 80_000)] {
             let mut flow = flow();
-            flow.see(seen(Some(host), None));
-            (0..8).for_each(|_| intake.learn(NOW, &flow, bytes));
+            flow.add_sniffed(sniffed(Some(host), None));
+            (0..8).for_each(|_| classifier.learn(NOW, &flow, bytes));
         }
         let mut size = |host| {
             let mut flow = flow();
-            flow.see(seen(host, None));
-            intake.hints(NOW, &flow).size
+            flow.add_sniffed(sniffed(host, None));
+            classifier.hints(NOW, &flow).size
         };
         assert_eq!(size(Some("a.example")), FlowSize::Predicted(20_000));
         assert_eq!(size(Some("b.example")), FlowSize::Predicted(80_000));
@@ -282,8 +285,8 @@ mod tests {
 
     #[test]
     fn what_carried_nothing_teaches_nothing() {
-        let mut intake = intake("");
-        (0..8).for_each(|_| intake.learn(NOW, &flow(), 0));
-        assert!(intake.past.is_empty());
+        let mut classifier = classifier("");
+        (0..8).for_each(|_| classifier.learn(NOW, &flow(), 0));
+        assert!(classifier.predictor.is_empty());
     }
 }

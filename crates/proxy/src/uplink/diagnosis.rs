@@ -11,46 +11,46 @@ impl Links {
     pub(super) fn poll_reached(&mut self) -> Option<Notice> {
         let mut links = 0..self.all.len();
         links.find_map(|link| {
-            let reached = !self.is_left(link);
+            let reached = !self.is_abandoned(link);
             let link = &mut self.all[link];
-            let news = reached != std::mem::replace(&mut link.told_reached, reached);
-            news.then_some(Notice::Reached(link.path, reached))
+            let changed = reached != std::mem::replace(&mut link.told_reached, reached);
+            changed.then_some(Notice::Reached(link.path, reached))
         })
     }
 
     /// Returns whether a link leads to no server through its own fault. Where no link leads to any server, the
     /// servers are at fault, and failures while they come and go are theirs too. Where no other link could reach
     /// any of its servers, nothing can be proved, and the failure alone suffices.
-    fn is_left(&self, link: usize) -> bool {
+    fn is_abandoned(&self, link: usize) -> bool {
         let link = &self.all[link];
-        if link.off || link.carriage() != Reach::Down {
+        if link.off || link.traffic_reach() != Reach::Down {
             return link.off;
         }
         let others = || self.open().filter(|l| l.path != link.path);
-        let others_work = others().any(|l| l.carriage() != Reach::Down);
+        let others_work = others().any(|l| l.traffic_reach() != Reach::Down);
         if !link.told_reached {
             return others_work;
         }
-        let servers = || (0..link.cells.len()).filter(|s| link.cells[*s].fits);
-        let witnesses = |s: usize| others().filter(move |l| l.cells[s].fits);
-        let proved = |s: usize| witnesses(s).any(|l| l.cells[s].disproves(&link.cells[s]));
+        let servers = || (0..link.health.len()).filter(|s| link.health[*s].fits);
+        let witnesses = |s: usize| others().filter(move |l| l.health[s].fits);
+        let proved = |s: usize| witnesses(s).any(|l| l.health[s].disproves(&link.health[s]));
         let witnessed = servers().any(|s| witnesses(s).next().is_some());
         servers().any(proved) || others_work && !witnessed
     }
 
-    /// Plans probes over other links where their result decides whether a link is [left](Self::is_left).
-    pub(super) fn ask_others(&mut self, now: Instant) {
+    /// Plans probes over other links where their result decides whether a link is [left](Self::is_abandoned).
+    pub(super) fn probe_other_links(&mut self, now: Instant) {
         for link in 0..self.all.len() {
             let suspect = &self.all[link];
-            if suspect.off || !suspect.told_reached || suspect.carriage() != Reach::Down {
+            if suspect.off || !suspect.told_reached || suspect.traffic_reach() != Reach::Down {
                 continue;
             }
-            for server in 0..suspect.cells.len() {
-                let failing = self.all[link].cells[server];
+            for server in 0..suspect.health.len() {
+                let failing = self.all[link].health[server];
                 for other in self.all.iter_mut().filter(|l| l.open) {
-                    let cell = &mut other.cells[server];
-                    if cell.may_disprove(&failing) {
-                        cell.next = Some(now);
+                    let health = &mut other.health[server];
+                    if health.may_disprove(&failing) {
+                        health.next = Some(now);
                     }
                 }
             }
@@ -59,8 +59,8 @@ impl Links {
 
     /// Returns whether the server was heard over another open link after it became unreachable over this one.
     pub(super) fn is_witnessed(&self, link: usize, server: usize) -> bool {
-        let failing = &self.all[link].cells[server];
+        let failing = &self.all[link].health[server];
         let mut others = self.open();
-        others.any(|l| l.cells[server].witnesses(failing))
+        others.any(|l| l.health[server].witnesses(failing))
     }
 }

@@ -8,9 +8,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use braid_proxy::records::{Kept, RecordStore, StoreError};
+use braid_proxy::records::{RecordStore, SavedState, StoreError};
 
-use crate::net::Identity;
+use crate::net::InstanceNames;
 use crate::store::RecordFile;
 
 /// Interval at which changed records are saved. At most this much is lost when the process is killed.
@@ -18,34 +18,42 @@ pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The thread that saves.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    records: SyncSender<Kept>,
+pub(super) struct RecordWriter {
+    records: SyncSender<SavedState>,
     thread: JoinHandle<()>,
     /// The records that were handed over last.
-    last: Kept,
+    last: SavedState,
 }
 
-impl Keeper {
+impl RecordWriter {
     /// Opens this instance's file of records in `directory`, and returns the records in it. Without a usable
     /// file, the box goes on without a keeper.
-    pub fn open(directory: &Path, identity: &Identity) -> (Option<Keeper>, Kept) {
-        let path = directory.join(format!("box-{}.redb", identity.tun()));
+    pub fn open(
+        directory: &Path,
+        instance_names: &InstanceNames,
+    ) -> (Option<RecordWriter>, SavedState) {
+        let path = directory.join(format!("box-{}.redb", instance_names.tun()));
         let opened = make(directory)
             .and_then(|()| RecordFile::open(&path))
-            .and_then(|(file, records)| Ok((Keeper::start(Box::new(file), &records)?, records)));
+            .and_then(|(file, records)| {
+                Ok((RecordWriter::start(Box::new(file), &records)?, records))
+            });
         match opened {
-            Ok((keeper, records)) => (Some(keeper), records),
+            Ok((record_writer, records)) => (Some(record_writer), records),
             Err(error) => {
                 let path = path.display();
                 tracing::warn!(%path, %error, "what is learnt of paths is not kept");
-                (None, Kept::default())
+                (None, SavedState::default())
             }
         }
     }
 
-    fn start(mut store: Box<dyn RecordStore>, there: &Kept) -> Result<Keeper, StoreError> {
+    fn start(
+        mut store: Box<dyn RecordStore>,
+        there: &SavedState,
+    ) -> Result<RecordWriter, StoreError> {
         // While one set of records is saved, another may wait.
-        let (records, to_save) = sync_channel::<Kept>(1);
+        let (records, to_save) = sync_channel::<SavedState>(1);
         let save = move || {
             for records in to_save {
                 if let Err(error) = store.save(&records) {
@@ -54,9 +62,9 @@ impl Keeper {
             }
         };
         let thread = thread::Builder::new()
-            .name("keeper".to_owned())
+            .name("records".to_owned())
             .spawn(save)?;
-        Ok(Keeper {
+        Ok(RecordWriter {
             records,
             thread,
             last: there.clone(),
@@ -64,14 +72,14 @@ impl Keeper {
     }
 
     /// Saves `records` if they changed; soon, unless the disk is behind.
-    pub fn keep(&mut self, records: Kept) {
+    pub fn submit(&mut self, records: SavedState) {
         if records != self.last && self.records.try_send(records.clone()).is_ok() {
             self.last = records;
         }
     }
 
     /// Saves `records`, and waits until that is done.
-    pub fn end(self, records: Kept) {
+    pub fn finish(self, records: SavedState) {
         if records != self.last {
             // Fails only if the thread has ended, and then the file is closed.
             let _ = self.records.send(records);
@@ -94,49 +102,49 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use braid_engine::PathRecord;
-    use braid_proxy::records::KeptRecord;
+    use braid_proxy::records::SavedRecord;
 
     use super::*;
 
     /// A store that remembers every save.
     #[derive(Default, Clone)]
-    struct Memory(Arc<Mutex<Vec<Kept>>>);
+    struct Memory(Arc<Mutex<Vec<SavedState>>>);
 
     impl RecordStore for Memory {
-        fn load(&mut self) -> Result<Kept, StoreError> {
+        fn load(&mut self) -> Result<SavedState, StoreError> {
             Ok(self.0.lock().unwrap().last().cloned().unwrap_or_default())
         }
 
-        fn save(&mut self, kept: &Kept) -> Result<(), StoreError> {
-            self.0.lock().unwrap().push(kept.clone());
+        fn save(&mut self, saved: &SavedState) -> Result<(), StoreError> {
+            self.0.lock().unwrap().push(saved.clone());
             Ok(())
         }
     }
 
-    fn records(unix_ms: u64) -> Kept {
-        let record = KeptRecord {
+    fn records(unix_ms: u64) -> SavedState {
+        let record = SavedRecord {
             server: [203, 0, 113, 7].into(),
             link: "dsl".to_owned(),
             unix_ms,
             record: PathRecord::default(),
         };
-        Kept {
+        SavedState {
             records: vec![record],
-            ..Kept::default()
+            ..SavedState::default()
         }
     }
 
     #[test]
     fn only_what_changed_is_saved_and_the_last_for_sure() {
         let memory = Memory::default();
-        let mut keeper = Keeper::start(Box::new(memory.clone()), &records(1)).unwrap();
-        keeper.keep(records(1));
-        keeper.keep(records(2));
-        keeper.keep(records(2));
-        keeper.end(records(3));
+        let mut record_writer = RecordWriter::start(Box::new(memory.clone()), &records(1)).unwrap();
+        record_writer.submit(records(1));
+        record_writer.submit(records(2));
+        record_writer.submit(records(2));
+        record_writer.finish(records(3));
         assert_eq!(*memory.0.lock().unwrap(), [records(2), records(3)]);
-        let keeper = Keeper::start(Box::new(memory.clone()), &records(3)).unwrap();
-        keeper.end(records(3));
+        let record_writer = RecordWriter::start(Box::new(memory.clone()), &records(3)).unwrap();
+        record_writer.finish(records(3));
         assert_eq!(memory.0.lock().unwrap().len(), 2);
     }
 }

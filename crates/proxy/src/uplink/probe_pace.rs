@@ -4,20 +4,20 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-use super::health::{Cell, Reach};
+use super::health::{Reach, ServerHealth};
 use super::links::Link;
 use crate::config::Probing;
 
 /// The pace of probes.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ProbePace {
     pub(super) settings: Probing,
     last_traffic: Option<Instant>,
 }
 
-impl Watch {
+impl ProbePace {
     pub(super) fn new(settings: Probing) -> Self {
-        Watch {
+        ProbePace {
             settings,
             last_traffic: None,
         }
@@ -44,13 +44,13 @@ impl Watch {
     pub(super) fn interval(
         &self,
         now: Instant,
-        (link, cell): (&Link, &Cell),
+        (link, health): (&Link, &ServerHealth),
         current: bool,
     ) -> Duration {
-        if cell.reach == Reach::Down {
+        if health.reach == Reach::Down {
             // Probes over a metered link cost money, so they slow down with each failure, 32-fold at most.
             let shift = if link.metered {
-                cell.failures.min(5)
+                health.failures.min(5)
             } else {
                 0
             };

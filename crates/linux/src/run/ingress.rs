@@ -21,7 +21,7 @@ const DEFAULT_MTU: u16 = 1_500;
 
 /// The settings of ingress.
 #[derive(Debug)]
-pub(super) struct Inward<'a> {
+pub(super) struct Ingress<'a> {
     pub tun: &'a TunConfig,
     pub listen: &'a [IpAddr],
     pub port: u16,
@@ -33,7 +33,7 @@ pub(super) struct Inward<'a> {
 
 /// Ingress paths that are set up.
 #[derive(Debug)]
-pub(super) struct InwardPaths {
+pub(super) struct IngressPaths {
     pub tun: Tun,
     // Dropped before the guard, whose device removes what is no longer in use.
     pub links: Links,
@@ -43,14 +43,14 @@ pub(super) struct InwardPaths {
     announced: Vec<SocketAddr>,
 }
 
-impl Inward<'_> {
+impl Ingress<'_> {
     /// Sets up everything but the rules, and adapts the engine's settings to the device.
-    pub fn set_up(&self, engine: &mut Config) -> Result<InwardPaths> {
+    pub fn set_up(&self, engine: &mut Config) -> Result<IngressPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs()?;
         let settings = self.settings(&specs, device.has_v6())?;
         device.apply_settings(&settings, false)?;
-        let mut links = Links::new(device.identity(), specs)?;
+        let mut links = Links::new(device.instance_names(), specs)?;
 
         let paths = self.paths(&links);
         let smallest = paths.iter().map(|path| path.mtu).min();
@@ -61,7 +61,7 @@ impl Inward<'_> {
             true => self.mappings().into_iter().map(|m| m.public).collect(),
             false => Vec::new(),
         };
-        Ok(InwardPaths {
+        Ok(IngressPaths {
             tun,
             guard: Guard::new(device, links.reached())?,
             links,
@@ -179,7 +179,7 @@ impl Inward<'_> {
     }
 }
 
-impl InwardPaths {
+impl IngressPaths {
     /// Makes the stack listen on every path.
     pub fn listen(&self, port: u16, stack: &mut Stack) -> Result<()> {
         let mut announced = self.announced.iter();

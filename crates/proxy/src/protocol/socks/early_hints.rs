@@ -1,9 +1,9 @@
 //! Early hints: a message from the box between its request and the user's first byte.
 
-use super::message::{Gather, Note};
+use super::message::{MessageBuffer, RequestMetadata};
 
 /// Bytes of the length field before the hints.
-const HEAD: usize = 2;
+const LENGTH_FIELD_BYTES: usize = 2;
 
 /// Encodes hints that were not known when the request was sent; usually there are none.
 ///
@@ -11,21 +11,21 @@ const HEAD: usize = 2;
 /// | --- | --- |
 /// | 2 | length of what follows, big endian, 0 to 1024 |
 /// | 0 to 1024 | hints |
-pub fn foreword(hints: &[u8]) -> Vec<u8> {
-    let hints = &hints[..hints.len().min(Note::MAX_HINTS)];
+pub fn encode_early_hints(hints: &[u8]) -> Vec<u8> {
+    let hints = &hints[..hints.len().min(RequestMetadata::MAX_HINTS)];
     let len = u16::try_from(hints.len()).unwrap_or(u16::MAX);
     [&len.to_be_bytes(), hints].concat()
 }
 
-/// Decodes the message of [`foreword`].
+/// Decodes the message of [`encode_early_hints`].
 #[derive(Debug, Default)]
-pub struct Foreword {
-    message: Gather,
+pub struct EarlyHints {
+    message: MessageBuffer,
 }
 
 /// The progress of decoding after some input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ForewordStep {
+pub enum EarlyHintsStep {
     /// All input was taken; more is needed.
     More,
     /// The hints; what follows in the stream is the user's.
@@ -34,25 +34,27 @@ pub enum ForewordStep {
     Garbage,
 }
 
-impl Foreword {
+impl EarlyHints {
     /// Processes bytes of the box. Returns the number of bytes consumed and the progress; bytes behind the message
     /// are not consumed.
-    pub fn input(&mut self, input: &[u8]) -> (usize, ForewordStep) {
+    pub fn input(&mut self, input: &[u8]) -> (usize, EarlyHintsStep) {
         let hints = |m: &[u8]| {
             m.first_chunk()
                 .map(|head| usize::from(u16::from_be_bytes(*head)))
         };
         let (taken, complete) = self.message.take(input, |m| match hints(m) {
-            Some(len) if len <= Note::MAX_HINTS => HEAD + len,
-            _ => HEAD,
+            Some(len) if len <= RequestMetadata::MAX_HINTS => LENGTH_FIELD_BYTES + len,
+            _ => LENGTH_FIELD_BYTES,
         });
         if !complete {
-            return (taken, ForewordStep::More);
+            return (taken, EarlyHintsStep::More);
         }
         let mut message = self.message.clear();
         let step = match hints(&message) {
-            Some(len) if len <= Note::MAX_HINTS => ForewordStep::Hints(message.split_off(HEAD)),
-            _ => ForewordStep::Garbage,
+            Some(len) if len <= RequestMetadata::MAX_HINTS => {
+                EarlyHintsStep::Hints(message.split_off(LENGTH_FIELD_BYTES))
+            }
+            _ => EarlyHintsStep::Garbage,
         };
         (taken, step)
     }

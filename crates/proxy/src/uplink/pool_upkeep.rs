@@ -5,8 +5,8 @@ use core::net::IpAddr;
 use braid_engine::{CloseReason, Event, Stack};
 use braid_wire::Instant;
 
-use super::lease::{Lease, Past};
-use super::pool::Warm;
+use super::checkout::{Checkout, ConnHistory};
+use super::idle_pool::IdleConn;
 use super::servers::Servers;
 use super::{Context, Upstream};
 use crate::protocol::socks::ClientStep;
@@ -16,7 +16,7 @@ use crate::select::selection::Need;
 impl Servers {
     /// Returns the index of the pool for `need`.
     fn pool(&self, need: Need) -> usize {
-        let usual = self.choice.usual();
+        let usual = self.choice.default_need();
         usize::from(self.current(need) != self.current(usual))
     }
 
@@ -39,32 +39,34 @@ impl Upstream {
         if server < self.servers.entries.len() {
             self.pools.on_served(server);
         }
-        self.warm_up(cx);
+        self.fill_pools(cx);
     }
 
     /// Returns whether a connection to `server` that has served a user is to serve others.
-    pub(crate) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
+    pub(crate) fn may_reuse(&self, now: Instant, server: usize, history: &ConnHistory) -> bool {
         self.pool_to(server)
-            .is_some_and(|pool| self.pools.all[pool].keeps(now, server, past))
+            .is_some_and(|pool| self.pools.all[pool].may_reuse(now, server, history))
     }
 
-    /// Returns a connection to its pool, after [`keeps`](Self::keeps) said so.
-    pub(crate) fn give_back(&mut self, cx: &mut Context<'_>, mut lease: Lease) {
-        let pool = self.pool_to(lease.server);
-        let Some((pool, answers)) = pool.zip(lease.answers.take()) else {
+    /// Returns a connection to its pool, after [`may_reuse`](Self::may_reuse) said so.
+    pub(crate) fn put_back(&mut self, cx: &mut Context<'_>, mut checkout: Checkout) {
+        let pool = self.pool_to(checkout.server);
+        let Some((pool, answers)) = pool.zip(checkout.answers.take()) else {
             debug_assert!(false, "no pool keeps it");
-            return lease.channel.abort(cx.now, cx.stack);
+            return checkout.channel.abort(cx.now, cx.stack);
         };
-        cx.counters.warm_kept += 1;
+        cx.counters.idle_returned += 1;
         // A connection that is already gone reports itself by its `Closed` event.
         let waiting = Box::new(braid_strategy::Waiting::default());
-        let _ = cx.stack.set_strategy(cx.now, lease.channel.conn, waiting);
-        self.pools.all[pool].give_back(Warm::again(cx.now, lease, answers));
+        let _ = cx
+            .stack
+            .set_strategy(cx.now, checkout.channel.conn, waiting);
+        self.pools.all[pool].put_back(IdleConn::returned(cx.now, checkout, answers));
     }
 
     /// Returns the index of the pool whose connections lead to `server`.
     fn pool_to(&self, server: usize) -> Option<usize> {
-        let servers = self.warm_servers();
+        let servers = self.pool_servers();
         servers
             .iter()
             .position(|to| to.is_some_and(|(_, to)| to == server))
@@ -72,13 +74,13 @@ impl Upstream {
 
     /// Takes an idle connection to `server` for `need`, or to another server that answers and reaches the address
     /// family of `to`.
-    pub(super) fn take_warm(
+    pub(super) fn take_idle(
         &mut self,
         now: Instant,
         (need, server): (Need, usize),
         to: Option<IpAddr>,
         stack: &Stack,
-    ) -> Option<Lease> {
+    ) -> Option<Checkout> {
         let usable = self.usable_servers();
         let reaches = |s: usize| to.is_none_or(|ip| self.servers.reached.of(s).has(ip));
         let suits: Vec<bool> = (0..usable.len()).map(|s| usable[s] && reaches(s)).collect();
@@ -87,9 +89,9 @@ impl Upstream {
     }
 
     /// Returns for each pool the server that its idle connections are to lead to, if any.
-    fn warm_servers(&self) -> [Option<(Need, usize)>; 2] {
+    fn pool_servers(&self) -> [Option<(Need, usize)>; 2] {
         let metered = || self.links.open().any(|l| l.metered);
-        let wanted = self.notices.takes_in() && (self.pools.use_metered() || !metered());
+        let wanted = self.notices.intercepts() && (self.pools.allows_metered() || !metered());
         if wanted {
             self.servers.pools()
         } else {
@@ -98,17 +100,17 @@ impl Upstream {
     }
 
     /// Closes useless idle connections.
-    pub(super) fn cool_down(&mut self, now: Instant, stack: &mut Stack) {
-        let servers = self.warm_servers();
+    pub(super) fn trim_pools(&mut self, now: Instant, stack: &mut Stack) {
+        let servers = self.pool_servers();
         let servers = servers.map(|server| server.map(|(_, server)| server));
         let usable = self.usable_servers();
-        self.pools.cool_down(now, servers, &usable, stack);
+        self.pools.trim(now, servers, &usable, stack);
     }
 
     /// Opens missing idle connections and closes useless ones.
-    pub(super) fn warm_up(&mut self, cx: &mut Context<'_>) {
-        self.cool_down(cx.now, cx.stack);
-        for (pool, wanted) in self.warm_servers().into_iter().enumerate() {
+    pub(super) fn fill_pools(&mut self, cx: &mut Context<'_>) {
+        self.trim_pools(cx.now, cx.stack);
+        for (pool, wanted) in self.pool_servers().into_iter().enumerate() {
             while self.pools.all[pool].lacks(cx.now, wanted.map(|(_, server)| server)) {
                 let best = wanted.and_then(|(need, server)| {
                     let all = self.candidates(need, &[], None).into_iter();
@@ -116,9 +118,9 @@ impl Upstream {
                     (best == server).then_some((best, path))
                 });
                 match best.map(|at| self.open(cx.now, at, None, cx.stack)) {
-                    Some(Ok(lease)) => {
-                        cx.counters.warm_opened += 1;
-                        self.pools.all[pool].push(Warm::new(cx.now, lease));
+                    Some(Ok(checkout)) => {
+                        cx.counters.idle_opened += 1;
+                        self.pools.all[pool].push(IdleConn::new(cx.now, checkout));
                     }
                     _ => self.pools.all[pool].back_off(cx.now),
                 }
@@ -127,13 +129,13 @@ impl Upstream {
     }
 
     /// Handles an event of an idle connection; returns whether it was one.
-    pub(super) fn on_warm_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
+    pub(super) fn on_idle_event(&mut self, cx: &mut Context<'_>, event: &Event) -> bool {
         let conn = event.conn();
-        let Some((pool, warm)) = self.pools.find(conn) else {
+        let Some((pool, idle_conn)) = self.pools.find(conn) else {
             return false;
         };
-        let (server, opened_on) = (warm.lease.server, warm.lease.path);
-        warm.lease.past.on_event(event);
+        let (server, opened_on) = (idle_conn.checkout.server, idle_conn.checkout.path);
+        idle_conn.checkout.history.on_event(event);
         match *event {
             Event::SubflowEstablished { path, rtt, .. } => {
                 self.on_subflow(cx.now, server, path, rtt, cx.stack);
@@ -142,37 +144,41 @@ impl Upstream {
                 self.on_subflow_closed(cx.now, server, path, reason);
             }
             Event::Readable { .. } | Event::Writable { .. } => {
-                let step = warm.read(cx.now, cx.stack);
-                let families = warm.lease.channel.take_families();
-                let over = warm.lease.channel.read_finished(cx.stack);
-                self.hear_families(cx.now, server, families);
+                let step = idle_conn.read(cx.now, cx.stack);
+                let families = idle_conn.checkout.channel.take_families();
+                let over = idle_conn.checkout.channel.read_finished(cx.stack);
+                self.on_families_reported(cx.now, server, families);
                 if step == Ok(ClientStep::More) && !over {
                     return true;
                 }
                 if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
                     // A user's connection will find out whether the server refuses this box, and report it.
                     self.pools.all[pool].on_refused(server);
-                    self.on_doubt(cx.now, server, opened_on);
+                    self.on_failure(cx.now, server, opened_on);
                 }
                 self.pools.all[pool].on_lost(cx.now, conn);
-                cx.counters.warm_lost += 1;
+                cx.counters.idle_lost += 1;
                 cx.stack.abort(cx.now, conn);
             }
             Event::FellBack { cause, .. } => {
                 self.on_fell_back(cx.now, (server, opened_on), cause, cx.stack);
                 // A user is served better by a new connection while another link has Multipath TCP.
-                if self.links.open_cells(server).any(|cell| !cell.is_unsound()) {
+                if self
+                    .links
+                    .open_health(server)
+                    .any(|health| !health.is_unsound())
+                {
                     self.pools.all[pool].on_lost(cx.now, conn);
                     cx.stack.abort(cx.now, conn);
                 }
             }
             Event::Closed { reason, .. } => {
                 self.pools.all[pool].on_lost(cx.now, conn);
-                cx.counters.warm_lost += 1;
+                cx.counters.idle_lost += 1;
                 if reason == CloseReason::Reset {
                     // A server that is being stopped resets idle connections first: notice it before the next user
                     // has to wait.
-                    self.on_doubt_everywhere(cx.now, server);
+                    self.on_failure_on_all_links(cx.now, server);
                 }
             }
             _ => {}

@@ -10,14 +10,14 @@ use super::echo::Echoes;
 
 /// The results for one server over one link.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct ProbeResult {
     pub trial: io::Result<TrialReport>,
     pub echoes: io::Result<Echoes>,
 }
 
 /// A server as seen over a link.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct About<'a> {
+pub(super) struct ProbedPair<'a> {
     pub link: &'a str,
     pub server: &'a ServerEntry,
     pub remote: SocketAddr,
@@ -25,7 +25,7 @@ pub(super) struct About<'a> {
     pub mtu: u16,
 }
 
-impl About<'_> {
+impl ProbedPair<'_> {
     pub fn subject(&self) -> String {
         format!(
             "link {} to {} ({})",

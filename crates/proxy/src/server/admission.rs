@@ -4,20 +4,24 @@ use core::net::IpAddr;
 
 use braid_engine::CloseReason;
 
-use super::handshakes::Over;
+use super::handshakes::HandshakeLimit;
 use super::{ServerCore, group};
 use crate::app::Ctx;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
     /// Counts another handshake, or refuses it.
-    pub(super) fn admit(&mut self, ctx: &mut Ctx<'_>, remote: IpAddr) -> Result<(), Over> {
+    pub(super) fn admit(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        remote: IpAddr,
+    ) -> Result<(), HandshakeLimit> {
         if self.sessions.len() >= self.limits.connections {
             self.reclaim(ctx, None);
         }
         match self.sessions.len() < self.limits.connections {
             true => self.handshakes.begin(ctx.now, remote, &self.limits),
-            false => Err(Over::All),
+            false => Err(HandshakeLimit::All),
         }
     }
 
@@ -33,8 +37,8 @@ impl ServerCore {
 
     /// Returns the most connections of one user. With several users, an eighth of all stays for the others,
     /// whatever the configured limits and the process's limit.
-    pub(super) fn most_of_user(&self) -> usize {
-        let all = self.limits.connections.min(self.most_streams);
+    pub(super) fn max_per_user(&self) -> usize {
+        let all = self.limits.connections.min(self.max_streams);
         let most = match self.user_names.len() {
             0 | 1 => all,
             _ => all - all.div_ceil(8),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{List, remove_tables, run_nft, run_script};
-use crate::net::{Identity, Result};
+use crate::net::{InstanceNames, Result};
 
 /// Prefix of the names of all instances' tables.
 const PREFIX: &str = "braid_";
@@ -30,7 +30,7 @@ const NEEDED: &str = "table inet braid_check_dry {
 ///
 /// # Errors
 /// Fails if `nft` is missing (`NotFound`), is not permitted, or refuses.
-pub fn try_rules() -> Result<()> {
+pub fn dry_run() -> Result<()> {
     run_nft(&["-c", "-f", "-"], NEEDED).map(drop)
 }
 
@@ -38,7 +38,7 @@ pub fn try_rules() -> Result<()> {
 ///
 /// # Errors
 /// Fails if it is missing (`NotFound`) or does not run.
-pub fn find() -> Result<()> {
+pub fn check_installed() -> Result<()> {
     run_nft(&["--version"], "").map(drop)
 }
 
@@ -65,8 +65,8 @@ pub fn instances() -> Result<Vec<(String, String)>> {
 ///
 /// # Errors
 /// Fails if `nft` is missing or refuses.
-pub fn keep_from_sockets(identity: &Identity, ports: &[u16]) -> Result<()> {
-    let table = identity.nft_table();
+pub fn keep_from_sockets(instance_names: &InstanceNames, ports: &[u16]) -> Result<()> {
+    let table = instance_names.nft_table();
     let mut script = format!("table inet {table} {{\n");
     // Writing to a string does not fail.
     let _ = writeln!(

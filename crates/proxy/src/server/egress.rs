@@ -9,38 +9,38 @@ use braid_wire::Instant;
 use ipnet::IpNet;
 
 use crate::admin::status::milliseconds;
-use crate::app::{ConnectFailure, Ctx, LocalEvent, LocalId};
+use crate::app::{ConnectFailure, Ctx, DownstreamEvent, DownstreamId};
 use crate::select::selection::Quality;
 
 /// Most destination prefixes that are remembered.
-const MAX_PLACES: usize = 256;
+const MAX_PREFIXES: usize = 256;
 /// Time for which the measurements of a prefix count.
-const MEMORY: Duration = Duration::from_secs(600);
+const MEASUREMENT_LIFETIME: Duration = Duration::from_secs(600);
 /// Shortest time between connections to targets, regardless of the number of boxes that ask.
-const ASK_INTERVAL: Duration = Duration::from_secs(5);
+const MIN_TARGET_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest time for a target to answer.
-const ASK_PATIENCE: Duration = Duration::from_secs(3);
+const TARGET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Period over which a relay's rate is measured.
-const PERIOD: Duration = Duration::from_secs(1);
+const RATE_PERIOD: Duration = Duration::from_secs(1);
 /// Shortest time between checks whether a relay waits for its destination.
-const LOOK: Duration = Duration::from_millis(20);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Fewest bytes in a period that yield a rate.
-const LEAST: u64 = 64 << 10;
+const MIN_PERIOD_BYTES: u64 = 64 << 10;
 
 /// The measurements of all destinations.
 #[derive(Debug)]
-pub(super) struct Beyond {
-    places: BTreeMap<IpNet, Place>,
+pub(super) struct EgressMeter {
+    prefixes: BTreeMap<IpNet, PrefixMetrics>,
     targets: Vec<Target>,
     /// The connection attempt to a target under way.
-    asking: Option<Asking>,
+    attempt: Option<TargetAttempt>,
     asked_at: Option<Instant>,
 }
 
 /// The measurements of destinations with one prefix (/24 or /48).
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct PrefixMetrics {
     at: Instant,
     /// Smoothed time to connect.
     delay: Duration,
@@ -57,8 +57,8 @@ struct Target {
 }
 
 #[derive(Debug)]
-struct Asking {
-    local: LocalId,
+struct TargetAttempt {
+    downstream: DownstreamId,
     since: Instant,
 }
 
@@ -72,16 +72,16 @@ fn prefix(addr: IpAddr) -> IpNet {
     IpNet::new(addr, length).map_or(addr.into(), |net| net.trunc())
 }
 
-impl Beyond {
+impl EgressMeter {
     pub(super) fn new(targets: &[SocketAddr]) -> Self {
         let targets = targets.iter().map(|addr| Target {
             addr: *addr,
             delay: None,
         });
-        Beyond {
-            places: BTreeMap::new(),
+        EgressMeter {
+            prefixes: BTreeMap::new(),
             targets: targets.collect(),
-            asking: None,
+            attempt: None,
             asked_at: None,
         }
     }
@@ -89,45 +89,46 @@ impl Beyond {
     /// Records that connecting to a destination `took` so long.
     pub(super) fn on_connected(&mut self, now: Instant, addr: IpAddr, took: Duration) {
         let key = prefix(addr);
-        if let Some(place) = self.places.get_mut(&key) {
-            place.delay = smoothed(Some(place.delay), took);
-            place.at = now;
+        if let Some(metrics) = self.prefixes.get_mut(&key) {
+            metrics.delay = smoothed(Some(metrics.delay), took);
+            metrics.at = now;
             return;
         }
-        if self.places.len() >= MAX_PLACES {
-            let oldest = self.places.iter().min_by_key(|(_, place)| place.at);
+        if self.prefixes.len() >= MAX_PREFIXES {
+            let oldest = self.prefixes.iter().min_by_key(|(_, metrics)| metrics.at);
             let oldest = oldest.map(|(key, _)| *key);
-            oldest.map(|key| self.places.remove(&key));
+            oldest.map(|key| self.prefixes.remove(&key));
         }
-        let place = Place {
+        let metrics = PrefixMetrics {
             at: now,
             delay: took,
             limit: None,
             most: 0.0,
         };
-        self.places.insert(key, place);
+        self.prefixes.insert(key, metrics);
     }
 
     /// Records that a relay from there carried `rate` bit/s; `limited` where it waited for the destination.
     pub(super) fn on_rate(&mut self, now: Instant, addr: IpAddr, (rate, limited): (f64, bool)) {
-        let Some(place) = self.places.get_mut(&prefix(addr)) else {
+        let Some(metrics) = self.prefixes.get_mut(&prefix(addr)) else {
             return;
         };
-        place.at = now;
-        place.most = place.most.max(rate);
+        metrics.at = now;
+        metrics.most = metrics.most.max(rate);
         if limited {
-            place.limit = Some(place.limit.map_or(rate, |limit| limit.max(rate)));
+            metrics.limit = Some(metrics.limit.map_or(rate, |limit| limit.max(rate)));
         }
     }
 
     /// Returns the egress metrics for a box. The bandwidth is the highest rate at which a relay waited for its
     /// destination rather than for the path to the box, unless another relay was faster.
     pub(super) fn quality(&self, now: Instant) -> Quality {
-        let lately = |place: &&Place| now.saturating_since(place.at) < MEMORY;
-        let places = || self.places.values().filter(lately);
-        let limit = places().filter_map(|p| p.limit).reduce(f64::max);
-        let most = places().map(|p| p.most).fold(0.0, f64::max);
-        let mut delays: Vec<Duration> = places().map(|p| p.delay).collect();
+        let lately =
+            |metrics: &&PrefixMetrics| now.saturating_since(metrics.at) < MEASUREMENT_LIFETIME;
+        let prefixes = || self.prefixes.values().filter(lately);
+        let limit = prefixes().filter_map(|p| p.limit).reduce(f64::max);
+        let most = prefixes().map(|p| p.most).fold(0.0, f64::max);
+        let mut delays: Vec<Duration> = prefixes().map(|p| p.delay).collect();
         delays.sort();
         let middle = delays.get(delays.len() / 2).copied();
         let asked: Vec<Duration> = self.targets.iter().filter_map(|t| t.delay).collect();
@@ -141,9 +142,9 @@ impl Beyond {
 
     /// Connects to the next target on a box's request, if enough time has passed.
     pub(super) fn ask(&mut self, ctx: &mut Ctx<'_>) {
-        let lately = |at: Instant| ctx.now.saturating_since(at) < ASK_INTERVAL;
+        let lately = |at: Instant| ctx.now.saturating_since(at) < MIN_TARGET_INTERVAL;
         let known = self.targets.first().is_none_or(|t| t.delay.is_some());
-        if self.asking.is_some() || known && self.asked_at.is_some_and(lately) {
+        if self.attempt.is_some() || known && self.asked_at.is_some_and(lately) {
             return;
         }
         // The list is a ring: each target moves to the end when it is its turn.
@@ -151,9 +152,9 @@ impl Beyond {
             return;
         };
         self.asked_at = Some(ctx.now);
-        if let Ok(local) = ctx.local.connect(target.addr) {
+        if let Ok(downstream) = ctx.downstream.connect(target.addr) {
             let since = ctx.now;
-            self.asking = Some(Asking { local, since });
+            self.attempt = Some(TargetAttempt { downstream, since });
         }
         self.targets.rotate_left(1);
     }
@@ -164,20 +165,20 @@ impl Beyond {
     }
 
     /// Handles an event of an attempt to a target; returns whether it was one.
-    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &LocalEvent) -> bool {
-        let Some(asking) = self.asking.take_if(|a| a.local == event.id()) else {
+    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &DownstreamEvent) -> bool {
+        let Some(attempt) = self.attempt.take_if(|a| a.downstream == event.id()) else {
             return false;
         };
         let answered = match event {
-            LocalEvent::Connected { .. } => {
-                ctx.local.reset(asking.local);
+            DownstreamEvent::Connected { .. } => {
+                ctx.downstream.reset(attempt.downstream);
                 true
             }
             // A refusal is an answer too.
-            LocalEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
+            DownstreamEvent::ConnectFailed { failure, .. } => *failure == ConnectFailure::Refused,
             _ => false,
         };
-        let took = ctx.now.saturating_since(asking.since);
+        let took = ctx.now.saturating_since(attempt.since);
         if let Some(target) = self.asked() {
             target.delay = answered.then(|| smoothed(target.delay, took));
         }
@@ -185,14 +186,14 @@ impl Beyond {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.asking.as_ref().map(|a| a.since + ASK_PATIENCE)
+        self.attempt.as_ref().map(|a| a.since + TARGET_TIMEOUT)
     }
 
     /// Gives up an attempt that was not answered.
     pub(super) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        let late = |a: &mut Asking| a.since + ASK_PATIENCE <= ctx.now;
-        if let Some(asking) = self.asking.take_if(late) {
-            ctx.local.reset(asking.local);
+        let late = |a: &mut TargetAttempt| a.since + TARGET_TIMEOUT <= ctx.now;
+        if let Some(attempt) = self.attempt.take_if(late) {
+            ctx.downstream.reset(attempt.downstream);
             if let Some(target) = self.asked() {
                 target.delay = None;
             }
@@ -202,39 +203,39 @@ impl Beyond {
 
 /// The rate at which a relay takes what its destination sends.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RelayRate {
     /// The destination.
     pub(super) addr: IpAddr,
     since: Instant,
     bytes: u64,
-    looked_at: Instant,
-    looks: u32,
+    checked_at: Instant,
+    checks: u32,
     /// Number of checks that found no unsent bytes.
     waits: u32,
 }
 
-impl Pace {
+impl RelayRate {
     /// Starts measuring a new relay.
     pub(super) fn new(now: Instant, addr: IpAddr) -> Self {
-        Pace {
+        RelayRate {
             addr,
             since: now,
             bytes: 0,
-            looked_at: now,
-            looks: 0,
+            checked_at: now,
+            checks: 0,
             waits: 0,
         }
     }
 
     /// Returns whether the next check is due.
-    pub(super) fn wants_look(&self, now: Instant) -> bool {
-        now.saturating_since(self.looked_at) >= LOOK
+    pub(super) fn is_check_due(&self, now: Instant) -> bool {
+        now.saturating_since(self.checked_at) >= MIN_CHECK_INTERVAL
     }
 
     /// Records a check: whether no bytes were unsent, so that the relay waits for its destination.
-    pub(super) fn look(&mut self, now: Instant, nothing_unsent: bool) {
-        self.looked_at = now;
-        self.looks += 1;
+    pub(super) fn check(&mut self, now: Instant, nothing_unsent: bool) {
+        self.checked_at = now;
+        self.checks += 1;
         self.waits += u32::from(nothing_unsent);
     }
 
@@ -243,14 +244,14 @@ impl Pace {
     pub(super) fn on_moved(&mut self, now: Instant, bytes: u64) -> Option<(f64, bool)> {
         self.bytes += bytes;
         let time = now.saturating_since(self.since);
-        if time < PERIOD {
+        if time < RATE_PERIOD {
             return None;
         }
-        let ended = std::mem::replace(self, Pace::new(now, self.addr));
+        let ended = std::mem::replace(self, RelayRate::new(now, self.addr));
         let rate = ended.bytes as f64 * 8.0 / time.as_secs_f64();
         // Three quarters of the checks, so that single pauses of the destination do not count.
-        let limited = ended.waits * 4 > ended.looks * 3;
-        (ended.bytes >= LEAST && ended.looks > 0).then_some((rate, limited))
+        let limited = ended.waits * 4 > ended.checks * 3;
+        (ended.bytes >= MIN_PERIOD_BYTES && ended.checks > 0).then_some((rate, limited))
     }
 }
 
@@ -270,54 +271,54 @@ mod tests {
 
     #[test]
     fn delays_are_by_prefix_and_what_is_old_counts_nothing() {
-        let mut beyond = Beyond::new(&[]);
-        assert_eq!(beyond.quality(at(0)), Quality::default());
-        beyond.on_connected(at(0), addr(1, 1), MS(40));
-        beyond.on_connected(at(1), addr(1, 2), MS(80));
-        assert_eq!(beyond.quality(at(2)).delay_ms, Some(50.0), "one prefix");
-        beyond.on_connected(at(3), addr(2, 1), MS(90));
-        beyond.on_connected(at(3), addr(3, 1), MS(91));
-        assert_eq!(beyond.quality(at(4)).delay_ms, Some(90.0), "the middle one");
-        assert_eq!(beyond.quality(at(700)), Quality::default());
+        let mut egress = EgressMeter::new(&[]);
+        assert_eq!(egress.quality(at(0)), Quality::default());
+        egress.on_connected(at(0), addr(1, 1), MS(40));
+        egress.on_connected(at(1), addr(1, 2), MS(80));
+        assert_eq!(egress.quality(at(2)).delay_ms, Some(50.0), "one prefix");
+        egress.on_connected(at(3), addr(2, 1), MS(90));
+        egress.on_connected(at(3), addr(3, 1), MS(91));
+        assert_eq!(egress.quality(at(4)).delay_ms, Some(90.0), "the middle one");
+        assert_eq!(egress.quality(at(700)), Quality::default());
         for n in 0..1000u32 {
             let [_, _, a, b] = n.to_be_bytes();
-            beyond.on_connected(at(5), [10, a, b, 1].into(), MS(1));
+            egress.on_connected(at(5), [10, a, b, 1].into(), MS(1));
         }
-        assert_eq!(beyond.places.len(), MAX_PLACES);
+        assert_eq!(egress.prefixes.len(), MAX_PREFIXES);
     }
 
     #[test]
     fn only_what_waited_for_its_destination_is_a_limit() {
-        let mut beyond = Beyond::new(&[]);
-        beyond.on_connected(at(0), addr(1, 1), MS(40));
-        beyond.on_connected(at(0), addr(2, 1), MS(40));
-        beyond.on_rate(at(1), addr(1, 1), (30e6, false));
-        assert_eq!(beyond.quality(at(1)).bandwidth, None);
-        beyond.on_rate(at(1), addr(2, 1), (10e6, true));
+        let mut egress = EgressMeter::new(&[]);
+        egress.on_connected(at(0), addr(1, 1), MS(40));
+        egress.on_connected(at(0), addr(2, 1), MS(40));
+        egress.on_rate(at(1), addr(1, 1), (30e6, false));
+        assert_eq!(egress.quality(at(1)).bandwidth, None);
+        egress.on_rate(at(1), addr(2, 1), (10e6, true));
         assert_eq!(
-            beyond.quality(at(1)).bandwidth,
+            egress.quality(at(1)).bandwidth,
             None,
             "another one was faster"
         );
-        beyond.on_rate(at(1), addr(2, 1), (40e6, true));
-        beyond.on_rate(at(1), addr(2, 1), (35e6, true));
-        assert_eq!(beyond.quality(at(1)).bandwidth, Some(40e6));
+        egress.on_rate(at(1), addr(2, 1), (40e6, true));
+        egress.on_rate(at(1), addr(2, 1), (35e6, true));
+        assert_eq!(egress.quality(at(1)).bandwidth, Some(40e6));
     }
 
     #[test]
     fn a_relay_is_judged_once_a_period() {
         let judge = |waits: u32| {
-            let mut pace = Pace::new(at(0), addr(1, 1));
+            let mut relay_rate = RelayRate::new(at(0), addr(1, 1));
             for n in 0..10 {
-                pace.look(at(0) + MS(20 * n), n < waits.into());
+                relay_rate.check(at(0) + MS(20 * n), n < waits.into());
             }
-            assert_eq!(pace.on_moved(at(0) + MS(999), 125_000), None);
-            pace.on_moved(at(1), 125_000)
+            assert_eq!(relay_rate.on_moved(at(0) + MS(999), 125_000), None);
+            relay_rate.on_moved(at(1), 125_000)
         };
         assert_eq!(judge(8), Some((2e6, true)));
         assert_eq!(judge(7), Some((2e6, false)));
-        let mut slow = Pace::new(at(0), addr(1, 1));
-        slow.look(at(0), true);
+        let mut slow = RelayRate::new(at(0), addr(1, 1));
+        slow.check(at(0), true);
         assert_eq!(slow.on_moved(at(1), 1000), None, "too little to tell");
     }
 }

@@ -6,53 +6,57 @@ use core::time::Duration;
 use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
 
-use crate::admin::status::WarmStatus;
-use crate::config::Warm as Settings;
+use crate::admin::status::IdlePoolStatus;
+use crate::config::IdleConn as Settings;
 use crate::protocol::socks::{ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 
-use super::lease::{Lease, Past};
+use super::checkout::{Checkout, ConnHistory};
 
 /// Longest time until a connection is signed in.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests within this time belong to one burst, because replacements cannot be ready between them.
-const BURST: Duration = Duration::from_secs(1);
+const BURST_WINDOW: Duration = Duration::from_secs(1);
 /// The half-life of the remembered peak demand.
-const HALF_LIFE: Duration = Duration::from_secs(30);
-/// The first pause after a lost connection, doubled with each further loss up to [`MAX_DELAY`].
-const MIN_DELAY: Duration = Duration::from_secs(1);
-const MAX_DELAY: Duration = Duration::from_secs(60);
+const DEMAND_HALF_LIFE: Duration = Duration::from_secs(30);
+/// The first pause after a lost connection, doubled with each further loss up to [`MAX_RETRY_DELAY`].
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Factor by which returned connections may exceed the number that would be opened: connections in turn use must
 /// not be closed now and reopened a moment later.
-const KEPT: usize = 4;
+const KEPT_FACTOR: usize = 4;
 /// Longest silence on a connection that may still be given to a user: after it, a NAT may have dropped its
 /// mapping. The engine sends a keepalive after 53 s at the latest, so the answer on a sound connection has come by
 /// then.
-const FRESH: Duration = Duration::from_secs(57);
+const MAX_SILENCE: Duration = Duration::from_secs(57);
 /// A connection of this age resets the pause after losses.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
+const MIN_GOOD_LIFE: Duration = Duration::from_secs(10);
 
 /// A connection that waits for a user.
 #[derive(Debug)]
-pub(super) struct Warm {
-    pub(super) lease: Lease,
+pub(super) struct IdleConn {
+    pub(super) checkout: Checkout,
     answers: Box<ClientHandshake>,
     since: Instant,
 }
 
-impl Warm {
-    pub(super) fn new(now: Instant, lease: Lease) -> Self {
-        Warm {
-            answers: Box::new(ClientHandshake::new(lease.channel.is_protected())),
-            lease,
+impl IdleConn {
+    pub(super) fn new(now: Instant, checkout: Checkout) -> Self {
+        IdleConn {
+            answers: Box::new(ClientHandshake::new(checkout.channel.is_protected())),
+            checkout,
             since: now,
         }
     }
 
     /// Creates the entry of a connection that has served a user.
-    pub(super) fn again(now: Instant, lease: Lease, answers: Box<ClientHandshake>) -> Self {
-        Warm {
-            lease,
+    pub(super) fn returned(
+        now: Instant,
+        checkout: Checkout,
+        answers: Box<ClientHandshake>,
+    ) -> Self {
+        IdleConn {
+            checkout,
             answers,
             since: now,
         }
@@ -64,14 +68,18 @@ impl Warm {
 
     /// Returns whether the server was heard on the connection lately.
     fn is_fresh(&self, now: Instant, stack: &Stack) -> bool {
-        let heard = stack.received_at(self.lease.channel.conn);
-        heard.is_some_and(|at| now.saturating_since(at) < FRESH)
+        let heard_at = stack.received_at(self.checkout.channel.conn);
+        heard_at.is_some_and(|at| now.saturating_since(at) < MAX_SILENCE)
     }
 
     /// Returns the time at which the connection becomes useless.
     fn ends_at(&self, age: Duration) -> Instant {
-        let time = if self.is_ready() { age } else { PATIENCE };
-        (self.since + time).min(self.lease.past.good_until())
+        let time = if self.is_ready() {
+            age
+        } else {
+            SIGN_IN_TIMEOUT
+        };
+        (self.since + time).min(self.checkout.history.good_until())
     }
 
     /// Reads the server's answers; [`ClientStep::More`] means that all is well.
@@ -81,7 +89,13 @@ impl Warm {
         stack: &mut Stack,
     ) -> Result<ClientStep, StepError> {
         let input = |bytes: &[u8]| self.answers.input(bytes);
-        read_step(now, &mut self.lease.channel, stack, ClientStep::More, input)
+        read_step(
+            now,
+            &mut self.checkout.channel,
+            stack,
+            ClientStep::More,
+            input,
+        )
     }
 }
 
@@ -98,7 +112,7 @@ struct Demand {
 impl Demand {
     fn on_taken(&mut self, now: Instant) {
         let count = match self.burst {
-            Some((since, count)) if now.saturating_since(since) < BURST => {
+            Some((since, count)) if now.saturating_since(since) < BURST_WINDOW => {
                 self.burst = Some((since, count.saturating_add(1)));
                 count.saturating_add(1)
             }
@@ -111,7 +125,7 @@ impl Demand {
         self.at = now;
     }
 
-    /// Notes a returned connection, which can serve the next request.
+    /// Notes a returned connection, which can accepted_by the next request.
     fn on_returned(&mut self) {
         if let Some((_, count)) = &mut self.burst {
             *count = count.saturating_sub(1);
@@ -119,7 +133,9 @@ impl Demand {
     }
 
     fn peak_at(&self, now: Instant) -> f64 {
-        let half_lives = now.saturating_since(self.at).div_duration_f64(HALF_LIFE);
+        let half_lives = now
+            .saturating_since(self.at)
+            .div_duration_f64(DEMAND_HALF_LIFE);
         self.peak * 0.5f64.powf(half_lives)
     }
 
@@ -136,53 +152,53 @@ impl Demand {
 
 /// A pool of idle connections, all to one server except while another server replaces it.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct IdlePool {
     settings: Settings,
     /// The connections, oldest first.
-    waiting: Vec<Warm>,
+    waiting: Vec<IdleConn>,
     demand: Demand,
     /// Servers that accepted this box for a user, and have not refused it since.
-    serve: Vec<usize>,
+    accepted_by: Vec<usize>,
     /// No connection is opened before this time, after a loss.
     retry_at: Option<Instant>,
     delay: Duration,
 }
 
-impl Pool {
+impl IdlePool {
     pub(super) fn new(settings: Settings) -> Self {
-        Pool {
+        IdlePool {
             settings,
             waiting: Vec::new(),
             demand: Demand::default(),
-            serve: Vec::new(),
+            accepted_by: Vec::new(),
             retry_at: None,
-            delay: MIN_DELAY,
+            delay: MIN_RETRY_DELAY,
         }
     }
 
-    pub(super) fn status(&self) -> WarmStatus {
+    pub(super) fn status(&self) -> IdlePoolStatus {
         let ready = self.waiting.iter().filter(|w| w.is_ready()).count();
-        WarmStatus {
+        IdlePoolStatus {
             ready,
             opening: self.waiting.len() - ready,
-            most: KEPT * self.settings.max,
+            most: KEPT_FACTOR * self.settings.max,
         }
     }
 
     /// Applies new settings and indices of servers: `moved` maps old indices to new ones. Returns the connections
     /// whose server is gone.
-    fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<Warm> {
+    fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<IdleConn> {
         self.settings = settings;
         let place = |server: usize| moved.get(server).copied().flatten();
-        self.serve = self.serve.iter().filter_map(|s| place(*s)).collect();
+        self.accepted_by = self.accepted_by.iter().filter_map(|s| place(*s)).collect();
         let mut gone = Vec::new();
-        for mut warm in core::mem::take(&mut self.waiting) {
-            match place(warm.lease.server) {
+        for mut idle_conn in core::mem::take(&mut self.waiting) {
+            match place(idle_conn.checkout.server) {
                 Some(server) => {
-                    warm.lease.server = server;
-                    self.waiting.push(warm);
+                    idle_conn.checkout.server = server;
+                    self.waiting.push(idle_conn);
                 }
-                None => gone.push(warm),
+                None => gone.push(idle_conn),
             }
         }
         gone
@@ -196,57 +212,58 @@ impl Pool {
         (now, stack): (Instant, &Stack),
         server: usize,
         usable: impl Fn(usize) -> bool,
-    ) -> Option<Lease> {
+    ) -> Option<Checkout> {
         self.demand.on_taken(now);
         let ready = self.waiting.iter().enumerate();
-        let fits = |w: &Warm| w.lease.server == server || usable(w.lease.server);
+        let fits = |w: &IdleConn| w.checkout.server == server || usable(w.checkout.server);
         let ready = ready.filter(|(_, w)| w.is_ready() && fits(w) && w.is_fresh(now, stack));
-        let rank = |w: &Warm| (w.lease.server == server, w.lease.past.subflows());
+        let rank = |w: &IdleConn| (w.checkout.server == server, w.checkout.history.subflows());
         // Reversed, so that the last of equals, which `max_by_key` returns, is the oldest.
         let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
-        let warm = self.waiting.remove(best);
-        let answers = Some(warm.answers);
-        Some(Lease {
+        let idle_conn = self.waiting.remove(best);
+        let answers = Some(idle_conn.answers);
+        Some(Checkout {
             answers,
-            ..warm.lease
+            ..idle_conn.checkout
         })
     }
 
-    pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Warm> {
+    pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut IdleConn> {
         self.waiting
             .iter_mut()
-            .find(|w| w.lease.channel.conn == conn)
+            .find(|w| w.checkout.channel.conn == conn)
     }
 
-    pub(super) fn push(&mut self, warm: Warm) {
-        self.waiting.push(warm);
+    pub(super) fn push(&mut self, idle_conn: IdleConn) {
+        self.waiting.push(idle_conn);
     }
 
-    /// Returns whether a connection to `server` that has served a user may serve another.
-    pub(super) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
-        past.is_good(now) && self.there(server) < KEPT * self.wanted(now, Some(server))
+    /// Returns whether a connection to `server` that has served a user may accepted_by another.
+    pub(super) fn may_reuse(&self, now: Instant, server: usize, history: &ConnHistory) -> bool {
+        history.is_good(now)
+            && self.connections_to(server) < KEPT_FACTOR * self.wanted(now, Some(server))
     }
 
     /// Puts a connection back that a user has finished with.
-    pub(super) fn give_back(&mut self, warm: Warm) {
+    pub(super) fn put_back(&mut self, idle_conn: IdleConn) {
         self.demand.on_returned();
-        self.push(warm);
+        self.push(idle_conn);
     }
 
     /// Returns the number of connections to `server`.
-    fn there(&self, server: usize) -> usize {
-        let to_server = |w: &&Warm| w.lease.server == server;
+    fn connections_to(&self, server: usize) -> usize {
+        let to_server = |w: &&IdleConn| w.checkout.server == server;
         self.waiting.iter().filter(to_server).count()
     }
 
     pub(super) fn on_served(&mut self, server: usize) {
-        if !self.serve.contains(&server) {
-            self.serve.push(server);
+        if !self.accepted_by.contains(&server) {
+            self.accepted_by.push(server);
         }
     }
 
     pub(super) fn on_refused(&mut self, server: usize) {
-        self.serve.retain(|s| *s != server);
+        self.accepted_by.retain(|s| *s != server);
     }
 
     /// Removes a lost connection.
@@ -254,13 +271,13 @@ impl Pool {
         let Some(at) = self
             .waiting
             .iter()
-            .position(|w| w.lease.channel.conn == conn)
+            .position(|w| w.checkout.channel.conn == conn)
         else {
             return;
         };
-        let warm = self.waiting.remove(at);
-        if now.saturating_since(warm.since) >= GOOD_LIFE {
-            self.delay = MIN_DELAY;
+        let idle_conn = self.waiting.remove(at);
+        if now.saturating_since(idle_conn.since) >= MIN_GOOD_LIFE {
+            self.delay = MIN_RETRY_DELAY;
         }
         self.back_off(now);
     }
@@ -268,7 +285,7 @@ impl Pool {
     /// Opens nothing for a while.
     pub(super) fn back_off(&mut self, now: Instant) {
         self.retry_at = Some(now + self.delay);
-        self.delay = (self.delay * 2).min(MAX_DELAY);
+        self.delay = (self.delay * 2).min(MAX_RETRY_DELAY);
     }
 
     /// Removes a useless connection: too old, too slow, surplus, or not to `server`. Those to another server stay
@@ -278,43 +295,47 @@ impl Pool {
         now: Instant,
         server: Option<usize>,
         usable: impl Fn(usize) -> bool,
-    ) -> Option<Warm> {
+    ) -> Option<IdleConn> {
         let wanted = self.wanted(now, server);
         let age = self.settings.age;
-        let to_server = |w: &Warm| server == Some(w.lease.server);
+        let to_server = |w: &IdleConn| server == Some(w.checkout.server);
         let replaced = self.waiting.iter().any(|w| to_server(w) && w.is_ready());
         let keep = wanted > 0 && !replaced;
-        let useless = |w: &Warm| {
-            let kept = to_server(w) || keep && usable(w.lease.server);
+        let useless = |w: &IdleConn| {
+            let kept = to_server(w) || keep && usable(w.checkout.server);
             w.ends_at(age) <= now || !kept
         };
         let at = self.waiting.iter().position(useless);
-        let too_many = server.is_some_and(|server| self.there(server) > KEPT * wanted);
+        let too_many =
+            server.is_some_and(|server| self.connections_to(server) > KEPT_FACTOR * wanted);
         let oldest = self.waiting.iter().position(to_server);
         let at = at.or(oldest.filter(|_| too_many))?;
-        let warm = self.waiting.remove(at);
-        if !warm.is_ready() && warm.ends_at(age) <= now {
+        let idle_conn = self.waiting.remove(at);
+        if !idle_conn.is_ready() && idle_conn.ends_at(age) <= now {
             self.back_off(now);
         }
-        Some(warm)
+        Some(idle_conn)
     }
 
     /// Removes a connection to `server`.
-    pub(super) fn pop_to(&mut self, server: usize) -> Option<Warm> {
-        let at = self.waiting.iter().position(|w| w.lease.server == server)?;
+    pub(super) fn pop_to(&mut self, server: usize) -> Option<IdleConn> {
+        let at = self
+            .waiting
+            .iter()
+            .position(|w| w.checkout.server == server)?;
         Some(self.waiting.remove(at))
     }
 
     /// Returns whether another connection should be opened.
-    pub(super) fn lacks(&mut self, now: Instant, server: Option<usize>) -> bool {
+    pub(super) fn needs_more(&mut self, now: Instant, server: Option<usize>) -> bool {
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        let there = server.map_or(0, |server| self.there(server));
+        let there = server.map_or(0, |server| self.connections_to(server));
         there < self.wanted(now, server) && self.retry_at.is_none()
     }
 
     fn wanted(&self, now: Instant, server: Option<usize>) -> usize {
         match server {
-            Some(server) if self.serve.contains(&server) => {
+            Some(server) if self.accepted_by.contains(&server) => {
                 let wanted = self.demand.wanted(now, self.settings.idle);
                 wanted.min(self.settings.max)
             }
@@ -333,27 +354,27 @@ impl Pool {
 /// The pools of idle connections: one to the server of most flows, and one to the server of short flows where that
 /// is another.
 #[derive(Debug)]
-pub(super) struct Pools {
-    pub(super) all: [Pool; 2],
+pub(super) struct IdlePools {
+    pub(super) all: [IdlePool; 2],
     /// Another server was chosen, so the pools have to change.
     pub(super) changed: bool,
 }
 
-impl Pools {
+impl IdlePools {
     pub(super) fn new(settings: &Settings) -> Self {
-        Pools {
-            all: [(); 2].map(|()| Pool::new(settings.clone())),
+        IdlePools {
+            all: [(); 2].map(|()| IdlePool::new(settings.clone())),
             changed: false,
         }
     }
 
     /// Returns whether connections may wait although they cost metered traffic.
-    pub(super) fn use_metered(&self) -> bool {
+    pub(super) fn allows_metered(&self) -> bool {
         self.all.iter().all(|pool| pool.settings.metered)
     }
 
     /// Returns the connection `conn`, and the index of its pool.
-    pub(super) fn find(&mut self, conn: ConnId) -> Option<(usize, &mut Warm)> {
+    pub(super) fn find(&mut self, conn: ConnId) -> Option<(usize, &mut IdleConn)> {
         let mut pools = self.all.iter_mut().enumerate();
         pools.find_map(|(at, pool)| Some((at, pool.get_mut(conn)?)))
     }
@@ -368,15 +389,15 @@ impl Pools {
     /// Closes the idle connections to `server`.
     pub(super) fn give_up(&mut self, now: Instant, server: usize, stack: &mut Stack) {
         for pool in &mut self.all {
-            while let Some(warm) = pool.pop_to(server) {
-                stack.abort(now, warm.lease.channel.conn);
+            while let Some(idle_conn) = pool.pop_to(server) {
+                stack.abort(now, idle_conn.checkout.channel.conn);
             }
         }
     }
 
     /// Closes useless connections. `servers` has the server for each pool, if any, and `usable` says whether each
     /// server answers.
-    pub(super) fn cool_down(
+    pub(super) fn trim(
         &mut self,
         now: Instant,
         servers: [Option<usize>; 2],
@@ -384,8 +405,8 @@ impl Pools {
         stack: &mut Stack,
     ) {
         for (pool, server) in self.all.iter_mut().zip(servers) {
-            while let Some(warm) = pool.pop_useless(now, server, |s| usable[s]) {
-                stack.abort(now, warm.lease.channel.conn);
+            while let Some(idle_conn) = pool.pop_useless(now, server, |s| usable[s]) {
+                stack.abort(now, idle_conn.checkout.channel.conn);
             }
         }
     }
@@ -400,8 +421,8 @@ impl Pools {
         stack: &mut Stack,
     ) {
         for pool in &mut self.all {
-            for warm in pool.reload(settings.clone(), moved) {
-                stack.abort(now, warm.lease.channel.conn);
+            for idle_conn in pool.reload(settings.clone(), moved) {
+                stack.abort(now, idle_conn.checkout.channel.conn);
             }
         }
         self.changed = true;
@@ -414,9 +435,9 @@ impl Pools {
         }
     }
 
-    pub(super) fn status(&self) -> WarmStatus {
-        let pools = self.all.iter().map(Pool::status);
-        let all = pools.reduce(|sum, pool| WarmStatus {
+    pub(super) fn status(&self) -> IdlePoolStatus {
+        let pools = self.all.iter().map(IdlePool::status);
+        let all = pools.reduce(|sum, pool| IdlePoolStatus {
             ready: sum.ready + pool.ready,
             opening: sum.opening + pool.opening,
             most: pool.most,
@@ -427,7 +448,7 @@ impl Pools {
     /// Returns the time at which a pool is due, if nothing happens before.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let changed = self.changed.then_some(Instant::ZERO);
-        let pools = self.all.iter().filter_map(Pool::next_timeout);
+        let pools = self.all.iter().filter_map(IdlePool::next_timeout);
         pools.chain(changed).min()
     }
 }

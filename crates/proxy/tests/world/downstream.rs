@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
-use braid_proxy::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_proxy::app::{
+    Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
+};
 
 /// Bytes that fit a socket whose program does not read.
 pub const SOCKET_ROOM: usize = 64 << 10;
@@ -49,24 +51,24 @@ pub struct Stream {
 }
 
 #[derive(Default)]
-pub struct Local {
+pub struct Downstream {
     pub next: u64,
-    pub streams: BTreeMap<LocalId, Stream>,
+    pub streams: BTreeMap<DownstreamId, Stream>,
     pub contents: BTreeMap<SocketAddr, Content>,
     pub names: BTreeMap<String, Vec<SocketAddr>>,
     /// Look-ups of names that end in `.silent`.
-    pub unanswered: Vec<LocalId>,
-    pub events: VecDeque<LocalEvent>,
+    pub unanswered: Vec<DownstreamId>,
+    pub events: VecDeque<DownstreamEvent>,
     /// Destinations that the core connected to.
     pub attempts: Vec<SocketAddr>,
     /// The host has no route to IPv6 destinations.
     pub no_v6: bool,
 }
 
-impl Local {
-    fn id(&mut self) -> LocalId {
+impl Downstream {
+    fn id(&mut self) -> DownstreamId {
         self.next += 1;
-        LocalId(self.next)
+        DownstreamId(self.next)
     }
 
     /// Connects a user's program.
@@ -75,7 +77,7 @@ impl Local {
         (arrival, destination): (Arrival, SocketAddr),
         sends: Vec<u8>,
         ends: bool,
-    ) -> LocalId {
+    ) -> DownstreamId {
         let id = self.id();
         let stream = Stream {
             sends,
@@ -84,7 +86,7 @@ impl Local {
         };
         self.streams.insert(id, stream);
         let peer = "10.0.0.10:40000".parse().unwrap();
-        self.events.push_back(LocalEvent::Accepted {
+        self.events.push_back(DownstreamEvent::Accepted {
             id,
             peer,
             destination,
@@ -94,43 +96,43 @@ impl Local {
         id
     }
 
-    pub fn stream(&self, id: LocalId) -> &Stream {
+    pub fn stream(&self, id: DownstreamId) -> &Stream {
         &self.streams[&id]
     }
 
     /// Sends more from the program.
-    pub fn send(&mut self, id: LocalId, data: &[u8], ends: bool) {
+    pub fn send(&mut self, id: DownstreamId, data: &[u8], ends: bool) {
         let stream = self.streams.get_mut(&id).unwrap();
         stream.sends.extend_from_slice(data);
         stream.ends |= ends;
-        self.events.push_back(LocalEvent::Readable { id });
+        self.events.push_back(DownstreamEvent::Readable { id });
     }
 
     /// Resets the stream from the program.
-    pub fn break_stream(&mut self, id: LocalId) {
+    pub fn break_stream(&mut self, id: DownstreamId) {
         self.streams.get_mut(&id).unwrap().broken = true;
-        self.events.push_back(LocalEvent::Broken { id });
+        self.events.push_back(DownstreamEvent::Broken { id });
     }
 
     /// Lets the resolver give up the oldest unanswered look-up.
     pub fn give_up_lookup(&mut self) {
         let id = self.unanswered.remove(0);
         let addresses = Vec::new();
-        let event = LocalEvent::Resolved { id, addresses };
+        let event = DownstreamEvent::Resolved { id, addresses };
         self.events.push_back(event);
     }
 
     /// Lets the program read again.
-    pub fn resume(&mut self, id: LocalId) {
+    pub fn resume(&mut self, id: DownstreamId) {
         let stream = self.streams.get_mut(&id).unwrap();
         stream.stalled = false;
         stream.unread = 0;
-        self.events.push_back(LocalEvent::Writable { id });
+        self.events.push_back(DownstreamEvent::Writable { id });
     }
 }
 
-impl LocalStreams for Local {
-    fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure> {
+impl DownstreamSockets for Downstream {
+    fn connect(&mut self, destination: SocketAddr) -> Result<DownstreamId, ConnectFailure> {
         self.attempts.push(destination);
         if self.no_v6 && destination.is_ipv6() {
             return Err(ConnectFailure::FamilyUnreachable);
@@ -142,7 +144,7 @@ impl LocalStreams for Local {
             None => return Err(ConnectFailure::NetworkUnreachable),
             Some(Content::Fails(failure)) => {
                 self.events
-                    .push_back(LocalEvent::ConnectFailed { id, failure });
+                    .push_back(DownstreamEvent::ConnectFailed { id, failure });
                 return Ok(id);
             }
             Some(Content::Silent) => {}
@@ -152,14 +154,14 @@ impl LocalStreams for Local {
                     stream.ends = *ends;
                 }
                 stream.content = Some(content);
-                self.events.push_back(LocalEvent::Connected { id });
+                self.events.push_back(DownstreamEvent::Connected { id });
             }
         }
         self.streams.insert(id, stream);
         Ok(id)
     }
 
-    fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId> {
+    fn resolve(&mut self, name: &str, port: u16) -> Option<DownstreamId> {
         let id = self.id();
         if name.ends_with(".silent") {
             self.unanswered.push(id);
@@ -170,21 +172,25 @@ impl LocalStreams for Local {
             addr.set_port(port);
         }
         self.events
-            .push_back(LocalEvent::Resolved { id, addresses });
+            .push_back(DownstreamEvent::Resolved { id, addresses });
         Some(id)
     }
 
-    fn read(&mut self, id: LocalId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, LocalError> {
+    fn read(
+        &mut self,
+        id: DownstreamId,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, DownstreamError> {
         let stream = self.streams.get_mut(&id).expect("a stream that is open");
         assert!(!stream.closed, "reads from a closed stream");
         if stream.broken {
-            return Err(LocalError::Broken);
+            return Err(DownstreamError::Broken);
         }
         if stream.sent == stream.sends.len() {
             return if stream.ends {
                 Ok(0)
             } else {
-                Err(LocalError::WouldBlock)
+                Err(DownstreamError::WouldBlock)
             };
         }
         let mut n = 0;
@@ -199,25 +205,25 @@ impl LocalStreams for Local {
         Ok(n)
     }
 
-    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError> {
+    fn peek(&mut self, id: DownstreamId, buf: &mut [u8]) -> Result<usize, DownstreamError> {
         let sent = self.stream(id).sent;
         let read = self.read(id, &mut [IoSliceMut::new(buf)])?;
         self.streams.get_mut(&id).unwrap().sent = sent;
         Ok(read)
     }
 
-    fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError> {
+    fn write(&mut self, id: DownstreamId, bufs: &[IoSlice<'_>]) -> Result<usize, DownstreamError> {
         let stream = self.streams.get_mut(&id).expect("a stream that is open");
         assert!(!stream.closed && !stream.got_end, "writes after the end");
         if stream.broken {
-            return Err(LocalError::Broken);
+            return Err(DownstreamError::Broken);
         }
         let mut room = match stream.stalled {
             true => SOCKET_ROOM - stream.unread,
             false => 20_011,
         };
         if room == 0 {
-            return Err(LocalError::WouldBlock);
+            return Err(DownstreamError::WouldBlock);
         }
         let mut n = 0;
         for buf in bufs {
@@ -234,12 +240,12 @@ impl LocalStreams for Local {
             stream.unread += n;
         }
         if matches!(stream.content, Some(Content::Echoes)) {
-            self.events.push_back(LocalEvent::Readable { id });
+            self.events.push_back(DownstreamEvent::Readable { id });
         }
         Ok(n)
     }
 
-    fn shutdown(&mut self, id: LocalId) {
+    fn shutdown(&mut self, id: DownstreamId) {
         let stream = self.streams.get_mut(&id).expect("a stream that is open");
         stream.got_end = true;
         match stream.content {
@@ -252,13 +258,13 @@ impl LocalStreams for Local {
         }
     }
 
-    fn close(&mut self, id: LocalId) {
+    fn close(&mut self, id: DownstreamId) {
         let stream = self.streams.get_mut(&id).expect("a stream that is open");
         assert!(!stream.closed, "closes twice");
         stream.closed = true;
     }
 
-    fn reset(&mut self, id: LocalId) {
+    fn reset(&mut self, id: DownstreamId) {
         let stream = self.streams.get_mut(&id).expect("a stream that is open");
         assert!(!stream.closed, "closes twice");
         stream.closed = true;

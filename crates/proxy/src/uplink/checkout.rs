@@ -10,15 +10,15 @@ use braid_wire::Instant;
 
 use super::servers::Servers;
 use crate::protocol::hints::FlowHints;
-use crate::protocol::socks::{self, ClientHandshake, Destination, Note};
+use crate::protocol::socks::{self, ClientHandshake, Destination, RequestMetadata};
 
 /// Longest life of a connection that serves further users. Somebody who reads the memory of an end obtains the
 /// keys of its open connections, and so their recorded traffic; the limit bounds that traffic.
-const LIFE: Duration = Duration::from_secs(600);
+const MAX_CONN_LIFE: Duration = Duration::from_secs(600);
 
 /// A connection to a server, on which a box signs in as soon as its handshake ends.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct Checkout {
     pub(crate) channel: Channel,
     /// Index of the server in the configuration.
     pub(crate) server: usize,
@@ -29,12 +29,12 @@ pub(crate) struct Lease {
     /// For an idle connection, the reader of the server's answers, which has read all but the answer to the
     /// request.
     pub(crate) answers: Option<Box<ClientHandshake>>,
-    pub(crate) past: Past,
+    pub(crate) history: ConnHistory,
 }
 
 /// The history of a connection, across its users.
 #[derive(Debug)]
-pub(crate) struct Past {
+pub(crate) struct ConnHistory {
     opened_at: Instant,
     /// Paths that have a subflow.
     joined: Vec<PathId>,
@@ -42,9 +42,9 @@ pub(crate) struct Past {
     fell_back: bool,
 }
 
-impl Past {
+impl ConnHistory {
     pub(super) fn new(opened_at: Instant) -> Self {
-        Past {
+        ConnHistory {
             opened_at,
             joined: Vec::new(),
             fell_back: false,
@@ -58,7 +58,7 @@ impl Past {
 
     /// Returns the time after which the connection serves no further user.
     pub(super) fn good_until(&self) -> Instant {
-        self.opened_at + LIFE
+        self.opened_at + MAX_CONN_LIFE
     }
 
     /// Updates the history by an event of the engine.
@@ -98,23 +98,23 @@ impl Servers {
         (server, path): (usize, PathId),
         options: ConnectOptions,
         stack: &mut Stack,
-    ) -> Result<Lease, ApiError> {
+    ) -> Result<Checkout, ApiError> {
         let (channel, sign_in) = self.channel((now, server), options, stack)?;
         let keys = (&self.key, self.entries[server].key);
         let words = greeting(keys, sign_in.as_ref());
-        let mut lease = Lease {
+        let mut checkout = Checkout {
             channel,
             server,
             path,
             sign_in,
             answers: None,
-            past: Past::new(now),
+            history: ConnHistory::new(now),
         };
-        if let Err(error) = lease.channel.write_all(now, stack, &words) {
-            lease.channel.abort(now, stack);
+        if let Err(error) = checkout.channel.write_all(now, stack, &words) {
+            checkout.channel.abort(now, stack);
             return Err(error);
         }
-        Ok(lease)
+        Ok(checkout)
     }
 }
 
@@ -143,6 +143,6 @@ pub(super) fn request(
 ) -> Result<(), ApiError> {
     let hints = hints.encode();
     let code = sign_in.map(|sign_in| sign_in.request(key, server, &destination.to_bytes(), &hints));
-    let request = socks::request(Some(&Note { code, hints }), destination);
+    let request = socks::request(Some(&RequestMetadata { code, hints }), destination);
     channel.write_all(now, stack, &request)
 }

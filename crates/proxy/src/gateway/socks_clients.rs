@@ -9,19 +9,19 @@ use std::io::{IoSlice, IoSliceMut};
 use braid_units::value::ValueError;
 use braid_wire::Instant;
 
-use super::intake::Flow;
-use crate::app::{Ctx, LocalError, LocalEvent, LocalId};
+use super::classifier::Flow;
+use crate::app::{Ctx, DownstreamError, DownstreamEvent, DownstreamId};
 use crate::protocol::hints::FlowHints;
 use crate::protocol::socks::{Destination, Reply, ServerHandshake, ServerStep};
 use crate::relay::table::{Due, SessionId, Table};
 
 /// Most bytes of a handshake that are read at once; a request has no more.
-const GLANCE: usize = 512;
+const MAX_PEEKED_BYTES: usize = 512;
 
 /// A SOCKS client whose request is incomplete.
 #[derive(Debug)]
-pub(super) struct Guest {
-    pub(super) local: LocalId,
+pub(super) struct SocksClient {
+    pub(super) downstream: DownstreamId,
     pub(super) host: IpAddr,
     dscp: u8,
     handshake: ServerHandshake,
@@ -35,65 +35,65 @@ pub(super) struct Guest {
 pub(super) enum Step {
     /// The handshake waits for more bytes.
     Waits,
-    /// The client requests a connection, and waits for [`answer`].
-    Asks(Guest, Flow),
+    /// The client requests a connection, and waits for [`confirm`].
+    Requests(SocksClient, Flow),
     /// The client is gone, or was refused.
-    Gone(Guest),
+    Gone(SocksClient),
 }
 
 /// All SOCKS clients whose request is incomplete.
 #[derive(Debug, Default)]
-pub(super) struct Guests {
-    table: Table<Guest>,
+pub(super) struct SocksClients {
+    table: Table<SocksClient>,
 }
 
-impl Guests {
+impl SocksClients {
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Adds a client whose request must be complete by `deadline`.
-    pub(super) fn welcome(
+    pub(super) fn accept(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (local, host): (LocalId, IpAddr),
+        (downstream, host): (DownstreamId, IpAddr),
         dscp: u8,
         deadline: Instant,
     ) -> Step {
-        let guest = Guest {
-            local,
+        let client = SocksClient {
+            downstream,
             host,
             dscp,
-            handshake: ServerHandshake::open(),
+            handshake: ServerHandshake::anonymous(),
             hints: FlowHints::default(),
             mistakes: Vec::new(),
         };
-        let id = self.table.insert(guest);
-        self.table.bind_local(local, id);
+        let id = self.table.insert(client);
+        self.table.bind_downstream(downstream, id);
         self.table.arm(id, deadline);
-        self.listen(ctx, id).unwrap_or(Step::Waits)
+        self.read_handshake(ctx, id).unwrap_or(Step::Waits)
     }
 
     /// Handles an event of a client; returns `None` if it was not one.
-    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &LocalEvent) -> Option<Step> {
-        let id = self.table.by_local(event.id())?;
+    pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &DownstreamEvent) -> Option<Step> {
+        let id = self.table.by_downstream(event.id())?;
         match event {
-            LocalEvent::Readable { .. } => self.listen(ctx, id),
-            LocalEvent::Broken { .. } => self.send_away(ctx, id, &[]),
+            DownstreamEvent::Readable { .. } => self.read_handshake(ctx, id),
+            DownstreamEvent::Broken { .. } => self.refuse(ctx, id, &[]),
             _ => Some(Step::Waits),
         }
     }
 
-    fn listen(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Option<Step> {
-        match self.table.get_mut(id)?.listen(ctx) {
+    fn read_handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Option<Step> {
+        match self.table.get_mut(id)?.read_handshake(ctx) {
             Ok(None) => Some(Step::Waits),
             Ok(Some(destination)) => {
-                let mut guest = self.table.remove(id)?;
-                let hints = core::mem::take(&mut guest.hints);
-                let flow = Flow::new(destination, hints, guest.dscp);
-                Some(Step::Asks(guest, flow))
+                let mut client = self.table.remove(id)?;
+                let hints = core::mem::take(&mut client.hints);
+                let flow = Flow::new(destination, hints, client.dscp);
+                Some(Step::Requests(client, flow))
             }
-            Err(reply) => self.send_away(ctx, id, &reply),
+            Err(reply) => self.refuse(ctx, id, &reply),
         }
     }
 
@@ -102,50 +102,50 @@ impl Guests {
     }
 
     /// Refuses and returns the next client past its deadline.
-    pub(super) fn pop_late(&mut self, ctx: &mut Ctx<'_>) -> Option<Guest> {
+    pub(super) fn pop_overdue(&mut self, ctx: &mut Ctx<'_>) -> Option<SocksClient> {
         let (id, Due::Timer) = self.table.pop_due(ctx.now)? else {
             return None;
         };
-        match self.send_away(ctx, id, &[])? {
-            Step::Gone(guest) => Some(guest),
-            Step::Waits | Step::Asks(..) => None,
+        match self.refuse(ctx, id, &[])? {
+            Step::Gone(client) => Some(client),
+            Step::Waits | Step::Requests(..) => None,
         }
     }
 
-    fn send_away(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reply: &[u8]) -> Option<Step> {
-        let guest = self.table.remove(id)?;
-        part(ctx, guest.local, reply);
-        Some(Step::Gone(guest))
+    fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reply: &[u8]) -> Option<Step> {
+        let client = self.table.remove(id)?;
+        close_after(ctx, client.downstream, reply);
+        Some(Step::Gone(client))
     }
 }
 
-impl Guest {
+impl SocksClient {
     /// Reads up to the end of the request and no further, as the rest is for the destination. On an error, returns
     /// the bytes still to be sent.
-    fn listen(&mut self, ctx: &mut Ctx<'_>) -> Result<Option<Destination>, Vec<u8>> {
-        let mut first = [0; GLANCE];
+    fn read_handshake(&mut self, ctx: &mut Ctx<'_>) -> Result<Option<Destination>, Vec<u8>> {
+        let mut first = [0; MAX_PEEKED_BYTES];
         loop {
-            let there = match ctx.local.peek(self.local, &mut first) {
+            let there = match ctx.downstream.peek(self.downstream, &mut first) {
                 Ok(0) => return Err(Vec::new()),
                 Ok(n) => n,
-                Err(LocalError::WouldBlock) => return Ok(None),
-                Err(LocalError::Broken) => return Err(Vec::new()),
+                Err(DownstreamError::WouldBlock) => return Ok(None),
+                Err(DownstreamError::Broken) => return Err(Vec::new()),
             };
             let (taken, step) = self.handshake.input(&first[..there]);
             let read = IoSliceMut::new(&mut first[..taken]);
-            if taken > 0 && ctx.local.read(self.local, &mut [read]) != Ok(taken) {
+            if taken > 0 && ctx.downstream.read(self.downstream, &mut [read]) != Ok(taken) {
                 return Err(Vec::new());
             }
             match step {
                 ServerStep::More => {}
-                ServerStep::Send(bytes) => say(ctx, self.local, &bytes)?,
+                ServerStep::Send(bytes) => send(ctx, self.downstream, &bytes)?,
                 ServerStep::Credentials { user, .. } => {
                     let text = String::from_utf8_lossy(&user);
                     (self.hints, self.mistakes) = FlowHints::from_text(&text);
                     self.handshake.accepted();
-                    say(ctx, self.local, &ServerHandshake::ACCEPTED)?;
+                    send(ctx, self.downstream, &ServerHandshake::ACCEPTED)?;
                 }
-                ServerStep::Request(request) => return Ok(Some(plain(request.destination))),
+                ServerStep::Request(request) => return Ok(Some(canonical(request.destination))),
                 // A message that only boxes send.
                 ServerStep::Probe(_) => return Err(Vec::new()),
                 ServerStep::Failed(error) => return Err(error.reply()),
@@ -155,7 +155,7 @@ impl Guest {
 }
 
 /// Converts a name that is an IP address in text to the address.
-fn plain(destination: Destination) -> Destination {
+fn canonical(destination: Destination) -> Destination {
     match destination {
         Destination::Name(name, port) => match name.parse::<IpAddr>() {
             Ok(ip) => Destination::Address(SocketAddr::new(ip, port)),
@@ -168,22 +168,22 @@ fn plain(destination: Destination) -> Destination {
 }
 
 /// Tells a client that its destination is connected; returns false where that fails.
-pub(super) fn answer(ctx: &mut Ctx<'_>, local: LocalId) -> bool {
-    say(ctx, local, &Reply::Succeeded.encode()).is_ok()
+pub(super) fn confirm(ctx: &mut Ctx<'_>, downstream: DownstreamId) -> bool {
+    send(ctx, downstream, &Reply::Succeeded.encode()).is_ok()
 }
 
 /// Ends the stream of a client that is not connected, after a last message.
-pub(super) fn part(ctx: &mut Ctx<'_>, local: LocalId, words: &[u8]) {
-    match words.is_empty() || say(ctx, local, words).is_err() {
-        true => ctx.local.reset(local),
-        false => ctx.local.close(local),
+pub(super) fn close_after(ctx: &mut Ctx<'_>, downstream: DownstreamId, bytes: &[u8]) {
+    match bytes.is_empty() || send(ctx, downstream, bytes).is_err() {
+        true => ctx.downstream.reset(downstream),
+        false => ctx.downstream.close(downstream),
     }
 }
 
 /// Sends a few bytes, for which a stream that has carried hardly any has room.
-fn say(ctx: &mut Ctx<'_>, local: LocalId, words: &[u8]) -> Result<(), Vec<u8>> {
-    match ctx.local.write(local, &[IoSlice::new(words)]) {
-        Ok(n) if n == words.len() => Ok(()),
+fn send(ctx: &mut Ctx<'_>, downstream: DownstreamId, bytes: &[u8]) -> Result<(), Vec<u8>> {
+    match ctx.downstream.write(downstream, &[IoSlice::new(bytes)]) {
+        Ok(n) if n == bytes.len() => Ok(()),
         _ => Err(Vec::new()),
     }
 }
