@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use braid_sim::traffic::{Frame, Kind, Video};
 
-use crate::arm::Error;
+use crate::backend::Error;
 
 /// The pictures: a moving test pattern with constant noise that drifts across the screen, so that I
 /// frames are large and the others small.

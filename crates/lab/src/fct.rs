@@ -2,7 +2,7 @@
 
 mod row;
 
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::spread::Spread;
 
 pub use self::row::{Row, Summary};
@@ -10,26 +10,26 @@ pub use crate::cell::{
     Cell, DefaultPath, Direction, Records, RunResult, Size, SizeError, UnknownName, run_seed,
 };
 
-/// Runs `cell` on `arm` `runs` times. Returns the results in the order of the runs, whatever the number
+/// Runs `cell` on `backend` `runs` times. Returns the results in the order of the runs, whatever the number
 /// of `threads` (at least 1), which only backends in virtual time use. Calls `progress` after each run.
 ///
 /// # Errors
 /// The backend's error for the first run that could not be made.
 pub fn run(
     cell: &Cell,
-    arm: Arm,
+    backend: Backend,
     runs: u64,
     threads: usize,
     progress: &(dyn Fn() + Sync),
 ) -> Result<Vec<RunResult>, Error> {
-    arm.check(cell)?;
+    backend.check(cell)?;
     let spread = Spread {
         runs,
-        threads: if arm.is_virtual() { threads } else { 1 },
+        threads: if backend.is_virtual() { threads } else { 1 },
         progress,
     };
     spread.over(
-        || arm.open(cell),
+        || backend.open(cell),
         |session, index| session.run(cell, index),
         |session| {
             let repeated = session.repeated();

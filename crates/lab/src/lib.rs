@@ -1,9 +1,9 @@
-//! The lab: experiments, each a definition that runs on an [`arm`], in the deterministic simulator or
+//! The lab: experiments, each a definition that runs on an [`backend`], in the deterministic simulator or
 //! over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; and the
 //! program `braid-lab` ([`command`]), with peers for tests and benchmarks.
 #![forbid(unsafe_code)]
 
-pub mod arm;
+pub mod backend;
 mod cell;
 pub mod cli;
 mod clip;

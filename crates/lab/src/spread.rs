@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crate::arm::Error;
+use crate::backend::Error;
 
 /// A number of runs, and the threads that make them.
 #[derive(Clone, Copy)]

@@ -19,7 +19,7 @@ use braid_sim::transfer::{Direction, PathSettings, TransferConfig, external_addr
 use braid_sim::{Host, LinkId, Router, Transfer, world};
 use braid_wire::{Instant, Rng};
 
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 
 /// Interval at which both ends are read.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -94,8 +94,8 @@ impl Scene<'_> {
     ///
     /// # Errors
     /// The errors of [`play`](Self::play) and [`play_over_links`](Self::play_over_links).
-    pub fn play_on(&self, arm: Arm, seed: u64) -> Result<Watched, Error> {
-        match arm.is_virtual() {
+    pub fn play_on(&self, backend: Backend, seed: u64) -> Result<Watched, Error> {
+        match backend.is_virtual() {
             true => self.play(seed),
             false => self.play_over_links(seed),
         }

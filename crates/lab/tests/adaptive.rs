@@ -1,7 +1,7 @@
 //! A small version of `braid-lab run grid`: the adaptive strategy is at least as good as the others,
 //! and its copies stay within their bounds.
 
-use braid_lab::arm::Arm;
+use braid_lab::backend::Backend;
 use braid_lab::fct::{self, Cell, DefaultPath, Records, RunResult};
 use braid_lab::stats;
 
@@ -17,7 +17,7 @@ fn cell(paths: &str, size: &str, strategy: &str) -> Cell {
 }
 
 fn run(cell: &Cell) -> Vec<RunResult> {
-    let results = fct::run(cell, Arm::Sim, RUNS, 2, &|| ()).unwrap();
+    let results = fct::run(cell, Backend::Sim, RUNS, 2, &|| ()).unwrap();
     assert!(results.iter().all(|r| r.completed), "{cell:?}");
     results
 }

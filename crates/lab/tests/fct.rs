@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_lab::arm::{Arm, Error};
+use braid_lab::backend::{Backend, Error};
 use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult, run_seed};
 
 /// Two paths of 5 Mb/s without loss, 40 and 100 ms.
@@ -15,11 +15,11 @@ fn cell(paths: &str, size: &str) -> Cell {
 }
 
 fn run(cell: &Cell, runs: u64) -> Vec<RunResult> {
-    fct::run(cell, Arm::Sim, runs, 2, &|| ()).unwrap()
+    fct::run(cell, Backend::Sim, runs, 2, &|| ()).unwrap()
 }
 
 fn mean_ms(results: &[RunResult]) -> f64 {
-    let row = Row::new(&cell(CLEAN, "1"), Arm::Sim, results);
+    let row = Row::new(&cell(CLEAN, "1"), Backend::Sim, results);
     assert_eq!(row.completed, row.runs);
     row.fct_ms.mean.unwrap()
 }
@@ -186,7 +186,7 @@ fn mixed_runs_open_on_each_path_in_turn() {
 #[test]
 fn threads_change_nothing() {
     let cell = cell(LOSSY, "64k");
-    let with = |threads| fct::run(&cell, Arm::Sim, 12, threads, &|| ()).unwrap();
+    let with = |threads| fct::run(&cell, Backend::Sim, 12, threads, &|| ()).unwrap();
     assert_eq!(with(1), with(5));
     let other = Cell {
         seed: 2,
@@ -224,7 +224,7 @@ fn seeds_of_runs_depend_on_seed_and_index() {
 
 #[test]
 fn what_there_is_not_is_refused() {
-    let refused = |cell: Cell| match fct::run(&cell, Arm::Sim, 1, 1, &|| ()) {
+    let refused = |cell: Cell| match fct::run(&cell, Backend::Sim, 1, 1, &|| ()) {
         Err(Error::Usage(text)) => text,
         other => panic!("{other:?}"),
     };

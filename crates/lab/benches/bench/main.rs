@@ -5,7 +5,7 @@
 //! `make bench` runs them. All but the simulator's need what the network tests need: root or a user
 //! namespace, `ip`, `nft`.
 
-mod arms;
+mod backends;
 mod bed;
 mod content;
 mod cost;
@@ -70,7 +70,8 @@ enum Part {
     /// Speed of the simulator.
     Sim,
     /// The simulator against emulated links.
-    Arms,
+    #[value(name = "arms")]
+    Backends,
 }
 
 /// All results.
@@ -88,8 +89,8 @@ struct Results {
     slow: Option<Vec<slow::Slow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sim: Option<sim::Sim>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arms: Option<Vec<arms::Agreement>>,
+    #[serde(rename = "arms", skip_serializing_if = "Option::is_none")]
+    backends: Option<Vec<backends::Agreement>>,
 }
 
 fn main() -> ExitCode {
@@ -119,7 +120,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         idle: None,
         slow: None,
         sim: None,
-        arms: None,
+        backends: None,
     };
     if wanted(Part::Speed) {
         let speed = speed::measure(arguments)?;
@@ -162,12 +163,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         results.sim = Some(sim);
     }
-    if wanted(Part::Arms) {
-        let rows = arms::measure(arguments.runs)?;
+    if wanted(Part::Backends) {
+        let rows = backends::measure(arguments.runs)?;
         if !arguments.json {
-            arms::print(&rows);
+            backends::print(&rows);
         }
-        results.arms = Some(rows);
+        results.backends = Some(rows);
     }
     if arguments.json {
         braid_lab::kernel_peer::print_line(&results)?;

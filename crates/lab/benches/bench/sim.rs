@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use braid::failure::Failure;
-use braid_lab::arm::Arm;
+use braid_lab::backend::Backend;
 use braid_lab::fct::{self, Cell};
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ pub fn measure() -> Result<Sim, Failure> {
 /// Returns simulated seconds per second, the median of five transfers.
 fn speed() -> Result<f64, Failure> {
     let cell = cell("5mbit,40ms,0%;5mbit,40ms,0%", "512M")?;
-    let mut session = Arm::Sim.open(&cell)?;
+    let mut session = Backend::Sim.open(&cell)?;
     let mut speeds = Vec::new();
     for index in 0..5 {
         let start = Instant::now();
@@ -70,7 +70,7 @@ fn table(cores: usize) -> Result<f64, Failure> {
     for loss in LOSSES {
         for size in SIZES {
             let cell = cell(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"), size)?;
-            fct::run(&cell, Arm::Sim, RUNS, cores, &|| ())?;
+            fct::run(&cell, Backend::Sim, RUNS, cores, &|| ())?;
         }
     }
     Ok(start.elapsed().as_secs_f64())

@@ -103,21 +103,21 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
         );
         return Ok(None);
     }
-    let mut arms = vec![
-        Arm::braid(arguments, Gateways::Braid)?,
-        Arm::braid(arguments, Gateways::Clear)?,
-        Arm::relays(arguments)?,
+    let mut variants = vec![
+        Variant::braid(arguments, Gateways::Braid)?,
+        Variant::braid(arguments, Gateways::Clear)?,
+        Variant::relays(arguments)?,
     ];
     match missing(&["ss-server", "ss-redir"]) {
         Some(missing) => eprintln!(
             "RELAYS THAT ENCRYPT SKIPPED (the command '{missing}' is missing: apt-get install \
              shadowsocks-libev)"
         ),
-        None => arms.push(Arm::shadowsocks(arguments)?),
+        None => variants.push(Variant::shadowsocks(arguments)?),
     }
-    let runs = alternate(&mut arms, arguments)?;
+    let runs = alternate(&mut variants, arguments)?;
     let [braid, clear, relays, others @ ..] = &runs[..] else {
-        return Err(Failure::Run("an arm is missing".to_owned()));
+        return Err(Failure::Run("a variant is missing".to_owned()));
     };
     let over = |others: &Vec<Run>| -> Summary {
         let pairs = braid.iter().zip(others);
@@ -142,17 +142,17 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
 
 /// Runs each variant once per round. The first round warms caches and grows tables, so it does not
 /// count.
-fn alternate(arms: &mut [Arm], arguments: &Arguments) -> Result<Vec<Vec<Run>>, Failure> {
-    let mut runs = vec![Vec::new(); arms.len()];
+fn alternate(variants: &mut [Variant], arguments: &Arguments) -> Result<Vec<Vec<Run>>, Failure> {
+    let mut runs = vec![Vec::new(); variants.len()];
     for round in 0..=arguments.pairs {
-        for (arm, runs) in arms.iter_mut().zip(&mut runs) {
-            let run = arm.run_or_again(arguments.bytes / 4)?;
+        for (variant, runs) in variants.iter_mut().zip(&mut runs) {
+            let run = variant.run_or_again(arguments.bytes / 4)?;
             if round > 0 {
                 runs.push(run);
             }
             eprintln!(
                 "run {round}: {} {:.2} Gbit/s, {:.0} connections/s",
-                arm.name, run.0[0], run.0[3]
+                variant.name, run.0[0], run.0[3]
             );
         }
     }
@@ -226,7 +226,7 @@ impl Summary {
 }
 
 /// A testbed of its own, with the programs of one variant running in it.
-struct Arm {
+struct Variant {
     name: &'static str,
     bed: Bed,
     content: SocketAddr,
@@ -234,19 +234,19 @@ struct Arm {
     children: Vec<Child>,
 }
 
-impl Arm {
-    fn braid(arguments: &Arguments, gateways: Gateways) -> Result<Arm, Failure> {
+impl Variant {
+    fn braid(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
         let mut bed = bed::unshaped(gateways, &arguments.congestion)?;
         bed.start("server", LONGEST)?;
         bed.start("box", LONGEST)?;
         bed.wait_for_intake(LONGEST)?;
-        Arm::of(gateways.name(), bed)
+        Variant::of(gateways.name(), bed)
     }
 
-    fn relays(arguments: &Arguments) -> Result<Arm, Failure> {
-        let mut arm = Arm::others(arguments, Gateways::Relays)?;
-        let server = arm.bed.address("server")?.to_string();
-        let config = arm.bed.testbed.state_dir().join("redsocks.conf");
+    fn relays(arguments: &Arguments) -> Result<Variant, Failure> {
+        let mut variant = Variant::others(arguments, Gateways::Relays)?;
+        let server = variant.bed.address("server")?.to_string();
+        let config = variant.bed.testbed.state_dir().join("redsocks.conf");
         let text = format!(
             "base {{ log_info = off; daemon = off; redirector = iptables; }}\n\
              redsocks {{ local_ip = 0.0.0.0; local_port = {INTAKE_PORT}; ip = {server}; \
@@ -254,39 +254,39 @@ impl Arm {
         );
         fs::write(&config, text)?;
         let port = SERVER_PORT.to_string();
-        arm.spawn("server", &["microsocks", "-i", &server, "-p", &port])?;
-        arm.spawn("box", &["redsocks", "-c", &config.display().to_string()])?;
-        arm.wait_until_served()?;
-        Ok(arm)
+        variant.spawn("server", &["microsocks", "-i", &server, "-p", &port])?;
+        variant.spawn("box", &["redsocks", "-c", &config.display().to_string()])?;
+        variant.wait_until_served()?;
+        Ok(variant)
     }
 
     /// Starts the relays of shadowsocks-libev. Their option `--mptcp` asks for the interface of
     /// kernels from before Linux 5.6, so `mptcpize` makes them use the kernel's Multipath TCP.
-    fn shadowsocks(arguments: &Arguments) -> Result<Arm, Failure> {
-        let mut arm = Arm::others(arguments, Gateways::Shadowsocks)?;
-        let server = arm.bed.address("server")?.to_string();
+    fn shadowsocks(arguments: &Arguments) -> Result<Variant, Failure> {
+        let mut variant = Variant::others(arguments, Gateways::Shadowsocks)?;
+        let server = variant.bed.address("server")?.to_string();
         let [port, intake] = [SERVER_PORT, INTAKE_PORT].map(|port| port.to_string());
         let common = ["-s", &server, "-p", &port, "-k", "bench", "-m", CIPHER];
-        arm.spawn("server", &[&["ss-server"][..], &common].concat())?;
+        variant.spawn("server", &[&["ss-server"][..], &common].concat())?;
         let from = ["-b", "0.0.0.0", "-l", &intake];
-        arm.spawn("box", &[&["ss-redir"][..], &common, &from].concat())?;
-        arm.wait_until_served()?;
-        Ok(arm)
+        variant.spawn("box", &[&["ss-redir"][..], &common, &from].concat())?;
+        variant.wait_until_served()?;
+        Ok(variant)
     }
 
     /// Builds a testbed without box and server. Users' connections are redirected to [`INTAKE_PORT`] of
     /// the box, and the kernel uses both links.
-    fn others(arguments: &Arguments, gateways: Gateways) -> Result<Arm, Failure> {
+    fn others(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
         let bed = bed::unshaped(gateways, &arguments.congestion)?;
-        let arm = Arm::of(gateways.name(), bed)?;
+        let variant = Variant::of(gateways.name(), bed)?;
         let redirect = format!(
             "add table ip relay; \
              add chain ip relay in {{ type nat hook prerouting priority -100; }}; \
              add rule ip relay in iifname home meta l4proto tcp redirect to :{INTAKE_PORT}"
         );
-        arm.configure(&["nft", &redirect])?;
-        arm.join_second_link(&arguments.congestion)?;
-        Ok(arm)
+        variant.configure(&["nft", &redirect])?;
+        variant.join_second_link(&arguments.congestion)?;
+        Ok(variant)
     }
 
     fn wait_until_served(&mut self) -> Result<(), Failure> {
@@ -325,9 +325,9 @@ impl Arm {
         }
     }
 
-    fn of(name: &'static str, bed: Bed) -> Result<Arm, Failure> {
+    fn of(name: &'static str, bed: Bed) -> Result<Variant, Failure> {
         let content = content::offer(&bed)?;
-        Ok(Arm {
+        Ok(Variant {
             name,
             bed,
             content,
@@ -433,7 +433,7 @@ impl Arm {
     }
 }
 
-impl Drop for Arm {
+impl Drop for Variant {
     fn drop(&mut self) {
         for child in &mut self.children {
             // The relay may have ended by itself.
@@ -475,10 +475,10 @@ impl Whole {
             self.connections,
             self.users
         );
-        let mut arms = vec![("relays", self.relays)];
-        arms.extend(self.shadowsocks.map(|summary| ("shadowsocks", summary)));
-        arms.extend([("Braid", self.braid), ("Braid in clear", self.clear)]);
-        table(&arms, |scale| scale);
+        let mut variants = vec![("relays", self.relays)];
+        variants.extend(self.shadowsocks.map(|summary| ("shadowsocks", summary)));
+        variants.extend([("Braid", self.braid), ("Braid in clear", self.clear)]);
+        table(&variants, |scale| scale);
         let mut ratios = vec![("Braid / relays", self.ratios)];
         ratios.extend(
             self.over_shadowsocks

@@ -12,7 +12,7 @@ use braid_engine::cc::{Algorithm, TABLE};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::arm::Arm;
+use crate::backend::Backend;
 use crate::fct::{DefaultPath, Direction, Records, Size};
 use crate::paths::Paths;
 
@@ -34,8 +34,8 @@ pub fn name_backend_as_before(arguments: impl IntoIterator<Item = OsString>) -> 
 pub struct ListArgs {
     /// Only experiments that run on this backend.
     #[arg(long, alias = OLD_BACKEND,
-          value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
-    pub backend: Option<Arm>,
+          value_parser = one_of::<Backend>([Backend::Sim, Backend::Links].map(Backend::name)))]
+    pub backend: Option<Backend>,
 }
 
 /// Arguments of `braid-lab swarm`.
@@ -64,8 +64,8 @@ pub struct RunArgs {
     /// Backend: sim runs in virtual time and is usual, links runs over emulated links in real time.
     /// Some experiments run over links only.
     #[arg(long, alias = OLD_BACKEND,
-          value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
-    pub backend: Option<Arm>,
+          value_parser = one_of::<Backend>([Backend::Sim, Backend::Links].map(Backend::name)))]
+    pub backend: Option<Backend>,
     /// Directory for the results; created if missing.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
@@ -134,8 +134,8 @@ pub struct FctArgs {
     /// The last two take as long as the flows do, and need root or a user namespace. The kernel has its
     /// own strategy and takes no size.
     #[arg(long, alias = OLD_BACKEND, default_value = "sim",
-          value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
-    pub backend: Arm,
+          value_parser = one_of::<Backend>(Backend::ALL.map(Backend::name)))]
+    pub backend: Backend,
     /// Path (from 0) on which a connection opens; mix: each path in turn.
     #[arg(long, value_name = "N|mix", default_value = "0")]
     pub default_path: DefaultPath,

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::arm::Arm;
-use crate::arm::sim::{self, Recording};
+use crate::backend::Backend;
+use crate::backend::sim::{self, Recording};
 use crate::fct::{self, Cell, Row, Summary};
 
 use super::setting::{cores, prepare, progress_bar};
@@ -75,7 +75,7 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
 fn cells(args: &FctArgs) -> Vec<Cell> {
     // The kernel has its own strategy, so the names given would only repeat the same cells.
     let strategies = match args.backend {
-        Arm::Kernel => &args.strategy.0[..1],
+        Backend::Kernel => &args.strategy.0[..1],
         _ => &args.strategy.0,
     };
     let mut cells = Vec::new();
@@ -124,7 +124,7 @@ impl fmt::Display for Table<'_> {
             "paths {}, {}, backend {}, {} runs, seed {}\n\
              fct: from the {start} to the last byte; data: from the first byte; times in ms, \
              mean ± 95 % interval",
-            first.paths, first.direction, first.arm, first.runs, first.seed
+            first.paths, first.direction, first.backend, first.runs, first.seed
         )?;
         let mut lines = vec![header()];
         lines.extend(self.rows.iter().map(line));

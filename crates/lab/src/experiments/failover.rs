@@ -9,7 +9,7 @@ use super::outcome::Table;
 use super::session::Session;
 use super::sweep::{self, LINUX, Runs, Sweep, Way};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::cell::{Arrivals, Cell, Dark, RunResult};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
@@ -25,8 +25,8 @@ pub const FAILOVER: Definition = Definition {
     reported: "",
     must_hold: "The bytes in order pause for at most 2 timeouts that the dead path had; within 1 s \
                 of its return their rate is at least 90 % of what it was.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| 2 * ways(arm).len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cells: |backend| 2 * ways(backend).len(),
     runs: (10, 2),
     measure,
 };
@@ -43,9 +43,9 @@ const WINDOW: Duration = Duration::from_secs(4);
 const BIN: Duration = Duration::from_millis(250);
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
 
-fn ways(arm: Arm) -> Vec<Way> {
+fn ways(backend: Backend) -> Vec<Way> {
     let mut ways = vec![Way::strategy("adaptive"), Way::strategy("minrtt")];
-    ways.extend((!arm.is_virtual()).then_some(LINUX));
+    ways.extend((!backend.is_virtual()).then_some(LINUX));
     ways
 }
 
@@ -74,7 +74,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
                 }),
                 ..sweep::cell(PATHS)?
             },
-            ways: ways(session.arm()),
+            ways: ways(session.backend()),
         };
         let swept = sweep.run(session)?;
         let mut series = Vec::new();

@@ -16,8 +16,8 @@ use super::outcome::Table;
 use super::series::{bars, quantile};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error};
 use crate::cell::Arrivals;
 use crate::plot::{Figure, Point};
 use crate::stats;
@@ -36,7 +36,7 @@ pub const FAULTS: Definition = Definition {
                 second without a byte; from the third on at least 90 % of what the second link gives \
                 alone; 90 % of the full rate within 2 s after the fault; 99 % of echoes within \
                 600 ms. Where both links are dark: bytes within 1 s of their return.",
-    arms: &[Arm::Links],
+    backends: &[Backend::Links],
     cells: |_| 1 + catalogue::all().len(),
     runs: (0, 1),
     measure,
@@ -168,7 +168,7 @@ fn play(fault: &Fault) -> Result<Case, Error> {
     let until = BEFORE + fault.lasts();
     let seen = net.on_time(|net| {
         users::at_work(net, until + AFTER, |net| {
-            net.bed.sleep(BEFORE).map_err(crate::arm::run_error)?;
+            net.bed.sleep(BEFORE).map_err(crate::backend::run_error)?;
             fault.happen(&mut net.bed)
         })
     })?;

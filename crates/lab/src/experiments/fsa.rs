@@ -10,12 +10,12 @@ use super::outcome::Table;
 use super::session::Session;
 use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::cell::{Cell, DefaultPath, Records};
 use crate::plot::{Axis, Body, Figure, Format, Mark, Point, Series};
 use crate::stats;
 
-const ARMS: &[Arm] = &[Arm::Sim, Arm::Links];
+const BACKENDS: &[Backend] = &[Backend::Sim, Backend::Links];
 /// Two equal paths.
 const ALIKE: &str = "5mbit,40ms,1%;5mbit,40ms,1%";
 /// A good path and a poor one.
@@ -41,15 +41,15 @@ struct Plan {
 const WINDOWS: [u32; 2] = [10, 3];
 
 impl Plan {
-    fn sweeps(&self, arm: Arm) -> Result<Vec<(String, Sweep)>, Error> {
+    fn sweeps(&self, backend: Backend) -> Result<Vec<(String, Sweep)>, Error> {
         let mut sweeps = Vec::new();
         for cc in self.ccs {
             let mut ways = self.ways.to_vec();
-            ways.extend(self.linux(arm, cc).then_some(LINUX));
+            ways.extend(self.linux(backend, cc).then_some(LINUX));
             for window in WINDOWS {
                 let sweep = Sweep {
                     name: format!("{cc}-iw{window}"),
-                    sizes: self.sizes[usize::from(!arm.is_virtual())],
+                    sizes: self.sizes[usize::from(!backend.is_virtual())],
                     cell: Cell {
                         cc: (*cc).to_owned(),
                         initial_window: window,
@@ -69,13 +69,13 @@ impl Plan {
 
     /// Returns whether Linux runs beside the strategies: over links, and only with CUBIC, which every
     /// kernel has.
-    fn linux(&self, arm: Arm, cc: &str) -> bool {
-        self.linux && !arm.is_virtual() && cc == "cubic"
+    fn linux(&self, backend: Backend, cc: &str) -> bool {
+        self.linux && !backend.is_virtual() && cc == "cubic"
     }
 
-    fn cells(&self, arm: Arm) -> usize {
-        let sizes = self.sizes[usize::from(!arm.is_virtual())].len();
-        let ways = |cc: &&str| self.ways.len() + usize::from(self.linux(arm, cc));
+    fn cells(&self, backend: Backend) -> usize {
+        let sizes = self.sizes[usize::from(!backend.is_virtual())].len();
+        let ways = |cc: &&str| self.ways.len() + usize::from(self.linux(backend, cc));
         self.ccs.iter().map(ways).sum::<usize>() * sizes * WINDOWS.len()
     }
 
@@ -88,7 +88,7 @@ impl Plan {
         judge: fn(&Swept) -> Vec<Verdict>,
     ) -> Result<Vec<(String, Swept)>, Error> {
         let mut done = Vec::new();
-        for (label, sweep) in self.sweeps(session.arm())? {
+        for (label, sweep) in self.sweeps(session.backend())? {
             let swept = sweep.run(session)?;
             for mut verdict in judge(&swept) {
                 verdict.claim = format!("{label}: {}", verdict.claim);
@@ -120,8 +120,8 @@ pub const FSA_2A: Definition = Definition {
                less for large flows; at 4 kB the first subflow carries everything.",
     must_hold: "The gap is 30 to 200 ms at every size and at least 80 ms up to 256 k; at 4 k no \
                 byte goes over the second subflow.",
-    arms: ARMS,
-    cells: |arm| STARTS.cells(arm),
+    backends: BACKENDS,
+    cells: |backend| STARTS.cells(backend),
     runs: (30, 3),
     measure: fsa_2a,
 };
@@ -130,8 +130,12 @@ const ON_FAST: &str = "start on 40 ms";
 const ON_SLOW: &str = "start on 100 ms";
 
 const fn start(name: &'static str, apply: fn(&mut Cell, &str)) -> Way {
-    let arm = None;
-    Way { name, arm, apply }
+    let backend = None;
+    Way {
+        name,
+        backend,
+        apply,
+    }
 }
 
 fn begin(cell: &mut Cell, strategy: &str, path: usize) {
@@ -242,8 +246,8 @@ pub const FSA_2B: Definition = Definition {
                transmission is steadier everywhere, and much longer for large flows.",
     must_hold: "The signs of all four statements from 64 k up: means of the completion time, \
                 standard deviations of it from the first byte of the response.",
-    arms: ARMS,
-    cells: |arm| REDUNDANCY.cells(arm),
+    backends: BACKENDS,
+    cells: |backend| REDUNDANCY.cells(backend),
     runs: (2000, 20),
     measure: |session| {
         let title = "Flow completion time over two paths that lose 1 %";
@@ -344,8 +348,8 @@ pub const FSA_3: Definition = Definition {
     must_hold: "Timeouts per flow, and the share of flows that have any: redundant and fsa lower \
                 than roundrobin, over all sizes.",
     // Over links the runs are too few to see any: one flow in two hundred has a timeout.
-    arms: &[Arm::Sim],
-    cells: |arm| TIMEOUTS.cells(arm),
+    backends: &[Backend::Sim],
+    cells: |backend| TIMEOUTS.cells(backend),
     runs: (2000, 3),
     measure: |session| {
         let title = "Flow completion time of mice over two paths that lose 1 %";
@@ -419,8 +423,8 @@ pub const FSA_5: Definition = Definition {
     reported: "94 % at 64 k, 50 % at 512 k.",
     must_hold: "The formula gives the reported shares; the measured ones are printed beside it, \
                 within 5 points from 64 k up.",
-    arms: ARMS,
-    cells: |arm| COPIES.cells(arm),
+    backends: BACKENDS,
+    cells: |backend| COPIES.cells(backend),
     runs: (400, 10),
     measure: fsa_5,
 };
@@ -525,8 +529,8 @@ pub const FSA_6B: Definition = Definition {
                sizes; 94 % of the packets on the poor path are redundant at 64 kB, 50 % at 512 kB.",
     must_hold: "Both orders on the mix of first paths; the share of copies on the poor path within \
                 5 points of alpha.",
-    arms: ARMS,
-    cells: |arm| MICE.cells(arm) + MICE_COPIES.cells(arm),
+    backends: BACKENDS,
+    cells: |backend| MICE.cells(backend) + MICE_COPIES.cells(backend),
     runs: (400, 6),
     measure: |session| {
         let all = MICE.run(session, "Flow completion time of mice", fsa_6b)?;
@@ -538,7 +542,7 @@ pub const FSA_6B: Definition = Definition {
             );
             session.figure(&format!("sd-{}", file_name(label)), figure);
         }
-        for (label, sweep) in MICE_COPIES.sweeps(session.arm())? {
+        for (label, sweep) in MICE_COPIES.sweeps(session.backend())? {
             let sweep = Sweep {
                 name: format!("joined-{}", sweep.name),
                 ..sweep
@@ -615,8 +619,8 @@ pub const FSA_6C: Definition = Definition {
     reported: "FSA, round robin and minRTT take the same time, all less than redundant.",
     must_hold: "fsa within 3 % of the better of minrtt and roundrobin; redundant at least 1.15 \
                 times as long as fsa.",
-    arms: ARMS,
-    cells: |arm| ELEPHANTS.cells(arm),
+    backends: BACKENDS,
+    cells: |backend| ELEPHANTS.cells(backend),
     runs: (100, 2),
     measure: |session| {
         let title = "Flow completion time of elephants";

@@ -16,7 +16,7 @@ use super::definition::Definition;
 use super::outcome::Table;
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::cell::Cell;
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
@@ -38,10 +38,10 @@ pub const GRID: Definition = Definition {
                 are at most 10 % of the bytes from 256 k on, and none from 1 M on without loss. \
                 Geometric mean of completion times at most 0.97 of minrtt's and 0.95 of fsa's \
                 cold, 0.95 of minrtt's warm.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| grid_of(arm).len() * braid_strategy::names().count(),
+    backends: &[Backend::Sim, Backend::Links],
+    cells: |backend| grid_of(backend).len() * braid_strategy::names().count(),
     runs: (30, 3),
-    measure: |session| measure(session, grid_of(session.arm())),
+    measure: |session| measure(session, grid_of(session.backend())),
 };
 
 /// The strategy that is judged.
@@ -91,8 +91,8 @@ const BARS: [(Start, &str, f64); 3] = [
     (Start::Warm, "minrtt", 0.95),
 ];
 
-fn grid_of(arm: Arm) -> &'static Grid {
-    match arm.is_virtual() {
+fn grid_of(backend: Backend) -> &'static Grid {
+    match backend.is_virtual() {
         true => &FULL,
         false => &SMALL,
     }

@@ -4,7 +4,7 @@ use super::definition::Definition;
 use super::session::Session;
 use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::cell::{Cell, DefaultPath};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
@@ -22,7 +22,7 @@ pub const KERNEL: Definition = Definition {
     must_hold: "In no cell does the engine take more than 5 % longer than the kernel, with \
                 adaptive not more than 3 %; it is faster in the geometric mean, with adaptive at \
                 most 0.90 of the kernel's time.",
-    arms: &[Arm::Links],
+    backends: &[Backend::Links],
     cells: |_| LOSSES.len() * SIZES.len() * WAYS.len(),
     runs: (0, 10),
     measure,

@@ -18,7 +18,7 @@ use super::series::{
 };
 use super::session::{Common, Session};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::plot::{Mark, Point, Series};
 use crate::stats;
 use crate::watch::{Packet, Scene, TICK, Watched};
@@ -37,8 +37,8 @@ pub const MAPS_2A: Definition = Definition {
     reported: "Switches to 4G near 20 s, back near 60 s, away near 75 s.",
     must_hold: "Each switch of maps:single within 5 s of the crossing of the two path qualities; no \
                 second without a byte.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| schemes(arm).len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cells: |backend| schemes(backend).len(),
     runs: (30, 3),
     measure: switches,
 };
@@ -89,7 +89,7 @@ pub const MAPS_5: Definition = Definition {
     reported: "",
     must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
                 address opens by itself.",
-    arms: &[Arm::Sim, Arm::Links],
+    backends: &[Backend::Sim, Backend::Links],
     cells: |_| MOVES.len(),
     runs: (30, 3),
     measure: moves,
@@ -139,8 +139,8 @@ const NEAR: f64 = 5.0;
 /// The time from which MAPS must be ahead.
 const AHEAD: Duration = Duration::from_secs(25);
 
-fn schemes(arm: Arm) -> &'static [Scheme] {
-    match arm.is_virtual() {
+fn schemes(backend: Backend) -> &'static [Scheme] {
+    match backend.is_virtual() {
         true => &SCHEMES[..5],
         false => &SCHEMES,
     }
@@ -285,14 +285,14 @@ fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
     let mut all = Vec::new();
-    for scheme in schemes(session.arm()) {
+    for scheme in schemes(session.backend()) {
         let scene = scene(scheme, walk::away_and_back(), walk::SPAN)?;
         let which = (scheme.name.to_owned(), session.runs());
-        let arm = session.arm();
+        let backend = session.backend();
         let play = |index, seed| {
             let watched = match scheme.name {
                 LINUX => scene.play_by_kernel(seed),
-                _ => scene.play_on(arm, seed),
+                _ => scene.play_on(backend, seed),
             };
             Ok(Walk::new(&watched?, index == 0))
         };
@@ -691,8 +691,8 @@ fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>,
         moves: Some(MOVES_AT),
         ..scene(&scheme, gone_for_a_while(), MOVE)?
     };
-    let arm = session.arm();
-    let play = |_, seed| Ok(Move::new(&scene.play_on(arm, seed)?, scene.second()));
+    let backend = session.backend();
+    let play = |_, seed| Ok(Move::new(&scene.play_on(backend, seed)?, scene.second()));
     let runs = session.each(session.runs(), play)?;
     let record = runs.iter().map(|r| {
         json!({ "whole": r.whole, "seconds_without_a_byte": r.empty.len(), "reopened_s": r.reopened })

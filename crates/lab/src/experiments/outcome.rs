@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::verdict::Verdict;
-use crate::arm::Arm;
+use crate::backend::Backend;
 use crate::plot::Figure;
 
 /// The settings of an experiment's run.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The backend.
-    pub arm: Arm,
+    pub backend: Backend,
     /// Runs of each cell, at least 1.
     pub runs: u64,
     /// Seed of all cells.
@@ -27,7 +27,7 @@ pub struct Request<'a> {
 impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
-            .field("arm", &self.arm)
+            .field("backend", &self.backend)
             .field("runs", &self.runs)
             .field("seed", &self.seed)
             .field("threads", &self.threads)
@@ -64,7 +64,8 @@ pub struct Outcome {
     /// [`Definition::must_hold`](super::Definition::must_hold).
     pub must_hold: String,
     /// Name of the backend.
-    pub arm: String,
+    #[serde(rename = "arm")]
+    pub backend: String,
     /// Runs of each cell.
     pub runs: u64,
     /// Seed of all cells.
@@ -116,7 +117,7 @@ impl Outcome {
         let parameters = self.parameters.iter();
         let parameters = parameters.map(|(name, value)| (name.clone(), json!(value)));
         let mut parameters: Map<String, Value> = parameters.collect();
-        parameters.insert("arm".to_owned(), json!(self.arm));
+        parameters.insert("arm".to_owned(), json!(self.backend));
         parameters.insert("runs".to_owned(), json!(self.runs));
         parameters.insert("set-up".to_owned(), json!(self.setup));
         json!({

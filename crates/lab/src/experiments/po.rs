@@ -17,7 +17,7 @@ use super::series::{
 };
 use super::session::{Common, Session};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::plot::Point;
 use crate::stats;
 use crate::watch::{Packet, Scene, TICK, Watched, seconds};
@@ -37,8 +37,8 @@ pub const PO_4: Definition = Definition {
                and 5 %.",
     must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
                 throughput of all streams (95 % interval).",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| others(arm).len() * reported(arm).len() * SCHEMES.len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cells: |backend| others(backend).len() * reported(backend).len() * SCHEMES.len(),
     runs: (30, 3),
     measure: throughput,
 };
@@ -50,7 +50,7 @@ pub const PO_5: Definition = Definition {
     source: "PO-MPTCP, figure 5",
     reported: "Lower than standard MPTCP's at every loss.",
     must_hold: "Lower at every loss from 0 to 5 %, for the important data and for the whole video.",
-    cells: |arm| losses(arm).len() * SCHEMES.len(),
+    cells: |backend| losses(backend).len() * SCHEMES.len(),
     measure: delay,
     ..PO_4
 };
@@ -112,23 +112,23 @@ const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.0
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
 
 /// Returns the losses of figure 4. Over links the two of figures 6 and 7 are enough.
-fn reported(arm: Arm) -> &'static [(f64, f64)] {
-    match arm.is_virtual() {
+fn reported(backend: Backend) -> &'static [(f64, f64)] {
+    match backend.is_virtual() {
         true => &REPORTED,
         false => &REPORTED[1..3],
     }
 }
 
-fn losses(arm: Arm) -> &'static [f64] {
-    match arm.is_virtual() {
+fn losses(backend: Backend) -> &'static [f64] {
+    match backend.is_virtual() {
         true => &LOSSES,
         false => &LOSSES[1..3],
     }
 }
 
 /// Returns whether the background traffic is greedy, for each table; over links it never is.
-fn others(arm: Arm) -> &'static [bool] {
-    match arm.is_virtual() {
+fn others(backend: Backend) -> &'static [bool] {
+    match backend.is_virtual() {
         true => &[false, true],
         false => &[false],
     }
@@ -339,8 +339,8 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
         let name = scheme.name.replace(' ', "-");
         let name = format!("{name}-loss{}{kind}", loss * 100.0);
         let count = session.runs().min(if greedy { GREEDY } else { u64::MAX });
-        let arm = session.arm();
-        let play = |_, seed| Ok(Run::new(&scene.play_on(arm, seed)?, frame_count));
+        let backend = session.backend();
+        let play = |_, seed| Ok(Run::new(&scene.play_on(backend, seed)?, frame_count));
         *runs = RUNS.runs(session, (name.clone(), count), play)?;
         let record: Vec<_> = runs.iter().map(Run::record).collect();
         session.record(name, json!({ "runs": record }));
@@ -361,7 +361,7 @@ pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
         format!("messages of {BULK} bytes, as fast as they are taken"),
     );
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
-    if !session.arm().is_virtual() {
+    if !session.backend().is_virtual() {
         let ends = "the engine at both, for standard MPTCP too: the kernel's has no streams; others' \
                     traffic is the kernel's";
         session.parameter("ends", ends);
@@ -393,9 +393,9 @@ const RATES: [Measure; 3] = [
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    for &greedy in others(session.arm()) {
+    for &greedy in others(session.backend()) {
         let mut cells = Vec::new();
-        for (loss, _) in reported(session.arm()) {
+        for (loss, _) in reported(session.backend()) {
             cells.push(cell(session, *loss, greedy)?);
         }
         if !greedy {
@@ -407,7 +407,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
         } else {
             "TCP of 448 kb/s a generator"
         };
-        session.table(rates(with, reported(session.arm()), &cells));
+        session.table(rates(with, reported(session.backend()), &cells));
     }
     Ok(())
 }
@@ -418,7 +418,7 @@ fn more(session: &mut Session<'_>, cells: &[Cell]) {
         let [standard, po, _] = cell.each_ref().map(|runs| values(runs, of));
         estimate(&gains(&po, &standard))
     };
-    let losses = reported(session.arm());
+    let losses = reported(session.backend());
     let by_loss = |value: &dyn Fn(&Cell) -> f64| {
         let each = losses.iter().zip(cells);
         each.map(|((loss, _), cell)| (percent(*loss), value(cell)))
@@ -479,7 +479,7 @@ fn rates(with: &str, losses: &[(f64, f64)], cells: &[Cell]) -> Table {
 }
 
 fn figures(session: &mut Session<'_>, cells: &[Cell]) {
-    let losses = reported(session.arm()).iter();
+    let losses = reported(session.backend()).iter();
     let losses: Vec<String> = losses.map(|(loss, _)| percent(*loss)).collect();
     let losses: Vec<&str> = losses.iter().map(String::as_str).collect();
     for (what, of) in RATES {
@@ -504,7 +504,7 @@ fn figures(session: &mut Session<'_>, cells: &[Cell]) {
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let (losses, mut cells) = (losses(session.arm()), Vec::new());
+    let (losses, mut cells) = (losses(session.backend()), Vec::new());
     for loss in losses {
         cells.push(cell(session, *loss, false)?);
     }

@@ -12,7 +12,7 @@ use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, sce
 use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::clip::{self, Clip};
 use crate::plot::Point;
 use crate::stats;
@@ -30,7 +30,7 @@ pub const PO_8: Definition = Definition {
                steadier.",
     must_hold: "The true PSNR is higher and steadier; that of the paper's formula, in windows of 1 s, is \
                 at least 3.7 % higher.",
-    arms: &[Arm::Sim],
+    backends: &[Backend::Sim],
     cells: |_| LOSSES.len() * SCHEMES.len(),
     measure,
     ..PO_4

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::outcome::{Findings, Outcome, Request, Table};
 use super::verdict::Verdict;
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
 use crate::spread::Spread;
@@ -53,18 +53,23 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The errors of [`fct::run`].
     pub fn fct(&mut self, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
-        self.fct_on(self.arm(), name, cell)
+        self.fct_on(self.backend(), name, cell)
     }
 
     /// Measures and records like [`Self::fct`], on another backend than the experiment's own.
     ///
     /// # Errors
     /// The errors of [`fct::run`].
-    pub fn fct_on(&mut self, arm: Arm, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
-        let results = self.runs_on(arm, cell, self.runs())?;
+    pub fn fct_on(
+        &mut self,
+        backend: Backend,
+        name: String,
+        cell: &Cell,
+    ) -> Result<Vec<RunResult>, Error> {
+        let results = self.runs_on(backend, cell, self.runs())?;
         let each: Vec<_> = results.iter().map(run_record).collect();
         let record = json!({
-            "cell": Row::new(cell, arm, &results),
+            "cell": Row::new(cell, backend, &results),
             "default_path": cell.default_path.to_string(),
             "initial_window": cell.initial_window,
             "queue": cell.queue,
@@ -79,14 +84,14 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The errors of [`fct::run`].
     pub fn runs_of(&self, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
-        self.runs_on(self.arm(), cell, runs)
+        self.runs_on(self.backend(), cell, runs)
     }
 
-    fn runs_on(&self, arm: Arm, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
+    fn runs_on(&self, backend: Backend, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
         let Request {
             threads, progress, ..
         } = self.request;
-        fct::run(cell, arm, runs, threads, progress)
+        fct::run(cell, backend, runs, threads, progress)
     }
 
     /// Makes `runs` runs by `run`, which receives number and seed. Runs of the same number have the
@@ -102,7 +107,7 @@ impl<'a> Session<'a> {
     ) -> Result<Vec<T>, Error> {
         let spread = Spread {
             runs,
-            threads: match self.arm().is_virtual() {
+            threads: match self.backend().is_virtual() {
                 true => self.request.threads,
                 false => ABREAST,
             },
@@ -128,8 +133,8 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the backend of the cells.
-    pub fn arm(&self) -> Arm {
-        self.request.arm
+    pub fn backend(&self) -> Backend {
+        self.request.backend
     }
 
     /// Adds a parameter to the result. Several values of the same parameter are all shown.
@@ -171,7 +176,7 @@ impl<'a> Session<'a> {
 pub(super) struct Common<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
 
 /// Name, backend, number, seed and threads of some runs.
-type Key = (String, Arm, u64, u64, usize);
+type Key = (String, Backend, u64, u64, usize);
 
 impl<T: Send> Common<T> {
     pub const fn new() -> Self {
@@ -186,7 +191,7 @@ impl<T: Send> Common<T> {
         run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
     ) -> Result<Arc<Vec<T>>, Error> {
         let threads = session.request.threads;
-        let key = (name, session.arm(), runs, session.seed(), threads);
+        let key = (name, session.backend(), runs, session.seed(), threads);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, found)) = known.iter().find(|(k, _)| *k == key) {
             (0..runs).for_each(|_| (session.request.progress)());

@@ -2,7 +2,7 @@
 
 use super::outcome::Table;
 use super::session::Session;
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::cell::{Cell, Records, RunResult, Size};
 use crate::paths::PathError;
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
@@ -14,7 +14,7 @@ pub const ALL: (u64, u64) = (0, u64::MAX);
 /// Standard MPTCP of Linux. It takes no records of paths.
 pub const LINUX: Way = Way {
     name: "Linux MPTCP",
-    arm: Some(Arm::Kernel),
+    backend: Some(Backend::Kernel),
     apply: |cell, _| cell.records = Records::Cold,
 };
 
@@ -37,7 +37,7 @@ pub struct Way {
     /// Name in tables and figures.
     pub name: &'static str,
     /// Backend, if it is not the experiment's own.
-    pub arm: Option<Arm>,
+    pub backend: Option<Backend>,
     /// Applies the variant's settings to a cell; the text is the variant's name.
     pub apply: fn(&mut Cell, &str),
 }
@@ -47,7 +47,7 @@ impl Way {
     pub const fn strategy(name: &'static str) -> Way {
         Way {
             name,
-            arm: None,
+            backend: None,
             apply: |cell, name| cell.strategy = name.to_owned(),
         }
     }
@@ -66,13 +66,13 @@ fn size(text: &str) -> Result<Size, Error> {
 }
 
 impl Sweep {
-    /// Returns the cells that run on `arm`, with their names.
-    pub fn cells(&self, seed: u64, arm: Arm) -> Result<Vec<(String, Cell)>, Error> {
+    /// Returns the cells that run on `backend`, with their names.
+    pub fn cells(&self, seed: u64, backend: Backend) -> Result<Vec<(String, Cell)>, Error> {
         let mut cells = Vec::new();
         for way in self
             .ways
             .iter()
-            .filter(|way| way.arm.is_none_or(|own| own == arm))
+            .filter(|way| way.backend.is_none_or(|own| own == backend))
         {
             for text in self.sizes {
                 cells.push(self.cell(way, &size(text)?, seed));
@@ -115,8 +115,8 @@ impl Sweep {
             let mut runs = Vec::new();
             for size in &swept.sizes {
                 let (name, cell) = self.cell(way, size, session.seed());
-                let arm = way.arm.unwrap_or(session.arm());
-                runs.push(Runs(session.fct_on(arm, name, &cell)?));
+                let backend = way.backend.unwrap_or(session.backend());
+                runs.push(Runs(session.fct_on(backend, name, &cell)?));
             }
             swept.ways.push((way.name, runs));
         }

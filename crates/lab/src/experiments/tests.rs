@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::arm::Arm;
+use crate::backend::Backend;
 
 #[test]
 fn ids_are_unique_and_fit_for_directories() {
@@ -34,14 +34,14 @@ fn run(id: &str, runs: u64, seed: u64, threads: usize) -> Findings {
     };
     let definition = find(id).unwrap();
     let request = Request {
-        arm: Arm::Sim,
+        backend: Backend::Sim,
         runs,
         seed,
         threads,
         progress: &count,
     };
     let findings = definition.run(request).unwrap();
-    let announced = (definition.cells)(Arm::Sim) as u64 * runs;
+    let announced = (definition.cells)(Backend::Sim) as u64 * runs;
     assert_eq!(made.load(Ordering::Relaxed), announced, "{id}");
     findings
 }
@@ -75,7 +75,7 @@ fn fsa_2a_runs_in_the_simulator() {
     assert_whole(&findings);
     assert_eq!(
         findings.records.len(),
-        (find("fsa-2a").unwrap().cells)(Arm::Sim)
+        (find("fsa-2a").unwrap().cells)(Backend::Sim)
     );
     // A flow of three packets behaves the same in every run; the other claims are about means.
     let sure = findings
@@ -140,7 +140,7 @@ fn a_small_grid_is_judged() {
     };
     let definition = find("grid").unwrap();
     let request = Request {
-        arm: Arm::Sim,
+        backend: Backend::Sim,
         runs: 2,
         seed: 1,
         threads: 2,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Cell, RunResult};
-use crate::arm::Arm;
+use crate::backend::Backend;
 use crate::stats;
 
 /// A cell and the statistics of its runs; the object that `braid-lab fct --json` prints.
@@ -18,7 +18,8 @@ pub struct Row {
     /// Name of the congestion control.
     pub cc: String,
     /// Name of the backend.
-    pub arm: &'static str,
+    #[serde(rename = "arm")]
+    pub backend: &'static str,
     /// Number of runs.
     pub runs: u64,
     /// The paths as given.
@@ -64,8 +65,8 @@ pub struct Summary {
 }
 
 impl Row {
-    /// Computes the statistics of `results` of `cell` on `arm`.
-    pub fn new(cell: &Cell, arm: Arm, results: &[RunResult]) -> Self {
+    /// Computes the statistics of `results` of `cell` on `backend`.
+    pub fn new(cell: &Cell, backend: Backend, results: &[RunResult]) -> Self {
         let paths = cell.paths.specs().len();
         let sum = |of: fn(&RunResult) -> &Vec<u64>| -> Vec<u64> {
             let path = |n| results.iter().filter_map(|r| of(r).get(n)).sum();
@@ -76,13 +77,13 @@ impl Row {
         let shares = packets.iter().zip(&copies);
         let completed: Vec<&RunResult> = results.iter().filter(|r| r.completed).collect();
         Row {
-            strategy: match arm {
-                Arm::Kernel => arm.name().to_owned(),
-                Arm::Sim | Arm::Links => cell.strategy.clone(),
+            strategy: match backend {
+                Backend::Kernel => backend.name().to_owned(),
+                Backend::Sim | Backend::Links => cell.strategy.clone(),
             },
             size: cell.size.to_string(),
             cc: cell.cc.clone(),
-            arm: arm.name(),
+            backend: backend.name(),
             runs: results.len() as u64,
             paths: cell.paths.to_string(),
             direction: cell.direction.to_string(),
@@ -162,7 +163,7 @@ mod tests {
             result(true, 300, [10, 4], [1, 1]),
             result(false, 9999, [10, 0], [0, 0]),
         ];
-        let row = Row::new(&cell(), Arm::Sim, &results);
+        let row = Row::new(&cell(), Backend::Sim, &results);
         assert_eq!((row.runs, row.completed), (3, 2));
         assert_eq!(row.fct_ms.mean, Some(200.0));
         assert_eq!(row.fct_ms.p95, Some(290.0));
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn without_a_completed_run_there_are_no_times() {
-        let row = Row::new(&cell(), Arm::Sim, &[result(false, 1, [1, 0], [0, 0])]);
+        let row = Row::new(&cell(), Backend::Sim, &[result(false, 1, [1, 0], [0, 0])]);
         assert_eq!(row.fct_ms.mean, None);
         assert_eq!(row.copy_share_by_path, [0.0, 0.0]);
     }

@@ -33,7 +33,7 @@ fn findings(holds: bool) -> Findings {
             setup: text("two paths"),
             reported: text("more"),
             must_hold: text("more than"),
-            arm: text("sim"),
+            backend: text("sim"),
             runs: 30,
             seed: 1,
             parameters: vec![(text("queue"), text("50"))],
@@ -117,7 +117,7 @@ fn a_directory_without_results_is_refused() {
     assert!(error.contains("is no name of a figure"), "{error}");
     let away: [fn(&mut Outcome); 2] = [
         |outcome| outcome.id = "../../x-1".to_owned(),
-        |outcome| outcome.arm = "/etc/sim".to_owned(),
+        |outcome| outcome.backend = "/etc/sim".to_owned(),
     ];
     for change in away {
         let error = changed(change);
@@ -173,7 +173,7 @@ fn a_page_elsewhere_has_its_figures_beside_it() {
 
 /// A claim measured on both backends has one row, and a claim of one backend is kept.
 #[test]
-fn arms_stand_side_by_side() {
+fn backends_stand_side_by_side() {
     let mut results = [true, true].map(|holds| Stored {
         outcome: findings(holds).outcome,
         svgs: Vec::new(),
@@ -181,7 +181,7 @@ fn arms_stand_side_by_side() {
     let value = |claim, value| Verdict::new(claim, Bound::AtMost(1.0), "", [("", value)]);
     results[0].outcome.verdicts = vec![value("a", 0.5), value("b", 0.5)];
     results[1].outcome.verdicts = vec![value("a", 2.0), value("c", 0.25)];
-    results[1].outcome.arm = "links".to_owned();
+    results[1].outcome.backend = "links".to_owned();
     let kernel = ("kernel".to_owned(), "6.18".to_owned());
     results[1].outcome.parameters.push(kernel);
     let text = markdown(&results);

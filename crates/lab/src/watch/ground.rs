@@ -7,8 +7,8 @@ use braid_testbed::emulator::Course;
 
 use super::Scene;
 use super::others::Others;
-use crate::arm::Error;
-use crate::arm::bed::Bed;
+use crate::backend::Error;
+use crate::backend::bed::Bed;
 
 /// Namespaces and links of a scene, with its background traffic if it has any.
 pub(super) struct Ground<'a> {

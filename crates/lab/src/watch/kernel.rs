@@ -14,8 +14,8 @@ use braid_testbed::netns;
 
 use super::ground::Ground;
 use super::{Scene, TICK, Watched, is_transient};
-use crate::arm::bed::{self, CLIENT, END_PRIORITY, SERVER, run_error};
-use crate::arm::{Error, kernel};
+use crate::backend::bed::{self, CLIENT, END_PRIORITY, SERVER, run_error};
+use crate::backend::{Error, kernel};
 
 /// Most bytes of one read or write.
 const CHUNK: usize = 64 << 10;

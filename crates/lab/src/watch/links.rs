@@ -24,9 +24,9 @@ use braid_wire::{Instant, tcp};
 
 use super::ground::Ground;
 use super::{Packet, Scene, TICK, Watched, moved, prepare};
-use crate::arm::Error;
-use crate::arm::bed::{self, END_PRIORITY, run_error};
-use crate::arm::links::{devices, discard, event, joined};
+use crate::backend::Error;
+use crate::backend::bed::{self, END_PRIORITY, run_error};
+use crate::backend::links::{devices, discard, event, joined};
 
 impl Scene<'_> {
     /// Plays the session over emulated links, with random numbers drawn from `seed`. It takes the

@@ -17,8 +17,8 @@ use braid_testbed::netns;
 use braid_wire::Rng;
 
 use super::is_transient;
-use crate::arm::Error;
-use crate::arm::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
+use crate::backend::Error;
+use crate::backend::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
 
 const SOURCE: &str = "source";
 const SINK: &str = "sink";

@@ -6,7 +6,7 @@ use braid_testbed::LinkChange;
 use braid_testbed::bed::Bed;
 use braid_testbed::emulator::Direction;
 
-use crate::arm::{Error, run_error};
+use crate::backend::{Error, run_error};
 
 /// Most delay of a step of a fault; a later step would make another fault.
 const LATE: Duration = Duration::from_millis(500);

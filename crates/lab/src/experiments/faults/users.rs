@@ -10,9 +10,9 @@ use braid_sim::traffic::pattern_from;
 use braid_testbed::kernel_tcp::{self as socket, Transport};
 use braid_testbed::netns;
 
-use crate::arm::Error;
-use crate::arm::bed::{interrupted, run_error};
-use crate::arm::gateways::Gateways;
+use crate::backend::Error;
+use crate::backend::bed::{interrupted, run_error};
+use crate::backend::gateways::Gateways;
 use crate::cell::Arrivals;
 
 /// Interval between two words.

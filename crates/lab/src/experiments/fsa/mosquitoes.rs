@@ -5,8 +5,8 @@ mod seen;
 
 use self::scale::Load;
 use self::seen::Seen;
-use super::{ALL, ARMS, MICE, Plan, UNLIKE, of_values};
-use crate::arm::{Arm, Error, sim};
+use super::{ALL, BACKENDS, MICE, Plan, UNLIKE, of_values};
+use crate::backend::{Backend, Error, sim};
 use crate::cell::Cell;
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
@@ -27,8 +27,8 @@ pub const FSA_6A: Definition = Definition {
                open); FSA sends none.",
     must_hold: "No SYN with MP_JOIN with fsa, at least one with minrtt. At scale the server has \
                 fewer subflows, packets and less state with fsa than with minrtt.",
-    arms: ARMS,
-    cells: |arm| TINY.cells(arm),
+    backends: BACKENDS,
+    cells: |backend| TINY.cells(backend),
     runs: (100, 4),
     measure,
 };
@@ -78,7 +78,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     );
     session.figure("joins", figure);
     session.lead_with("joins");
-    if session.arm().is_virtual() {
+    if session.backend().is_virtual() {
         captures(session)?;
     }
     at_scale(session)
@@ -91,8 +91,8 @@ fn joins(runs: &Runs) -> f64 {
 /// Captures the first run of each cell, and counts the packets in the captures.
 fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     let mut counts = Vec::new();
-    for (label, sweep) in TINY.sweeps(Arm::Sim)? {
-        for (name, cell) in sweep.cells(session.seed(), session.arm())? {
+    for (label, sweep) in TINY.sweeps(Backend::Sim)? {
+        for (name, cell) in sweep.cells(session.seed(), session.backend())? {
             let bytes = sim::capture(&cell, 0)?;
             let seen = Seen::read(&bytes)?;
             session.capture(&name, bytes);
@@ -152,7 +152,7 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
         }),
     ];
     // Processor time varies from run to run, and results of the simulator must be reproducible.
-    if !session.arm().is_virtual() {
+    if !session.backend().is_virtual() {
         figures.push(("processor time per flow, µs", |load| load.cpu_us));
     }
     for (what, value) in &figures {

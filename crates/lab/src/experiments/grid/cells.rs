@@ -1,7 +1,7 @@
 //! The cells of a grid, and a lower bound of their completion times.
 
 use super::Start;
-use crate::arm::Error;
+use crate::backend::Error;
 use crate::cell::{Cell, DefaultPath, Records};
 use crate::paths::{PathError, Paths};
 

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::servers::{self, SERVERS, Server};
 use super::simulated;
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error, run_error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::series::bars;
@@ -36,8 +36,8 @@ pub const TM_1: Definition = Definition {
                17.02 Mb/s.",
     must_hold: "By bandwidth 3, by delay 2, never 6; through each at least 90 % of min(b_1 + b_2, \
                 b_s) by plain TCP; 20 Mb/s of others on each path to 3 move the choice.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| match arm.is_virtual() {
+    backends: &[Backend::Sim, Backend::Links],
+    cells: |backend| match backend.is_virtual() {
         true => 1,
         false => SINGLES + 2 * SERVERS.len(),
     },
@@ -176,7 +176,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     session.parameter("downloads", lengths);
     let others = format!("{} Mb/s of UDP on each path to server 3", CROSS / 1_000_000);
     session.parameter("others", others);
-    let (runs, choices) = match session.arm().is_virtual() {
+    let (runs, choices) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
             let runs = session.each(session.runs(), |_, seed| in_virtual_time(seed))?;

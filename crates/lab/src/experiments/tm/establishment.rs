@@ -11,8 +11,8 @@ use serde_json::json;
 use super::handshakes::{Captures, Ends, Flow, flows};
 use super::simulated;
 use super::speed::{PATHS, WAYS_OF_LINKS};
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error, run_error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::session::Session;
@@ -33,7 +33,7 @@ pub const TM_3: Definition = Definition {
                server and content server; MP_JOIN.",
     must_hold: "The same order; with a warm connection the second and the fourth step are not \
                 there.",
-    arms: &[Arm::Sim, Arm::Links],
+    backends: &[Backend::Sim, Backend::Links],
     cells: |_| 1,
     runs: (3, 3),
     measure,
@@ -61,7 +61,7 @@ struct Seen {
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     session.parameter("size", "1 MB");
-    let (runs, ends) = match session.arm().is_virtual() {
+    let (runs, ends) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
             let establish = |_, seed| simulated::establish(seed, &WAYS_OF_LINKS, BYTES);

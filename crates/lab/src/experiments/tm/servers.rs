@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use braid_testbed::bed::USER;
 
-use crate::arm::gateways::Gateways;
-use crate::arm::{Error, run_error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Error, run_error};
 
 /// A server: rate (Mb/s) and round-trip time (ms) of the path over each link, and of its way to content
 /// servers.

@@ -17,7 +17,7 @@ use braid_testbed::Captured;
 use braid_wire::{Instant, Rng};
 
 use super::handshakes::{Captures, Ends};
-use crate::arm::{Error, run_error};
+use crate::backend::{Error, run_error};
 use crate::experiments::session::Session;
 
 /// A link: Mb/s, and ms of its round trip.

@@ -9,8 +9,8 @@ use braid_wire::Rng;
 use serde_json::json;
 
 use super::simulated::{self, Link};
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error, run_error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::series::{estimate, line, over_time, plus_minus};
@@ -31,7 +31,7 @@ pub const TM_5A: Definition = Definition {
     reported: "Both: 4.8 MB/s, which is 87 % of the sum; alone 3.7 and 1.8 MB/s. Of both the mobile \
                one carries 3.1 MB/s.",
     must_hold: "Both at least 95 % of the sum of plain TCP over each link alone.",
-    arms: &[Arm::Sim, Arm::Links],
+    backends: &[Backend::Sim, Backend::Links],
     cells: |_| WAYS.len(),
     runs: (5, 2),
     measure: over_phases,
@@ -48,7 +48,7 @@ pub const TM_5B: Definition = Definition {
                than the other.",
     must_hold: "More than the better link at every size; at 100 MB at least 40 % more than that one \
                 and 180 % more than the other.",
-    arms: &[Arm::Sim, Arm::Links],
+    backends: &[Backend::Sim, Backend::Links],
     cells: |_| 3 * SIZES.len(),
     runs: (5, 2),
     measure: over_sizes,
@@ -190,7 +190,7 @@ const WAYS: [&str; 5] = [
 
 fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
     let bytes = [ALONE[0], ALONE[1], ALONE[0] + ALONE[1]].map(bytes_of_phase);
-    let phases = match session.arm().is_virtual() {
+    let phases = match session.backend().is_virtual() {
         true => simulated_phases(session, bytes)?,
         false => emulated_phases(session, bytes)?,
     };
@@ -428,7 +428,7 @@ fn emulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Err
 }
 
 fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
-    let rates = match session.arm().is_virtual() {
+    let rates = match session.backend().is_virtual() {
         true => simulated_sizes(session)?,
         false => emulated_sizes(session)?,
     };

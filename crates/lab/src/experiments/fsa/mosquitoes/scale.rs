@@ -13,7 +13,7 @@ use braid_sim::{Host, HostConfig, World};
 use braid_wire::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::arm::Error;
+use crate::backend::Error;
 use crate::paths::Paths;
 
 /// Number of clients, each with one flow.

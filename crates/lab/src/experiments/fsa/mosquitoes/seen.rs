@@ -3,7 +3,7 @@
 use braid_sim::pcapng;
 use braid_wire::{ip, tcp};
 
-use crate::arm::Error;
+use crate::backend::Error;
 use crate::experiments::outcome::Table;
 
 /// The packets of a capture, in the order of the file.

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use braid_lab::arm::{Arm, Error};
+use braid_lab::backend::{Backend, Error};
 use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult};
 use braid_testbed::netns;
 
@@ -15,8 +15,8 @@ fn cell(paths: &str, size: &str) -> Cell {
     Cell::new(paths.parse().unwrap(), size.parse().unwrap())
 }
 
-fn is_possible(arm: Arm) -> bool {
-    if !arm.is_virtual()
+fn is_possible(backend: Backend) -> bool {
+    if !backend.is_virtual()
         && let Err(reason) = netns::ensure_capable()
     {
         reason.announce("runs over emulated links");
@@ -26,17 +26,17 @@ fn is_possible(arm: Arm) -> bool {
 }
 
 /// Makes runs that are kept however late the links were; `None` if this machine has no namespaces.
-fn made(cell: &Cell, arm: Arm, runs: u64) -> Option<Row> {
-    if !is_possible(arm) {
+fn made(cell: &Cell, backend: Backend, runs: u64) -> Option<Row> {
+    if !is_possible(backend) {
         return None;
     }
-    arm.check(cell).unwrap();
-    let mut session = arm.open(cell).unwrap();
+    backend.check(cell).unwrap();
+    let mut session = backend.open(cell).unwrap();
     session.keep_late_runs();
     let results: Vec<_> = (0..runs)
         .map(|index| session.run(cell, index).unwrap())
         .collect();
-    Some(Row::new(cell, arm, &results))
+    Some(Row::new(cell, backend, &results))
 }
 
 /// Two paths of the same rate, without loss.
@@ -119,15 +119,15 @@ fn whatever_completes_in_the_simulator_completes_over_links() {
     let mut cells = vec![cell(CLEAN, "64k"), cell(CLEAN, "1M"), trace.cell()];
     cells.extend(cells_of_every_option());
     for cell in cells {
-        let sim = made(&cell, Arm::Sim, 1).unwrap();
-        let Some(links) = made(&cell, Arm::Links, 1) else {
+        let sim = made(&cell, Backend::Sim, 1).unwrap();
+        let Some(links) = made(&cell, Backend::Links, 1) else {
             return;
         };
         assert_eq!((sim.completed, links.completed), (1, 1), "{links:?}");
     }
-    let sim = fct::run(&cell(LOSSY, "64k"), Arm::Sim, 12, 1, &|| ()).unwrap();
+    let sim = fct::run(&cell(LOSSY, "64k"), Backend::Sim, 12, 1, &|| ()).unwrap();
     assert!(sim.iter().any(|run| run.retransmissions > 0), "no losses");
-    if let Some(links) = made(&cell(LOSSY, "64k"), Arm::Links, 3) {
+    if let Some(links) = made(&cell(LOSSY, "64k"), Backend::Links, 3) {
         assert_eq!(links.completed, 3, "{links:?}");
     }
 }
@@ -136,7 +136,7 @@ fn whatever_completes_in_the_simulator_completes_over_links() {
 #[ignore = "network"]
 fn the_kernel_makes_the_same_transfer() {
     for cell in kernel_cells() {
-        let Some(row) = made(&cell, Arm::Kernel, 2) else {
+        let Some(row) = made(&cell, Backend::Kernel, 2) else {
             return;
         };
         assert_eq!((row.strategy.as_str(), row.completed), ("kernel", 2));
@@ -162,7 +162,7 @@ fn assert_uses_all_paths(row: &Row) {
 #[test]
 #[ignore = "network"]
 fn the_kernel_takes_its_first_path_and_initial_window_from_the_cell() {
-    let [_, poor, narrow] = first_path_cells().map(|cell| made(&cell, Arm::Kernel, 1));
+    let [_, poor, narrow] = first_path_cells().map(|cell| made(&cell, Backend::Kernel, 1));
     let (Some(poor), Some(narrow)) = (poor, narrow) else {
         return;
     };
@@ -182,7 +182,7 @@ fn an_unknown_congestion_control_of_the_kernel_is_named() {
         cc: "fancy".to_owned(),
         ..cell("20mbit,20ms,0%;20mbit,20ms,0%", "4k")
     };
-    let error = Arm::Kernel.check(&cell).unwrap_err();
+    let error = Backend::Kernel.check(&cell).unwrap_err();
     let known = error.to_string();
     assert!(matches!(error, Error::Usage(_)), "{known}");
     assert!(
@@ -205,18 +205,18 @@ mod soak {
     }
 
     /// Makes runs during which the links are on time; `None` if this machine is not able to.
-    fn measured(cell: &Cell, arm: Arm, runs: u64) -> Option<Row> {
-        Some(Row::new(cell, arm, &results(cell, arm, runs)?))
+    fn measured(cell: &Cell, backend: Backend, runs: u64) -> Option<Row> {
+        Some(Row::new(cell, backend, &results(cell, backend, runs)?))
     }
 
-    fn results(cell: &Cell, arm: Arm, runs: u64) -> Option<Vec<RunResult>> {
-        if !is_possible(arm) {
+    fn results(cell: &Cell, backend: Backend, runs: u64) -> Option<Vec<RunResult>> {
+        if !is_possible(backend) {
             return None;
         }
-        match fct::run(cell, arm, runs, 1, &|| ()) {
+        match fct::run(cell, backend, runs, 1, &|| ()) {
             Ok(results) => Some(results),
             Err(Error::Busy(why)) => {
-                netns::Reason(why).announce("a comparison of arms");
+                netns::Reason(why).announce("a comparison of backends");
                 None
             }
             Err(error) => panic!("{error}"),
@@ -226,10 +226,10 @@ mod soak {
     /// Checks that the means of both backends are within 5 % plus 3 ms of each other.
     fn assert_agreement(cell: &Cell, runs: u64) {
         let _machine = machine();
-        let Some(links) = measured(cell, Arm::Links, runs) else {
+        let Some(links) = measured(cell, Backend::Links, runs) else {
             return;
         };
-        let sim = measured(cell, Arm::Sim, runs).unwrap();
+        let sim = measured(cell, Backend::Sim, runs).unwrap();
         assert_eq!((sim.completed, links.completed), (runs, runs));
         let (sim, links) = (fct(&sim), fct(&links));
         let size = &cell.size;
@@ -254,10 +254,10 @@ mod soak {
     fn links_agree_with_the_simulator_where_packets_are_lost() {
         let _machine = machine();
         let cell = cell(LOSSY, "64k");
-        let Some(links) = results(&cell, Arm::Links, 12) else {
+        let Some(links) = results(&cell, Backend::Links, 12) else {
             return;
         };
-        let sim = results(&cell, Arm::Sim, 12).unwrap();
+        let sim = results(&cell, Backend::Sim, 12).unwrap();
         let pairs: Vec<(f64, f64)> = sim
             .iter()
             .zip(&links)
@@ -286,7 +286,7 @@ mod soak {
     fn the_kernel_takes_as_long_as_its_links_allow() {
         let _machine = machine();
         for cell in kernel_cells() {
-            let Some(row) = measured(&cell, Arm::Kernel, 2) else {
+            let Some(row) = measured(&cell, Backend::Kernel, 2) else {
                 return;
             };
             // 1 MiB at 30 Mbit/s takes 280 ms.
@@ -299,7 +299,7 @@ mod soak {
     #[ignore = "soak"]
     fn the_kernels_first_path_and_initial_window_cost_what_they_should() {
         let _machine = machine();
-        let rows = first_path_cells().map(|cell| measured(&cell, Arm::Kernel, 1));
+        let rows = first_path_cells().map(|cell| measured(&cell, Backend::Kernel, 1));
         let [Some(good), Some(poor), Some(narrow)] = rows else {
             return;
         };

@@ -2,7 +2,7 @@
 //! engine, which lose the packets of the same numbers.
 
 use braid::failure::Failure;
-use braid_lab::arm::Arm;
+use braid_lab::backend::Backend;
 use braid_lab::fct::{self, Row};
 use serde::Serialize;
 
@@ -41,13 +41,13 @@ pub fn measure(runs: u64) -> Result<Vec<Agreement>, Failure> {
 
 fn agreement(paths: &str, size: &str, runs: u64) -> Result<Agreement, Failure> {
     let cell = sim::cell(paths, size)?;
-    let mean = |arm| {
-        let row = Row::new(&cell, arm, &fct::run(&cell, arm, runs, 1, &|| ())?);
+    let mean = |backend| {
+        let row = Row::new(&cell, backend, &fct::run(&cell, backend, runs, 1, &|| ())?);
         let whole = row.fct_ms.mean.filter(|_| row.completed == runs);
         let missing = || Failure::Run(format!("{} of {runs} runs completed", row.completed));
         whole.ok_or_else(missing)
     };
-    let (sim_ms, links_ms) = (mean(Arm::Sim)?, mean(Arm::Links)?);
+    let (sim_ms, links_ms) = (mean(Backend::Sim)?, mean(Backend::Links)?);
     let difference_ms = links_ms - sim_ms;
     let bar_ms = SHARE * sim_ms + MILLISECONDS;
     Ok(Agreement {

@@ -17,7 +17,7 @@ use crate::cell::{Cell, DefaultPath, Records, RunResult, UnknownName};
 
 /// A backend that runs cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arm {
+pub enum Backend {
     /// The deterministic simulator.
     Sim,
     /// The engine over emulated links between network namespaces, in wall-clock time.
@@ -26,22 +26,22 @@ pub enum Arm {
     Kernel,
 }
 
-impl Arm {
+impl Backend {
     /// All backends.
-    pub const ALL: [Arm; 3] = [Arm::Sim, Arm::Links, Arm::Kernel];
+    pub const ALL: [Backend; 3] = [Backend::Sim, Backend::Links, Backend::Kernel];
 
     /// Returns the name by which a user picks the backend.
     pub fn name(self) -> &'static str {
         match self {
-            Arm::Sim => "sim",
-            Arm::Links => "links",
-            Arm::Kernel => "kernel",
+            Backend::Sim => "sim",
+            Backend::Links => "links",
+            Backend::Kernel => "kernel",
         }
     }
 
     /// Returns whether runs take virtual time, so that concurrent runs do not disturb each other.
     pub fn is_virtual(self) -> bool {
-        self == Arm::Sim
+        self == Backend::Sim
     }
 
     /// Checks that the backend can run `cell`.
@@ -57,13 +57,13 @@ impl Arm {
             let text = format!("there is no path {path}; expected 0 to {last}, or mix");
             return Err(Error::Usage(text));
         }
-        if cell.records == Records::Warm && self == Arm::Kernel {
+        if cell.records == Records::Warm && self == Backend::Kernel {
             let text = "--records warm is for engines, and this is --backend kernel".to_owned();
             return Err(Error::Usage(text));
         }
         match self {
-            Arm::Sim | Arm::Links => flow::check(cell),
-            Arm::Kernel => kernel::check(cell),
+            Backend::Sim | Backend::Links => flow::check(cell),
+            Backend::Kernel => kernel::check(cell),
         }
     }
 
@@ -73,9 +73,9 @@ impl Arm {
     /// [`Error::Run`] with the reason of the system's refusal.
     pub fn open(self, cell: &Cell) -> Result<Session, Error> {
         Ok(match self {
-            Arm::Sim => Session::Sim(sim::Sim::default()),
-            Arm::Links => Session::Links(Box::new(links::Links::open(cell)?)),
-            Arm::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(cell)?)),
+            Backend::Sim => Session::Sim(sim::Sim::default()),
+            Backend::Links => Session::Links(Box::new(links::Links::open(cell)?)),
+            Backend::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(cell)?)),
         })
     }
 }
@@ -132,11 +132,13 @@ pub fn interrupt() {
     bed::interrupt();
 }
 
-impl FromStr for Arm {
+impl FromStr for Backend {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let arm = Arm::ALL.into_iter().find(|arm| arm.name() == name);
-        arm.ok_or_else(|| UnknownName::new("arm", name, &Arm::ALL.map(Arm::name)))
+        let backend = Backend::ALL
+            .into_iter()
+            .find(|backend| backend.name() == name);
+        backend.ok_or_else(|| UnknownName::new("backend", name, &Backend::ALL.map(Backend::name)))
     }
 }
