@@ -1,4 +1,4 @@
-//! Backends: the ways to carry out one run of a [`Cell`].
+//! Backends: the ways to carry out one run of a [`Case`].
 
 pub(crate) mod bed;
 mod error;
@@ -13,9 +13,9 @@ use std::str::FromStr;
 
 pub(crate) use self::bed::run_error;
 pub use self::error::Error;
-use crate::cell::{Cell, DefaultPath, Records, RunResult, UnknownName};
+use crate::case::{Case, DefaultPath, Records, RunResult, UnknownName};
 
-/// A backend that runs cells.
+/// A backend that runs cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// The deterministic simulator.
@@ -44,43 +44,43 @@ impl Backend {
         self == Backend::Sim
     }
 
-    /// Checks that the backend can run `cell`.
+    /// Checks that the backend can run `case`.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the value in the cell and the values that are expected.
-    pub fn check(self, cell: &Cell) -> Result<(), Error> {
-        let paths = cell.paths.specs().len();
-        if let DefaultPath::Path(path) = cell.default_path
+    /// [`Error::Usage`] with the value in the case and the values that are expected.
+    pub fn check(self, case: &Case) -> Result<(), Error> {
+        let paths = case.paths.specs().len();
+        if let DefaultPath::Path(path) = case.default_path
             && path >= paths
         {
             let last = paths - 1;
             let text = format!("there is no path {path}; expected 0 to {last}, or mix");
             return Err(Error::Usage(text));
         }
-        if cell.records == Records::Warm && self == Backend::Kernel {
+        if case.records == Records::Warm && self == Backend::Kernel {
             let text = "--records warm is for engines, and this is --backend kernel".to_owned();
             return Err(Error::Usage(text));
         }
         match self {
-            Backend::Sim | Backend::Links => flow::check(cell),
-            Backend::Kernel => kernel::check(cell),
+            Backend::Sim | Backend::Links => flow::check(case),
+            Backend::Kernel => kernel::check(case),
         }
     }
 
-    /// Sets up everything that runs of `cell` need.
+    /// Sets up everything that runs of `case` need.
     ///
     /// # Errors
     /// [`Error::Run`] with the reason of the system's refusal.
-    pub fn open(self, cell: &Cell) -> Result<Session, Error> {
+    pub fn open(self, case: &Case) -> Result<Session, Error> {
         Ok(match self {
             Backend::Sim => Session::Sim(sim::Sim::default()),
-            Backend::Links => Session::Links(Box::new(links::Links::open(cell)?)),
-            Backend::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(cell)?)),
+            Backend::Links => Session::Links(Box::new(links::Links::open(case)?)),
+            Backend::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(case)?)),
         })
     }
 }
 
-/// A backend that is set up for a cell, until it is dropped.
+/// A backend that is set up for a case, until it is dropped.
 #[derive(Debug)]
 pub enum Session {
     /// The simulator, which remembers the records of earlier connections.
@@ -92,15 +92,15 @@ pub enum Session {
 }
 
 impl Session {
-    /// Makes run `index` of the cell that the session was opened for.
+    /// Makes run `index` of the case that the session was opened for.
     ///
     /// # Errors
     /// The run could not be made. A run that does not complete is no error.
-    pub fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
+    pub fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
         match self {
-            Session::Sim(sim) => sim.run(cell, index),
-            Session::Links(links) => links.run(cell, index),
-            Session::Kernel(kernel) => kernel.run(cell, index),
+            Session::Sim(sim) => sim.run(case, index),
+            Session::Links(links) => links.run(case, index),
+            Session::Kernel(kernel) => kernel.run(case, index),
         }
     }
 

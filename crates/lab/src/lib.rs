@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
-mod cell;
+mod case;
 pub mod cli;
 mod clip;
 pub mod command;

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use braid_lab::backend::{Backend, Error};
-use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult};
+use braid_lab::fct::{self, Case, DefaultPath, Direction, Row, RunResult};
 use braid_testbed::netns;
 
-fn cell(paths: &str, size: &str) -> Cell {
-    Cell::new(paths.parse().unwrap(), size.parse().unwrap())
+fn case(paths: &str, size: &str) -> Case {
+    Case::new(paths.parse().unwrap(), size.parse().unwrap())
 }
 
 fn is_possible(backend: Backend) -> bool {
@@ -26,17 +26,17 @@ fn is_possible(backend: Backend) -> bool {
 }
 
 /// Makes runs that are kept however late the links were; `None` if this machine has no namespaces.
-fn made(cell: &Cell, backend: Backend, runs: u64) -> Option<Row> {
+fn made(case: &Case, backend: Backend, runs: u64) -> Option<Row> {
     if !is_possible(backend) {
         return None;
     }
-    backend.check(cell).unwrap();
-    let mut session = backend.open(cell).unwrap();
+    backend.check(case).unwrap();
+    let mut session = backend.open(case).unwrap();
     session.keep_late_runs();
     let results: Vec<_> = (0..runs)
-        .map(|index| session.run(cell, index).unwrap())
+        .map(|index| session.run(case, index).unwrap())
         .collect();
-    Some(Row::new(cell, backend, &results))
+    Some(Row::new(case, backend, &results))
 }
 
 /// Two paths of the same rate, without loss.
@@ -59,9 +59,9 @@ impl Trace {
         Trace(file)
     }
 
-    fn cell(&self) -> Cell {
+    fn case(&self) -> Case {
         let file = self.0.display();
-        cell(&format!("trace:{file},20ms,0%;500kbit,60ms,0%"), "64k")
+        case(&format!("trace:{file},20ms,0%;500kbit,60ms,0%"), "64k")
     }
 }
 
@@ -71,13 +71,13 @@ impl Drop for Trace {
     }
 }
 
-/// Returns both directions of `cell`, each with and without subflows that are established first.
-fn directions(cell: &Cell) -> Vec<Cell> {
-    let of = |(direction, warm_subflows)| Cell {
+/// Returns both directions of `case`, each with and without subflows that are established first.
+fn directions(case: &Case) -> Vec<Case> {
+    let of = |(direction, warm_subflows)| Case {
         direction,
         warm_subflows,
         default_path: DefaultPath::Path(1),
-        ..cell.clone()
+        ..case.clone()
     };
     let (down, up) = (Direction::Down, Direction::Up);
     [(down, false), (down, true), (up, false), (up, true)]
@@ -85,26 +85,26 @@ fn directions(cell: &Cell) -> Vec<Cell> {
         .into()
 }
 
-/// Returns cells in which every option differs from the default.
-fn cells_of_every_option() -> Vec<Cell> {
+/// Returns cases in which every option differs from the default.
+fn cases_of_every_option() -> Vec<Case> {
     let paths = "20mbit,10ms,0%;10mbit,20ms,0%;10mbit,30ms,0%";
-    directions(&Cell {
+    directions(&Case {
         initial_window: 3,
         declare_size: false,
-        ..cell(paths, "100k")
+        ..case(paths, "100k")
     })
 }
 
-fn kernel_cells() -> Vec<Cell> {
-    directions(&cell("20mbit,10ms,0%;10mbit,30ms,0%", "1M"))
+fn kernel_cases() -> Vec<Case> {
+    directions(&case("20mbit,10ms,0%;10mbit,30ms,0%", "1M"))
 }
 
-/// Returns cells with a good first path, a poor one, and a small initial window.
-fn first_path_cells() -> [Cell; 3] {
-    [(0, 10), (1, 10), (0, 3)].map(|(path, initial_window)| Cell {
+/// Returns cases with a good first path, a poor one, and a small initial window.
+fn first_path_cases() -> [Case; 3] {
+    [(0, 10), (1, 10), (0, 3)].map(|(path, initial_window)| Case {
         default_path: DefaultPath::Path(path),
         initial_window,
-        ..cell("20mbit,20ms,0%;20mbit,200ms,0%", "40k")
+        ..case("20mbit,20ms,0%;20mbit,200ms,0%", "40k")
     })
 }
 
@@ -116,18 +116,18 @@ fn fct(row: &Row) -> f64 {
 #[ignore = "network"]
 fn whatever_completes_in_the_simulator_completes_over_links() {
     let trace = Trace::with_gaps();
-    let mut cells = vec![cell(CLEAN, "64k"), cell(CLEAN, "1M"), trace.cell()];
-    cells.extend(cells_of_every_option());
-    for cell in cells {
-        let sim = made(&cell, Backend::Sim, 1).unwrap();
-        let Some(links) = made(&cell, Backend::Links, 1) else {
+    let mut cases = vec![case(CLEAN, "64k"), case(CLEAN, "1M"), trace.case()];
+    cases.extend(cases_of_every_option());
+    for case in cases {
+        let sim = made(&case, Backend::Sim, 1).unwrap();
+        let Some(links) = made(&case, Backend::Links, 1) else {
             return;
         };
         assert_eq!((sim.completed, links.completed), (1, 1), "{links:?}");
     }
-    let sim = fct::run(&cell(LOSSY, "64k"), Backend::Sim, 12, 1, &|| ()).unwrap();
+    let sim = fct::run(&case(LOSSY, "64k"), Backend::Sim, 12, 1, &|| ()).unwrap();
     assert!(sim.iter().any(|run| run.retransmissions > 0), "no losses");
-    if let Some(links) = made(&cell(LOSSY, "64k"), Backend::Links, 3) {
+    if let Some(links) = made(&case(LOSSY, "64k"), Backend::Links, 3) {
         assert_eq!(links.completed, 3, "{links:?}");
     }
 }
@@ -135,8 +135,8 @@ fn whatever_completes_in_the_simulator_completes_over_links() {
 #[test]
 #[ignore = "network"]
 fn the_kernel_makes_the_same_transfer() {
-    for cell in kernel_cells() {
-        let Some(row) = made(&cell, Backend::Kernel, 2) else {
+    for case in kernel_cases() {
+        let Some(row) = made(&case, Backend::Kernel, 2) else {
             return;
         };
         assert_eq!((row.strategy.as_str(), row.completed), ("kernel", 2));
@@ -146,7 +146,7 @@ fn the_kernel_makes_the_same_transfer() {
         // At most one join for each run; 0 where the kernel does not count them.
         assert!(row.join_syns <= 2, "{row:?}");
         // On a busy machine a subflow that is not established first may come after all bytes are sent.
-        if cell.warm_subflows {
+        if case.warm_subflows {
             assert_uses_all_paths(&row);
         }
     }
@@ -161,8 +161,8 @@ fn assert_uses_all_paths(row: &Row) {
 
 #[test]
 #[ignore = "network"]
-fn the_kernel_takes_its_first_path_and_initial_window_from_the_cell() {
-    let [_, poor, narrow] = first_path_cells().map(|cell| made(&cell, Backend::Kernel, 1));
+fn the_kernel_takes_its_first_path_and_initial_window_from_the_case() {
+    let [_, poor, narrow] = first_path_cases().map(|case| made(&case, Backend::Kernel, 1));
     let (Some(poor), Some(narrow)) = (poor, narrow) else {
         return;
     };
@@ -178,11 +178,11 @@ fn the_kernel_takes_its_first_path_and_initial_window_from_the_cell() {
 #[test]
 #[ignore = "network"]
 fn an_unknown_congestion_control_of_the_kernel_is_named() {
-    let cell = Cell {
+    let case = Case {
         cc: "fancy".to_owned(),
-        ..cell("20mbit,20ms,0%;20mbit,20ms,0%", "4k")
+        ..case("20mbit,20ms,0%;20mbit,20ms,0%", "4k")
     };
-    let error = Backend::Kernel.check(&cell).unwrap_err();
+    let error = Backend::Kernel.check(&case).unwrap_err();
     let known = error.to_string();
     assert!(matches!(error, Error::Usage(_)), "{known}");
     assert!(
@@ -205,15 +205,15 @@ mod soak {
     }
 
     /// Makes runs during which the links are on time; `None` if this machine is not able to.
-    fn measured(cell: &Cell, backend: Backend, runs: u64) -> Option<Row> {
-        Some(Row::new(cell, backend, &results(cell, backend, runs)?))
+    fn measured(case: &Case, backend: Backend, runs: u64) -> Option<Row> {
+        Some(Row::new(case, backend, &results(case, backend, runs)?))
     }
 
-    fn results(cell: &Cell, backend: Backend, runs: u64) -> Option<Vec<RunResult>> {
+    fn results(case: &Case, backend: Backend, runs: u64) -> Option<Vec<RunResult>> {
         if !is_possible(backend) {
             return None;
         }
-        match fct::run(cell, backend, runs, 1, &|| ()) {
+        match fct::run(case, backend, runs, 1, &|| ()) {
             Ok(results) => Some(results),
             Err(Error::Busy(why)) => {
                 netns::Reason(why).announce("a comparison of backends");
@@ -224,15 +224,15 @@ mod soak {
     }
 
     /// Checks that the means of both backends are within 5 % plus 3 ms of each other.
-    fn assert_agreement(cell: &Cell, runs: u64) {
+    fn assert_agreement(case: &Case, runs: u64) {
         let _machine = machine();
-        let Some(links) = measured(cell, Backend::Links, runs) else {
+        let Some(links) = measured(case, Backend::Links, runs) else {
             return;
         };
-        let sim = measured(cell, Backend::Sim, runs).unwrap();
+        let sim = measured(case, Backend::Sim, runs).unwrap();
         assert_eq!((sim.completed, links.completed), (runs, runs));
         let (sim, links) = (fct(&sim), fct(&links));
-        let size = &cell.size;
+        let size = &case.size;
         assert!(
             (sim - links).abs() <= 0.05 * sim + 3.0,
             "{size}: sim {sim} ms, links {links} ms"
@@ -243,8 +243,8 @@ mod soak {
     #[test]
     #[ignore = "soak"]
     fn links_agree_with_the_simulator() {
-        assert_agreement(&cell(CLEAN, "64k"), 5);
-        assert_agreement(&cell(CLEAN, "1M"), 4);
+        assert_agreement(&case(CLEAN, "64k"), 5);
+        assert_agreement(&case(CLEAN, "1M"), 4);
     }
 
     /// Losses fall on packets of the same number with both backends, so most runs are nearly equal.
@@ -253,11 +253,11 @@ mod soak {
     #[ignore = "soak"]
     fn links_agree_with_the_simulator_where_packets_are_lost() {
         let _machine = machine();
-        let cell = cell(LOSSY, "64k");
-        let Some(links) = results(&cell, Backend::Links, 12) else {
+        let case = case(LOSSY, "64k");
+        let Some(links) = results(&case, Backend::Links, 12) else {
             return;
         };
-        let sim = results(&cell, Backend::Sim, 12).unwrap();
+        let sim = results(&case, Backend::Sim, 12).unwrap();
         let pairs: Vec<(f64, f64)> = sim
             .iter()
             .zip(&links)
@@ -270,14 +270,14 @@ mod soak {
     #[test]
     #[ignore = "soak"]
     fn links_follow_a_trace_as_the_simulator_does() {
-        assert_agreement(&Trace::with_gaps().cell(), 3);
+        assert_agreement(&Trace::with_gaps().case(), 3);
     }
 
     #[test]
     #[ignore = "soak"]
     fn every_option_holds_over_links() {
-        for cell in cells_of_every_option() {
-            assert_agreement(&cell, 2);
+        for case in cases_of_every_option() {
+            assert_agreement(&case, 2);
         }
     }
 
@@ -285,8 +285,8 @@ mod soak {
     #[ignore = "soak"]
     fn the_kernel_takes_as_long_as_its_links_allow() {
         let _machine = machine();
-        for cell in kernel_cells() {
-            let Some(row) = measured(&cell, Backend::Kernel, 2) else {
+        for case in kernel_cases() {
+            let Some(row) = measured(&case, Backend::Kernel, 2) else {
                 return;
             };
             // 1 MiB at 30 Mbit/s takes 280 ms.
@@ -299,7 +299,7 @@ mod soak {
     #[ignore = "soak"]
     fn the_kernels_first_path_and_initial_window_cost_what_they_should() {
         let _machine = machine();
-        let rows = first_path_cells().map(|cell| measured(&cell, Backend::Kernel, 1));
+        let rows = first_path_cases().map(|case| measured(&case, Backend::Kernel, 1));
         let [Some(good), Some(poor), Some(narrow)] = rows else {
             return;
         };

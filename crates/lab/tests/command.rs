@@ -99,7 +99,7 @@ fn json_has_the_promised_fields() {
 }
 
 #[test]
-fn a_table_has_a_line_for_each_cell() {
+fn a_table_has_a_line_for_each_case() {
     let output = lab(&["fct", "--paths", PATHS, "--size", "4k,64k", "--runs", "3"]);
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success());
@@ -159,13 +159,13 @@ fn bad_input_is_answered_in_one_line() {
     }
 }
 
-/// The first run of each cell is recorded, and the results do not change.
+/// The first run of each case is recorded, and the results do not change.
 #[test]
 fn runs_are_recorded() {
     let out = std::env::temp_dir().join(format!("braid-record-{}", std::process::id()));
     let directory = out.to_str().expect("a path of characters");
-    let cells = ["--size", "4k,64k", "--runs", "2"];
-    let recorded = measured(&[&cells[..], &["--pcap", directory, "--log", directory]].concat());
+    let cases = ["--size", "4k,64k", "--runs", "2"];
+    let recorded = measured(&[&cases[..], &["--pcap", directory, "--log", directory]].concat());
     let files = std::fs::read_dir(&out).expect("the directory");
     let mut files: Vec<_> = files
         .map(|file| file.expect("a file"))
@@ -173,7 +173,7 @@ fn runs_are_recorded() {
         .collect();
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let _ = std::fs::remove_dir_all(&out);
-    assert_eq!(recorded, measured(&cells));
+    assert_eq!(recorded, measured(&cases));
     let names: Vec<_> = files.iter().filter_map(|(name, _)| name.to_str()).collect();
     assert_eq!(
         names,
@@ -200,9 +200,9 @@ fn runs_are_recorded() {
 
 #[test]
 fn runs_that_cannot_be_recorded_are_refused() {
-    let cell = ["fct", "--paths", PATHS, "--size", "4k", "--runs", "1"];
+    let case = ["fct", "--paths", PATHS, "--size", "4k", "--runs", "1"];
     let refused = |arguments: &[&str], code, expected: &str| {
-        let output = lab(&[&cell[..], arguments].concat());
+        let output = lab(&[&case[..], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains(expected), "{said}");
@@ -254,7 +254,7 @@ fn an_experiment_is_listed_run_and_reported() {
     let markdown = std::fs::read_to_string(&markdown);
     let figures = lab(&["report", path, "--json"]);
     let page = std::fs::read_to_string(out.join("report.html"));
-    let cells = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
+    let cases = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
     let _ = std::fs::remove_dir_all(&out);
     for output in [&run, &report, &elsewhere] {
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -270,7 +270,7 @@ fn an_experiment_is_listed_run_and_reported() {
     assert_eq!(figures["results"], 1);
     assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
     // 6 sizes and 4 variants of the start, with 2 initial windows.
-    assert_eq!(cells.expect("the cells"), 48);
+    assert_eq!(cases.expect("the cases"), 48);
 }
 
 /// One experiment of each kind: flows, captures, a session over time, a change of address, box and

@@ -18,7 +18,7 @@ const SIZES: [&str; 4] = ["16k", "64k", "256k", "1M"];
 const SHARE: f64 = 0.05;
 const MILLISECONDS: f64 = 3.0;
 
-/// Both means of one cell, and the verdict on their difference.
+/// Both means of one case, and the verdict on their difference.
 #[derive(Debug, Serialize)]
 pub struct Agreement {
     paths: String,
@@ -31,18 +31,18 @@ pub struct Agreement {
     holds: bool,
 }
 
-/// Measures every cell with `runs` runs on each backend.
+/// Measures every case with `runs` runs on each backend.
 pub fn measure(runs: u64) -> Result<Vec<Agreement>, Failure> {
-    let cells = PATHS.iter().flat_map(|p| SIZES.map(|size| (*p, size)));
-    cells
+    let cases = PATHS.iter().flat_map(|p| SIZES.map(|size| (*p, size)));
+    cases
         .map(|(paths, size)| agreement(paths, size, runs))
         .collect()
 }
 
 fn agreement(paths: &str, size: &str, runs: u64) -> Result<Agreement, Failure> {
-    let cell = sim::cell(paths, size)?;
+    let case = sim::case(paths, size)?;
     let mean = |backend| {
-        let row = Row::new(&cell, backend, &fct::run(&cell, backend, runs, 1, &|| ())?);
+        let row = Row::new(&case, backend, &fct::run(&case, backend, runs, 1, &|| ())?);
         let whole = row.fct_ms.mean.filter(|_| row.completed == runs);
         let missing = || Failure::Run(format!("{} of {runs} runs completed", row.completed));
         whole.ok_or_else(missing)

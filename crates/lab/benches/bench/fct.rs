@@ -57,20 +57,20 @@ struct Comparison {
 pub fn measure(runs: u64) -> Result<Vec<Fct>, Failure> {
     let mut rows = Vec::new();
     for warm in [true, false] {
-        let mut cells = SIZES.map(|bytes| Fct::new(warm, bytes));
+        let mut cases = SIZES.map(|bytes| Fct::new(warm, bytes));
         for start in 0..STARTS.min(runs) {
             // Every start takes an equal share of the runs.
             let runs = (start..runs).step_by(STARTS as usize);
-            one_start(&mut cells, warm, runs)?;
+            one_start(&mut cases, warm, runs)?;
         }
-        rows.extend(cells.map(Fct::judged));
+        rows.extend(cases.map(Fct::judged));
     }
     Ok(rows)
 }
 
 /// Starts box and server of both variants anew, and makes these runs of each size.
 fn one_start(
-    cells: &mut [Fct],
+    cases: &mut [Fct],
     warm: bool,
     runs: impl Iterator<Item = u64> + Clone,
 ) -> Result<(), Failure> {
@@ -81,21 +81,21 @@ fn one_start(
     for way in &ways {
         (0..FIRST).try_for_each(|_| way.fetch(SIZES[0]).map(drop))?;
     }
-    for cell in cells {
+    for case in cases {
         for run in runs.clone() {
             thread::sleep(PAUSE);
             // The variants take turns in going first, so that the order favours neither.
             let [first, second] = [run % 2, 1 - run % 2].map(|way| way as usize);
             for way in [first, second] {
-                let ms = ways[way].fetch(cell.bytes)?;
+                let ms = ways[way].fetch(case.bytes)?;
                 match way {
-                    0 => cell.protected_ms.push(ms),
-                    _ => cell.clear_ms.push(ms),
+                    0 => case.protected_ms.push(ms),
+                    _ => case.clear_ms.push(ms),
                 }
             }
         }
         for way in &mut ways {
-            cell.lateness_p99_us = cell.lateness_p99_us.max(way.lateness()?);
+            case.lateness_p99_us = case.lateness_p99_us.max(way.lateness()?);
         }
     }
     Ok(())

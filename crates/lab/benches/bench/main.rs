@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Idle connections whose memory is measured.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=8_000))]
     idle: u32,
-    /// Runs of each cell on each backend, and downloads of each size.
+    /// Runs of each case on each backend, and downloads of each size.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     runs: u64,
     /// Only this part.

@@ -12,7 +12,7 @@ use braid_testbed::{Options, Spec, Testbed};
 
 use super::error::Error;
 use super::flow;
-use crate::cell::{Cell, RunResult, run_seed};
+use crate::case::{Case, RunResult, run_seed};
 
 /// Name of the host that opens connections.
 pub(crate) const CLIENT: &str = "client";
@@ -42,7 +42,7 @@ pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// The testbed of a cell.
+/// The testbed of a case.
 pub(crate) struct Bed {
     pub testbed: Testbed,
     /// Lateness of the emulator at the 99th percentile above which a run is thrown away, µs.
@@ -95,18 +95,18 @@ impl Bed {
         self.tolerable_us = f64::INFINITY;
     }
 
-    /// Runs `measure` with the links of run `index` of `cell`.
+    /// Runs `measure` with the links of run `index` of `case`.
     pub fn run(
         &mut self,
-        cell: &Cell,
+        case: &Case,
         index: u64,
         measure: impl FnMut(u64) -> Result<RunResult, Error>,
     ) -> Result<RunResult, Error> {
-        let seed = run_seed(cell.seed, index);
-        let paths = flow::paths(cell, seed).into_iter();
+        let seed = run_seed(case.seed, index);
+        let paths = flow::paths(case, seed).into_iter();
         let courses = paths.enumerate().map(|(n, path)| {
             [path.up, path.down].map(|settings| Course {
-                schedule: flow::schedule(cell, n, &settings),
+                schedule: flow::schedule(case, n, &settings),
                 settings,
             })
         });

@@ -4,10 +4,10 @@ use std::fmt;
 
 use braid::failure::Failure;
 
-/// The reason why a cell could not be run.
+/// The reason why a case could not be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The cell has an invalid setting: one line with the value and the values that are expected.
+    /// The case has an invalid setting: one line with the value and the values that are expected.
     Usage(String),
     /// The run itself failed.
     Run(String),

@@ -1,4 +1,4 @@
-//! The transfer of a cell, the same for all backends: one flow between a client with an address on each
+//! The transfer of a case, the same for all backends: one flow between a client with an address on each
 //! path, and a server with one address.
 
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use braid_sim::transfer::{Direction, PathSettings, TransferConfig, client_addr};
 use braid_wire::{Instant, Rng};
 
 use super::error::Error;
-use crate::cell::{Cell, RunResult};
+use crate::case::{Case, RunResult};
 
 /// Longest that a warm start waits for its subflows to be established.
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
@@ -24,27 +24,27 @@ const LINKS_STREAM: u64 = 1 << 40;
 /// all be equal, unlike on real links.
 const DELAY_VARIATION: Duration = Duration::from_micros(100);
 
-/// Checks that the engine has the strategy and the congestion control that `cell` names.
-pub(super) fn check(cell: &Cell) -> Result<(), Error> {
-    braid_strategy::by_name(&cell.strategy).map_err(|e| Error::Usage(e.to_string()))?;
-    engine(cell).map(drop)
+/// Checks that the engine has the strategy and the congestion control that `case` names.
+pub(super) fn check(case: &Case) -> Result<(), Error> {
+    braid_strategy::by_name(&case.strategy).map_err(|e| Error::Usage(e.to_string()))?;
+    engine(case).map(drop)
 }
 
 /// Returns the settings of the engines at both ends.
-pub(super) fn engine(cell: &Cell) -> Result<Config, Error> {
-    let congestion: Algorithm = cell.cc.parse().map_err(Error::Usage)?;
+pub(super) fn engine(case: &Case) -> Result<Config, Error> {
+    let congestion: Algorithm = case.cc.parse().map_err(Error::Usage)?;
     Ok(Config {
-        initial_window: cell.initial_window,
+        initial_window: case.initial_window,
         congestion,
         ..Config::default()
     })
 }
 
 /// Returns the paths of the run with `seed`, each with the same settings in both directions.
-pub(super) fn paths(cell: &Cell, seed: u64) -> Vec<PathSettings> {
+pub(super) fn paths(case: &Case, seed: u64) -> Vec<PathSettings> {
     let mut rng = Rng::for_component(seed, LINKS_STREAM);
-    let paths = cell.paths.specs().iter().map(|path| {
-        let mut settings = path.settings(cell.queue);
+    let paths = case.paths.specs().iter().map(|path| {
+        let mut settings = path.settings(case.queue);
         settings.delay = varied(settings.delay, &mut rng);
         PathSettings::both(settings)
     });
@@ -52,8 +52,8 @@ pub(super) fn paths(cell: &Cell, seed: u64) -> Vec<PathSettings> {
 }
 
 /// Returns the changes of path `n`, which has `settings` in both directions, during a run.
-pub(super) fn schedule(cell: &Cell, n: usize, settings: &Settings) -> Schedule {
-    let dark = cell.dark.filter(|dark| dark.path == n);
+pub(super) fn schedule(case: &Case, n: usize, settings: &Settings) -> Schedule {
+    let dark = case.dark.filter(|dark| dark.path == n);
     let changes = dark.into_iter().flat_map(|dark| {
         [(dark.from, false), (dark.until, true)].map(|(at, up)| Change {
             at,
@@ -75,31 +75,31 @@ fn varied(delay: Duration, rng: &mut Rng) -> Duration {
 
 /// Returns the transfer of run `index` over `paths`.
 pub(super) fn transfer<'a>(
-    cell: &'a Cell,
+    case: &'a Case,
     index: u64,
     paths: &'a [PathSettings],
 ) -> Result<TransferConfig<'a>, Error> {
-    check(cell)?;
+    check(case)?;
     Ok(TransferConfig {
-        engine: engine(cell)?,
-        initial_path: Some(PathId(cell.opening_path(index) as u8)),
-        strategy: &cell.strategy,
-        declared: cell.declare_size,
-        held: cell.warm_subflows,
-        ..TransferConfig::new(paths, cell.size.bytes(), cell.direction)
+        engine: engine(case)?,
+        initial_path: Some(PathId(case.opening_path(index) as u8)),
+        strategy: &case.strategy,
+        declared: case.declare_size,
+        held: case.warm_subflows,
+        ..TransferConfig::new(paths, case.size.bytes(), case.direction)
     })
 }
 
 /// Returns the longest time of a flow: two minutes for handshakes and timeouts, plus a hundred times
 /// its bare transmission over the slowest path.
-pub(super) fn limit(cell: &Cell) -> Duration {
-    let rates = cell
+pub(super) fn limit(case: &Case) -> Duration {
+    let rates = case
         .paths
         .specs()
         .iter()
         .filter_map(|path| path.rate.mean());
     let slowest = rates.fold(f64::INFINITY, f64::min);
-    let seconds = cell.size.bytes() as f64 * 8.0 / slowest;
+    let seconds = case.size.bytes() as f64 * 8.0 / slowest;
     // The bound keeps from_secs_f64 from panicking on a rate near 0.
     Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))
 }
@@ -107,12 +107,12 @@ pub(super) fn limit(cell: &Cell) -> Duration {
 /// Returns the result of a flow. `client` and `server` are the streams of both ends once their
 /// connections have ended; times count from `started`.
 pub(super) fn result(
-    cell: &Cell,
+    case: &Case,
     started: Instant,
     [client, server]: [Option<&Stream>; 2],
     join_syns: u64,
 ) -> RunResult {
-    let (sender, receiver) = match cell.direction {
+    let (sender, receiver) = match case.direction {
         Direction::Down => (server, client),
         Direction::Up => (client, server),
     };
@@ -120,7 +120,7 @@ pub(super) fn result(
         join_syns,
         ..RunResult::default()
     };
-    if let Some(stream) = receiver.filter(|s| s.received == cell.size.bytes()) {
+    if let Some(stream) = receiver.filter(|s| s.received == case.size.bytes()) {
         let last = stream.last_byte_at.unwrap_or(started);
         result.completed = true;
         result.fct = last.saturating_since(started);
@@ -130,7 +130,7 @@ pub(super) fn result(
     }
     let report = sender.and_then(|stream| stream.report.as_ref());
     count(
-        cell,
+        case,
         report.map_or(&[], |report| &report.paths),
         &mut result,
     );
@@ -139,10 +139,10 @@ pub(super) fn result(
 
 /// Returns the sender's retransmission timeout for the path that goes dark; zero if no
 /// subflow uses it.
-pub(super) fn dark_rto(cell: &Cell, stack: &Stack, conn: ConnId) -> Duration {
+pub(super) fn dark_rto(case: &Case, stack: &Stack, conn: ConnId) -> Duration {
     let subflows = stack.subflows(conn).into_iter();
     let mut here = subflows.filter(|subflow| {
-        cell.dark.is_some_and(|dark| match cell.direction {
+        case.dark.is_some_and(|dark| match case.direction {
             Direction::Down => subflow.remote.ip() == IpAddr::V4(client_addr(dark.path)),
             Direction::Up => subflow.path == PathId(dark.path as u8),
         })
@@ -151,9 +151,9 @@ pub(super) fn dark_rto(cell: &Cell, stack: &Stack, conn: ConnId) -> Duration {
 }
 
 /// Adds up the sender's traffic on each path.
-fn count(cell: &Cell, moved: &[PathStats], result: &mut RunResult) {
-    for n in 0..cell.paths.specs().len() {
-        let here = moved.iter().filter(|path| match cell.direction {
+fn count(case: &Case, moved: &[PathStats], result: &mut RunResult) {
+    for n in 0..case.paths.specs().len() {
+        let here = moved.iter().filter(|path| match case.direction {
             Direction::Down => path.remote == IpAddr::V4(client_addr(n)),
             Direction::Up => path.path == PathId(n as u8),
         });

@@ -11,7 +11,7 @@ use braid_wire::{Instant, Rng};
 
 use super::error::Error;
 use super::flow;
-use crate::cell::{Cell, Records};
+use crate::case::{Case, Records};
 
 /// Base of the random streams of histories, apart from the streams of runs and of a world's components.
 const HISTORIES: u64 = 1 << 49;
@@ -30,18 +30,18 @@ pub struct History {
 }
 
 impl History {
-    /// Makes one transfer by regular TCP over each path of `cell`, and returns the records that they
+    /// Makes one transfer by regular TCP over each path of `case`, and returns the records that they
     /// leave. They do not depend on the strategy. Every `number` draws other transfers.
-    fn new(cell: &Cell, number: u64) -> Result<History, Error> {
-        let mut rng = Rng::for_component(cell.seed, HISTORIES + number);
-        let paths = flow::paths(cell, rng.u64());
+    fn new(case: &Case, number: u64) -> Result<History, Error> {
+        let mut rng = Rng::for_component(case.seed, HISTORIES + number);
+        let paths = flow::paths(case, rng.u64());
         let mut ends = [Vec::new(), Vec::new()];
         for path in 0..paths.len() {
             let config = TransferConfig {
-                engine: flow::engine(cell)?,
+                engine: flow::engine(case)?,
                 protocol: Protocol::Tcp,
                 initial_path: Some(PathId(path as u8)),
-                ..TransferConfig::new(&paths, SIZE, cell.direction)
+                ..TransferConfig::new(&paths, SIZE, case.direction)
             };
             let mut transfer = Transfer::start(rng.u64(), &config)
                 .map_err(|e| Error::Run(format!("an earlier connection does not open: {e}")))?;
@@ -68,15 +68,15 @@ impl History {
 pub struct Memory(Option<History>);
 
 impl Memory {
-    /// Returns the history of run `index` of `cell`; `None` where runs start without records.
-    pub fn of(&mut self, cell: &Cell, index: u64) -> Result<Option<&History>, Error> {
-        if cell.records == Records::Cold {
+    /// Returns the history of run `index` of `case`; `None` where runs start without records.
+    pub fn of(&mut self, case: &Case, index: u64) -> Result<Option<&History>, Error> {
+        if case.records == Records::Cold {
             return Ok(None);
         }
         let number = index / RUNS;
         let history = match self.0.take().filter(|history| history.number == number) {
             Some(history) => history,
-            None => History::new(cell, number)?,
+            None => History::new(case, number)?,
         };
         Ok(Some(self.0.insert(history)))
     }

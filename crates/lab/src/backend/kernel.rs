@@ -18,7 +18,7 @@ use braid_testbed::netns;
 use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;
 use super::flow;
-use crate::cell::{Cell, RunResult};
+use crate::case::{Case, RunResult};
 
 /// Routing table of path 0 on the client; the other paths have the next numbers.
 const FIRST_TABLE: usize = 100;
@@ -30,11 +30,11 @@ const CHUNK: usize = 64 * 1024;
 /// Interval at which a warm start checks for its subflows.
 const POLL: Duration = Duration::from_millis(1);
 
-/// Checks that this kernel has the congestion control that `cell` names. A kernel ignores the cell's
+/// Checks that this kernel has the congestion control that `case` names. A kernel ignores the case's
 /// strategy and declared size.
-pub(super) fn check(cell: &Cell) -> Result<(), Error> {
+pub(super) fn check(case: &Case) -> Result<(), Error> {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    match kernel_tcp::listen(any, Transport::Mptcp, &cell.cc) {
+    match kernel_tcp::listen(any, Transport::Mptcp, &case.cc) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let known = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -42,10 +42,10 @@ pub(super) fn check(cell: &Cell) -> Result<(), Error> {
             let known = known.split_whitespace().collect::<Vec<_>>().join(", ");
             Err(Error::Usage(format!(
                 "this kernel has no congestion control `{}`; it has {known}",
-                cell.cc
+                case.cc
             )))
         }
-        Err(e) => Err(Error::Run(format!("cannot use `{}`: {e}", cell.cc))),
+        Err(e) => Err(Error::Run(format!("cannot use `{}`: {e}", case.cc))),
     }
 }
 
@@ -57,22 +57,22 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    pub(super) fn open(cell: &Cell) -> Result<Kernel, Error> {
-        let paths = cell.paths.specs().len();
+    pub(super) fn open(case: &Case) -> Result<Kernel, Error> {
+        let paths = case.paths.specs().len();
         let bed = Bed::build(paths, &[])?;
-        addresses(&bed, paths, (&cell.cc, cell.initial_window))?;
+        addresses(&bed, paths, (&case.cc, case.initial_window))?;
         Ok(Kernel { bed })
     }
 
-    pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
+    pub(super) fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
         let (client, server) = (self.bed.namespace(CLIENT)?, self.bed.namespace(SERVER)?);
-        self.bed.run(cell, index, |_| {
+        self.bed.run(case, index, |_| {
             let before = join_syns(&client)?;
             let transfer = Transfer {
-                cell,
-                local: SocketAddr::new(client_addr(cell.opening_path(index)).into(), 0),
+                case,
+                local: SocketAddr::new(client_addr(case.opening_path(index)).into(), 0),
                 remote: REMOTE,
-                deadline: Instant::now() + flow::limit(cell),
+                deadline: Instant::now() + flow::limit(case),
             };
             let mut result = transfer.run(&client, &server).map_err(run_error)?;
             result.join_syns = join_syns(&client)?.saturating_sub(before);
@@ -119,7 +119,7 @@ pub(crate) fn addresses(
 
 /// One transfer between the two namespaces.
 struct Transfer<'a> {
-    cell: &'a Cell,
+    case: &'a Case,
     local: SocketAddr,
     remote: SocketAddr,
     deadline: Instant,
@@ -144,7 +144,7 @@ struct Line {
 
 impl Transfer<'_> {
     fn run(&self, client: &str, server: &str) -> io::Result<RunResult> {
-        let listen = || kernel_tcp::listen(self.remote, Transport::Mptcp, &self.cell.cc);
+        let listen = || kernel_tcp::listen(self.remote, Transport::Mptcp, &self.case.cc);
         let listener = netns::run_inside(server, listen)?;
         let ((to_server, from_client), (to_client, from_server)) =
             (mpsc::channel(), mpsc::channel());
@@ -194,14 +194,14 @@ impl Transfer<'_> {
             self.remote,
             Some(self.local),
             Transport::Mptcp,
-            &self.cell.cc,
+            &self.case.cc,
         )?;
         let mut end = self.end(&stream)?;
-        let bytes = match self.cell.direction {
+        let bytes = match self.case.direction {
             Direction::Down => REQUEST,
-            Direction::Up => self.cell.size.bytes(),
+            Direction::Up => self.case.size.bytes(),
         };
-        if self.cell.warm_subflows {
+        if self.case.warm_subflows {
             // The kernel opens further subflows only once data has been acknowledged, so one byte goes
             // first.
             end.send(1)?;
@@ -210,7 +210,7 @@ impl Transfer<'_> {
             seen.started = Some(Instant::now());
         }
         end.send(bytes)?;
-        match self.cell.direction {
+        match self.case.direction {
             Direction::Down => end.receive_all(&mut seen)?,
             Direction::Up => stream.shutdown(Shutdown::Write)?,
         }
@@ -222,7 +222,7 @@ impl Transfer<'_> {
         become_realtime(END_PRIORITY);
         let mut seen = Seen::default();
         let stream = loop {
-            if let Some(stream) = kernel_tcp::accept_within(listener, &self.cell.cc, TICK)? {
+            if let Some(stream) = kernel_tcp::accept_within(listener, &self.case.cc, TICK)? {
                 break stream;
             }
             self.check_time()?;
@@ -231,14 +231,14 @@ impl Transfer<'_> {
             }
         };
         let mut end = self.end(&stream)?;
-        if self.cell.warm_subflows {
+        if self.case.warm_subflows {
             self.await_subflows(&stream)?;
             let _ = line.to.send(());
         }
-        match self.cell.direction {
+        match self.case.direction {
             Direction::Down => {
                 end.receive(REQUEST, &mut Seen::default())?;
-                end.send(self.cell.size.bytes())?;
+                end.send(self.case.size.bytes())?;
                 stream.shutdown(Shutdown::Write)?;
             }
             Direction::Up => end.receive_all(&mut seen)?,
@@ -255,14 +255,14 @@ impl Transfer<'_> {
         Ok(End {
             stream,
             sent: 0,
-            watched: self.cell.dark.is_some(),
+            watched: self.case.dark.is_some(),
             deadline: self.deadline,
         })
     }
 
     /// Waits until the connection has a subflow on every path.
     fn await_subflows(&self, stream: &TcpStream) -> io::Result<()> {
-        let wanted = self.cell.paths.specs().len();
+        let wanted = self.case.paths.specs().len();
         while mptcp_info::mptcp_info(stream.as_fd())?
             .is_none_or(|info| usize::from(info.subflows) < wanted)
         {
@@ -302,7 +302,7 @@ impl Transfer<'_> {
     }
 
     fn result(&self, client: &Seen, server: &Seen) -> RunResult {
-        let (sender, receiver) = match self.cell.direction {
+        let (sender, receiver) = match self.case.direction {
             Direction::Down => (server, client),
             Direction::Up => (client, server),
         };
@@ -311,9 +311,9 @@ impl Transfer<'_> {
                 .map(|(to, from)| to.saturating_duration_since(from))
                 .unwrap_or_default()
         };
-        let paths = self.cell.paths.specs().len();
+        let paths = self.case.paths.specs().len();
         let mut result = RunResult {
-            completed: receiver.received == self.cell.size.bytes(),
+            completed: receiver.received == self.case.size.bytes(),
             fct: since(client.started, receiver.last_byte),
             fct_data: since(receiver.first_byte.max(client.started), receiver.last_byte),
             bytes_by_path: vec![0; paths],
@@ -327,7 +327,7 @@ impl Transfer<'_> {
             result.arrivals.note(time, *bytes);
         }
         for subflow in &sender.subflows {
-            let at_client = match self.cell.direction {
+            let at_client = match self.case.direction {
                 Direction::Down => subflow.remote,
                 Direction::Up => subflow.local,
             };

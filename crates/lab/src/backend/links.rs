@@ -28,7 +28,7 @@ use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;
 use super::flow;
 use super::history::{History, Memory};
-use crate::cell::{Arrivals, Cell, Direction, RunResult};
+use crate::case::{Arrivals, Case, Direction, RunResult};
 
 /// Name of the engines' devices.
 const DEVICE: &str = "engine";
@@ -45,8 +45,8 @@ pub struct Links {
 }
 
 impl Links {
-    pub(super) fn open(cell: &Cell) -> Result<Links, Error> {
-        let paths = cell.paths.specs().len();
+    pub(super) fn open(case: &Case) -> Result<Links, Error> {
+        let paths = case.paths.specs().len();
         let bed = Bed::build(paths, &[])?;
         let (client, server) = devices(&bed, paths)?;
         Ok(Links {
@@ -57,18 +57,18 @@ impl Links {
         })
     }
 
-    pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
+    pub(super) fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
         let (client, server) = (&mut self.client, &mut self.server);
-        let history = self.memory.of(cell, index)?;
-        self.bed.run(cell, index, |seed| {
+        let history = self.memory.of(case, index)?;
+        self.bed.run(case, index, |seed| {
             // Packets that an earlier run left in the devices must not reach this run.
             discard(client);
             discard(server);
             let stacks = [
-                stack(cell, seed, 0, history)?,
-                stack(cell, seed, 1, history)?,
+                stack(case, seed, 0, history)?,
+                stack(case, seed, 1, history)?,
             ];
-            transfer(cell, index, stacks, (client, server))
+            transfer(case, index, stacks, (client, server))
         })
     }
 
@@ -116,18 +116,18 @@ pub(crate) fn discard(device: &mut Tun) {
 /// Makes one transfer. The client takes the random streams of node 0 of the simulated world, the server
 /// those of node 1.
 fn transfer(
-    cell: &Cell,
+    case: &Case,
     index: u64,
     [mut opening, mut accepting]: [Stack; 2],
     (client, server): (&mut Tun, &mut Tun),
 ) -> Result<RunResult, Error> {
     let clock = Clock::new();
     // No simulated paths: the emulated links take their place.
-    let config = flow::transfer(cell, index, &[])?;
+    let config = flow::transfer(case, index, &[])?;
     let shared = Shared {
-        paths: cell.paths.specs().len(),
-        cell,
-        deadline: Instant::ZERO + flow::limit(cell),
+        paths: case.paths.specs().len(),
+        case,
+        deadline: Instant::ZERO + flow::limit(case),
         warm: AtomicUsize::new(0),
         finished: AtomicUsize::new(0),
         wake: [event()?, event()?],
@@ -162,22 +162,22 @@ fn transfer(
     })?;
     let streams = [&client.core.ended, &server.core.ended].map(Option::as_ref);
     let join_syns = client.stack.stats().join_syns;
-    let (sender, receiver) = match cell.direction {
+    let (sender, receiver) = match case.direction {
         Direction::Down => (&server.core, &client.core),
         Direction::Up => (&client.core, &server.core),
     };
     Ok(RunResult {
         arrivals: receiver.arrivals.clone(),
         dark_rto: sender.dark_rto,
-        ..flow::result(cell, client.core.started, streams, join_syns)
+        ..flow::result(case, client.core.started, streams, join_syns)
     })
 }
 
-fn stack(cell: &Cell, seed: u64, node: u32, history: Option<&History>) -> Result<Stack, Error> {
-    let strategy = braid_strategy::factory(&cell.strategy);
+fn stack(case: &Case, seed: u64, node: u32, history: Option<&History>) -> Result<Stack, Error> {
+    let strategy = braid_strategy::factory(&case.strategy);
     let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
     let (_, rng) = node_streams(seed, node);
-    let mut stack = Stack::new(flow::engine(cell)?, rng, strategy);
+    let mut stack = Stack::new(flow::engine(case)?, rng, strategy);
     if let Some(history) = history {
         history.load(node as usize, &mut stack, Instant::ZERO);
     }
@@ -226,7 +226,7 @@ impl Drop for Leaving<'_> {
 #[derive(Debug)]
 struct Shared<'a> {
     paths: usize,
-    cell: &'a Cell,
+    case: &'a Case,
     deadline: Instant,
     /// Ends that have a subflow on every path.
     warm: AtomicUsize,
@@ -298,11 +298,11 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
-            if let Some(dark) = self.shared.cell.dark {
+            if let Some(dark) = self.shared.case.dark {
                 let time = now.saturating_since(self.started);
                 self.arrivals.note(time, stream.received);
                 if now < Instant::ZERO + dark.from {
-                    self.dark_rto = flow::dark_rto(self.shared.cell, stack, *conn);
+                    self.dark_rto = flow::dark_rto(self.shared.case, stack, *conn);
                 }
             }
             // The oracle sees no packets here; it checks only the bytes that the stream reads.

@@ -14,29 +14,29 @@ use braid_wire::{Instant, Rng};
 use super::error::Error;
 use super::flow;
 use super::history::Memory;
-use crate::cell::{Arrivals, Cell, RunResult, run_seed};
+use crate::case::{Arrivals, Case, RunResult, run_seed};
 
 /// Stream of the run's own random numbers, apart from the streams of the world's components.
 const RUN_STREAM: u64 = 1 << 41;
 /// Most time between the start of the world and the opening of the connection.
 const START_JITTER: Duration = Duration::from_millis(10);
 
-/// The simulator for the runs of a cell.
+/// The simulator for the runs of a case.
 #[derive(Debug, Default)]
 pub struct Sim {
     memory: Memory,
 }
 
 impl Sim {
-    pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
-        let mut run = Run::new(cell, index)?;
-        self.remember(cell, index, &mut run)?;
+    pub(super) fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
+        let mut run = Run::new(case, index)?;
+        self.remember(case, index, &mut run)?;
         run.carry_out()
     }
 
-    /// Loads the cell's records, if it has any, into both ends of a run.
-    fn remember(&mut self, cell: &Cell, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
-        if let Some(history) = self.memory.of(cell, index)? {
+    /// Loads the case's records, if it has any, into both ends of a run.
+    fn remember(&mut self, case: &Case, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
+        if let Some(history) = self.memory.of(case, index)? {
             let transfer = &mut run.transfer;
             for (n, end) in transfer.ends().into_iter().enumerate() {
                 let load = |host: &mut Host, now| history.load(n, host.stack_mut(), now);
@@ -56,19 +56,19 @@ pub struct Recording {
     pub logs: Option<PathBuf>,
 }
 
-/// Makes run `index` of `cell` and records it in files called `name`. The result is the same as without
+/// Makes run `index` of `case` and records it in files called `name`. The result is the same as without
 /// a record.
 ///
 /// # Errors
 /// The errors of a run; a file cannot be written.
 pub fn record(
-    cell: &Cell,
+    case: &Case,
     index: u64,
     recording: &Recording,
     name: &str,
 ) -> Result<RunResult, Error> {
-    let mut run = Run::new(cell, index)?;
-    Sim::default().remember(cell, index, &mut run)?;
+    let mut run = Run::new(case, index)?;
+    Sim::default().remember(case, index, &mut run)?;
     let transfer = &mut run.transfer;
     let mut captures = Vec::new();
     for end in transfer.ends() {
@@ -94,13 +94,13 @@ pub fn record(
     Ok(result)
 }
 
-/// Makes run `index` of `cell`. Returns its capture at the client, as a pcapng file.
+/// Makes run `index` of `case`. Returns its capture at the client, as a pcapng file.
 ///
 /// # Errors
 /// The errors of a run.
-pub fn capture(cell: &Cell, index: u64) -> Result<Vec<u8>, Error> {
-    let mut run = Run::new(cell, index)?;
-    Sim::default().remember(cell, index, &mut run)?;
+pub fn capture(case: &Case, index: u64) -> Result<Vec<u8>, Error> {
+    let mut run = Run::new(case, index)?;
+    Sim::default().remember(case, index, &mut run)?;
     let file = Memorised::default();
     let client = run.transfer.client;
     let captured = run.transfer.capture(client, Box::new(file.clone()));
@@ -144,7 +144,7 @@ fn unwritten(path: &Path, error: &io::Error) -> Error {
 
 /// One transfer, and the settings of its measurement.
 struct Run<'a> {
-    cell: &'a Cell,
+    case: &'a Case,
     index: u64,
     paths: Vec<PathSettings>,
     transfer: Transfer,
@@ -153,20 +153,20 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(cell: &'a Cell, index: u64) -> Result<Self, Error> {
-        let seed = run_seed(cell.seed, index);
-        let paths = flow::paths(cell, seed);
-        let mut transfer = Transfer::build(seed, &flow::transfer(cell, index, &paths)?);
+    fn new(case: &'a Case, index: u64) -> Result<Self, Error> {
+        let seed = run_seed(case.seed, index);
+        let paths = flow::paths(case, seed);
+        let mut transfer = Transfer::build(seed, &flow::transfer(case, index, &paths)?);
         let mut rng = Rng::for_component(seed, RUN_STREAM);
         let start = rng.below(START_JITTER.as_nanos() as u64);
         for (n, (path, (up, down))) in paths.iter().zip(transfer.links.clone()).enumerate() {
             let world = &mut transfer.world;
-            world.schedule(up, flow::schedule(cell, n, &path.up));
-            world.schedule(down, flow::schedule(cell, n, &path.down));
+            world.schedule(up, flow::schedule(case, n, &path.up));
+            world.schedule(down, flow::schedule(case, n, &path.down));
         }
         transfer.world.advance(Duration::from_nanos(start));
         Ok(Run {
-            cell,
+            case,
             index,
             paths,
             started: transfer.world.now(),
@@ -176,10 +176,10 @@ impl<'a> Run<'a> {
 
     fn carry_out(mut self) -> Result<RunResult, Error> {
         self.transfer.world.keep_violations();
-        let config = flow::transfer(self.cell, self.index, &self.paths)?;
+        let config = flow::transfer(self.case, self.index, &self.paths)?;
         let opened = self.transfer.open(&config);
         let conn = opened.map_err(|e| Error::Run(format!("the connection does not open: {e}")))?;
-        let cold = self.cell.warm_subflows && !self.warm_up(conn);
+        let cold = self.case.warm_subflows && !self.warm_up(conn);
         let result = if cold {
             RunResult::default()
         } else {
@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
             return Ok(result);
         };
         let (end, index) = (self.transfer.name(*node), self.index);
-        let replay = self.cell.command(index + 1);
+        let replay = self.case.command(index + 1);
         Err(Error::Run(format!(
             "the {end} broke a rule in run {index}, {violation}; to see it again: {replay}"
         )))
@@ -218,26 +218,26 @@ impl<'a> Run<'a> {
 
     /// Runs until the connection has ended at both ends, or to the limit.
     fn finish(&mut self) -> RunResult {
-        let (arrivals, dark_rto) = match self.cell.dark {
+        let (arrivals, dark_rto) = match self.case.dark {
             Some(dark) => self.watch(Instant::ZERO + dark.from),
             None => Default::default(),
         };
-        self.transfer.run(flow::limit(self.cell));
+        self.transfer.run(flow::limit(self.case));
         let client = self.transfer.world.host(self.transfer.client);
         let join_syns = client.stack().stats().join_syns;
         let ended = self.transfer.ended();
         RunResult {
             arrivals,
             dark_rto,
-            ..flow::result(self.cell, self.started, ended, join_syns)
+            ..flow::result(self.case, self.started, ended, join_syns)
         }
     }
 
     /// Runs until the flow has arrived, or to the limit. Returns the arrivals, and the sender's timeout
     /// on the path that goes dark, read at `dark`.
     fn watch(&mut self, dark: Instant) -> (Arrivals, Duration) {
-        let (cell, started) = (self.cell, self.started);
-        let receiver = self.transfer.receiver(cell.direction);
+        let (case, started) = (self.case, self.started);
+        let receiver = self.transfer.receiver(case.direction);
         let [client, server] = self.transfer.ends();
         let sender = if receiver == client { server } else { client };
         let mut arrivals = Arrivals::default();
@@ -247,14 +247,14 @@ impl<'a> Run<'a> {
             let ended = host.finished().iter().map(|stream| stream.received);
             let received = open.chain(ended).max().unwrap_or(0);
             arrivals.note(world.now().saturating_since(started), received);
-            received >= cell.size.bytes()
+            received >= case.size.bytes()
         };
         let world = &mut self.transfer.world;
         world.run(dark.saturating_since(world.now()), &mut note);
         let host = world.host(sender);
         let conn = host.open_streams().map(|(conn, _)| conn).next();
-        let rto = conn.map(|conn| flow::dark_rto(cell, host.stack(), conn));
-        world.run(flow::limit(cell), note);
+        let rto = conn.map(|conn| flow::dark_rto(case, host.stack(), conn));
+        world.run(flow::limit(case), note);
         (arrivals, rto.unwrap_or_default())
     }
 }

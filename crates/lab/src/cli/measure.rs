@@ -69,7 +69,7 @@ pub struct RunArgs {
     /// Directory for the results; created if missing.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
-    /// Runs of each cell instead of the experiment's own number.
+    /// Runs of each case instead of the experiment's own number.
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1_000_000))]
     pub runs: Option<u64>,
     /// Seed of all runs.
@@ -120,7 +120,7 @@ pub struct FctArgs {
         help = known("Congestion controls of both ends", TABLE.iter().map(Algorithm::name))
     )]
     pub cc: Vec<String>,
-    /// Runs of each cell.
+    /// Runs of each case.
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = whole::<u64>(1..=1_000_000))]
     pub runs: u64,
@@ -160,11 +160,11 @@ pub struct FctArgs {
     /// Direction of the flow: down from the server, up from the client.
     #[arg(long, default_value = "down", value_parser = direction())]
     pub direction: Direction,
-    /// Directory for captures of the first run of each cell, at both ends, as pcapng files for
+    /// Directory for captures of the first run of each case, at both ends, as pcapng files for
     /// Wireshark (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub pcap: Option<PathBuf>,
-    /// Directory for logs of the first run of each cell, one JSON object a line (--backend sim only).
+    /// Directory for logs of the first run of each case, one JSON object a line (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
 }

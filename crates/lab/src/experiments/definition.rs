@@ -21,15 +21,15 @@ pub struct Definition {
     pub must_hold: &'static str,
     /// Backends that the experiment runs on, the default first.
     pub backends: &'static [Backend],
-    /// Number of cells on a backend, each measured as often as there are runs; some may be run again.
-    pub cells: fn(Backend) -> usize,
-    /// Default number of runs of a cell, in virtual time and over real links.
+    /// Number of cases on a backend, each measured as often as there are runs; some may be run again.
+    pub cases: fn(Backend) -> usize,
+    /// Default number of runs of a case, in virtual time and over real links.
     pub runs: (u64, u64),
     pub(super) measure: fn(&mut Session<'_>) -> Result<(), Error>,
 }
 
 impl Definition {
-    /// Returns the default number of runs of a cell on `backend`.
+    /// Returns the default number of runs of a case on `backend`.
     pub fn default_runs(&self, backend: Backend) -> u64 {
         if backend.is_virtual() {
             self.runs.0
@@ -59,7 +59,7 @@ impl Definition {
     /// Runs the experiment.
     ///
     /// # Errors
-    /// A cell could not be run. A claim that does not hold is no error.
+    /// A case could not be run. A claim that does not hold is no error.
     pub fn run(&self, request: Request<'_>) -> Result<Findings, Error> {
         self.run_as(request, self.measure)
     }

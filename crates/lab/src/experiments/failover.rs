@@ -10,7 +10,7 @@ use super::session::Session;
 use super::sweep::{self, LINUX, Runs, Sweep, Way};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::cell::{Arrivals, Cell, Dark, RunResult};
+use crate::case::{Arrivals, Case, Dark, RunResult};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
 
@@ -26,7 +26,7 @@ pub const FAILOVER: Definition = Definition {
     must_hold: "The bytes in order pause for at most 2 timeouts that the dead path had; within 1 s \
                 of its return their rate is at least 90 % of what it was.",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |backend| 2 * ways(backend).len(),
+    cases: |backend| 2 * ways(backend).len(),
     runs: (10, 2),
     measure,
 };
@@ -66,13 +66,13 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let sweep = Sweep {
             name: format!("dark{path}"),
             sizes: SIZES,
-            cell: Cell {
+            case: Case {
                 dark: Some(Dark {
                     path,
                     from: FROM,
                     until: UNTIL,
                 }),
-                ..sweep::cell(PATHS)?
+                ..sweep::case(PATHS)?
             },
             ways: ways(session.backend()),
         };

@@ -18,7 +18,7 @@ use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error};
-use crate::cell::Arrivals;
+use crate::case::Arrivals;
 use crate::plot::{Figure, Point};
 use crate::stats;
 
@@ -37,7 +37,7 @@ pub const FAULTS: Definition = Definition {
                 alone; 90 % of the full rate within 2 s after the fault; 99 % of echoes within \
                 600 ms. Where both links are dark: bytes within 1 s of their return.",
     backends: &[Backend::Links],
-    cells: |_| 1 + catalogue::all().len(),
+    cases: |_| 1 + catalogue::all().len(),
     runs: (0, 1),
     measure,
 };
@@ -54,14 +54,14 @@ const WAYS: [&str; 2] = ["download", "upload"];
 
 /// The measurement of one fault.
 #[derive(Debug)]
-struct Case {
+struct FaultRun {
     name: &'static str,
     total: bool,
     until: Duration,
     seen: Seen,
 }
 
-impl Case {
+impl FaultRun {
     /// Returns the rate before the fault, Mb/s.
     fn full(&self, way: usize) -> f64 {
         self.seen.bulk[way].mbit_s(BEFORE / 2, BEFORE / 2)
@@ -116,15 +116,15 @@ fn silence(arrivals: &Arrivals, from: Duration, until: Duration) -> Duration {
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let faults = catalogue::all();
     let columns = 1 + faults.len() as u64;
-    let cases = session.each(session.runs() * columns, |index, _| {
+    let fault_runs = session.each(session.runs() * columns, |index, _| {
         match (index % columns).checked_sub(1) {
             None => alone().map(|rates| (Some(rates), None)),
-            Some(n) => play(&faults[n as usize]).map(|case| (None, Some(case))),
+            Some(n) => play(&faults[n as usize]).map(|run| (None, Some(run))),
         }
     })?;
-    let (alone, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let (alone, fault_runs): (Vec<_>, Vec<_>) = fault_runs.into_iter().unzip();
     let alone: Vec<[f64; 2]> = alone.into_iter().flatten().collect();
-    let cases: Vec<Case> = cases.into_iter().flatten().collect();
+    let fault_runs: Vec<FaultRun> = fault_runs.into_iter().flatten().collect();
     let alone = [0, 1].map(|way| {
         let rates: Vec<f64> = alone.iter().map(|rates| rates[way]).collect();
         stats::mean(&rates).unwrap_or(f64::NAN)
@@ -135,16 +135,16 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     );
     session.parameter("congestion control", DEFAULT_CONGESTION.name());
     for fault in &faults {
-        let of = cases.iter().filter(|case| case.name == fault.name);
+        let of = fault_runs.iter().filter(|run| run.name == fault.name);
         let runs: Vec<_> = of.map(record).collect();
         let name = fault.name.replace(", ", "-").replace([' ', '%', '/'], "-");
         session.record(name, json!({ "runs": runs }));
     }
-    for verdict in verdicts(&cases, alone) {
+    for verdict in verdicts(&fault_runs, alone) {
         session.verdict(verdict);
     }
-    session.table(table(&cases));
-    session.figure("rates", figure(&cases, alone));
+    session.table(table(&fault_runs));
+    session.figure("rates", figure(&fault_runs, alone));
     Ok(())
 }
 
@@ -163,7 +163,7 @@ fn alone() -> Result<[f64; 2], Error> {
     Ok(seen.bulk.map(|bulk| bulk.mbit_s(BEFORE, BEFORE)))
 }
 
-fn play(fault: &Fault) -> Result<Case, Error> {
+fn play(fault: &Fault) -> Result<FaultRun, Error> {
     let mut net = network()?;
     let until = BEFORE + fault.lasts();
     let seen = net.on_time(|net| {
@@ -172,7 +172,7 @@ fn play(fault: &Fault) -> Result<Case, Error> {
             fault.happen(&mut net.bed)
         })
     })?;
-    Ok(Case {
+    Ok(FaultRun {
         name: fault.name,
         total: fault.total,
         until,
@@ -180,32 +180,32 @@ fn play(fault: &Fault) -> Result<Case, Error> {
     })
 }
 
-fn record(case: &Case) -> serde_json::Value {
+fn record(run: &FaultRun) -> serde_json::Value {
     let by_second = |bulk: &Arrivals| {
-        let seconds = (case.until + AFTER).as_secs() as u32;
+        let seconds = (run.until + AFTER).as_secs() as u32;
         let rate = |n| bulk.mbit_s(SECOND * n, SECOND);
         (0..seconds).map(rate).collect::<Vec<_>>()
     };
-    let [down, up] = [0, 1].map(|way| by_second(&case.seen.bulk[way]));
-    let echoes = case.seen.echoes.iter();
+    let [down, up] = [0, 1].map(|way| by_second(&run.seen.bulk[way]));
+    let echoes = run.seen.echoes.iter();
     let echoes: Vec<_> = echoes
         .map(|(at, took)| [at, took].map(Duration::as_secs_f64))
         .collect();
-    json!({ "down_mbit_s": down, "up_mbit_s": up, "echoes_s": echoes, "failures": case.seen.failures })
+    json!({ "down_mbit_s": down, "up_mbit_s": up, "echoes_s": echoes, "failures": run.seen.failures })
 }
 
-fn verdicts(cases: &[Case], alone: [f64; 2]) -> Vec<Verdict> {
-    let partial = || cases.iter().filter(|case| !case.total);
-    let of = |value: fn(&Case, usize) -> f64, way: usize| {
-        move |case: &Case| (case.name, value(case, way))
+fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
+    let partial = || fault_runs.iter().filter(|run| !run.total);
+    let of = |value: fn(&FaultRun, usize) -> f64, way: usize| {
+        move |run: &FaultRun| (run.name, value(run, way))
     };
     let mut verdicts = vec![Verdict::new(
         "connections that ended or had a wrong byte",
         Bound::AtMost(0.0),
         "",
-        cases
+        fault_runs
             .iter()
-            .map(|case| (case.name, case.seen.failures.len() as f64)),
+            .map(|run| (run.name, run.seen.failures.len() as f64)),
     )];
     for (way, name) in WAYS.into_iter().enumerate() {
         verdicts.extend([
@@ -213,28 +213,28 @@ fn verdicts(cases: &[Case], alone: [f64; 2]) -> Vec<Verdict> {
                 format!("{name}: longest silence after the first second of a fault"),
                 Bound::Below(1.0),
                 "s",
-                partial().map(of(Case::silence, way)),
+                partial().map(of(FaultRun::silence, way)),
             ),
             Verdict::new(
                 format!("{name}: during a fault, of what the second link gives alone"),
                 Bound::AtLeast(90.0),
                 "%",
-                partial().map(|case| (case.name, case.during(way) / alone[way] * 100.0)),
+                partial().map(|run| (run.name, run.during(way) / alone[way] * 100.0)),
             ),
             Verdict::new(
                 format!("{name}: after a fault, time to 90 % of the full rate"),
                 Bound::AtMost(2.0),
                 "s",
-                partial().map(of(Case::back, way)),
+                partial().map(of(FaultRun::back, way)),
             ),
             Verdict::new(
                 format!("{name}: both links dark, from their return to the first byte"),
                 Bound::AtMost(1.0),
                 "s",
-                cases
+                fault_runs
                     .iter()
-                    .filter(|case| case.total)
-                    .map(of(Case::first, way)),
+                    .filter(|run| run.total)
+                    .map(of(FaultRun::first, way)),
             ),
         ]);
     }
@@ -242,12 +242,12 @@ fn verdicts(cases: &[Case], alone: [f64; 2]) -> Vec<Verdict> {
         "99th percentile of the echo",
         Bound::AtMost(600.0),
         "ms",
-        partial().map(|case| (case.name, case.echo(0.99))),
+        partial().map(|run| (run.name, run.echo(0.99))),
     ));
     verdicts
 }
 
-fn table(cases: &[Case]) -> Table {
+fn table(fault_runs: &[FaultRun]) -> Table {
     let columns = [
         "fault of the first link",
         "before, Mb/s down + up",
@@ -259,24 +259,24 @@ fn table(cases: &[Case]) -> Table {
     let both = |value: &dyn Fn(usize) -> f64, decimals: usize| {
         format!("{:.decimals$} + {:.decimals$}", value(0), value(1))
     };
-    let row = |case: &Case| {
+    let row = |run: &FaultRun| {
         vec![
-            case.name.to_owned(),
-            both(&|way| case.full(way), 1),
-            both(&|way| case.during(way), 1),
-            both(&|way| case.silence(way), 2),
-            both(&|way| case.back(way), 2),
-            format!("{:.0}, {:.0}", case.echo(0.5), case.echo(0.99)),
+            run.name.to_owned(),
+            both(&|way| run.full(way), 1),
+            both(&|way| run.during(way), 1),
+            both(&|way| run.silence(way), 2),
+            both(&|way| run.back(way), 2),
+            format!("{:.0}, {:.0}", run.echo(0.5), run.echo(0.99)),
         ]
     };
-    Table::new("Each fault", &columns, cases.iter().map(row).collect())
+    Table::new("Each fault", &columns, fault_runs.iter().map(row).collect())
 }
 
-fn figure(cases: &[Case], alone: [f64; 2]) -> Figure {
-    let groups: Vec<&str> = cases.iter().map(|case| case.name).collect();
+fn figure(fault_runs: &[FaultRun], alone: [f64; 2]) -> Figure {
+    let groups: Vec<&str> = fault_runs.iter().map(|run| run.name).collect();
     let shares = |way: usize| {
-        let share = |case: &Case| Point::new(0.0, case.during(way) / alone[way]);
-        cases.iter().map(share).collect()
+        let share = |run: &FaultRun| Point::new(0.0, run.during(way) / alone[way]);
+        fault_runs.iter().map(share).collect()
     };
     bars(
         "Goodput from the third second of a fault on",

@@ -11,7 +11,7 @@ use super::session::Session;
 use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::cell::{Cell, DefaultPath, Records};
+use crate::case::{Case, DefaultPath, Records};
 use crate::plot::{Axis, Body, Figure, Format, Mark, Point, Series};
 use crate::stats;
 
@@ -50,13 +50,13 @@ impl Plan {
                 let sweep = Sweep {
                     name: format!("{cc}-iw{window}"),
                     sizes: self.sizes[usize::from(!backend.is_virtual())],
-                    cell: Cell {
+                    case: Case {
                         cc: (*cc).to_owned(),
                         initial_window: window,
                         default_path: self.default_path,
                         records: self.records,
                         warm_subflows: self.warm_subflows,
-                        ..sweep::cell(self.paths)?
+                        ..sweep::case(self.paths)?
                     },
                     ways: ways.clone(),
                 };
@@ -73,7 +73,7 @@ impl Plan {
         self.linux && !backend.is_virtual() && cc == "cubic"
     }
 
-    fn cells(&self, backend: Backend) -> usize {
+    fn cases(&self, backend: Backend) -> usize {
         let sizes = self.sizes[usize::from(!backend.is_virtual())].len();
         let ways = |cc: &&str| self.ways.len() + usize::from(self.linux(backend, cc));
         self.ccs.iter().map(ways).sum::<usize>() * sizes * WINDOWS.len()
@@ -121,7 +121,7 @@ pub const FSA_2A: Definition = Definition {
     must_hold: "The gap is 30 to 200 ms at every size and at least 80 ms up to 256 k; at 4 k no \
                 byte goes over the second subflow.",
     backends: BACKENDS,
-    cells: |backend| STARTS.cells(backend),
+    cases: |backend| STARTS.cases(backend),
     runs: (30, 3),
     measure: fsa_2a,
 };
@@ -129,7 +129,7 @@ pub const FSA_2A: Definition = Definition {
 const ON_FAST: &str = "start on 40 ms";
 const ON_SLOW: &str = "start on 100 ms";
 
-const fn start(name: &'static str, apply: fn(&mut Cell, &str)) -> Way {
+const fn start(name: &'static str, apply: fn(&mut Case, &str)) -> Way {
     let backend = None;
     Way {
         name,
@@ -138,9 +138,9 @@ const fn start(name: &'static str, apply: fn(&mut Cell, &str)) -> Way {
     }
 }
 
-fn begin(cell: &mut Cell, strategy: &str, path: usize) {
-    cell.strategy = strategy.to_owned();
-    cell.default_path = DefaultPath::Path(path);
+fn begin(case: &mut Case, strategy: &str, path: usize) {
+    case.strategy = strategy.to_owned();
+    case.default_path = DefaultPath::Path(path);
 }
 
 const STARTS: Plan = Plan {
@@ -148,10 +148,10 @@ const STARTS: Plan = Plan {
     sizes: [&["4k", "16k", "64k", "256k", "1M", "4M"]; 2],
     ccs: &["cubic"],
     ways: &[
-        start(ON_FAST, |cell, _| begin(cell, "minrtt", 0)),
-        start(ON_SLOW, |cell, _| begin(cell, "minrtt", 1)),
-        start("adaptive on 40 ms", |cell, _| begin(cell, "adaptive", 0)),
-        start("adaptive on 100 ms", |cell, _| begin(cell, "adaptive", 1)),
+        start(ON_FAST, |case, _| begin(case, "minrtt", 0)),
+        start(ON_SLOW, |case, _| begin(case, "minrtt", 1)),
+        start("adaptive on 40 ms", |case, _| begin(case, "adaptive", 0)),
+        start("adaptive on 100 ms", |case, _| begin(case, "adaptive", 1)),
     ],
     linux: false,
     default_path: DefaultPath::Path(0),
@@ -214,7 +214,7 @@ fn gaps(swept: &Swept, most: u64) -> Vec<(String, f64)> {
 fn gap_figure(all: &[(String, Swept)]) -> Figure {
     let series = all.iter().map(|(label, swept)| {
         let pairs = swept.of(ON_SLOW).iter().zip(swept.of(ON_FAST));
-        let point = |(size, (slow, fast)): (&crate::cell::Size, (&Runs, &Runs))| {
+        let point = |(size, (slow, fast)): (&crate::case::Size, (&Runs, &Runs))| {
             let gaps = stats::differences(&slow.fct(), &fast.fct()).unwrap_or_default();
             let mean = stats::mean(&gaps).unwrap_or(f64::NAN);
             let half = stats::half_width(&gaps, 0.95).unwrap_or(0.0);
@@ -247,7 +247,7 @@ pub const FSA_2B: Definition = Definition {
     must_hold: "The signs of all four statements from 64 k up: means of the completion time, \
                 standard deviations of it from the first byte of the response.",
     backends: BACKENDS,
-    cells: |backend| REDUNDANCY.cells(backend),
+    cases: |backend| REDUNDANCY.cases(backend),
     runs: (2000, 20),
     measure: |session| {
         let title = "Flow completion time over two paths that lose 1 %";
@@ -326,7 +326,7 @@ fn file_name(label: &str) -> String {
 /// Returns a table of one value of each variant, by size.
 fn of_values(title: &str, swept: &Swept, value: fn(&Runs) -> String) -> Table {
     let names = swept.ways.iter().map(|(name, _)| (*name).to_owned());
-    let row = |(n, size): (usize, &crate::cell::Size)| {
+    let row = |(n, size): (usize, &crate::case::Size)| {
         let values = swept.ways.iter().map(|(_, runs)| value(&runs[n]));
         std::iter::once(size.to_string()).chain(values).collect()
     };
@@ -349,7 +349,7 @@ pub const FSA_3: Definition = Definition {
                 than roundrobin, over all sizes.",
     // Over links the runs are too few to see any: one flow in two hundred has a timeout.
     backends: &[Backend::Sim],
-    cells: |backend| TIMEOUTS.cells(backend),
+    cases: |backend| TIMEOUTS.cases(backend),
     runs: (2000, 3),
     measure: |session| {
         let title = "Flow completion time of mice over two paths that lose 1 %";
@@ -424,7 +424,7 @@ pub const FSA_5: Definition = Definition {
     must_hold: "The formula gives the reported shares; the measured ones are printed beside it, \
                 within 5 points from 64 k up.",
     backends: BACKENDS,
-    cells: |backend| COPIES.cells(backend),
+    cases: |backend| COPIES.cases(backend),
     runs: (400, 10),
     measure: fsa_5,
 };
@@ -501,7 +501,7 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
 fn copies_verdict(swept: &Swept) -> Verdict {
     let sizes = swept.sizes.iter().filter(|size| size.bytes() >= 64 * K);
     let shares = swept.values("fsa", (64 * K, u64::MAX), |runs| runs.copies(1));
-    let distance = |(size, (label, share)): (&crate::cell::Size, (String, f64))| {
+    let distance = |(size, (label, share)): (&crate::case::Size, (String, f64))| {
         (
             label,
             (share - Limits::default().redundancy(size.bytes())) * 100.0,
@@ -530,7 +530,7 @@ pub const FSA_6B: Definition = Definition {
     must_hold: "Both orders on the mix of first paths; the share of copies on the poor path within \
                 5 points of alpha.",
     backends: BACKENDS,
-    cells: |backend| MICE.cells(backend) + MICE_COPIES.cells(backend),
+    cases: |backend| MICE.cases(backend) + MICE_COPIES.cases(backend),
     runs: (400, 6),
     measure: |session| {
         let all = MICE.run(session, "Flow completion time of mice", fsa_6b)?;
@@ -620,7 +620,7 @@ pub const FSA_6C: Definition = Definition {
     must_hold: "fsa within 3 % of the better of minrtt and roundrobin; redundant at least 1.15 \
                 times as long as fsa.",
     backends: BACKENDS,
-    cells: |backend| ELEPHANTS.cells(backend),
+    cases: |backend| ELEPHANTS.cases(backend),
     runs: (100, 2),
     measure: |session| {
         let title = "Flow completion time of elephants";

@@ -5,7 +5,7 @@ use super::session::Session;
 use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::cell::{Cell, DefaultPath};
+use crate::case::{Case, DefaultPath};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
 
@@ -23,7 +23,7 @@ pub const KERNEL: Definition = Definition {
                 adaptive not more than 3 %; it is faster in the geometric mean, with adaptive at \
                 most 0.90 of the kernel's time.",
     backends: &[Backend::Links],
-    cells: |_| LOSSES.len() * SIZES.len() * WAYS.len(),
+    cases: |_| LOSSES.len() * SIZES.len() * WAYS.len(),
     runs: (0, 10),
     measure,
 };
@@ -31,7 +31,7 @@ pub const KERNEL: Definition = Definition {
 const LOSSES: [&str; 2] = ["0%", "2%"];
 const SIZES: &[&str] = &["4k", "16k", "64k", "256k", "1M", "4M"];
 const WAYS: [Way; 3] = [LINUX, Way::strategy("minrtt"), Way::strategy("adaptive")];
-/// For each strategy: the largest share of the kernel's time in a cell, and the bound on the geometric
+/// For each strategy: the largest share of the kernel's time in a case, and the bound on the geometric
 /// mean of the shares.
 const BARS: [(&str, f64, Bound); 2] = [
     ("minrtt", 1.05, Bound::Below(1.0)),
@@ -41,13 +41,13 @@ const BARS: [(&str, f64, Bound); 2] = [
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let mut parts = Vec::new();
     for loss in LOSSES {
-        let cell = sweep::cell(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"))?;
+        let case = sweep::case(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"))?;
         let sweep = Sweep {
             name: format!("loss{}", loss.trim_end_matches('%')),
             sizes: SIZES,
-            cell: Cell {
+            case: Case {
                 default_path: DefaultPath::Mix,
-                ..cell
+                ..case
             },
             ways: WAYS.to_vec(),
         };
@@ -73,7 +73,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the strategy's mean time as a share of the kernel's, by cell.
+/// Returns the strategy's mean time as a share of the kernel's, by case.
 fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> {
     let mut shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
     for (label, _) in &mut shares {

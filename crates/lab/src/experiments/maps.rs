@@ -38,7 +38,7 @@ pub const MAPS_2A: Definition = Definition {
     must_hold: "Each switch of maps:single within 5 s of the crossing of the two path qualities; no \
                 second without a byte.",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |backend| schemes(backend).len(),
+    cases: |backend| schemes(backend).len(),
     runs: (30, 3),
     measure: switches,
 };
@@ -90,7 +90,7 @@ pub const MAPS_5: Definition = Definition {
     must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
                 address opens by itself.",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |_| MOVES.len(),
+    cases: |_| MOVES.len(),
     runs: (30, 3),
     measure: moves,
 };

@@ -14,9 +14,9 @@ use crate::plot::Figure;
 pub struct Request<'a> {
     /// The backend.
     pub backend: Backend,
-    /// Runs of each cell, at least 1.
+    /// Runs of each case, at least 1.
     pub runs: u64,
-    /// Seed of all cells.
+    /// Seed of all cases.
     pub seed: u64,
     /// Threads to spread runs over, at least 1.
     pub threads: usize,
@@ -42,7 +42,7 @@ pub struct Findings {
     pub outcome: Outcome,
     /// Figures by name, in the order of [`Outcome::figures`].
     pub figures: Vec<(String, Figure)>,
-    /// The measurements, by cell.
+    /// The measurements, by case.
     pub records: Vec<(String, serde_json::Value)>,
     /// Captures by name, as pcapng files.
     pub captures: Vec<(String, Vec<u8>)>,
@@ -66,9 +66,9 @@ pub struct Outcome {
     /// Name of the backend.
     #[serde(rename = "arm")]
     pub backend: String,
-    /// Runs of each cell.
+    /// Runs of each case.
     pub runs: u64,
-    /// Seed of all cells.
+    /// Seed of all cases.
     pub seed: u64,
     /// Parameters that the source leaves open, with the chosen values.
     pub parameters: Vec<(String, String)>,

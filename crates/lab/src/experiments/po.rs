@@ -38,7 +38,7 @@ pub const PO_4: Definition = Definition {
     must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
                 throughput of all streams (95 % interval).",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |backend| others(backend).len() * reported(backend).len() * SCHEMES.len(),
+    cases: |backend| others(backend).len() * reported(backend).len() * SCHEMES.len(),
     runs: (30, 3),
     measure: throughput,
 };
@@ -50,7 +50,7 @@ pub const PO_5: Definition = Definition {
     source: "PO-MPTCP, figure 5",
     reported: "Lower than standard MPTCP's at every loss.",
     must_hold: "Lower at every loss from 0 to 5 %, for the important data and for the whole video.",
-    cells: |backend| losses(backend).len() * SCHEMES.len(),
+    cases: |backend| losses(backend).len() * SCHEMES.len(),
     measure: delay,
     ..PO_4
 };
@@ -63,7 +63,7 @@ pub const PO_6: Definition = Definition {
     reported: "Lower than standard MPTCP's.",
     must_hold: "Lower in every second, for the important data and for the whole video (means over the \
                 runs).",
-    cells: |_| SCHEMES.len(),
+    cases: |_| SCHEMES.len(),
     measure: delay_over_time,
     ..PO_4
 };
@@ -76,7 +76,7 @@ pub const PO_7: Definition = Definition {
     reported: "Smaller, and fewer packets out of order.",
     must_hold: "The 95th percentile of jitter and the number of packets that arrive out of order are \
                 both smaller.",
-    cells: |_| SCHEMES.len(),
+    cases: |_| SCHEMES.len(),
     measure: jitters,
     ..PO_4
 };
@@ -318,16 +318,16 @@ impl Run {
 }
 
 /// The runs of each scheme, with the same loss on both paths.
-type Cell = [Arc<Vec<Run>>; 3];
+type RunsByScheme = [Arc<Vec<Run>>; 3];
 
 /// Runs that the experiments share, which show the same session at different losses.
 static RUNS: Common<Run> = Common::new();
 /// Most runs beside greedy background traffic, which are shown and not judged.
 const GREEDY: u64 = 10;
 
-fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Error> {
-    let mut cell = Cell::default();
-    for (scheme, runs) in SCHEMES.iter().zip(&mut cell) {
+fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<RunsByScheme, Error> {
+    let mut by_scheme = RunsByScheme::default();
+    for (scheme, runs) in SCHEMES.iter().zip(&mut by_scheme) {
         let span = SPAN + DRAIN;
         let (kind, others) = match greedy {
             false => ("", Background::published(span)),
@@ -345,7 +345,7 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
         let record: Vec<_> = runs.iter().map(Run::record).collect();
         session.record(name, json!({ "runs": record }));
     }
-    Ok(cell)
+    Ok(by_scheme)
 }
 
 /// The video where only the sizes of its frames matter.
@@ -394,41 +394,41 @@ const RATES: [Measure; 3] = [
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
     for &greedy in others(session.backend()) {
-        let mut cells = Vec::new();
+        let mut measured = Vec::new();
         for (loss, _) in reported(session.backend()) {
-            cells.push(cell(session, *loss, greedy)?);
+            measured.push(measure_loss(session, *loss, greedy)?);
         }
         if !greedy {
-            more(session, &cells);
-            figures(session, &cells);
+            more(session, &measured);
+            figures(session, &measured);
         }
         let with = if greedy {
             "greedy FTP, 10 runs at most"
         } else {
             "TCP of 448 kb/s a generator"
         };
-        session.table(rates(with, reported(session.backend()), &cells));
+        session.table(rates(with, reported(session.backend()), &measured));
     }
     Ok(())
 }
 
 /// Judges the throughput by loss.
-fn more(session: &mut Session<'_>, cells: &[Cell]) {
-    let gain = |cell: &Cell, of: fn(&Run) -> f64| {
-        let [standard, po, _] = cell.each_ref().map(|runs| values(runs, of));
+fn more(session: &mut Session<'_>, measured: &[RunsByScheme]) {
+    let gain = |by_scheme: &RunsByScheme, of: fn(&Run) -> f64| {
+        let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, of));
         estimate(&gains(&po, &standard))
     };
     let losses = reported(session.backend());
-    let by_loss = |value: &dyn Fn(&Cell) -> f64| {
-        let each = losses.iter().zip(cells);
-        each.map(|((loss, _), cell)| (percent(*loss), value(cell)))
+    let by_loss = |value: &dyn Fn(&RunsByScheme) -> f64| {
+        let each = losses.iter().zip(measured);
+        each.map(|((loss, _), by_scheme)| (percent(*loss), value(by_scheme)))
             .collect::<Vec<_>>()
     };
     let reported = REPORTED.map(|(loss, more)| format!("{more} ({})", percent(loss)));
     let reported = format!("{} %", reported.join(", "));
-    let video = by_loss(&|cell| gain(cell, RATES[0].1).0);
-    let total = by_loss(&|cell| {
-        let (mean, half) = gain(cell, RATES[2].1);
+    let video = by_loss(&|by_scheme| gain(by_scheme, RATES[0].1).0);
+    let total = by_loss(&|by_scheme| {
+        let (mean, half) = gain(by_scheme, RATES[2].1);
         mean + half
     });
     for (claim, values, why) in [
@@ -446,11 +446,11 @@ fn more(session: &mut Session<'_>, cells: &[Cell]) {
     }
 }
 
-fn rates(with: &str, losses: &[(f64, f64)], cells: &[Cell]) -> Table {
+fn rates(with: &str, losses: &[(f64, f64)], measured: &[RunsByScheme]) -> Table {
     let mut rows = Vec::new();
-    for ((loss, reported), cell) in losses.iter().zip(cells) {
+    for ((loss, reported), by_scheme) in losses.iter().zip(measured) {
         for (what, of) in RATES {
-            let rates = cell.each_ref().map(|runs| values(runs, of));
+            let rates = by_scheme.each_ref().map(|runs| values(runs, of));
             let gain = |n: usize| {
                 let (mean, half) = estimate(&gains(&rates[n], &rates[0]));
                 format!("{mean:+.2} ± {half:.2} %")
@@ -478,17 +478,17 @@ fn rates(with: &str, losses: &[(f64, f64)], cells: &[Cell]) -> Table {
     )
 }
 
-fn figures(session: &mut Session<'_>, cells: &[Cell]) {
+fn figures(session: &mut Session<'_>, measured: &[RunsByScheme]) {
     let losses = reported(session.backend()).iter();
     let losses: Vec<String> = losses.map(|(loss, _)| percent(*loss)).collect();
     let losses: Vec<&str> = losses.iter().map(String::as_str).collect();
     for (what, of) in RATES {
         let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
-            let bar = |cell: &Cell| {
-                let (mean, half) = estimate(&values(&cell[n], of));
+            let bar = |by_scheme: &RunsByScheme| {
+                let (mean, half) = estimate(&values(&by_scheme[n], of));
                 Point::with_error(0.0, mean, half)
             };
-            (scheme.name, cells.iter().map(bar).collect())
+            (scheme.name, measured.iter().map(bar).collect())
         });
         let title = format!("Mean throughput by loss: {what}");
         let mut figure = bars(
@@ -504,14 +504,14 @@ fn figures(session: &mut Session<'_>, cells: &[Cell]) {
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let (losses, mut cells) = (losses(session.backend()), Vec::new());
+    let (losses, mut measured) = (losses(session.backend()), Vec::new());
     for loss in losses {
-        cells.push(cell(session, *loss, false)?);
+        measured.push(measure_loss(session, *loss, false)?);
     }
     let mut rows = Vec::new();
-    for (loss, cell) in losses.iter().zip(&cells) {
+    for (loss, by_scheme) in losses.iter().zip(&measured) {
         for (n, what) in BOTH.iter().enumerate() {
-            let delays = cell
+            let delays = by_scheme
                 .each_ref()
                 .map(|runs| values(runs, |run| run.mean_delay[n]));
             let means = delays
@@ -521,12 +521,12 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         }
     }
     for (n, what) in BOTH.iter().enumerate() {
-        let less = |cell: &Cell| {
-            let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n])).0;
+        let less = |by_scheme: &RunsByScheme| {
+            let delay = |s: usize| estimate(&values(&by_scheme[s], |run| run.mean_delay[n])).0;
             delay(1) - delay(0)
         };
-        let by_loss = losses.iter().zip(&cells);
-        let by_loss = by_loss.map(|(loss, cell)| (percent(*loss), less(cell)));
+        let by_loss = losses.iter().zip(&measured);
+        let by_loss = by_loss.map(|(loss, by_scheme)| (percent(*loss), less(by_scheme)));
         let claim = format!("mean delay of {what}, less standard MPTCP's");
         let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", by_loss);
         session.verdict(verdict.reported("lower"));
@@ -539,11 +539,14 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     ));
     for (n, what) in BOTH.iter().enumerate() {
         let series = SCHEMES.iter().enumerate().map(|(s, scheme)| {
-            let point = |(loss, cell): (&f64, &Cell)| {
-                let (mean, half) = estimate(&values(&cell[s], |run| run.mean_delay[n]));
+            let point = |(loss, by_scheme): (&f64, &RunsByScheme)| {
+                let (mean, half) = estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
                 Point::with_error(loss * 100.0, mean, half)
             };
-            line(scheme.name, losses.iter().zip(&cells).map(point).collect())
+            line(
+                scheme.name,
+                losses.iter().zip(&measured).map(point).collect(),
+            )
         });
         let mut figure = over_time(
             &format!("Mean delay by loss: {what}"),
@@ -559,10 +562,10 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let cell = cell(session, 0.01, false)?;
+    let by_scheme = measure_loss(session, 0.01, false)?;
     let mut rows = Vec::new();
     for (n, what) in BOTH.iter().enumerate() {
-        let means = cell
+        let means = by_scheme
             .each_ref()
             .map(|runs| BySecond::means(runs.iter().map(|run| &run.delays[n])));
         let pairs = means[0].iter().zip(&means[1]);
@@ -570,7 +573,7 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
         let claim = format!("seconds in which {what} are not earlier than by standard MPTCP");
         let verdict = Verdict::new(claim, Bound::AtMost(0.0), "", [("", later)]);
         session.verdict(verdict.reported("lower"));
-        let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n]));
+        let delay = |s: usize| estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
         let delays = [0, 1, 2].map(|s| plus_minus(delay(s), 1));
         rows.push([&[(*what).to_owned()], &delays[..]].concat());
         let lines = SCHEMES.iter().zip(&means);
@@ -590,9 +593,9 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let cell = cell(session, 0.02, false)?;
-    let p95 = |s: usize, n: usize| estimate(&values(&cell[s], |run| run.p95_jitter[n]));
-    let disorder = |s: usize| estimate(&values(&cell[s], |run| run.out_of_order));
+    let by_scheme = measure_loss(session, 0.02, false)?;
+    let p95 = |s: usize, n: usize| estimate(&values(&by_scheme[s], |run| run.p95_jitter[n]));
+    let disorder = |s: usize| estimate(&values(&by_scheme[s], |run| run.out_of_order));
     session.verdict(
         Verdict::new(
             "95th percentile of jitter, less standard MPTCP's",
@@ -621,7 +624,7 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
         ),
     );
     let rows = SCHEMES.iter().enumerate().map(|(s, scheme)| {
-        let share = values(&cell[s], |run| run.out_of_order / run.packets * 100.0);
+        let share = values(&by_scheme[s], |run| run.out_of_order / run.packets * 100.0);
         let jitters = [0, 1, 2, 3].map(|n| plus_minus(p95(s, n), 1));
         let disorder = [plus_minus(disorder(s), 0), plus_minus(estimate(&share), 2)];
         [&[scheme.name.to_owned()], &jitters[..], &disorder].concat()
@@ -633,7 +636,7 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
         rows.collect(),
     ));
     for (n, what) in JITTERS.iter().enumerate() {
-        let lines = SCHEMES.iter().zip(&cell).map(|(scheme, runs)| {
+        let lines = SCHEMES.iter().zip(&by_scheme).map(|(scheme, runs)| {
             by_second(
                 scheme.name,
                 &BySecond::means(runs.iter().map(|run| &run.jitter[n])),

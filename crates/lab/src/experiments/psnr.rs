@@ -31,7 +31,7 @@ pub const PO_8: Definition = Definition {
     must_hold: "The true PSNR is higher and steadier; that of the paper's formula, in windows of 1 s, is \
                 at least 3.7 % higher.",
     backends: &[Backend::Sim],
-    cells: |_| LOSSES.len() * SCHEMES.len(),
+    cases: |_| LOSSES.len() * SCHEMES.len(),
     measure,
     ..PO_4
 };
@@ -171,7 +171,7 @@ impl Source {
 }
 
 /// The runs of each scheme.
-type Cell = [Vec<Run>; 3];
+type RunsByScheme = [Vec<Run>; 3];
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let source = Source::new()?;
@@ -180,10 +180,10 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, &about);
     session.parameter("encoder and decoder", clip::version()?);
     session.parameter("floor of the formula's difference", "1 kb/s");
-    let mut cells = Vec::new();
+    let mut measured = Vec::new();
     for loss in LOSSES {
-        let mut cell = Cell::default();
-        for (scheme, runs) in SCHEMES.iter().zip(&mut cell) {
+        let mut by_scheme = RunsByScheme::default();
+        for (scheme, runs) in SCHEMES.iter().zip(&mut by_scheme) {
             *runs = source.runs(session, scheme, loss)?;
             let name = scheme.name.replace(' ', "-");
             let record: Vec<_> = runs.iter().map(Run::record).collect();
@@ -192,28 +192,28 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
                 json!({ "runs": record }),
             );
         }
-        cells.push(cell);
+        measured.push(by_scheme);
     }
-    judge(session, &cells);
-    session.table(numbers(&source, &cells));
-    figures(session, &source, &cells);
+    judge(session, &measured);
+    session.table(numbers(&source, &measured));
+    figures(session, &source, &measured);
     Ok(())
 }
 
-fn judge(session: &mut Session<'_>, cells: &[Cell]) {
-    let by_loss = |value: &dyn Fn(&Cell) -> f64| {
-        let each = LOSSES.iter().zip(cells);
-        each.map(|(loss, cell)| (percent(*loss), value(cell)))
+fn judge(session: &mut Session<'_>, measured: &[RunsByScheme]) {
+    let by_loss = |value: &dyn Fn(&RunsByScheme) -> f64| {
+        let each = LOSSES.iter().zip(measured);
+        each.map(|(loss, by_scheme)| (percent(*loss), value(by_scheme)))
             .collect::<Vec<_>>()
     };
-    let more = |cell: &Cell, of: fn(&Run) -> f64| {
-        let mean = |n: usize| estimate(&values(&cell[n], of)).0;
+    let more = |by_scheme: &RunsByScheme, of: fn(&Run) -> f64| {
+        let mean = |n: usize| estimate(&values(&by_scheme[n], of)).0;
         mean(1) - mean(0)
     };
-    let mean = by_loss(&|cell| more(cell, Run::mean));
-    let deviation = by_loss(&|cell| more(cell, Run::deviation));
-    let formula = by_loss(&|cell| {
-        let [standard, po, _] = cell.each_ref().map(|runs| values(runs, Run::formula));
+    let mean = by_loss(&|by_scheme| more(by_scheme, Run::mean));
+    let deviation = by_loss(&|by_scheme| more(by_scheme, Run::deviation));
+    let formula = by_loss(&|by_scheme| {
+        let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, Run::formula));
         estimate(&gains(&po, &standard)).0
     });
     session.verdict(
@@ -263,11 +263,11 @@ const MEASURES: [Measure; 5] = [
     (KINDS[1], |run| run.late[1], 2),
 ];
 
-fn numbers(source: &Source, cells: &[Cell]) -> Table {
+fn numbers(source: &Source, measured: &[RunsByScheme]) -> Table {
     let mut rows = Vec::new();
-    for (loss, cell) in LOSSES.iter().zip(cells) {
+    for (loss, by_scheme) in LOSSES.iter().zip(measured) {
         for (what, of, decimals) in MEASURES {
-            let runs = cell.each_ref().map(|runs| values(runs, of));
+            let runs = by_scheme.each_ref().map(|runs| values(runs, of));
             let means = runs
                 .each_ref()
                 .map(|runs| plus_minus(estimate(runs), decimals));
@@ -284,17 +284,17 @@ fn numbers(source: &Source, cells: &[Cell]) -> Table {
     )
 }
 
-fn figures(session: &mut Session<'_>, source: &Source, cells: &[Cell]) {
+fn figures(session: &mut Session<'_>, source: &Source, measured: &[RunsByScheme]) {
     let whole = Run {
         psnr: source.whole.clone(),
         formula: Vec::new(),
         late: [0.0; 2],
     };
     let runs = session.runs();
-    for (loss, cell) in LOSSES.iter().zip(cells) {
+    for (loss, by_scheme) in LOSSES.iter().zip(measured) {
         let mut lines: Vec<_> = SCHEMES
             .iter()
-            .zip(cell)
+            .zip(by_scheme)
             .map(|(scheme, runs)| {
                 let seconds: Vec<BySecond> = runs.iter().map(Run::by_second).collect();
                 by_second(scheme.name, &BySecond::means(&seconds))
@@ -311,11 +311,11 @@ fn figures(session: &mut Session<'_>, source: &Source, cells: &[Cell]) {
     }
     let losses = LOSSES.map(percent);
     let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
-        let bar = |cell: &Cell| {
-            let (mean, half) = estimate(&values(&cell[n], Run::mean));
+        let bar = |by_scheme: &RunsByScheme| {
+            let (mean, half) = estimate(&values(&by_scheme[n], Run::mean));
             Point::with_error(0.0, mean, half)
         };
-        (scheme.name, cells.iter().map(bar).collect())
+        (scheme.name, measured.iter().map(bar).collect())
     });
     let figure = bars(
         "Mean PSNR by loss",

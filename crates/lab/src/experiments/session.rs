@@ -7,14 +7,14 @@ use serde_json::json;
 use super::outcome::{Findings, Outcome, Request, Table};
 use super::verdict::Verdict;
 use crate::backend::{Backend, Error};
-use crate::fct::{self, Cell, Row, RunResult};
+use crate::fct::{self, Case, Row, RunResult};
 use crate::plot::Figure;
 use crate::spread::Spread;
 
 /// Long runs over links that are made at a time.
 const ABREAST: usize = 3;
 
-/// A run of an experiment, which measures cells and collects the findings.
+/// A run of an experiment, which measures cases and collects the findings.
 #[derive(Debug)]
 pub struct Session<'a> {
     request: Request<'a>,
@@ -38,22 +38,22 @@ impl<'a> Session<'a> {
         self.findings
     }
 
-    /// Returns the seed of all cells.
+    /// Returns the seed of all cases.
     pub fn seed(&self) -> u64 {
         self.request.seed
     }
 
-    /// Returns the number of runs of each cell.
+    /// Returns the number of runs of each case.
     pub fn runs(&self) -> u64 {
         self.request.runs
     }
 
-    /// Measures flow completion times of `cell` and records them as `name`.
+    /// Measures flow completion times of `case` and records them as `name`.
     ///
     /// # Errors
     /// The errors of [`fct::run`].
-    pub fn fct(&mut self, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
-        self.fct_on(self.backend(), name, cell)
+    pub fn fct(&mut self, name: String, case: &Case) -> Result<Vec<RunResult>, Error> {
+        self.fct_on(self.backend(), name, case)
     }
 
     /// Measures and records like [`Self::fct`], on another backend than the experiment's own.
@@ -64,34 +64,34 @@ impl<'a> Session<'a> {
         &mut self,
         backend: Backend,
         name: String,
-        cell: &Cell,
+        case: &Case,
     ) -> Result<Vec<RunResult>, Error> {
-        let results = self.runs_on(backend, cell, self.runs())?;
+        let results = self.runs_on(backend, case, self.runs())?;
         let each: Vec<_> = results.iter().map(run_record).collect();
         let record = json!({
-            "cell": Row::new(cell, backend, &results),
-            "default_path": cell.default_path.to_string(),
-            "initial_window": cell.initial_window,
-            "queue": cell.queue,
+            "cell": Row::new(case, backend, &results),
+            "default_path": case.default_path.to_string(),
+            "initial_window": case.initial_window,
+            "queue": case.queue,
             "runs": each,
         });
         self.record(name, record);
         Ok(results)
     }
 
-    /// Makes `runs` runs of `cell` without a record.
+    /// Makes `runs` runs of `case` without a record.
     ///
     /// # Errors
     /// The errors of [`fct::run`].
-    pub fn runs_of(&self, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
-        self.runs_on(self.backend(), cell, runs)
+    pub fn runs_of(&self, case: &Case, runs: u64) -> Result<Vec<RunResult>, Error> {
+        self.runs_on(self.backend(), case, runs)
     }
 
-    fn runs_on(&self, backend: Backend, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
+    fn runs_on(&self, backend: Backend, case: &Case, runs: u64) -> Result<Vec<RunResult>, Error> {
         let Request {
             threads, progress, ..
         } = self.request;
-        fct::run(cell, backend, runs, threads, progress)
+        fct::run(case, backend, runs, threads, progress)
     }
 
     /// Makes `runs` runs by `run`, which receives number and seed. Runs of the same number have the
@@ -132,7 +132,7 @@ impl<'a> Session<'a> {
         self.findings.captures.push((name.to_owned(), pcapng));
     }
 
-    /// Returns the backend of the cells.
+    /// Returns the backend of the cases.
     pub fn backend(&self) -> Backend {
         self.request.backend
     }

@@ -3,7 +3,7 @@
 use super::outcome::Table;
 use super::session::Session;
 use crate::backend::{Backend, Error};
-use crate::cell::{Cell, Records, RunResult, Size};
+use crate::case::{Case, Records, RunResult, Size};
 use crate::paths::PathError;
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
 use crate::stats;
@@ -15,7 +15,7 @@ pub const ALL: (u64, u64) = (0, u64::MAX);
 pub const LINUX: Way = Way {
     name: "Linux MPTCP",
     backend: Some(Backend::Kernel),
-    apply: |cell, _| cell.records = Records::Cold,
+    apply: |case, _| case.records = Records::Cold,
 };
 
 /// A set of variants, each run with every size.
@@ -26,7 +26,7 @@ pub struct Sweep {
     /// Sizes of the flows.
     pub sizes: &'static [&'static str],
     /// Settings that all variants share; its size is not used.
-    pub cell: Cell,
+    pub case: Case,
     /// The variants.
     pub ways: Vec<Way>,
 }
@@ -38,8 +38,8 @@ pub struct Way {
     pub name: &'static str,
     /// Backend, if it is not the experiment's own.
     pub backend: Option<Backend>,
-    /// Applies the variant's settings to a cell; the text is the variant's name.
-    pub apply: fn(&mut Cell, &str),
+    /// Applies the variant's settings to a case; the text is the variant's name.
+    pub apply: fn(&mut Case, &str),
 }
 
 impl Way {
@@ -48,48 +48,48 @@ impl Way {
         Way {
             name,
             backend: None,
-            apply: |cell, name| cell.strategy = name.to_owned(),
+            apply: |case, name| case.strategy = name.to_owned(),
         }
     }
 }
 
-/// Returns a cell over `paths`, in the syntax of the command line.
-pub fn cell(paths: &str) -> Result<Cell, Error> {
+/// Returns a case over `paths`, in the syntax of the command line.
+pub fn case(paths: &str) -> Result<Case, Error> {
     let paths = paths.parse();
     let paths = paths.map_err(|e: PathError| Error::Usage(e.to_string()))?;
-    Ok(Cell::new(paths, size("1")?))
+    Ok(Case::new(paths, size("1")?))
 }
 
 fn size(text: &str) -> Result<Size, Error> {
     let size = text.parse();
-    size.map_err(|e: crate::cell::SizeError| Error::Usage(e.to_string()))
+    size.map_err(|e: crate::case::SizeError| Error::Usage(e.to_string()))
 }
 
 impl Sweep {
-    /// Returns the cells that run on `backend`, with their names.
-    pub fn cells(&self, seed: u64, backend: Backend) -> Result<Vec<(String, Cell)>, Error> {
-        let mut cells = Vec::new();
+    /// Returns the cases that run on `backend`, with their names.
+    pub fn cases(&self, seed: u64, backend: Backend) -> Result<Vec<(String, Case)>, Error> {
+        let mut cases = Vec::new();
         for way in self
             .ways
             .iter()
             .filter(|way| way.backend.is_none_or(|own| own == backend))
         {
             for text in self.sizes {
-                cells.push(self.cell(way, &size(text)?, seed));
+                cases.push(self.case(way, &size(text)?, seed));
             }
         }
-        Ok(cells)
+        Ok(cases)
     }
 
-    fn cell(&self, way: &Way, size: &Size, seed: u64) -> (String, Cell) {
-        let mut cell = Cell {
+    fn case(&self, way: &Way, size: &Size, seed: u64) -> (String, Case) {
+        let mut case = Case {
             size: size.clone(),
             seed,
-            ..self.cell.clone()
+            ..self.case.clone()
         };
-        (way.apply)(&mut cell, way.name);
+        (way.apply)(&mut case, way.name);
         let name = format!("{}-{size}-{}", self.name, way.name.replace(' ', "-"));
-        (name, cell)
+        (name, case)
     }
 
     /// Measures all variants with all sizes.
@@ -101,22 +101,22 @@ impl Sweep {
         for text in self.sizes {
             swept.sizes.push(size(text)?);
         }
-        session.parameter("paths", &self.cell.paths);
-        session.parameter("congestion control", &self.cell.cc);
-        session.parameter("initial window", self.cell.initial_window);
+        session.parameter("paths", &self.case.paths);
+        session.parameter("congestion control", &self.case.cc);
+        session.parameter("initial window", self.case.initial_window);
         let queue = format!(
             "{} packets where a path has none of its own",
-            self.cell.queue
+            self.case.queue
         );
         session.parameter("queue", queue);
-        session.parameter("opens on path", self.cell.default_path);
-        session.parameter("records of paths", self.cell.records.name());
+        session.parameter("opens on path", self.case.default_path);
+        session.parameter("records of paths", self.case.records.name());
         for way in &self.ways {
             let mut runs = Vec::new();
             for size in &swept.sizes {
-                let (name, cell) = self.cell(way, size, session.seed());
+                let (name, case) = self.case(way, size, session.seed());
                 let backend = way.backend.unwrap_or(session.backend());
-                runs.push(Runs(session.fct_on(backend, name, &cell)?));
+                runs.push(Runs(session.fct_on(backend, name, &case)?));
             }
             swept.ways.push((way.name, runs));
         }
@@ -257,7 +257,7 @@ impl Swept {
     }
 }
 
-/// The runs of a cell, in their order.
+/// The runs of a case, in their order.
 #[derive(Debug, Clone)]
 pub struct Runs(pub Vec<RunResult>);
 

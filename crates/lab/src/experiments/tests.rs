@@ -41,7 +41,7 @@ fn run(id: &str, runs: u64, seed: u64, threads: usize) -> Findings {
         progress: &count,
     };
     let findings = definition.run(request).unwrap();
-    let announced = (definition.cells)(Backend::Sim) as u64 * runs;
+    let announced = (definition.cases)(Backend::Sim) as u64 * runs;
     assert_eq!(made.load(Ordering::Relaxed), announced, "{id}");
     findings
 }
@@ -75,7 +75,7 @@ fn fsa_2a_runs_in_the_simulator() {
     assert_whole(&findings);
     assert_eq!(
         findings.records.len(),
-        (find("fsa-2a").unwrap().cells)(Backend::Sim)
+        (find("fsa-2a").unwrap().cases)(Backend::Sim)
     );
     // A flow of three packets behaves the same in every run; the other claims are about means.
     let sure = findings
@@ -128,7 +128,7 @@ fn a_dark_path_is_seen_in_what_arrives() {
     assert!(values.into_iter().all(|(_, value)| value.is_some()));
 }
 
-/// Two cells, both without loss, so that a few runs show which strategy is faster.
+/// Two cases, both without loss, so that a few runs show which strategy is faster.
 #[test]
 fn a_small_grid_is_judged() {
     const SMALL: grid::Grid = grid::Grid {
@@ -153,11 +153,11 @@ fn a_small_grid_is_judged() {
     assert!(outcome.holds(), "{:#?}", outcome.verdicts);
     // Arrival, mean, p95, copies, and the one geometric mean that warm starts must meet.
     assert_eq!(outcome.verdicts.len(), 5);
-    let cells = findings.records[0].1.as_array().unwrap();
-    assert_eq!(cells.len(), SMALL.len());
-    for cell in cells {
-        assert!(cell["mean_ms"].as_f64() >= cell["oracle_ms"].as_f64());
-        assert_eq!(cell["copies"].as_f64(), Some(0.0), "{cell}");
+    let cases = findings.records[0].1.as_array().unwrap();
+    assert_eq!(cases.len(), SMALL.len());
+    for case in cases {
+        assert!(case["mean_ms"].as_f64() >= case["oracle_ms"].as_f64());
+        assert_eq!(case["copies"].as_f64(), Some(0.0), "{case}");
     }
     assert_eq!(outcome.figures, ["warm-by-size"]);
 }

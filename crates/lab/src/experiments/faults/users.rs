@@ -13,7 +13,7 @@ use braid_testbed::netns;
 use crate::backend::Error;
 use crate::backend::bed::{interrupted, run_error};
 use crate::backend::gateways::Gateways;
-use crate::cell::Arrivals;
+use crate::case::Arrivals;
 
 /// Interval between two words.
 const EVERY: Duration = Duration::from_millis(100);

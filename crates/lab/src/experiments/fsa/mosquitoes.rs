@@ -7,7 +7,7 @@ use self::scale::Load;
 use self::seen::Seen;
 use super::{ALL, BACKENDS, MICE, Plan, UNLIKE, of_values};
 use crate::backend::{Backend, Error, sim};
-use crate::cell::Cell;
+use crate::case::Case;
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::session::Session;
@@ -28,7 +28,7 @@ pub const FSA_6A: Definition = Definition {
     must_hold: "No SYN with MP_JOIN with fsa, at least one with minrtt. At scale the server has \
                 fewer subflows, packets and less state with fsa than with minrtt.",
     backends: BACKENDS,
-    cells: |backend| TINY.cells(backend),
+    cases: |backend| TINY.cases(backend),
     runs: (100, 4),
     measure,
 };
@@ -88,25 +88,25 @@ fn joins(runs: &Runs) -> f64 {
     runs.sum(|run| run.join_syns) / runs.0.len() as f64
 }
 
-/// Captures the first run of each cell, and counts the packets in the captures.
+/// Captures the first run of each case, and counts the packets in the captures.
 fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     let mut counts = Vec::new();
     for (label, sweep) in TINY.sweeps(Backend::Sim)? {
-        for (name, cell) in sweep.cells(session.seed(), session.backend())? {
-            let bytes = sim::capture(&cell, 0)?;
+        for (name, case) in sweep.cases(session.seed(), session.backend())? {
+            let bytes = sim::capture(&case, 0)?;
             let seen = Seen::read(&bytes)?;
             session.capture(&name, bytes);
-            if cell.initial_window == 10 && cell.size.bytes() > 2048 {
+            if case.initial_window == 10 && case.size.bytes() > 2048 {
                 session.table(seen.table(&format!("Capture at the client, {name}")));
             }
-            counts.push((label.clone(), cell, seen));
+            counts.push((label.clone(), case, seen));
         }
     }
     let joins = |strategy: &str| {
         let of = counts
             .iter()
-            .filter(|(_, cell, _)| cell.strategy == strategy);
-        let each = of.map(|(label, cell, seen)| (format!("{}, {label}", cell.size), seen.joins()));
+            .filter(|(_, case, _)| case.strategy == strategy);
+        let each = of.map(|(label, case, seen)| (format!("{}, {label}", case.size), seen.joins()));
         each.collect::<Vec<_>>()
     };
     for (strategy, bound) in [("fsa", Bound::AtMost(0.0)), ("minrtt", Bound::AtLeast(1.0))] {
@@ -117,12 +117,12 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn both_ways(counts: &[(String, Cell, Seen)]) -> Table {
-    let row = |(label, cell, seen): &(String, Cell, Seen)| {
+fn both_ways(counts: &[(String, Case, Seen)]) -> Table {
+    let row = |(label, case, seen): &(String, Case, Seen)| {
         let (sent, received) = seen.packets();
         vec![
-            cell.strategy.clone(),
-            cell.size.to_string(),
+            case.strategy.clone(),
+            case.size.to_string(),
             label.clone(),
             sent.to_string(),
             received.to_string(),

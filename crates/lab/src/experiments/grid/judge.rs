@@ -1,13 +1,13 @@
 //! The comparison of another strategy with the candidate: speed, and cost in copies.
 
-use crate::cell::RunResult;
+use crate::case::RunResult;
 use crate::stats;
 
 /// Share by which a rival's mean must be shorter to count as a loss.
 pub const MEAN_MARGIN: f64 = 0.02;
 /// The same for the 95th and the 99th percentile.
 pub const TAIL_MARGIN: f64 = 0.05;
-/// Probability of calling any cell lost that is not (family-wise error rate).
+/// Probability of calling any case lost that is not (family-wise error rate).
 pub const ALPHA: f64 = 0.01;
 /// Completion time assumed for a flow that never arrives, ms: the least time after which a run is given
 /// up.
@@ -19,7 +19,7 @@ const BATCHES: usize = 10;
 /// Fewest runs whose percentiles are compared.
 pub const TAIL_RUNS: u64 = (BATCH * BATCHES) as u64;
 
-/// The kept figures of a strategy's runs in a cell.
+/// The kept figures of a strategy's runs in a case.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
     /// Completion times, ms, in order of the runs; [`NEVER`] for a flow that did not arrive.
@@ -104,7 +104,7 @@ impl Comparison {
         }
     }
 
-    /// Returns whether more runs could show that the cell is lost: a statistic is shorter by more than
+    /// Returns whether more runs could show that the case is lost: a statistic is shorter by more than
     /// `share` of its margin. The 99th percentile counts if `with_p99`.
     pub fn is_suspect(&self, share: f64, with_p99: bool) -> bool {
         let tail = 1.0 - share * TAIL_MARGIN;

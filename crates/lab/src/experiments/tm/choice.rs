@@ -37,7 +37,7 @@ pub const TM_1: Definition = Definition {
     must_hold: "By bandwidth 3, by delay 2, never 6; through each at least 90 % of min(b_1 + b_2, \
                 b_s) by plain TCP; 20 Mb/s of others on each path to 3 move the choice.",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |backend| match backend.is_virtual() {
+    cases: |backend| match backend.is_virtual() {
         true => 1,
         false => SINGLES + 2 * SERVERS.len(),
     },

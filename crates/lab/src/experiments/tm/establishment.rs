@@ -34,7 +34,7 @@ pub const TM_3: Definition = Definition {
     must_hold: "The same order; with a warm connection the second and the fourth step are not \
                 there.",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |_| 1,
+    cases: |_| 1,
     runs: (3, 3),
     measure,
 };

@@ -32,7 +32,7 @@ pub const TM_5A: Definition = Definition {
                one carries 3.1 MB/s.",
     must_hold: "Both at least 95 % of the sum of plain TCP over each link alone.",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |_| WAYS.len(),
+    cases: |_| WAYS.len(),
     runs: (5, 2),
     measure: over_phases,
 };
@@ -49,7 +49,7 @@ pub const TM_5B: Definition = Definition {
     must_hold: "More than the better link at every size; at 100 MB at least 40 % more than that one \
                 and 180 % more than the other.",
     backends: &[Backend::Sim, Backend::Links],
-    cells: |_| 3 * SIZES.len(),
+    cases: |_| 3 * SIZES.len(),
     runs: (5, 2),
     measure: over_sizes,
 };

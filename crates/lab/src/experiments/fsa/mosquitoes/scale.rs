@@ -176,7 +176,7 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
     }
     for client in &clients {
         for spec in specs {
-            // The queue in packets that a cell has by default.
+            // The queue in packets that a case has by default.
             let settings = spec.settings(50);
             world.connect(*client, server, settings.clone(), settings);
         }

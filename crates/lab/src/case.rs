@@ -12,7 +12,7 @@ pub use braid_sim::transfer::Direction;
 
 /// One transfer, to be run many times.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cell {
+pub struct Case {
     /// The paths between client and server.
     pub paths: Paths,
     /// Payload of the flow, bytes.
@@ -42,10 +42,10 @@ pub struct Cell {
     pub seed: u64,
 }
 
-impl Cell {
+impl Case {
     /// Returns a download with the defaults of `braid-lab fct`.
-    pub fn new(paths: Paths, size: Size) -> Cell {
-        Cell {
+    pub fn new(paths: Paths, size: Size) -> Case {
+        Case {
             paths,
             size,
             strategy: braid_strategy::DEFAULT.to_owned(),
@@ -97,7 +97,7 @@ impl Cell {
     }
 }
 
-/// A time during which a path of a [`Cell`] is dark, counted from the start of the run.
+/// A time during which a path of a [`Case`] is dark, counted from the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dark {
     /// The path, from 0.
@@ -108,7 +108,7 @@ pub struct Dark {
     pub until: Duration,
 }
 
-/// The result of one run of a [`Cell`]. Paths are in the order of the cell; a vector by path has one
+/// The result of one run of a [`Case`]. Paths are in the order of the case; a vector by path has one
 /// entry for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunResult {

@@ -1,8 +1,8 @@
-//! The cells of a grid, and a lower bound of their completion times.
+//! The cases of a grid, and a lower bound of their completion times.
 
 use super::Start;
 use crate::backend::Error;
-use crate::cell::{Cell, DefaultPath, Records};
+use crate::case::{Case, DefaultPath, Records};
 use crate::paths::{PathError, Paths};
 
 /// A grid: every size over every set of paths, with every congestion control, from every start.
@@ -21,36 +21,36 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Returns the number of cells.
+    /// Returns the number of cases.
     pub const fn len(&self) -> usize {
         self.sizes.len() * self.paths.len() * self.losses.len() * self.cc.len() * self.starts.len()
     }
 
-    /// Returns all cells, with the start of each.
-    pub fn cells(&self, seed: u64) -> Result<Vec<(Start, Cell)>, Error> {
-        let mut cells = Vec::with_capacity(self.len());
+    /// Returns all cases, with the start of each.
+    pub fn cases(&self, seed: u64) -> Result<Vec<(Start, Case)>, Error> {
+        let mut cases = Vec::with_capacity(self.len());
         for start in self.starts {
             for cc in self.cc {
                 for paths in self.paths {
                     for loss in self.losses {
                         for size in self.sizes {
-                            let cell = cell(size, paths, *loss)?;
-                            let cell = Cell {
+                            let case = case(size, paths, *loss)?;
+                            let case = Case {
                                 cc: (*cc).to_owned(),
                                 seed,
-                                ..cell
+                                ..case
                             };
-                            cells.push((*start, start.of(cell)));
+                            cases.push((*start, start.of(case)));
                         }
                     }
                 }
             }
         }
-        Ok(cells)
+        Ok(cases)
     }
 }
 
-fn cell(size: &str, paths: &str, loss: f64) -> Result<Cell, Error> {
+fn case(size: &str, paths: &str, loss: f64) -> Result<Case, Error> {
     let of = |loss: f64| format!("{loss}%");
     let paths = paths.replace('L', &of(loss)).replace('H', &of(loss / 2.0));
     let paths: Paths = paths
@@ -59,22 +59,22 @@ fn cell(size: &str, paths: &str, loss: f64) -> Result<Cell, Error> {
     let size = size
         .parse()
         .map_err(|e: crate::fct::SizeError| Error::Usage(e.to_string()))?;
-    Ok(Cell {
+    Ok(Case {
         default_path: DefaultPath::Mix,
-        ..Cell::new(paths, size)
+        ..Case::new(paths, size)
     })
 }
 
 impl Start {
-    /// Returns `cell` with this start.
-    fn of(self, cell: Cell) -> Cell {
-        Cell {
+    /// Returns `case` with this start.
+    fn of(self, case: Case) -> Case {
+        Case {
             records: match self {
                 Start::Cold => Records::Cold,
                 Start::Warm | Start::Joined => Records::Warm,
             },
             warm_subflows: self == Start::Joined,
-            ..cell
+            ..case
         }
     }
 }
@@ -83,11 +83,11 @@ impl Start {
 const HEADERS: f64 = 20.0 + 20.0 + 12.0 + 20.0;
 const SEGMENT: f64 = 1500.0 - HEADERS;
 
-/// Returns a lower bound of the mean completion time of `cell`, ms. It assumes that no packet is lost,
+/// Returns a lower bound of the mean completion time of `case`, ms. It assumes that no packet is lost,
 /// every path delivers at its full rate from the moment at which the first byte can have crossed it,
 /// windows never close, the connection opens on the path with the lowest round-trip time, and every
 /// further subflow exists when the request arrives.
-pub fn oracle_ms(cell: &Cell) -> f64 {
+pub fn oracle_ms(case: &Case) -> f64 {
     // For each path: one-way delay in seconds, payload in bytes per second.
     let path = |spec: &crate::paths::PathSpec| {
         let rate = spec.rate.mean().unwrap_or(f64::INFINITY) / 8.0;
@@ -96,16 +96,16 @@ pub fn oracle_ms(cell: &Cell) -> f64 {
             rate * SEGMENT / (SEGMENT + HEADERS),
         )
     };
-    let mut paths: Vec<(f64, f64)> = cell.paths.specs().iter().map(path).collect();
+    let mut paths: Vec<(f64, f64)> = case.paths.specs().iter().map(path).collect();
     paths.sort_by(|a, b| a.0.total_cmp(&b.0));
     // Before the response come the request alone, or SYN, SYN/ACK and request.
-    let lead = match cell.warm_subflows {
+    let lead = match case.warm_subflows {
         true => paths[0].0,
         false => 3.0 * paths[0].0,
     };
     // Paths deliver from their first arrival on, so the end is where the sum of rate × (end − arrival)
     // is the size.
-    let size = cell.size.bytes() as f64;
+    let size = case.size.bytes() as f64;
     let (mut rate, mut ahead) = (0.0, 0.0);
     let mut end = f64::INFINITY;
     for (one_way, payload) in paths {
@@ -128,20 +128,20 @@ mod tests {
     /// from 110 ms. By then 17.85 kB have arrived, and both paths share the rest.
     #[test]
     fn the_oracle_fills_every_path() {
-        let cell = cell("64k", "5mbit,40ms,H;5mbit,100ms,L", 2.0).unwrap();
-        assert_eq!(cell.paths.to_string(), "5mbit,40ms,1%;5mbit,100ms,2%");
+        let case = case("64k", "5mbit,40ms,H;5mbit,100ms,L", 2.0).unwrap();
+        assert_eq!(case.paths.to_string(), "5mbit,40ms,1%;5mbit,100ms,2%");
         let rate = 625_000.0 * 1428.0 / 1500.0;
         let expected = 110.0 + (65_536.0 - 0.03 * rate) / (2.0 * rate) * 1e3;
-        assert!((oracle_ms(&cell) - expected).abs() < 1e-6);
-        let joined = Start::Joined.of(cell);
+        assert!((oracle_ms(&case) - expected).abs() < 1e-6);
+        let joined = Start::Joined.of(case);
         assert!((oracle_ms(&joined) - (expected - 40.0)).abs() < 1e-6);
     }
 
     /// Three packets arrive over the first path before a byte can over the second.
     #[test]
     fn the_oracle_leaves_a_path_that_comes_too_late() {
-        let cell = cell("4k", "5mbit,40ms,H;5mbit,100ms,L", 0.0).unwrap();
+        let case = case("4k", "5mbit,40ms,H;5mbit,100ms,L", 0.0).unwrap();
         let expected = 80.0 + 4096.0 / (625.0 * 1428.0 / 1500.0);
-        assert!((oracle_ms(&cell) - expected).abs() < 1e-6);
+        assert!((oracle_ms(&case) - expected).abs() < 1e-6);
     }
 }
