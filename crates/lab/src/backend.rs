@@ -1,7 +1,7 @@
 //! Backends: the ways to carry out one run of a [`Case`].
 
-pub(crate) mod bed;
 mod error;
+pub(crate) mod fixture;
 mod flow;
 pub(crate) mod gateways;
 mod history;
@@ -11,8 +11,8 @@ pub mod sim;
 
 use std::str::FromStr;
 
-pub(crate) use self::bed::run_error;
 pub use self::error::Error;
+pub(crate) use self::fixture::run_error;
 use crate::case::{Case, DefaultPath, Records, RunResult, UnknownName};
 
 /// A backend that runs cases.
@@ -129,7 +129,7 @@ impl Session {
 /// Ends runs in wall-clock time soon, with an error. A signal handler calls it, so that the runs remove
 /// their namespaces and links.
 pub fn interrupt() {
-    bed::interrupt();
+    fixture::interrupt();
 }
 
 impl FromStr for Backend {

@@ -381,7 +381,7 @@ mod tests {
         let scene = scene("roundrobin");
         let new_ground = || {
             let mut ground = Ground::build(&scene).unwrap();
-            ground.bed.keep_late_runs();
+            ground.fixture.keep_late_runs();
             ground
         };
         let ours = first_whole(

@@ -23,12 +23,12 @@
 //! them even after the daemon was killed, together with every process that still runs in one of the namespaces.
 //! one of its namespaces is killed then.
 
-pub mod bed;
 mod capture;
 mod change;
 mod control;
 pub mod emulator;
 mod error;
+pub mod fixture;
 pub mod kernel_tcp;
 mod layout;
 mod leftovers;

@@ -146,11 +146,11 @@ mod tests {
     use braid_proxy::config::{BoxConfig, ServerConfig};
 
     use super::*;
-    use crate::bed;
+    use crate::fixture;
 
     fn rendered<const N: usize>(hosts: [&str; N]) -> [Option<Rendered>; N] {
-        let text = bed::description("demo", [("20mbit", "15ms"), ("10mbit", "35ms")]);
-        let spec = bed::spec(&text).expect("a good description");
+        let text = fixture::description("demo", [("20mbit", "15ms"), ("10mbit", "35ms")]);
+        let spec = fixture::spec(&text).expect("a good description");
         let layout = Layout::resolve(&spec).expect("a good description");
         let render = render_config(None).expect("randomness");
         hosts.map(|host| render(&layout, layout.host(host).expect("a known host")))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_testbed::bed::POLL;
+use braid_testbed::fixture::POLL;
 use braid_testbed::netns;
 
 use super::bed::{Bed, Download, Judge};

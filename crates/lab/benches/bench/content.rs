@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::failure::Failure;
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 
-use crate::bed::{self, LONGEST};
+use crate::fixture::{self, LONGEST};
 
 /// Serves on the content host until the process ends. Returns the listener's address.
-pub fn offer(bed: &Bed) -> Result<SocketAddr, Failure> {
-    let listener = bed::listen(bed)?;
+pub fn offer(fixture: &Fixture) -> Result<SocketAddr, Failure> {
+    let listener = fixture::listen(fixture)?;
     let address = listener.local_addr()?;
     thread::spawn(move || serve(&listener));
     Ok(address)

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use braid::failure::Failure;
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use braid_testbed::netns;
 use serde::Serialize;
 
-use crate::bed::{self, Gateways};
 use crate::content::{self, fetch};
+use crate::fixture::{self, Gateways};
 use crate::slow;
 use crate::speed::Spread;
 
@@ -103,7 +103,7 @@ fn one_start(
 
 /// A testbed of its own, with or without protection.
 struct Way {
-    bed: Bed,
+    fixture: Fixture,
     user: String,
     content: SocketAddr,
 }
@@ -113,11 +113,11 @@ impl Way {
         let settings = if warm { "" } else { "\n[warm]\nmax = 0\n" };
         let rates = slow::RATES.map(|rate| format!("{rate}mbit"));
         let links = [0, 1].map(|link| (&*rates[link], slow::DELAYS[link]));
-        let bed = bed::up(gateways, links, settings)?;
+        let fixture = fixture::up(gateways, links, settings)?;
         Ok(Way {
-            user: bed.testbed.layout().host("user")?.namespace.clone(),
-            content: content::offer(&bed)?,
-            bed,
+            user: fixture.testbed.layout().host("user")?.namespace.clone(),
+            content: content::offer(&fixture)?,
+            fixture,
         })
     }
 
@@ -130,8 +130,8 @@ impl Way {
 
     /// Returns the emulator's lateness since the last call, 99th percentile in µs.
     fn lateness(&mut self) -> Result<f64, Failure> {
-        let late = self.bed.testbed.lateness()?.p99_us;
-        self.bed.testbed.reset_lateness()?;
+        let late = self.fixture.testbed.lateness()?.p99_us;
+        self.fixture.testbed.reset_lateness()?;
         Ok(late)
     }
 }

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::Arguments;
-use crate::bed::{self, Gateways, LONGEST};
+use crate::fixture::{self, Gateways, LONGEST};
 
 /// Most memory of an idle plaintext connection in one process, bytes.
 const BAR: f64 = 16_000.0;
@@ -62,17 +62,17 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Idle>, Failure> {
 }
 
 fn measure_one(gateways: Gateways, arguments: &Arguments) -> Result<Idle, Failure> {
-    let mut bed = Bed(bed::up(gateways, [("200mbit", "1ms"); 2], "")?);
-    let content = bed.offer()?;
-    drop(bed.open(content, WARM_UP)?);
+    let mut fixture = Fixture(fixture::up(gateways, [("200mbit", "1ms"); 2], "")?);
+    let content = fixture.offer()?;
+    drop(fixture.open(content, WARM_UP)?);
     thread::sleep(SETTLE);
-    let before = bed.holding()?;
-    let open = bed.open(content, arguments.idle)?;
+    let before = fixture.holding()?;
+    let open = fixture.open(content, arguments.idle)?;
     thread::sleep(SETTLE);
-    let after = bed.holding()?;
+    let after = fixture.holding()?;
     let count = f64::from(arguments.idle);
     drop(open);
-    bed.0.testbed.down()?;
+    fixture.0.testbed.down()?;
     let protected = gateways == Gateways::Braid;
     let bar = if protected { BAR_PROTECTED } else { BAR };
     Ok(Idle {
@@ -124,12 +124,12 @@ impl Idle {
 }
 
 /// A testbed with box and server running.
-struct Bed(braid_testbed::bed::Bed);
+struct Fixture(braid_testbed::fixture::Fixture);
 
-impl Bed {
+impl Fixture {
     /// Serves answers on the content host. Returns the listener's address.
     fn offer(&self) -> Result<SocketAddr, Failure> {
-        let listener = bed::listen(&self.0)?;
+        let listener = fixture::listen(&self.0)?;
         let address = listener.local_addr()?;
         thread::spawn(move || {
             // Streams are kept until the process ends: the user closes first.

@@ -6,10 +6,10 @@
 //! namespace, `ip`, `nft`.
 
 mod backends;
-mod bed;
 mod content;
 mod cost;
 mod fct;
+mod fixture;
 mod idle;
 mod peers;
 mod sim;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use braid::failure::Failure;
 use braid_testbed::LinkChange;
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use serde::Serialize;
 
-use crate::bed::{self, Gateways};
+use crate::fixture::{self, Gateways};
 
 /// Rates (Mbit/s) and one-way delays of the links; the round trips are 30 ms and 70 ms.
 pub const RATES: [f64; 2] = [20.0, 10.0];
@@ -73,22 +73,22 @@ pub fn measure() -> Result<Vec<Slow>, Failure> {
 fn measure_one(link: usize, way: Way) -> Result<Slow, Failure> {
     let rates = RATES.map(|rate| format!("{rate}mbit"));
     let links = [(&*rates[0], DELAYS[0]), (&*rates[1], DELAYS[1])];
-    let mut bed = bed::up(Gateways::Braid, links, "")?;
+    let mut fixture = fixture::up(Gateways::Braid, links, "")?;
     let slow = format!("rate={SLOW}mbit queue={}", QUEUES[link]);
     let sound = format!("rate={}", rates[link]);
-    bed.testbed.reset_lateness()?;
-    let mut transfer = Transfer::start(&bed, way)?;
+    fixture.testbed.reset_lateness()?;
+    let mut transfer = Transfer::start(&fixture, way)?;
     let start = Instant::now();
     let mut mbit_s = Vec::new();
     let mut before = 0;
     for second in 0..END {
         match second {
-            CHANGE => set(&mut bed, link, &slow)?,
-            RETURN => set(&mut bed, link, &sound)?,
+            CHANGE => set(&mut fixture, link, &slow)?,
+            RETURN => set(&mut fixture, link, &sound)?,
             _ => {}
         }
         let end = Duration::from_secs(second as u64 + 1);
-        bed.sleep(end.saturating_sub(start.elapsed()))?;
+        fixture.sleep(end.saturating_sub(start.elapsed()))?;
         let arrived = transfer.arrived.load(Ordering::Relaxed);
         mbit_s.push((arrived - before) as f64 * 8.0 / 1e6);
         before = arrived;
@@ -96,17 +96,17 @@ fn measure_one(link: usize, way: Way) -> Result<Slow, Failure> {
     if let Some(status) = transfer.curl.try_wait()? {
         return Err(Failure::Run(format!("curl ended too early: {status}")));
     }
-    let lateness_p99_us = bed.testbed.lateness()?.p99_us;
+    let lateness_p99_us = fixture.testbed.lateness()?.p99_us;
     drop(transfer);
-    bed.testbed.down()?;
+    fixture.testbed.down()?;
     Ok(Slow::of(link, way, mbit_s, lateness_p99_us))
 }
 
 /// Applies `change` to both directions of a link.
-fn set(bed: &mut Bed, link: usize, change: &str) -> Result<(), Failure> {
+fn set(fixture: &mut Fixture, link: usize, change: &str) -> Result<(), Failure> {
     let change = LinkChange::parse(change.split(' '))?;
     let name = format!("link{}", link + 1);
-    Ok(bed.testbed.set(&name, None, &change)?)
+    Ok(fixture.testbed.set(&name, None, &change)?)
 }
 
 /// A transfer that goes on until it is dropped.
@@ -117,12 +117,12 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn start(bed: &Bed, way: Way) -> Result<Transfer, Failure> {
-        let file = bed.testbed.state_dir().join("content/www/long");
+    fn start(fixture: &Fixture, way: Way) -> Result<Transfer, Failure> {
+        let file = fixture.testbed.state_dir().join("content/www/long");
         File::create(&file)?.set_len(SIZE)?;
-        let sink = bed::listen(bed)?;
+        let sink = fixture::listen(fixture)?;
         let to = sink.local_addr()?;
-        let mut curl = bed.exec("user", "curl")?;
+        let mut curl = fixture.exec("user", "curl")?;
         curl.args(["-q", "-sS", "--fail", "--no-buffer", "--noproxy", "*"]);
         match way {
             Way::Download => curl.arg(format!("http://{}/long", to.ip())),

@@ -10,14 +10,14 @@ use std::thread;
 use std::time::Instant;
 
 use braid::failure::Failure;
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use braid_testbed::netns;
 use serde::Serialize;
 
 use crate::Arguments;
-use crate::bed::{self, Gateways, LONGEST};
 use crate::content::{self, fetch};
 use crate::cost::Cost;
+use crate::fixture::{self, Gateways, LONGEST};
 use crate::peers::{ATTEMPTS, LEAST_CARRIED};
 use crate::speed::{Ratio, Spread};
 
@@ -228,7 +228,7 @@ impl Summary {
 /// A testbed of its own, with the programs of one variant running in it.
 struct Variant {
     name: &'static str,
-    bed: Bed,
+    fixture: Fixture,
     content: SocketAddr,
     /// The relays, empty where box and server run.
     children: Vec<Child>,
@@ -236,17 +236,17 @@ struct Variant {
 
 impl Variant {
     fn braid(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
-        let mut bed = bed::unshaped(gateways, &arguments.congestion)?;
-        bed.start("server", LONGEST)?;
-        bed.start("box", LONGEST)?;
-        bed.wait_for_intake(LONGEST)?;
-        Variant::of(gateways.name(), bed)
+        let mut fixture = fixture::unshaped(gateways, &arguments.congestion)?;
+        fixture.start("server", LONGEST)?;
+        fixture.start("box", LONGEST)?;
+        fixture.wait_for_intake(LONGEST)?;
+        Variant::of(gateways.name(), fixture)
     }
 
     fn relays(arguments: &Arguments) -> Result<Variant, Failure> {
         let mut variant = Variant::others(arguments, Gateways::Relays)?;
-        let server = variant.bed.address("server")?.to_string();
-        let config = variant.bed.testbed.state_dir().join("redsocks.conf");
+        let server = variant.fixture.address("server")?.to_string();
+        let config = variant.fixture.testbed.state_dir().join("redsocks.conf");
         let text = format!(
             "base {{ log_info = off; daemon = off; redirector = iptables; }}\n\
              redsocks {{ local_ip = 0.0.0.0; local_port = {INTAKE_PORT}; ip = {server}; \
@@ -264,7 +264,7 @@ impl Variant {
     /// kernels from before Linux 5.6, so `mptcpize` makes them use the kernel's Multipath TCP.
     fn shadowsocks(arguments: &Arguments) -> Result<Variant, Failure> {
         let mut variant = Variant::others(arguments, Gateways::Shadowsocks)?;
-        let server = variant.bed.address("server")?.to_string();
+        let server = variant.fixture.address("server")?.to_string();
         let [port, intake] = [SERVER_PORT, INTAKE_PORT].map(|port| port.to_string());
         let common = ["-s", &server, "-p", &port, "-k", "bench", "-m", CIPHER];
         variant.spawn("server", &[&["ss-server"][..], &common].concat())?;
@@ -277,8 +277,8 @@ impl Variant {
     /// Builds a testbed without box and server. Users' connections are redirected to [`INTAKE_PORT`] of
     /// the box, and the kernel uses both links.
     fn others(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
-        let bed = bed::unshaped(gateways, &arguments.congestion)?;
-        let variant = Variant::of(gateways.name(), bed)?;
+        let fixture = fixture::unshaped(gateways, &arguments.congestion)?;
+        let variant = Variant::of(gateways.name(), fixture)?;
         let redirect = format!(
             "add table ip relay; \
              add chain ip relay in {{ type nat hook prerouting priority -100; }}; \
@@ -292,14 +292,14 @@ impl Variant {
     fn wait_until_served(&mut self) -> Result<(), Failure> {
         let (content, user) = (self.content, self.user()?);
         let what = format!("the relays ({})", self.name);
-        Ok(self.bed.wait_for(&what, LONGEST, |_| {
+        Ok(self.fixture.wait_for(&what, LONGEST, |_| {
             Ok(netns::run_inside(&user, || fetch(content, SMALL)).is_ok())
         })?)
     }
 
     /// Lets the kernel open a second subflow by itself, from the address of the second link.
     fn join_second_link(&self, congestion: &str) -> Result<(), Failure> {
-        let link = self.bed.interface("box", |i| i.name == "link2")?;
+        let link = self.fixture.interface("box", |i| i.name == "link2")?;
         let (from, (_, via, _)) = (link.address4, &link.neighbours[0]);
         for command in [
             format!("rule add from {from} lookup {TABLE} pref {TABLE}"),
@@ -315,7 +315,7 @@ impl Variant {
 
     fn configure(&self, command: &[&str]) -> Result<(), Failure> {
         let done = self
-            .bed
+            .fixture
             .exec("box", command[0])?
             .args(&command[1..])
             .status()?;
@@ -325,18 +325,18 @@ impl Variant {
         }
     }
 
-    fn of(name: &'static str, bed: Bed) -> Result<Variant, Failure> {
-        let content = content::offer(&bed)?;
+    fn of(name: &'static str, fixture: Fixture) -> Result<Variant, Failure> {
+        let content = content::offer(&fixture)?;
         Ok(Variant {
             name,
-            bed,
+            fixture,
             content,
             children: Vec::new(),
         })
     }
 
     fn spawn(&mut self, host: &str, command: &[&str]) -> Result<(), Failure> {
-        let mut relay = self.bed.exec(host, "mptcpize")?;
+        let mut relay = self.fixture.exec(host, "mptcpize")?;
         relay.arg("run").args(command);
         relay.stdin(Stdio::null());
         // The relays print a line for each connection, which would bury the results.
@@ -346,7 +346,13 @@ impl Variant {
     }
 
     fn user(&self) -> Result<String, Failure> {
-        Ok(self.bed.testbed.layout().host("user")?.namespace.clone())
+        Ok(self
+            .fixture
+            .testbed
+            .layout()
+            .host("user")?
+            .namespace
+            .clone())
     }
 
     /// Runs once; relays on the kernel's Multipath TCP are tried again, with a message. Their join
@@ -418,14 +424,14 @@ impl Variant {
         hosts
             .map(|host| {
                 let ended = || Failure::Run(format!("the {host} ended"));
-                self.bed.testbed.pid(host).ok_or_else(ended)
+                self.fixture.testbed.pid(host).ok_or_else(ended)
             })
             .collect()
     }
 
     /// Returns the bytes that the box has received and sent on each link.
     fn carried(&self) -> Result<[u64; 2], Failure> {
-        let namespace = self.bed.testbed.layout().host("box")?.namespace.clone();
+        let namespace = self.fixture.testbed.layout().host("box")?.namespace.clone();
         Ok(netns::run_inside(&namespace, || {
             let text = fs::read_to_string("/proc/thread-self/net/dev")?;
             Ok(["link1:", "link2:"].map(|link| crate::veth::carried(&text, link)))

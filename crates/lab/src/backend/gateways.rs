@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use braid::program::{self, BRAID};
 use braid_testbed::Options;
-use braid_testbed::bed::{self as testbed_bed, Bed, Download};
+use braid_testbed::fixture::{self as testbed_fixture, Download, Fixture};
 use braid_testbed::render::render_config;
 use braid_wire::Rng;
 use serde_json::Value;
 
-use super::bed::{self, run_error};
 use super::error::Error;
+use super::fixture::{self, run_error};
 
 /// Longest that box and servers may take to start.
 const START: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ const FILE: &str = "file";
 /// The network of a measurement through box and servers.
 #[derive(Debug)]
 pub(crate) struct Gateways {
-    pub bed: Bed,
+    pub fixture: Fixture,
     repeated: u64,
 }
 
@@ -45,13 +45,16 @@ impl Gateways {
         congestion: Option<&str>,
         bytes: u64,
     ) -> Result<Gateways, Error> {
-        let spec = testbed_bed::spec(&describe(&bed::new_name()?)).map_err(run_error)?;
+        let spec = testbed_fixture::spec(&describe(&fixture::new_name()?)).map_err(run_error)?;
         let options = Options {
             render: Some(render_config(congestion).map_err(run_error)?),
             ..Options::default()
         };
-        let bed = Bed::up(spec, options, bed::interrupted).map_err(run_error)?;
-        let gateways = Gateways { bed, repeated: 0 };
+        let fixture = Fixture::up(spec, options, fixture::interrupted).map_err(run_error)?;
+        let gateways = Gateways {
+            fixture,
+            repeated: 0,
+        };
         gateways.offer(bytes).map_err(run_error)?;
         Ok(gateways)
     }
@@ -73,23 +76,27 @@ impl Gateways {
     }
 
     fn offered(&self) -> PathBuf {
-        self.bed.testbed.state_dir().join("content/www").join(FILE)
+        self.fixture
+            .testbed
+            .state_dir()
+            .join("content/www")
+            .join(FILE)
     }
 
     /// Starts a server.
     pub fn start_server(&mut self, server: &str) -> Result<(), Error> {
-        self.bed.start(server, START).map_err(run_error)
+        self.fixture.start(server, START).map_err(run_error)
     }
 
     /// Starts the box, and waits until it takes connections in.
     pub fn start_box(&mut self) -> Result<(), Error> {
-        self.bed.start("box", START).map_err(run_error)?;
-        self.bed.wait_for_intake(START).map_err(run_error)
+        self.fixture.start("box", START).map_err(run_error)?;
+        self.fixture.wait_for_intake(START).map_err(run_error)
     }
 
     /// Stops the box.
     pub fn stop_box(&mut self) -> Result<(), Error> {
-        self.bed.testbed.stop("box").map_err(run_error)
+        self.fixture.testbed.stop("box").map_err(run_error)
     }
 
     /// Downloads the first `bytes` bytes of the file by curl on `host`. Returns the time in seconds.
@@ -99,7 +106,7 @@ impl Gateways {
         &mut self,
         host: &str,
         bytes: u64,
-        mut progress: impl FnMut(&Bed, Duration, u64),
+        mut progress: impl FnMut(&Fixture, Duration, u64),
     ) -> Result<f64, Error> {
         self.on_time(|net| net.download_once(host, bytes, &mut progress))
     }
@@ -110,10 +117,10 @@ impl Gateways {
         mut measure: impl FnMut(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut repeated = 0;
-        let result = bed::on_time((ATTEMPTS, bed::TOLERABLE_US), &mut repeated, || {
-            self.bed.testbed.reset_lateness().map_err(run_error)?;
+        let result = fixture::on_time((ATTEMPTS, fixture::TOLERABLE_US), &mut repeated, || {
+            self.fixture.testbed.reset_lateness().map_err(run_error)?;
             let result = measure(self)?;
-            let lateness = self.bed.testbed.lateness().map_err(run_error)?;
+            let lateness = self.fixture.testbed.lateness().map_err(run_error)?;
             Ok((result, lateness.p99_us))
         });
         self.repeated += repeated;
@@ -125,11 +132,11 @@ impl Gateways {
         &self,
         host: &str,
         bytes: u64,
-        mut progress: impl FnMut(&Bed, Duration, u64),
+        mut progress: impl FnMut(&Fixture, Duration, u64),
     ) -> Result<f64, Error> {
-        let bed = &self.bed;
-        let content = bed.address("content").map_err(run_error)?;
-        let to = bed.testbed.state_dir().join("fetched");
+        let fixture = &self.fixture;
+        let content = fixture.address("content").map_err(run_error)?;
+        let to = fixture.testbed.state_dir().join("fetched");
         let what = Download {
             host,
             url: format!("http://{content}/{FILE}"),
@@ -137,9 +144,9 @@ impl Gateways {
             bytes: Some(bytes),
             longest: START + Duration::from_secs(bytes / SLOWEST),
         };
-        progress(bed, Duration::ZERO, 0);
+        progress(fixture, Duration::ZERO, 0);
         let begun = Instant::now();
-        let seconds = bed.download(&what, |bytes| progress(bed, begun.elapsed(), bytes));
+        let seconds = fixture.download(&what, |bytes| progress(fixture, begun.elapsed(), bytes));
         let seconds = seconds.map_err(run_error)?;
         let right = starts_so(&self.offered(), &to, bytes).map_err(run_error)?;
         fs::remove_file(&to).map_err(run_error)?;
@@ -152,7 +159,7 @@ impl Gateways {
     /// Returns the JSON output of `braid box` with these arguments.
     pub fn ask(&self, arguments: &[&str]) -> Result<Value, Error> {
         let braid = program::find(BRAID).map_err(run_error)?;
-        let config = self.bed.testbed.state_dir().join("box/box.toml");
+        let config = self.fixture.testbed.state_dir().join("box/box.toml");
         let mut command = Command::new(braid);
         command.args(["--json", "box"]).args(arguments);
         let output = command.arg("--config").arg(config).output();
@@ -182,7 +189,9 @@ impl Gateways {
             if Instant::now() > end {
                 return Err(Error::Run(format!("waited in vain for {what}")));
             }
-            self.bed.sleep(testbed_bed::POLL).map_err(run_error)?;
+            self.fixture
+                .sleep(testbed_fixture::POLL)
+                .map_err(run_error)?;
         }
         Ok(())
     }

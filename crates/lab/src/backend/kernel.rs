@@ -15,8 +15,8 @@ use braid_testbed::kernel_tcp::{self, Transport};
 use braid_testbed::mptcp_info::{self, SubflowInfo};
 use braid_testbed::netns;
 
-use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;
+use super::fixture::{self, CLIENT, END_PRIORITY, Fixture, SERVER, TICK, run_error};
 use super::flow;
 use crate::case::{Case, RunResult};
 
@@ -53,20 +53,23 @@ pub(super) fn check(case: &Case) -> Result<(), Error> {
 /// own address; its path manager opens a subflow from each.
 #[derive(Debug)]
 pub struct Kernel {
-    bed: Bed,
+    fixture: Fixture,
 }
 
 impl Kernel {
     pub(super) fn open(case: &Case) -> Result<Kernel, Error> {
         let paths = case.paths.specs().len();
-        let bed = Bed::build(paths, &[])?;
-        addresses(&bed, paths, (&case.cc, case.initial_window))?;
-        Ok(Kernel { bed })
+        let fixture = Fixture::build(paths, &[])?;
+        addresses(&fixture, paths, (&case.cc, case.initial_window))?;
+        Ok(Kernel { fixture })
     }
 
     pub(super) fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
-        let (client, server) = (self.bed.namespace(CLIENT)?, self.bed.namespace(SERVER)?);
-        self.bed.run(case, index, |_| {
+        let (client, server) = (
+            self.fixture.namespace(CLIENT)?,
+            self.fixture.namespace(SERVER)?,
+        );
+        self.fixture.run(case, index, |_| {
             let before = join_syns(&client)?;
             let transfer = Transfer {
                 case,
@@ -81,18 +84,18 @@ impl Kernel {
     }
 
     pub(super) fn keep_late_runs(&mut self) {
-        self.bed.keep_late_runs();
+        self.fixture.keep_late_runs();
     }
 
     pub(super) fn repeated(&self) -> u64 {
-        self.bed.repeated()
+        self.fixture.repeated()
     }
 }
 
 /// Sets the addresses, endpoints and routes of client and server over each path. The routes prescribe
 /// the congestion control and the initial window.
 pub(crate) fn addresses(
-    bed: &Bed,
+    fixture: &Fixture,
     paths: usize,
     (cc, initial_window): (&str, u32),
 ) -> Result<(), Error> {
@@ -101,7 +104,7 @@ pub(crate) fn addresses(
     let (mut there, mut back) = (limits.clone(), limits);
     back += &format!("addr add {}/32 dev lo\n", transfer::SERVER);
     for n in 0..paths {
-        let (address, link, table) = (client_addr(n), bed::link_name(n), FIRST_TABLE + n);
+        let (address, link, table) = (client_addr(n), fixture::link_name(n), FIRST_TABLE + n);
         there += &format!(
             "addr add {address}/32 dev {link}\n\
              route add default dev {link} src {address} table {table} {metrics}\n\
@@ -113,8 +116,8 @@ pub(crate) fn addresses(
             transfer::SERVER
         );
     }
-    bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
-    bed.testbed.ip(SERVER, &back).map_err(run_error)
+    fixture.testbed.ip(CLIENT, &there).map_err(run_error)?;
+    fixture.testbed.ip(SERVER, &back).map_err(run_error)
 }
 
 /// One transfer between the two namespaces.
@@ -411,7 +414,7 @@ fn other_failed() -> io::Error {
 }
 
 fn check_time(deadline: Instant) -> io::Result<()> {
-    if bed::interrupted() {
+    if fixture::interrupted() {
         return Err(io::Error::other("interrupted"));
     }
     match Instant::now() < deadline {

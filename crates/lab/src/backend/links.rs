@@ -24,8 +24,8 @@ use braid_testbed::netns;
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;
+use super::fixture::{self, CLIENT, END_PRIORITY, Fixture, SERVER, TICK, run_error};
 use super::flow;
 use super::history::{History, Memory};
 use crate::case::{Arrivals, Case, Direction, RunResult};
@@ -38,7 +38,7 @@ const FIRST_TABLE: usize = 100;
 /// Namespaces and links, with an engine's device at both ends.
 #[derive(Debug)]
 pub struct Links {
-    bed: Bed,
+    fixture: Fixture,
     client: Tun,
     server: Tun,
     memory: Memory,
@@ -47,10 +47,10 @@ pub struct Links {
 impl Links {
     pub(super) fn open(case: &Case) -> Result<Links, Error> {
         let paths = case.paths.specs().len();
-        let bed = Bed::build(paths, &[])?;
-        let (client, server) = devices(&bed, paths)?;
+        let fixture = Fixture::build(paths, &[])?;
+        let (client, server) = devices(&fixture, paths)?;
         Ok(Links {
-            bed,
+            fixture,
             client,
             server,
             memory: Memory::default(),
@@ -60,7 +60,7 @@ impl Links {
     pub(super) fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
         let (client, server) = (&mut self.client, &mut self.server);
         let history = self.memory.of(case, index)?;
-        self.bed.run(case, index, |seed| {
+        self.fixture.run(case, index, |seed| {
             // Packets that an earlier run left in the devices must not reach this run.
             discard(client);
             discard(server);
@@ -73,19 +73,19 @@ impl Links {
     }
 
     pub(super) fn keep_late_runs(&mut self) {
-        self.bed.keep_late_runs();
+        self.fixture.keep_late_runs();
     }
 
     pub(super) fn repeated(&self) -> u64 {
-        self.bed.repeated()
+        self.fixture.repeated()
     }
 }
 
 /// Creates the devices of client and server, with routes over each path.
-pub(crate) fn devices(bed: &Bed, paths: usize) -> Result<(Tun, Tun), Error> {
+pub(crate) fn devices(fixture: &Fixture, paths: usize) -> Result<(Tun, Tun), Error> {
     let device = |host| {
         let made = || Tun::create(DEVICE).map_err(io::Error::other);
-        netns::run_inside(&bed.namespace(host)?, made).map_err(run_error)
+        netns::run_inside(&fixture.namespace(host)?, made).map_err(run_error)
     };
     let devices = (device(CLIENT)?, device(SERVER)?);
     // The MTU has room for super-segments, and no burst overflows the queue.
@@ -93,7 +93,7 @@ pub(crate) fn devices(bed: &Bed, paths: usize) -> Result<(Tun, Tun), Error> {
     let (mut there, mut back) = (up.clone(), up);
     back += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
     for n in 0..paths {
-        let (link, table) = (bed::link_name(n), FIRST_TABLE + n);
+        let (link, table) = (fixture::link_name(n), FIRST_TABLE + n);
         there += &format!("route add default dev {link} table {table}\n");
         for address in [client_addr(n), external_addr(n)] {
             there += &format!(
@@ -103,8 +103,8 @@ pub(crate) fn devices(bed: &Bed, paths: usize) -> Result<(Tun, Tun), Error> {
             back += &format!("route add {address}/32 dev {link}\n");
         }
     }
-    bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
-    bed.testbed.ip(SERVER, &back).map_err(run_error)?;
+    fixture.testbed.ip(CLIENT, &there).map_err(run_error)?;
+    fixture.testbed.ip(SERVER, &back).map_err(run_error)?;
     Ok(devices)
 }
 
@@ -207,7 +207,7 @@ fn run_end<'a>(
     let never = event()?;
     let ended = driver.run(never.as_fd(), |driver| {
         let late = driver.clock().now() >= shared.deadline;
-        shared.finished.load(Ordering::Acquire) >= 2 || late || bed::interrupted()
+        shared.finished.load(Ordering::Acquire) >= 2 || late || fixture::interrupted()
     });
     ended.map_err(run_error)
 }

@@ -6,7 +6,7 @@ mod users;
 use std::time::Duration;
 
 use braid_proxy::config::DEFAULT_CONGESTION;
-use braid_testbed::bed;
+use braid_testbed::fixture;
 use serde_json::json;
 
 use self::catalogue::{Fault, LINKS, PATHS};
@@ -149,7 +149,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 fn network() -> Result<Gateways, Error> {
-    let mut net = Gateways::build(|name| bed::description(name, PATHS), None, 1)?;
+    let mut net = Gateways::build(|name| fixture::description(name, PATHS), None, 1)?;
     net.start_server("server")?;
     net.start_box()?;
     Ok(net)
@@ -168,8 +168,10 @@ fn play(fault: &Fault) -> Result<FaultRun, Error> {
     let until = BEFORE + fault.lasts();
     let seen = net.on_time(|net| {
         users::at_work(net, until + AFTER, |net| {
-            net.bed.sleep(BEFORE).map_err(crate::backend::run_error)?;
-            fault.happen(&mut net.bed)
+            net.fixture
+                .sleep(BEFORE)
+                .map_err(crate::backend::run_error)?;
+            fault.happen(&mut net.fixture)
         })
     })?;
     Ok(FaultRun {

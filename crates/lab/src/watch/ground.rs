@@ -8,11 +8,11 @@ use braid_testbed::emulator::Course;
 use super::Scene;
 use super::others::Others;
 use crate::backend::Error;
-use crate::backend::bed::Bed;
+use crate::backend::fixture::Fixture;
 
 /// Namespaces and links of a scene, with its background traffic if it has any.
 pub(super) struct Ground<'a> {
-    pub bed: Bed,
+    pub fixture: Fixture,
     courses: Vec<[Course; 2]>,
     others: Option<Others<'a>>,
 }
@@ -24,9 +24,9 @@ impl<'a> Ground<'a> {
             Some(_) => &Others::LINKS,
             None => &[],
         };
-        let bed = Bed::build(paths, join)?;
+        let fixture = Fixture::build(paths, join)?;
         let background = scene.background.as_ref();
-        let others = background.map(|others| Others::join(others, &bed, paths));
+        let others = background.map(|others| Others::join(others, &fixture, paths));
         let others = others.transpose()?;
         let course = |n: usize| {
             let schedule = match n {
@@ -41,7 +41,7 @@ impl<'a> Ground<'a> {
         let mut courses: Vec<_> = (0..paths).map(course).collect();
         courses.extend(others.iter().flat_map(|_| Others::courses()));
         Ok(Ground {
-            bed,
+            fixture,
             courses,
             others,
         })
@@ -55,7 +55,7 @@ impl<'a> Ground<'a> {
         mut measure: impl FnMut(u64) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let others = &self.others;
-        self.bed.measured(&self.courses, seed, |seed| {
+        self.fixture.measured(&self.courses, seed, |seed| {
             thread::scope(|scope| {
                 let busy = others.as_ref().map(|o| o.start(scope, seed)).transpose()?;
                 let measured = measure(seed);

@@ -14,7 +14,7 @@ use braid_testbed::netns;
 
 use super::ground::Ground;
 use super::{Scene, TICK, Watched, is_transient};
-use crate::backend::bed::{self, CLIENT, END_PRIORITY, SERVER, run_error};
+use crate::backend::fixture::{self, CLIENT, END_PRIORITY, SERVER, run_error};
 use crate::backend::{Error, kernel};
 
 /// Most bytes of one read or write.
@@ -38,8 +38,8 @@ impl Scene<'_> {
     ) -> Result<Watched, Error> {
         let cc = self.engine.congestion.name();
         let window = self.engine.initial_window;
-        kernel::addresses(&ground.bed, self.paths.len(), (cc, window))?;
-        let [near, far] = [CLIENT, SERVER].map(|host| ground.bed.namespace(host));
+        kernel::addresses(&ground.fixture, self.paths.len(), (cc, window))?;
+        let [near, far] = [CLIENT, SERVER].map(|host| ground.fixture.namespace(host));
         let (near, far) = (near?, far?);
         ground.measured(seed, |_| {
             let over = AtomicBool::new(false);
@@ -104,7 +104,7 @@ fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
     loop {
         let passed = started.elapsed().div_duration_f64(TICK) as usize;
         ticks.resize(passed.min(all), read);
-        if passed >= all || bed::interrupted() {
+        if passed >= all || fixture::interrupted() {
             return Ok(ticks);
         }
         match stream.read(&mut buffer) {

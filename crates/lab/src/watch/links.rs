@@ -25,7 +25,7 @@ use braid_wire::{Instant, tcp};
 use super::ground::Ground;
 use super::{Packet, Scene, TICK, Watched, moved, prepare};
 use crate::backend::Error;
-use crate::backend::bed::{self, END_PRIORITY, run_error};
+use crate::backend::fixture::{self, END_PRIORITY, run_error};
 use crate::backend::links::{devices, discard, event, joined};
 
 impl Scene<'_> {
@@ -44,7 +44,7 @@ impl Scene<'_> {
         ground: &mut Ground<'_>,
         seed: u64,
     ) -> Result<Watched, Error> {
-        let (mut client, mut server) = devices(&ground.bed, self.paths.len())?;
+        let (mut client, mut server) = devices(&ground.fixture, self.paths.len())?;
         ground.measured(seed, |seed| {
             discard(&mut client);
             discard(&mut server);
@@ -137,7 +137,7 @@ fn run_end(
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
     let never = event()?;
     let ended = driver.run(never.as_fd(), |driver| {
-        driver.core.looks.len() >= ticks || bed::interrupted()
+        driver.core.looks.len() >= ticks || fixture::interrupted()
     });
     ended.map_err(run_error)?;
     // An end that was late is read at once for all the ticks that it missed.

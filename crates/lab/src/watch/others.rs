@@ -18,7 +18,7 @@ use braid_wire::Rng;
 
 use super::is_transient;
 use crate::backend::Error;
-use crate::backend::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
+use crate::backend::fixture::{self, CLIENT, Fixture, SERVER, TICK, run_error};
 
 const SOURCE: &str = "source";
 const SINK: &str = "sink";
@@ -77,11 +77,15 @@ impl<'a> Others<'a> {
     }
 
     /// Sets up addresses and routes over each path for the hosts of generators and sinks.
-    pub fn join(background: &'a Background, bed: &Bed, paths: usize) -> Result<Self, Error> {
+    pub fn join(
+        background: &'a Background,
+        fixture: &Fixture,
+        paths: usize,
+    ) -> Result<Self, Error> {
         let mut scripts = [SOURCE, SINK].map(|link| format!("route add default dev {link}\n"));
         let (mut server, mut client) = (String::new(), String::new());
         for n in 0..paths {
-            let (source, sink, link) = (source(n), sink(n), bed::link_name(n));
+            let (source, sink, link) = (source(n), sink(n), fixture::link_name(n));
             scripts[0] += &format!("addr add {source}/32 dev {SOURCE}\n");
             scripts[1] += &format!("addr add {sink}/32 dev {SINK}\n");
             server +=
@@ -94,12 +98,12 @@ impl<'a> Others<'a> {
             .into_iter()
             .zip(scripts.iter().chain([&server, &client]))
         {
-            bed.testbed.ip(host, script).map_err(run_error)?;
+            fixture.testbed.ip(host, script).map_err(run_error)?;
         }
         Ok(Others {
             background,
             paths,
-            hosts: [bed.namespace(SOURCE)?, bed.namespace(SINK)?],
+            hosts: [fixture.namespace(SOURCE)?, fixture.namespace(SINK)?],
         })
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use braid_testbed::bed::{Bed, Download};
+use braid_testbed::fixture::{Download, Fixture};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
@@ -40,7 +40,7 @@ pub struct Fetched {
 }
 
 /// Downloads on the user host.
-pub fn fetch(bed: &Bed, what: &Fetch<'_>) -> Result<Fetched, Failure> {
+pub fn fetch(fixture: &Fixture, what: &Fetch<'_>) -> Result<Fetched, Failure> {
     let bar = progress_bar(what);
     let download = Download {
         host: "user",
@@ -50,7 +50,7 @@ pub fn fetch(bed: &Bed, what: &Fetch<'_>) -> Result<Fetched, Failure> {
         // Larger files have the time that they take at 4 Mbit/s.
         longest: Duration::from_secs(LONGEST_S.max(what.size / 500_000)),
     };
-    let seconds = bed.download(&download, |bytes| bar.set_position(bytes));
+    let seconds = fixture.download(&download, |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     let seconds = seconds.map_err(|error| {
         let via = what.via.map(|via| format!(" via {via}"));

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use braid_testbed::LinkChange;
-use braid_testbed::bed::Bed;
 use braid_testbed::emulator::Direction;
+use braid_testbed::fixture::Fixture;
 
 use crate::backend::{Error, run_error};
 
@@ -160,11 +160,11 @@ impl Fault {
     ///
     /// # Errors
     /// The system refuses a change, the wait is interrupted, or the machine is too busy for a step.
-    pub fn happen(&self, bed: &mut Bed) -> Result<(), Error> {
+    pub fn happen(&self, fixture: &mut Fixture) -> Result<(), Error> {
         let begun = std::time::Instant::now();
         for (at, acts) in &self.steps {
             let left = at.saturating_sub(begun.elapsed());
-            bed.sleep(left).map_err(run_error)?;
+            fixture.sleep(left).map_err(run_error)?;
             let late = begun.elapsed().saturating_sub(*at);
             if late > LATE {
                 return Err(Error::Run(format!(
@@ -173,7 +173,7 @@ impl Fault {
                 )));
             }
             for act in acts {
-                act.apply(bed).map_err(run_error)?;
+                act.apply(fixture).map_err(run_error)?;
             }
         }
         Ok(())
@@ -181,14 +181,14 @@ impl Fault {
 }
 
 impl Act {
-    fn apply(self, bed: &mut Bed) -> Result<(), braid_testbed::Error> {
+    fn apply(self, fixture: &mut Fixture) -> Result<(), braid_testbed::Error> {
         match self {
             Link(link, way, change) => {
                 let change = LinkChange::parse(change.split(' '))?;
-                bed.testbed.set(link, way, &change)
+                fixture.testbed.set(link, way, &change)
             }
             Ip(host, command) => {
-                let link = bed.interface("box", |i| i.name == LINKS[0])?;
+                let link = fixture.interface("box", |i| i.name == LINKS[0])?;
                 let bits = link.subnet4.prefix_len();
                 let address = |address| format!("{address}/{bits}");
                 let gateway = link.gateway4.unwrap_or(link.address4);
@@ -197,10 +197,10 @@ impl Act {
                     .replace("ADDRESS", &address(link.address4))
                     .replace("OTHER", &address(other))
                     .replace("GATEWAY", &gateway.to_string());
-                bed.testbed.ip(host, &format!("{command}\n"))
+                fixture.testbed.ip(host, &format!("{command}\n"))
             }
-            Nft(host, script) => bed.nft(host, script),
-            Restore => bed.testbed.reconfigure("box"),
+            Nft(host, script) => fixture.nft(host, script),
+            Restore => fixture.testbed.reconfigure("box"),
         }
     }
 }

@@ -11,7 +11,7 @@ use braid_testbed::kernel_tcp::{self as socket, Transport};
 use braid_testbed::netns;
 
 use crate::backend::Error;
-use crate::backend::bed::{interrupted, run_error};
+use crate::backend::fixture::{interrupted, run_error};
 use crate::backend::gateways::Gateways;
 use crate::case::Arrivals;
 
@@ -106,13 +106,13 @@ pub fn at_work(
 }
 
 fn open(net: &Gateways) -> Result<[Ends; 3], Error> {
-    let bed = &net.bed;
+    let fixture = &net.fixture;
     let namespace = |host: &str| {
-        let host = bed.testbed.layout().host(host).map_err(run_error)?;
+        let host = fixture.testbed.layout().host(host).map_err(run_error)?;
         Ok::<_, Error>(&host.namespace)
     };
     let (user, content) = (namespace("user")?, namespace("content")?);
-    let address = bed.address("content").map_err(run_error)?;
+    let address = fixture.address("content").map_err(run_error)?;
     let open = |port: u16| {
         let to = SocketAddr::new(address, port);
         let listener: TcpListener =

@@ -149,7 +149,7 @@ impl Choices {
         }
         net.ask(&["server", "auto"])?;
         let six = measured(net, ROUNDS)?;
-        let cross = |link: String| net.bed.cross_traffic(&link, CROSS).map_err(run_error);
+        let cross = |link: String| net.fixture.cross_traffic(&link, CROSS).map_err(run_error);
         let sent = servers::links(CROSSED).map(cross);
         let sent = sent.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut rounds = 1;
@@ -333,7 +333,7 @@ fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> 
         for (at, (mbit, _)) in server.paths.iter().enumerate().filter(|_| n <= PUBLISHED) {
             servers::route_through(net, n, at + 1)?;
             gave.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
-            net.bed.stop_forwarding().map_err(run_error)?;
+            net.fixture.stop_forwarding().map_err(run_error)?;
             session.finished();
         }
         gave.beyond = rate(net, &servers::name(n), size(server.beyond.0))?;
@@ -363,7 +363,7 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
 fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
     let links = servers::links(n);
     let links = links.each_ref().map(String::as_str);
-    let carried = net.bed.carried_back(&links).map_err(run_error)?;
+    let carried = net.fixture.carried_back(&links).map_err(run_error)?;
     Ok(carried.iter().sum())
 }
 

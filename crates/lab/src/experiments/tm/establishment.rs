@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use braid_engine::cc::CUBIC;
 use braid_sim::pcapng::{Direction, Writer};
-use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, bed};
+use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, fixture};
 use braid_wire::{Instant, ip};
 use serde_json::json;
 
@@ -102,7 +102,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 /// Captures over emulated links, for each run the first connection and a later one.
 fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
     let mut net = Gateways::build(
-        |name| bed::description(name, PATHS),
+        |name| fixture::description(name, PATHS),
         Some(CUBIC.name()),
         BYTES,
     )?;
@@ -122,7 +122,7 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
 
 /// Captures the packets of box and server while a user downloads.
 fn capture(net: &Gateways) -> Result<Captures, Error> {
-    let start = |host| Capture::start(&net.bed.testbed, host).map_err(run_error);
+    let start = |host| Capture::start(&net.fixture.testbed, host).map_err(run_error);
     let [boxed, server] = [start("box")?, start("server")?];
     net.download_once("user", BYTES, |_, _, _| ())?;
     let finish = |capture: Capture| capture.finish().map_err(run_error);
@@ -132,7 +132,7 @@ fn capture(net: &Gateways) -> Result<Captures, Error> {
 /// Returns the addresses of the hosts; for the box, only those on its links.
 fn addresses(net: &Gateways) -> Result<Ends, Error> {
     let of = |host: &str, links_only: bool| {
-        let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
+        let host = net.fixture.testbed.layout().host(host).map_err(run_error)?;
         let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
         let all = host.interfaces.iter().filter(wanted);
         let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use braid_testbed::bed::USER;
+use braid_testbed::fixture::USER;
 
 use crate::backend::gateways::Gateways;
 use crate::backend::{Error, run_error};
@@ -119,7 +119,7 @@ pub fn links(n: usize) -> [String; 2] {
 /// Routes the user's plain TCP over `link` (1 or 2) and the host of server `n` (from 1), in both
 /// directions.
 pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error> {
-    let testbed = &net.bed.testbed;
+    let testbed = &net.fixture.testbed;
     let at = |segment: &str, host: &str| {
         let host = testbed.layout().host(host).map_err(run_error)?;
         let found = host.interfaces.iter().find(|i| i.name == segment);
@@ -137,18 +137,18 @@ pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error>
         let route = format!("route replace {to} via {via} dev {by} congctl cubic\n");
         testbed.ip(router, &route).map_err(run_error)?;
     }
-    net.bed.forward_over(&link).map_err(run_error)
+    net.fixture.forward_over(&link).map_err(run_error)
 }
 
 #[cfg(test)]
 mod tests {
-    use braid_testbed::{Layout, Role, bed};
+    use braid_testbed::{Layout, Role, fixture};
 
     use super::*;
 
     #[test]
     fn every_server_has_two_paths_and_one_to_content() {
-        let spec = bed::spec(&description("tm")).unwrap();
+        let spec = fixture::spec(&description("tm")).unwrap();
         assert_eq!(spec.links.len(), 3 * SERVERS.len());
         let layout = Layout::resolve(&spec).unwrap();
         let servers = layout.hosts.iter().filter(|h| h.role == Role::Server);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_engine::cc::CUBIC;
 use braid_sim::aggregation::{Aggregation, AggregationConfig};
-use braid_testbed::bed::{self, Bed};
+use braid_testbed::fixture::{self, Fixture};
 use braid_wire::Rng;
 use serde_json::json;
 
@@ -121,7 +121,7 @@ impl Downloads {
     fn new(session: &Session<'_>, largest: u64) -> Result<Downloads, Error> {
         Ok(Downloads {
             net: Gateways::build(
-                |name| bed::description(name, PATHS),
+                |name| fixture::description(name, PATHS),
                 Some(CUBIC.name()),
                 largest,
             )?,
@@ -131,30 +131,30 @@ impl Downloads {
 
     /// Downloads by plain TCP over one link.
     fn plain(&mut self, link: &str, bytes: u64) -> Result<Phase, Error> {
-        self.net.bed.forward_over(link).map_err(run_error)?;
+        self.net.fixture.forward_over(link).map_err(run_error)?;
         let phase = self.download(bytes)?;
-        self.net.bed.stop_forwarding().map_err(run_error)?;
+        self.net.fixture.stop_forwarding().map_err(run_error)?;
         Ok(phase)
     }
 
     /// Downloads with the box in its present state.
     fn download(&mut self, bytes: u64) -> Result<Phase, Error> {
         let pause = PAUSE + JITTER.mul_f64(self.rng.unit());
-        self.net.bed.sleep(pause).map_err(run_error)?;
+        self.net.fixture.sleep(pause).map_err(run_error)?;
         let (mut looks, mut before) = (Vec::new(), [0; 2]);
         let mut last = Duration::ZERO;
-        let seconds = self.net.download("user", bytes, |bed, at, here| {
+        let seconds = self.net.download("user", bytes, |fixture, at, here| {
             if at.is_zero() {
                 looks.clear();
-                before = carried(bed);
+                before = carried(fixture);
             } else if at - last < LOOK {
                 return;
             }
             last = at;
-            let [one, two] = since(carried(bed), before);
+            let [one, two] = since(carried(fixture), before);
             looks.push((at.as_secs_f64(), [here, one, two]));
         })?;
-        let carried = since(carried(&self.net.bed), before);
+        let carried = since(carried(&self.net.fixture), before);
         let [one, two] = carried;
         looks.push((seconds, [bytes, one, two]));
         Ok(Phase {
@@ -167,8 +167,8 @@ impl Downloads {
 }
 
 /// Returns the IP bytes that the links have carried towards the user.
-fn carried(bed: &Bed) -> [u64; 2] {
-    let bytes = bed.carried_back(&LINKS).unwrap_or_default();
+fn carried(fixture: &Fixture) -> [u64; 2] {
+    let bytes = fixture.carried_back(&LINKS).unwrap_or_default();
     [0, 1].map(|link| bytes.get(link).copied().unwrap_or_default())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid::failure::Failure;
 use braid::program::BRAID;
-use braid_testbed::bed::{self, Bed};
+use braid_testbed::fixture::{self, Fixture};
 use braid_testbed::render::{in_clear, render_config};
 use braid_testbed::{Options, RenderConfig, Rendered, Role, netns};
 
@@ -44,7 +44,7 @@ impl Gateways {
     }
 
     /// Returns the name of a testbed with these gateways.
-    fn bed(self) -> String {
+    fn fixture(self) -> String {
         format!("bench{}{}", std::process::id(), self.name())
     }
 
@@ -63,7 +63,7 @@ pub fn up(
     gateways: Gateways,
     links: [(&str, &str); 2],
     settings: &'static str,
-) -> Result<Bed, Failure> {
+) -> Result<Fixture, Failure> {
     let render = gateways.render(None)?;
     let render: RenderConfig = Box::new(move |layout, host| {
         let Rendered { mut text, key } = render(layout, host)?;
@@ -72,17 +72,17 @@ pub fn up(
         }
         Some(Rendered { text, key })
     });
-    let mut bed = build(&bed::description(&gateways.bed(), links), render)?;
-    bed.start("server", LONGEST)?;
-    bed.start("box", LONGEST)?;
-    bed.wait_for_intake(LONGEST)?;
-    Ok(bed)
+    let mut fixture = build(&fixture::description(&gateways.fixture(), links), render)?;
+    fixture.start("server", LONGEST)?;
+    fixture.start("box", LONGEST)?;
+    fixture.wait_for_intake(LONGEST)?;
+    Ok(fixture)
 }
 
 /// Builds the same hosts with links that nothing holds back, and starts no gateway.
-pub fn unshaped(gateways: Gateways, congestion: &str) -> Result<Bed, Failure> {
+pub fn unshaped(gateways: Gateways, congestion: &str) -> Result<Fixture, Failure> {
     let cubic = "congestion = \"cubic\"";
-    let mut text = bed::unshaped(&gateways.bed());
+    let mut text = fixture::unshaped(&gateways.fixture());
     text = text.replace(cubic, &format!("congestion = \"{congestion}\""));
     if !gateways.are_box_and_server() {
         for role in ["box", "server"] {
@@ -93,18 +93,18 @@ pub fn unshaped(gateways: Gateways, congestion: &str) -> Result<Bed, Failure> {
     build(&text, gateways.render(Some(congestion))?)
 }
 
-fn build(description: &str, render: RenderConfig) -> Result<Bed, Failure> {
+fn build(description: &str, render: RenderConfig) -> Result<Fixture, Failure> {
     let options = Options {
         executable: Some(Path::new(env!("CARGO_BIN_EXE_braid-lab")).with_file_name(BRAID)),
         render: Some(render),
         ..Options::default()
     };
-    Ok(Bed::up(bed::spec(description)?, options, || false)?)
+    Ok(Fixture::up(fixture::spec(description)?, options, || false)?)
 }
 
 /// Opens a listener on the content host.
-pub fn listen(bed: &Bed) -> Result<TcpListener, Failure> {
-    let host = bed.testbed.layout().host("content")?;
+pub fn listen(fixture: &Fixture) -> Result<TcpListener, Failure> {
+    let host = fixture.testbed.layout().host("content")?;
     let address: SocketAddr = (host.interfaces[0].address4, PORT).into();
     let listener = netns::run_inside(&host.namespace, || TcpListener::bind(address))?;
     Ok(listener)

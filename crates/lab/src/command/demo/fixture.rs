@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 
 use braid_testbed::Role;
-use braid_testbed::bed::{self, Bed};
+use braid_testbed::fixture::{self, Fixture};
 
 use super::interrupt::Interrupt;
 use crate::command::testbed::options;
@@ -21,13 +21,13 @@ pub const LINKS: [&str; 2] = ["link1", "link2"];
 const LOG_LINES: usize = 8;
 
 /// Builds the demo's testbed.
-pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
-    let mut spec = bed::spec(&bed::description(NAME, PATHS))?;
+pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Fixture, Failure> {
+    let mut spec = fixture::spec(&fixture::description(NAME, PATHS))?;
     congestion.clone_into(&mut spec.congestion);
     // The box's relay opens Multipath TCP connections.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
-    Ok(Bed::up(spec, options(Some(congestion))?, move || {
+    Ok(Fixture::up(spec, options(Some(congestion))?, move || {
         interrupt.came()
     })?)
 }
@@ -35,14 +35,14 @@ pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
 /// Starts a relay of kernel sockets on a host. It listens at the first address and connects to the
 /// second, each over the transport named with it.
 pub fn relay(
-    bed: &Bed,
+    fixture: &Fixture,
     host: &str,
     (listen, accept): (SocketAddr, &str),
     (to, connect): (SocketAddr, &str),
     congestion: &str,
 ) -> Result<Background, Failure> {
     let own = std::env::current_exe()?;
-    let mut command = bed.exec(host, &own.to_string_lossy())?;
+    let mut command = fixture.exec(host, &own.to_string_lossy())?;
     command
         .args(["kernel-peer", "relay", &listen.to_string(), &to.to_string()])
         .args(["--accept", accept, "--connect", connect])
@@ -66,12 +66,12 @@ pub fn relay(
 
 /// Adds the last lines of the logs of box and server to a failure, because the logs are removed with
 /// the testbed.
-pub fn explain(bed: &mut Bed, failure: Failure) -> Failure {
+pub fn explain(fixture: &mut Fixture, failure: Failure) -> Failure {
     let Failure::Run(mut text) = failure else {
         return failure;
     };
     for host in ["server", "box"] {
-        let log = bed.log(host);
+        let log = fixture.log(host);
         let lines: Vec<_> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
             text.push_str(&format!("\n  {host}: {line}"));

@@ -43,27 +43,27 @@ pub(crate) fn interrupted() -> bool {
 }
 
 /// The testbed of a case.
-pub(crate) struct Bed {
+pub(crate) struct Fixture {
     pub testbed: Testbed,
     /// Lateness of the emulator at the 99th percentile above which a run is thrown away, µs.
     tolerable_us: f64,
     repeated: u64,
 }
 
-impl std::fmt::Debug for Bed {
+impl std::fmt::Debug for Fixture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bed")
+        f.debug_struct("Fixture")
             .field("name", &self.testbed.layout().name)
             .field("repeated", &self.repeated)
             .finish()
     }
 }
 
-impl Bed {
+impl Fixture {
     /// Builds the testbed with one link per path. The hosts are routers, so that an engine's packets
     /// from its device leave by the links. Each of `others` (name, router) is connected to its router
     /// by a link of its own name.
-    pub fn build(paths: usize, others: &[(&str, &str)]) -> Result<Bed, Error> {
+    pub fn build(paths: usize, others: &[(&str, &str)]) -> Result<Fixture, Error> {
         let mut text = format!(
             "name = \"{}\"\n\
              [[host]]\nname = \"{CLIENT}\"\nrole = \"router\"\n\
@@ -82,7 +82,7 @@ impl Bed {
         }
         let spec = Spec::parse(&text, Path::new("lab")).map_err(|e| Error::Run(e.to_string()))?;
         let testbed = Testbed::up(spec, Options::default()).map_err(run_error)?;
-        Ok(Bed {
+        Ok(Fixture {
             testbed,
             tolerable_us: TOLERABLE_US,
             repeated: 0,

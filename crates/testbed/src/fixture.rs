@@ -98,22 +98,22 @@ pub fn spec(description: &str) -> Result<Spec, Error> {
 }
 
 /// A testbed that is up; taken down when dropped.
-pub struct Bed {
+pub struct Fixture {
     /// The testbed.
     pub testbed: Testbed,
     /// Returns true once waiting has to end.
     interrupted: Box<dyn Fn() -> bool>,
 }
 
-impl std::fmt::Debug for Bed {
+impl std::fmt::Debug for Fixture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bed")
+        f.debug_struct("Fixture")
             .field("name", &self.testbed.layout().name)
             .finish_non_exhaustive()
     }
 }
 
-impl Bed {
+impl Fixture {
     /// Builds the testbed. `interrupted` is asked during every wait.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl Bed {
         options: Options,
         interrupted: impl Fn() -> bool + 'static,
     ) -> Result<Self, Error> {
-        Ok(Bed {
+        Ok(Fixture {
             testbed: Testbed::up(spec, options)?,
             interrupted: Box::new(interrupted),
         })
@@ -216,9 +216,9 @@ impl Bed {
     pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Error> {
         let earlier = self.log(host).len();
         self.testbed.start(host)?;
-        self.wait_for(&format!("the {host} to get ready"), longest, |bed| {
-            let log = bed.log(host);
-            if bed.testbed.pid(host).is_none() {
+        self.wait_for(&format!("the {host} to get ready"), longest, |fixture| {
+            let log = fixture.log(host);
+            if fixture.testbed.pid(host).is_none() {
                 let text = format!("the {host} ended while it started:\n{log}");
                 return Err(Error::InVain(text));
             }
@@ -233,10 +233,10 @@ impl Bed {
     /// # Errors
     /// Fails if that takes longer than `longest`.
     pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Error> {
-        self.wait_for("the box to reach the server", longest, |bed| {
+        self.wait_for("the box to reach the server", longest, |fixture| {
             // The address of the intercepting listener; other programs may listen elsewhere.
             let only = ["-Hltn", "src", "127.0.0.1"];
-            let listening = bed.exec("box", "ss")?.args(only).output();
+            let listening = fixture.exec("box", "ss")?.args(only).output();
             let listening = listening.map_err(|e| Error::system("run ss", e))?;
             Ok(!listening.stdout.is_empty())
         })
