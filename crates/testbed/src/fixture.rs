@@ -232,7 +232,7 @@ impl Fixture {
     ///
     /// # Errors
     /// Fails if that takes longer than `longest`.
-    pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Error> {
+    pub fn wait_for_interception(&mut self, longest: Duration) -> Result<(), Error> {
         self.wait_for("the box to reach the server", longest, |fixture| {
             // The address of the intercepting listener; other programs may listen elsewhere.
             let only = ["-Hltn", "src", "127.0.0.1"];

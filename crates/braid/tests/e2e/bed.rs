@@ -156,7 +156,7 @@ impl Bed {
 
     /// Waits until the box intercepts connections.
     pub fn wait_for_intake(&mut self) {
-        let open = self.0.wait_for_intake(WAIT_TIMEOUT);
+        let open = self.0.wait_for_interception(WAIT_TIMEOUT);
         open.unwrap_or_else(|e| panic!("{e}\n{}", self.seen()));
     }
 

@@ -75,7 +75,7 @@ pub fn up(
     let mut fixture = build(&fixture::description(&gateways.fixture(), links), render)?;
     fixture.start("server", LONGEST)?;
     fixture.start("box", LONGEST)?;
-    fixture.wait_for_intake(LONGEST)?;
+    fixture.wait_for_interception(LONGEST)?;
     Ok(fixture)
 }
 

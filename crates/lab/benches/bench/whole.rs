@@ -30,7 +30,7 @@ const SMALL: u64 = 1_000;
 /// The port of the relay at the server.
 const SERVER_PORT: u16 = 1_080;
 /// The port of the relay at the box, to which users' connections are redirected.
-const INTAKE_PORT: u16 = 12_345;
+const INTERCEPTION_PORT: u16 = 12_345;
 /// Routing table of the relays' second link.
 const TABLE: u32 = 102;
 
@@ -239,7 +239,7 @@ impl Variant {
         let mut fixture = fixture::unshaped(gateways, &arguments.congestion)?;
         fixture.start("server", LONGEST)?;
         fixture.start("box", LONGEST)?;
-        fixture.wait_for_intake(LONGEST)?;
+        fixture.wait_for_interception(LONGEST)?;
         Variant::of(gateways.name(), fixture)
     }
 
@@ -249,7 +249,7 @@ impl Variant {
         let config = variant.fixture.testbed.state_dir().join("redsocks.conf");
         let text = format!(
             "base {{ log_info = off; daemon = off; redirector = iptables; }}\n\
-             redsocks {{ local_ip = 0.0.0.0; local_port = {INTAKE_PORT}; ip = {server}; \
+             redsocks {{ local_ip = 0.0.0.0; local_port = {INTERCEPTION_PORT}; ip = {server}; \
              port = {SERVER_PORT}; type = socks5; }}\n"
         );
         fs::write(&config, text)?;
@@ -265,16 +265,16 @@ impl Variant {
     fn shadowsocks(arguments: &Arguments) -> Result<Variant, Failure> {
         let mut variant = Variant::others(arguments, Gateways::Shadowsocks)?;
         let server = variant.fixture.address("server")?.to_string();
-        let [port, intake] = [SERVER_PORT, INTAKE_PORT].map(|port| port.to_string());
+        let [port, interception] = [SERVER_PORT, INTERCEPTION_PORT].map(|port| port.to_string());
         let common = ["-s", &server, "-p", &port, "-k", "bench", "-m", CIPHER];
         variant.spawn("server", &[&["ss-server"][..], &common].concat())?;
-        let from = ["-b", "0.0.0.0", "-l", &intake];
+        let from = ["-b", "0.0.0.0", "-l", &interception];
         variant.spawn("box", &[&["ss-redir"][..], &common, &from].concat())?;
         variant.wait_until_served()?;
         Ok(variant)
     }
 
-    /// Builds a testbed without box and server. Users' connections are redirected to [`INTAKE_PORT`] of
+    /// Builds a testbed without box and server. Users' connections are redirected to [`INTERCEPTION_PORT`] of
     /// the box, and the kernel uses both links.
     fn others(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
         let fixture = fixture::unshaped(gateways, &arguments.congestion)?;
@@ -282,7 +282,7 @@ impl Variant {
         let redirect = format!(
             "add table ip relay; \
              add chain ip relay in {{ type nat hook prerouting priority -100; }}; \
-             add rule ip relay in iifname home meta l4proto tcp redirect to :{INTAKE_PORT}"
+             add rule ip relay in iifname home meta l4proto tcp redirect to :{INTERCEPTION_PORT}"
         );
         variant.configure(&["nft", &redirect])?;
         variant.join_second_link(&arguments.congestion)?;

@@ -91,7 +91,7 @@ impl Gateways {
     /// Starts the box, and waits until it takes connections in.
     pub fn start_box(&mut self) -> Result<(), Error> {
         self.fixture.start("box", START).map_err(run_error)?;
-        self.fixture.wait_for_intake(START).map_err(run_error)
+        self.fixture.wait_for_interception(START).map_err(run_error)
     }
 
     /// Stops the box.

@@ -60,7 +60,7 @@ pub struct BoxNode {
 struct Running {
     machine: Machine<BoxCore>,
     paths: Vec<PathId>,
-    intake: bool,
+    intercepting: bool,
     /// The link for forwarded packets.
     forward_over: usize,
     /// Forwarded connections (from, to), oldest first.
@@ -116,7 +116,7 @@ impl BoxNode {
                 oracle,
             },
             paths,
-            intake: false,
+            intercepting: false,
             forward_over: 0,
             forwarded: VecDeque::new(),
         });
@@ -236,7 +236,7 @@ impl BoxNode {
             MptcpHosts::Forward => !segment.options.mptcp.is_empty(),
             MptcpHosts::Proxy => segment.options.join().is_some(),
         };
-        if running.intake && !left_alone && !bypassed {
+        if running.intercepting && !left_alone && !bypassed {
             return true;
         }
         if running.forwarded.len() >= MAX_FORWARDED {
@@ -256,7 +256,7 @@ impl Running {
                     let link = self.paths.iter().position(|p| *p == path);
                     self.forward_over = link.unwrap_or(self.forward_over);
                 }
-                Notice::Intake(open) => self.intake = open,
+                Notice::Intake(open) => self.intercepting = open,
                 // A forwarded packet keeps its addresses here, so it may take any link.
                 Notice::BestPath(None) | Notice::Reached(..) => {}
                 // Servers of a simulated world reach both families.

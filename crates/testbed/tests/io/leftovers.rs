@@ -6,7 +6,7 @@ use std::time::Duration;
 use braid_linux::net::{Identity, cleanup};
 use braid_proxy::config::Quic;
 
-use crate::intake::{Intake, Net};
+use crate::interception::{Interception, Net};
 use crate::support::wait_for;
 
 /// Returns everything that an instance could have changed. Routes that IPv6 adds by itself for new interfaces
@@ -55,7 +55,7 @@ fn wait_for_same(net: &Net, before: &[String]) {
 fn nothing_is_left_of_a_killed_instance() {
     let net = Net::new();
     let before = settled_state(&net);
-    Intake::start(&net, Quic::Reject).die();
+    Interception::start(&net, Quic::Reject).die();
     assert_ne!(state(&net), before);
     let identity = Identity::of_tun("braid0");
     net.world
@@ -69,7 +69,7 @@ fn nothing_is_left_of_a_killed_instance() {
 fn a_restart_finds_the_settings_that_were_in_force_before_the_killed_instance() {
     let net = Net::new();
     let before = settled_state(&net);
-    Intake::start(&net, Quic::Reject).die();
-    Intake::start(&net, Quic::Forward).end();
+    Interception::start(&net, Quic::Reject).die();
+    Interception::start(&net, Quic::Forward).end();
     wait_for_same(&net, &before);
 }

@@ -1,7 +1,7 @@
 //! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
 
 mod engine;
-mod intake;
+mod interception;
 mod leftovers;
 mod offload;
 mod shortcut;

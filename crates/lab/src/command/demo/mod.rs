@@ -125,7 +125,7 @@ impl<'a> Demo<'a> {
     fn braid_row(&mut self) -> Result<Row, Failure> {
         self.fixture.start("server", START)?;
         self.fixture.start("box", START)?;
-        self.fixture.wait_for_intake(START)?;
+        self.fixture.wait_for_interception(START)?;
         // An uncounted download first, so that the row does not measure the start of box and server.
         let small = self.fixture.testbed.state_dir().join("small");
         fetch(

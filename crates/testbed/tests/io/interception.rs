@@ -104,7 +104,7 @@ fn listen_only(addr: SocketAddr) -> TcpListener {
 
 enum Ask {
     /// Opens or closes interception; answered once that is done.
-    Intake(bool),
+    Interception(bool),
     /// End without cleaning up, as a killed process does.
     Die,
     /// End in order.
@@ -113,7 +113,7 @@ enum Ask {
 
 /// The box's side of interception, on a thread inside its namespace. It tells each user the destination and
 /// the DSCP of the connection, and echoes the rest.
-pub struct Intake {
+pub struct Interception {
     /// The box's namespace.
     namespace: String,
     asks: Sender<Ask>,
@@ -121,12 +121,12 @@ pub struct Intake {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Intake {
-    pub fn start(net: &Net, quic: Quic) -> Intake {
-        Intake::start_with(net, (quic, MptcpHosts::Forward))
+impl Interception {
+    pub fn start(net: &Net, quic: Quic) -> Interception {
+        Interception::start_with(net, (quic, MptcpHosts::Forward))
     }
 
-    fn start_with(net: &Net, ways: (Quic, MptcpHosts)) -> Intake {
+    fn start_with(net: &Net, ways: (Quic, MptcpHosts)) -> Interception {
         let (asks, heard) = mpsc::channel();
         let (says_done, done) = mpsc::channel();
         let namespace = net.world.name("box");
@@ -135,19 +135,19 @@ impl Intake {
             netns::enter(&name).unwrap();
             serve(ways, &heard, &says_done);
         });
-        let intake = Intake {
+        let interception = Interception {
             namespace,
             asks,
             done,
             thread: Some(thread),
         };
-        intake.set(true);
-        intake
+        interception.set(true);
+        interception
     }
 
     fn set(&self, open: bool) {
-        self.asks.send(Ask::Intake(open)).unwrap();
-        self.done.recv().expect("the intake goes on");
+        self.asks.send(Ask::Interception(open)).unwrap();
+        self.done.recv().expect("the interception goes on");
         if !open {
             // All listeners but the box's own.
             self.wait_until_closed(&["-Htln", "sport", "!=", "1080"]);
@@ -197,7 +197,7 @@ fn output(namespace: &str, program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-impl Drop for Intake {
+impl Drop for Interception {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             // The thread may have failed; the test has noticed, or does not depend on it.
@@ -273,7 +273,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     let mut echo = Echo::default();
     loop {
         match asks.try_recv() {
-            Ok(Ask::Intake(open)) => {
+            Ok(Ask::Interception(open)) => {
                 sockets.set_intake(open).unwrap();
                 done.send(()).unwrap();
             }
@@ -367,7 +367,7 @@ fn write(sockets: &mut Sockets, id: LocalId, bytes: &[u8]) {
 #[ignore = "network"]
 fn connections_are_taken_in_but_those_to_be_bypassed() {
     let net = Net::new();
-    let _intake = Intake::start(&net, Quic::Forward);
+    let _intake = Interception::start(&net, Quic::Forward);
     assert_eq!(net.fetch(WEB[0]), "intercepted 198.51.100.7:80 ");
     assert_eq!(net.fetch(WEB[1]), "intercepted [2001:db8:7::7]:80 ");
     for address in BYPASSED {
@@ -380,7 +380,7 @@ fn connections_are_taken_in_but_those_to_be_bypassed() {
 fn the_mark_of_a_users_syn_is_seen() {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let net = Net::new();
-    let _intake = Intake::start(&net, Quic::Forward);
+    let _intake = Interception::start(&net, Quic::Forward);
     // EF (RFC 3246) and CS1 (RFC 2474).
     for (tos, dscp) in [(46 << 2, 46), (8 << 2, 8)] {
         let texts = net.world.inside("user", || {
@@ -409,14 +409,14 @@ fn the_mark_of_a_users_syn_is_seen() {
 #[ignore = "network"]
 fn what_the_box_itself_offers_is_for_the_local_network_alone() {
     let net = Net::new();
-    let intake = Intake::start(&net, Quic::Forward);
+    let interception = Interception::start(&net, Quic::Forward);
     // The host has routes to these networks, and the box would forward its packets.
     net.world
         .ip("web", "route add 192.168.7.0/24 via 192.0.2.1");
     net.world
         .ip("web", "-6 route add fd00:7::/64 via 2001:db8::1");
     for open in [true, false] {
-        intake.set(open);
+        interception.set(open);
         for own in OWN {
             let to: SocketAddr = own.parse().unwrap();
             let connect = |timeout| move || TcpStream::connect_timeout(&to, timeout);
@@ -443,12 +443,12 @@ fn multipath_connections_are_left_to_themselves_or_taken_in() {
             read_all(&mut stream)
         })
     };
-    let intake = Intake::start(&net, Quic::Forward);
+    let interception = Interception::start(&net, Quic::Forward);
     for web in WEB {
         assert_eq!(fetch(web), "direct", "{web}");
     }
-    intake.end();
-    let _intake = Intake::start_with(&net, (Quic::Forward, MptcpHosts::Proxy));
+    interception.end();
+    let _intake = Interception::start_with(&net, (Quic::Forward, MptcpHosts::Proxy));
     for web in WEB {
         let to = SocketAddr::new(web.parse().unwrap(), 80);
         assert_eq!(fetch(web), format!("intercepted {to} "));
@@ -469,17 +469,17 @@ fn mptcp_connect(to: SocketAddr) -> TcpStream {
 
 #[test]
 #[ignore = "network"]
-fn a_closed_intake_forwards_and_keeps_what_it_took_in() {
+fn a_closed_interception_forwards_and_keeps_what_it_intercepted() {
     let net = Net::new();
-    let intake = Intake::start(&net, Quic::Forward);
+    let interception = Interception::start(&net, Quic::Forward);
     let to = SocketAddr::new(WEB[0].parse().unwrap(), 80);
     let mut kept = net.world.inside("user", || TcpStream::connect(to).unwrap());
     kept.write_all(b"one").unwrap();
-    intake.set(false);
+    interception.set(false);
     for web in WEB {
         assert_eq!(net.fetch(web), "direct");
     }
-    intake.set(true);
+    interception.set(true);
     assert!(net.fetch(WEB[0]).starts_with("intercepted"));
     kept.write_all(b"two").unwrap();
     kept.shutdown(Shutdown::Write).unwrap();
@@ -490,12 +490,12 @@ fn a_closed_intake_forwards_and_keeps_what_it_took_in() {
 #[ignore = "network"]
 fn the_end_of_the_process_resets_its_streams_and_fails_open() {
     let net = Net::new();
-    let intake = Intake::start(&net, Quic::Forward);
+    let interception = Interception::start(&net, Quic::Forward);
     let to = SocketAddr::new(WEB[0].parse().unwrap(), 80);
     let mut cut = net.world.inside("user", || TcpStream::connect(to).unwrap());
     let mut greeting = [0; 28];
     cut.read_exact(&mut greeting).unwrap();
-    intake.die();
+    interception.die();
     let error = cut.read(&mut greeting).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     for web in WEB {
@@ -536,10 +536,10 @@ fn quic_is_refused_or_forwarded() {
             }
         })
     };
-    let intake = Intake::start(&net, Quic::Forward);
+    let interception = Interception::start(&net, Quic::Forward);
     assert_eq!(outcome(&net, WEB[0]), None);
-    intake.die();
-    let _intake = Intake::start(&net, Quic::Reject);
+    interception.die();
+    let _intake = Interception::start(&net, Quic::Reject);
     assert_eq!(outcome(&net, WEB[0]), Some(ErrorKind::ConnectionRefused));
     assert_eq!(outcome(&net, BYPASSED[0]), None, "its TCP is not joined");
 }
