@@ -20,7 +20,7 @@ use crate::netns::{self, Capability};
 use crate::spec::Spec;
 use crate::status::Status;
 use crate::testbed::{Options, Testbed};
-use crate::{leftovers, state};
+use crate::{stale_resources, state};
 
 /// Time that a client has to send its request, and to take each part of the answer. It bounds only a
 /// client that hangs, for which the daemon keeps the others waiting.
@@ -342,7 +342,7 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
 /// [`Error::System`] with the first step that failed.
 pub fn down(name: &str) -> Result<(), Error> {
     stop_daemon(name)?;
-    leftovers::remove(name)
+    stale_resources::remove(name)
 }
 
 /// Asks the daemon of testbed `name` to end, waits for its end, and kills it if it hangs. Does nothing if

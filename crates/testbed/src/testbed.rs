@@ -14,7 +14,7 @@ use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::layout::{HostLayout, Layout};
 use crate::spec::Spec;
-use crate::{leftovers, state};
+use crate::{stale_resources, state};
 use links::LinkState;
 use process::Process;
 
@@ -76,7 +76,7 @@ impl Testbed {
         if state::is_claimed(&spec.name) {
             return Err(Error::Busy(spec.name.to_string()));
         }
-        leftovers::remove(&spec.name)?;
+        stale_resources::remove(&spec.name)?;
         let claim = state::claim(&spec.name)?;
         let state_dir = state::directory(&spec.name);
         let mut testbed = Testbed {

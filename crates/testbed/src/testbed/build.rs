@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::layout::{self, Segment, SegmentKind};
 use crate::netns;
 use crate::spec::{LinkSpec, Role, Start};
-use crate::{leftovers, routes};
+use crate::{routes, stale_resources};
 
 use super::Testbed;
 use super::links::LinkState;
@@ -133,7 +133,7 @@ impl Testbed {
         }
         self.stop_all();
         self.emulator = None;
-        leftovers::remove(&self.spec.name)
+        stale_resources::remove(&self.spec.name)
     }
 }
 

@@ -2,8 +2,8 @@
 
 mod engine;
 mod interception;
-mod leftovers;
 mod offload;
 mod shortcut;
+mod stale_resources;
 mod support;
 mod whole;
