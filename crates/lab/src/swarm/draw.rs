@@ -50,12 +50,12 @@ pub struct Path {
     /// True if the client reaches the path by a router that another host behind it shares.
     pub shared: bool,
     /// The middleboxes on the path, from the inside out.
-    pub middleboxes: Vec<Meddling>,
+    pub middleboxes: Vec<MiddleboxSpec>,
 }
 
-/// A middlebox.
+/// A middlebox of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Meddling {
+pub enum MiddleboxSpec {
     /// A NAT.
     Nat,
     /// Sequence numbers are shifted; SACK blocks are left unshifted if true.
@@ -70,14 +70,17 @@ pub enum Meddling {
     Lack(u8),
 }
 
-impl Meddling {
+impl MiddleboxSpec {
     /// Returns whether an MPTCP connection through the middlebox may break: options that vanish after
     /// the handshake remove the mapping of bytes that TCP has delivered already.
     pub fn breaks_mptcp(self) -> bool {
         match self {
-            Meddling::Nat | Meddling::Shift(_) | Meddling::Split(_) | Meddling::Lack(_) => false,
-            Meddling::Merge(..) => true,
-            Meddling::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
+            MiddleboxSpec::Nat
+            | MiddleboxSpec::Shift(_)
+            | MiddleboxSpec::Split(_)
+            | MiddleboxSpec::Lack(_) => false,
+            MiddleboxSpec::Merge(..) => true,
+            MiddleboxSpec::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
         }
     }
 }
@@ -296,23 +299,23 @@ impl Draw {
         changes
     }
 
-    fn middlebox(&mut self, v6: bool) -> Meddling {
+    fn middlebox(&mut self, v6: bool) -> MiddleboxSpec {
         match self.0.below(7) {
             // The NAT translates IPv4 only, so paths with IPv6 get another middlebox.
-            0 | 1 if !v6 => Meddling::Nat,
-            0..=2 => Meddling::Shift(self.0.chance(0.3)),
-            3 => Meddling::Split(200 + self.0.below(1200) as u16),
-            4 => Meddling::Merge(
+            0 | 1 if !v6 => MiddleboxSpec::Nat,
+            0..=2 => MiddleboxSpec::Shift(self.0.chance(0.3)),
+            3 => MiddleboxSpec::Split(200 + self.0.below(1200) as u16),
+            4 => MiddleboxSpec::Merge(
                 1500 + self.0.below(20_000) as usize,
                 self.up_to_ms(3),
                 self.one_of(&[Keep::First, Keep::Last]),
             ),
-            5 => Meddling::Lack(self.one_of(&[
+            5 => MiddleboxSpec::Lack(self.one_of(&[
                 kind::TIMESTAMPS,
                 kind::TIMESTAMPS,
                 kind::SACK_PERMITTED,
             ])),
-            _ => Meddling::Options(
+            _ => MiddleboxSpec::Options(
                 self.one_of(&[Scope::Syn, Scope::Syn, Scope::Later, Scope::All]),
                 self.one_of(&[Edit::Remove, Edit::Blank, Edit::Zero]),
                 if self.0.chance(0.7) {

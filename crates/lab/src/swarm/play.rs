@@ -17,7 +17,7 @@ use braid_sim::transfer::Direction;
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, LinkId, NodeId, World};
 
-use super::draw::{End, Flow, Meddling, Notice, Opener, Path, Scenario};
+use super::draw::{End, Flow, MiddleboxSpec, Notice, Opener, Path, Scenario};
 use super::figures::Figures;
 
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -106,7 +106,9 @@ impl<'a> Play<'a> {
         let mut outer = self.server;
         if !path.middleboxes.is_empty() {
             let boxes = path.middleboxes.iter();
-            let chain = boxes.fold(Chain::new(), |chain, m| meddle(chain, *m, seed, n, path));
+            let chain = boxes.fold(Chain::new(), |chain, m| {
+                add_middlebox(chain, *m, seed, n, path)
+            });
             outer = self.world.add(|_| MiddleboxNode::new(chain));
             self.world.connect(inside, outer, lan(), lan());
             inside = std::mem::replace(&mut outer, self.server);
@@ -423,19 +425,25 @@ fn lan() -> Settings {
     }
 }
 
-fn meddle(chain: Chain, meddling: Meddling, seed: u64, n: usize, path: &Path) -> Chain {
-    match meddling {
-        Meddling::Nat if path.config.v4.is_none() => chain,
-        Meddling::Nat => chain.and(Nat::new(NatConfig::new(external(n)))),
-        Meddling::Shift(false) => chain.and(SequenceShift::new(seed)),
-        Meddling::Shift(true) => chain.and(SequenceShift::new(seed).forgetting_sack()),
-        Meddling::Split(mss) => chain.and(Split::new(mss)),
-        Meddling::Merge(most, hold, keep) => chain.and(Merge::new(most, hold, keep)),
-        Meddling::Lack(kind) => {
+fn add_middlebox(
+    chain: Chain,
+    middlebox: MiddleboxSpec,
+    seed: u64,
+    n: usize,
+    path: &Path,
+) -> Chain {
+    match middlebox {
+        MiddleboxSpec::Nat if path.config.v4.is_none() => chain,
+        MiddleboxSpec::Nat => chain.and(Nat::new(NatConfig::new(external(n)))),
+        MiddleboxSpec::Shift(false) => chain.and(SequenceShift::new(seed)),
+        MiddleboxSpec::Shift(true) => chain.and(SequenceShift::new(seed).forgetting_sack()),
+        MiddleboxSpec::Split(mss) => chain.and(Split::new(mss)),
+        MiddleboxSpec::Merge(most, hold, keep) => chain.and(Merge::new(most, hold, keep)),
+        MiddleboxSpec::Lack(kind) => {
             let edit = OptionEdit::new(Target::Kind(kind), Scope::Syn, Edit::Remove);
             chain.and(edit)
         }
-        Meddling::Options(scope, edit, since, only) => {
+        MiddleboxSpec::Options(scope, edit, since, only) => {
             let edit = OptionEdit::new(Target::MPTCP, scope, edit).since(START + since);
             chain.and(match only {
                 None => edit,
