@@ -1,4 +1,4 @@
-//! The lab: experiments, each a definition that runs on an [`backend`], in the deterministic simulator or
+//! The lab: experiments, each a definition that runs on a [`backend`], in the deterministic simulator or
 //! over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; and the
 //! program `braid-lab` ([`command`]), with peers for tests and benchmarks.
 #![forbid(unsafe_code)]
@@ -6,7 +6,6 @@
 pub mod backend;
 mod case;
 pub mod cli;
-mod clip;
 pub mod command;
 pub mod engine_peer;
 pub mod experiments;
@@ -18,4 +17,5 @@ pub mod report;
 mod spread;
 pub mod stats;
 pub mod swarm;
+mod video;
 mod watch;

@@ -13,9 +13,9 @@ use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::clip::{self, Clip};
 use crate::plot::Point;
 use crate::stats;
+use crate::video::{self, EncodedVideo};
 
 /// PSNR of a video.
 pub const PO_8: Definition = Definition {
@@ -136,23 +136,23 @@ fn late(frames: &[Frame], here: &[bool], stream: u16) -> f64 {
     late / all * 100.0
 }
 
-/// A clip, and the PSNR of its frames where none is late.
+/// An encoded video, and the PSNR of its frames where none is late.
 struct Source {
-    clip: Clip,
+    encoded: EncodedVideo,
     whole: Vec<f64>,
 }
 
 impl Source {
     fn new() -> Result<Self, Error> {
-        let clip = Clip::encode(SPAN)?;
-        let all = vec![true; clip.len()];
-        let whole = clip.psnr(&all)?;
-        Ok(Source { clip, whole })
+        let encoded = EncodedVideo::encode(SPAN)?;
+        let all = vec![true; encoded.len()];
+        let whole = encoded.psnr(&all)?;
+        Ok(Source { encoded, whole })
     }
 
     fn runs(&self, session: &Session<'_>, scheme: &Scheme, loss: f64) -> Result<Vec<Run>, Error> {
         let video = scheme.video();
-        let frames = self.clip.frames(&video);
+        let frames = self.encoded.frames(&video);
         let others = Background::published(SPAN + DRAIN);
         let scene = scene(scheme, frames.clone(), loss, others)?;
         session.each(session.runs(), |_, seed| {
@@ -161,7 +161,7 @@ impl Source {
             Ok(Run {
                 psnr: match here.iter().all(|here| *here) {
                     true => self.whole.clone(),
-                    false => self.clip.psnr(&here)?,
+                    false => self.encoded.psnr(&here)?,
                 },
                 formula: formula(&frames, &here),
                 late: streams.map(|stream| late(&frames, &here, stream)),
@@ -175,10 +175,10 @@ type RunsByScheme = [Vec<Run>; 3];
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let source = Source::new()?;
-    let rate = source.clip.bits_per_second() / 1e6;
-    let about = format!("{}; {rate:.2} Mb/s, deadline 250 ms", clip::ABOUT);
+    let rate = source.encoded.bits_per_second() / 1e6;
+    let about = format!("{}; {rate:.2} Mb/s, deadline 250 ms", video::ABOUT);
     parameters(session, &about);
-    session.parameter("encoder and decoder", clip::version()?);
+    session.parameter("encoder and decoder", video::version()?);
     session.parameter("floor of the formula's difference", "1 kb/s");
     let mut measured = Vec::new();
     for loss in LOSSES {

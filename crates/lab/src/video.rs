@@ -1,4 +1,4 @@
-//! A video clip in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes it and decodes the frames that arrive;
+//! A video in H.264 (ITU-T Rec. H.264). `ffmpeg` encodes it and decodes the frames that arrive;
 //! this module splits the stream into the frames that a sender gets, by the types of their NAL units.
 
 use std::io::{self, Write};
@@ -30,13 +30,13 @@ const ENCODER: &str = "-c:v libx264 -threads 1 -preset veryfast -qp 29 -g 12 -ke
 /// The PSNR of two equal pictures, dB, in place of infinity.
 const ALIKE: f64 = 100.0;
 
-/// A short description of the clip for reports.
+/// A short description of the video for reports.
 pub const ABOUT: &str = "H.264 by x264, 352x288, 25 frames a second, GOP 12 with two B frames between \
     others, QP 29; a moving test pattern";
 
-/// An encoded clip.
+/// An encoded video.
 #[derive(Debug)]
-pub struct Clip {
+pub struct EncodedVideo {
     stream: Vec<u8>,
     units: Vec<Unit>,
     span: Duration,
@@ -52,12 +52,12 @@ struct Unit {
     place: u64,
 }
 
-impl Clip {
-    /// Encodes a clip. The same `ffmpeg` gives the same bytes.
+impl EncodedVideo {
+    /// Encodes a video. The same `ffmpeg` gives the same bytes.
     ///
     /// # Errors
     /// `ffmpeg` is missing or fails; the number of frames does not fit `span`.
-    pub fn encode(span: Duration) -> Result<Clip, Error> {
+    pub fn encode(span: Duration) -> Result<EncodedVideo, Error> {
         let pictures = format!("{PICTURES},trim=duration={}", span.as_secs_f64());
         let mut args = vec!["-filter_threads", "1", "-f", "lavfi", "-i", &pictures];
         args.extend(ENCODER.split_whitespace());
@@ -70,7 +70,7 @@ impl Clip {
             let text = format!("ffmpeg made {found} frames of H.264; expected {expected}");
             return Err(Error::Run(text));
         }
-        Ok(Clip {
+        Ok(EncodedVideo {
             stream,
             units,
             span,
@@ -105,7 +105,7 @@ impl Clip {
         each.map(frame).collect()
     }
 
-    /// Decodes the frames that are `here` (in the order of [`Clip::frames`]) and compares them with the
+    /// Decodes the frames that are `here` (in the order of [`EncodedVideo::frames`]) and compares them with the
     /// pictures before encoding. Returns the PSNR of every frame in display order, dB. A frame that
     /// cannot be shown is replaced by the one before it, or by black before the first.
     ///
@@ -355,15 +355,16 @@ mod tests {
         #[test]
         #[ignore = "ffmpeg"]
         fn a_lost_frame_is_seen() {
-            let [clip, again] = [(); 2].map(|()| Clip::encode(Duration::from_secs(2)).unwrap());
-            assert_eq!(again.stream, clip.stream);
+            let [video, again] =
+                [(); 2].map(|()| EncodedVideo::encode(Duration::from_secs(2)).unwrap());
+            assert_eq!(again.stream, video.stream);
             let mut here = vec![true; 50];
-            let whole = clip.psnr(&here).unwrap();
+            let whole = video.psnr(&here).unwrap();
             assert!(whole.iter().all(|v| (25.0..60.0).contains(v)), "{whole:?}");
-            assert_eq!(clip.units[12].kind, Kind::I);
+            assert_eq!(video.units[12].kind, Kind::I);
             here[12] = false;
-            let seen = clip.psnr(&here).unwrap();
-            assert_eq!(seen, clip.psnr(&here).unwrap());
+            let seen = video.psnr(&here).unwrap();
+            assert_eq!(seen, video.psnr(&here).unwrap());
             for (n, (seen, whole)) in seen.iter().zip(&whole).enumerate() {
                 let hurt = (12..24).contains(&n);
                 assert_eq!(hurt, *seen < whole - 3.0, "frame {n}: {seen} of {whole}");
@@ -376,15 +377,15 @@ mod tests {
         #[ignore = "ffmpeg"]
         fn without_an_i_frame_nothing_is_shown() {
             // Longer than ffmpeg probes its input for a stream.
-            let clip = Clip::encode(Duration::from_secs(8)).unwrap();
-            let whole = clip.psnr(&[true; 200]).unwrap();
-            let black = clip.psnr(&[false; 200]).unwrap();
+            let video = EncodedVideo::encode(Duration::from_secs(8)).unwrap();
+            let whole = video.psnr(&[true; 200]).unwrap();
+            let black = video.psnr(&[false; 200]).unwrap();
             assert!(black.iter().all(|v| (3.0..12.0).contains(v)), "{black:?}");
-            let mut here: Vec<bool> = clip.units.iter().map(|u| u.kind != Kind::I).collect();
-            assert_eq!(clip.psnr(&here).unwrap(), black);
-            assert_eq!(clip.units[180].kind, Kind::I);
+            let mut here: Vec<bool> = video.units.iter().map(|u| u.kind != Kind::I).collect();
+            assert_eq!(video.psnr(&here).unwrap(), black);
+            assert_eq!(video.units[180].kind, Kind::I);
             here[180] = true;
-            let seen = clip.psnr(&here).unwrap();
+            let seen = video.psnr(&here).unwrap();
             assert_eq!(seen[..180], black[..180]);
             assert_eq!(seen[180..192], whole[180..192]);
         }
