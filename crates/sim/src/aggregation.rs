@@ -205,7 +205,7 @@ pub enum Action {
     },
     /// The links between a server and the routers behind the access links change; nobody notices by
     /// itself.
-    Way {
+    ServerLinks {
         /// The server.
         server: usize,
         /// The settings from then on, one for each access link.
@@ -289,7 +289,7 @@ pub struct Aggregation {
     /// LAN links of the users: (up, down).
     pub lan: Vec<(LinkId, LinkId)>,
     /// The links of each server to the router behind each access link: (up, down).
-    pub ways: Vec<Vec<(LinkId, LinkId)>>,
+    pub server_links: Vec<Vec<(LinkId, LinkId)>>,
     /// The settings of each access link while it is plugged in.
     plugged: Vec<PathSettings>,
     transfers: Vec<Ends>,
@@ -343,7 +343,7 @@ impl Aggregation {
         let lan = lan
             .map(|(user, path)| connect(&mut world, *user, boxed, path))
             .collect();
-        let ways = (0..servers.len()).map(|n| {
+        let server_links = (0..servers.len()).map(|n| {
             join_server(
                 &mut world,
                 &config.servers[n],
@@ -352,7 +352,7 @@ impl Aggregation {
                 (&routers, &contents),
             )
         });
-        let ways = ways.collect();
+        let server_links = server_links.collect();
         for router in &routers {
             for content in &contents {
                 connect(&mut world, *router, *content, &gigabit());
@@ -371,7 +371,7 @@ impl Aggregation {
             access,
             middlebox: middlebox.map(|(node, _)| node),
             lan,
-            ways,
+            server_links,
             plugged: config.access.clone(),
             transfers: Vec::new(),
             agenda: BTreeMap::new(),
@@ -603,8 +603,8 @@ impl Aggregation {
                     node.set_carrier(now, link, up);
                 });
             }
-            Action::Way { server, settings } => {
-                for ((up, down), settings) in self.ways[server].iter().zip(settings) {
+            Action::ServerLinks { server, settings } => {
+                for ((up, down), settings) in self.server_links[server].iter().zip(settings) {
                     self.world.set_link(*up, settings.up);
                     self.world.set_link(*down, settings.down);
                 }
@@ -652,13 +652,13 @@ fn join_server(
     (routers, contents): (&[NodeId], &[NodeId]),
 ) -> Vec<(LinkId, LinkId)> {
     let junctions = add_junctions(world, settings, number);
-    let mut ways = Vec::new();
+    let mut server_links = Vec::new();
     for (n, router) in routers.iter().enumerate() {
         let path = settings.from_access.get(n).cloned();
         let path = path.unwrap_or_else(gigabit);
         let junction = junctions.get(n);
         let next = junction.map_or(server, |(junction, _)| *junction);
-        ways.push(connect(world, *router, next, &path));
+        server_links.push(connect(world, *router, next, &path));
         if let Some((junction, source)) = junction {
             connect(world, *junction, server, &gigabit());
             connect(world, *source, *junction, &gigabit());
@@ -667,7 +667,7 @@ fn join_server(
     for content in contents {
         connect(world, server, *content, &settings.to_content);
     }
-    ways
+    server_links
 }
 
 /// Adds the box. Its interfaces: one to each router, then one to each user.

@@ -74,47 +74,47 @@ fn one_start(
     warm: bool,
     runs: impl Iterator<Item = u64> + Clone,
 ) -> Result<(), Failure> {
-    let mut ways = [
-        Way::up(Gateways::Braid, warm)?,
-        Way::up(Gateways::Clear, warm)?,
+    let mut variants = [
+        Variant::up(Gateways::Braid, warm)?,
+        Variant::up(Gateways::Clear, warm)?,
     ];
-    for way in &ways {
-        (0..FIRST).try_for_each(|_| way.fetch(SIZES[0]).map(drop))?;
+    for variant in &variants {
+        (0..FIRST).try_for_each(|_| variant.fetch(SIZES[0]).map(drop))?;
     }
     for case in cases {
         for run in runs.clone() {
             thread::sleep(PAUSE);
             // The variants take turns in going first, so that the order favours neither.
-            let [first, second] = [run % 2, 1 - run % 2].map(|way| way as usize);
-            for way in [first, second] {
-                let ms = ways[way].fetch(case.bytes)?;
-                match way {
+            let [first, second] = [run % 2, 1 - run % 2].map(|variant| variant as usize);
+            for variant in [first, second] {
+                let ms = variants[variant].fetch(case.bytes)?;
+                match variant {
                     0 => case.protected_ms.push(ms),
                     _ => case.clear_ms.push(ms),
                 }
             }
         }
-        for way in &mut ways {
-            case.lateness_p99_us = case.lateness_p99_us.max(way.lateness()?);
+        for variant in &mut variants {
+            case.lateness_p99_us = case.lateness_p99_us.max(variant.lateness()?);
         }
     }
     Ok(())
 }
 
 /// A testbed of its own, with or without protection.
-struct Way {
+struct Variant {
     fixture: Fixture,
     user: String,
     content: SocketAddr,
 }
 
-impl Way {
-    fn up(gateways: Gateways, warm: bool) -> Result<Way, Failure> {
+impl Variant {
+    fn up(gateways: Gateways, warm: bool) -> Result<Variant, Failure> {
         let settings = if warm { "" } else { "\n[warm]\nmax = 0\n" };
         let rates = slow::RATES.map(|rate| format!("{rate}mbit"));
         let links = [0, 1].map(|link| (&*rates[link], slow::DELAYS[link]));
         let fixture = fixture::up(gateways, links, settings)?;
-        Ok(Way {
+        Ok(Variant {
             user: fixture.testbed.layout().host("user")?.namespace.clone(),
             content: content::offer(&fixture)?,
             fixture,

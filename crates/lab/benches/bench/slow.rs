@@ -37,7 +37,7 @@ const SIZE: u64 = 100_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Way {
+enum Direction {
     Download,
     Upload,
 }
@@ -47,7 +47,8 @@ enum Way {
 pub struct Slow {
     /// The number of the link that slows down, from 1.
     link: usize,
-    way: Way,
+    #[serde(rename = "way")]
+    direction: Direction,
     /// Payload that reached the receiving host in each second from curl's start, Mbit/s.
     mbit_s: Vec<f64>,
     /// Payload rate of the other link alone: its rate times the payload's share of a packet.
@@ -65,19 +66,23 @@ pub struct Slow {
 
 /// Runs both directions with each link slow in turn.
 pub fn measure() -> Result<Vec<Slow>, Failure> {
-    let ways = [Way::Download, Way::Upload];
-    let cases = [0, 1].iter().flat_map(|link| ways.map(|way| (*link, way)));
-    cases.map(|(link, way)| measure_one(link, way)).collect()
+    let directions = [Direction::Download, Direction::Upload];
+    let cases = [0, 1]
+        .iter()
+        .flat_map(|link| directions.map(|direction| (*link, direction)));
+    cases
+        .map(|(link, direction)| measure_one(link, direction))
+        .collect()
 }
 
-fn measure_one(link: usize, way: Way) -> Result<Slow, Failure> {
+fn measure_one(link: usize, direction: Direction) -> Result<Slow, Failure> {
     let rates = RATES.map(|rate| format!("{rate}mbit"));
     let links = [(&*rates[0], DELAYS[0]), (&*rates[1], DELAYS[1])];
     let mut fixture = fixture::up(Gateways::Braid, links, "")?;
     let slow = format!("rate={SLOW}mbit queue={}", QUEUES[link]);
     let sound = format!("rate={}", rates[link]);
     fixture.testbed.reset_lateness()?;
-    let mut transfer = Transfer::start(&fixture, way)?;
+    let mut transfer = Transfer::start(&fixture, direction)?;
     let start = Instant::now();
     let mut mbit_s = Vec::new();
     let mut before = 0;
@@ -99,7 +104,7 @@ fn measure_one(link: usize, way: Way) -> Result<Slow, Failure> {
     let lateness_p99_us = fixture.testbed.lateness()?.p99_us;
     drop(transfer);
     fixture.testbed.down()?;
-    Ok(Slow::of(link, way, mbit_s, lateness_p99_us))
+    Ok(Slow::of(link, direction, mbit_s, lateness_p99_us))
 }
 
 /// Applies `change` to both directions of a link.
@@ -117,17 +122,17 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn start(fixture: &Fixture, way: Way) -> Result<Transfer, Failure> {
+    fn start(fixture: &Fixture, direction: Direction) -> Result<Transfer, Failure> {
         let file = fixture.testbed.state_dir().join("content/www/long");
         File::create(&file)?.set_len(SIZE)?;
         let sink = fixture::listen(fixture)?;
         let to = sink.local_addr()?;
         let mut curl = fixture.exec("user", "curl")?;
         curl.args(["-q", "-sS", "--fail", "--no-buffer", "--noproxy", "*"]);
-        match way {
-            Way::Download => curl.arg(format!("http://{}/long", to.ip())),
+        match direction {
+            Direction::Download => curl.arg(format!("http://{}/long", to.ip())),
             // The sink sends no answer, so curl must not wait for "100 Continue".
-            Way::Upload => curl
+            Direction::Upload => curl
                 .args(["-H", "Expect:", "-T"])
                 .arg(&file)
                 .arg(format!("http://{to}")),
@@ -135,8 +140,8 @@ impl Transfer {
         let mut curl = curl.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let arrived = Arc::new(AtomicU64::new(0));
         let (counter, stdout) = (Arc::clone(&arrived), curl.stdout.take());
-        thread::spawn(move || match (way, stdout) {
-            (Way::Download, Some(stdout)) => count(stdout, &counter),
+        thread::spawn(move || match (direction, stdout) {
+            (Direction::Download, Some(stdout)) => count(stdout, &counter),
             _ => count(sink.accept()?.0, &counter),
         });
         Ok(Transfer { curl, arrived })
@@ -163,14 +168,14 @@ fn count(mut from: impl Read, arrived: &AtomicU64) -> io::Result<()> {
 }
 
 impl Slow {
-    fn of(link: usize, way: Way, mbit_s: Vec<f64>, lateness_p99_us: f64) -> Slow {
+    fn of(link: usize, direction: Direction, mbit_s: Vec<f64>, lateness_p99_us: f64) -> Slow {
         let alone_mbit_s = RATES[1 - link] * PAYLOAD;
         let both = RATES.iter().sum::<f64>() * PAYLOAD;
         let least = |seconds: &[f64]| seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let least_share = least(&mbit_s[CHANGE + 1..RETURN]) / alone_mbit_s;
         Slow {
             link: link + 1,
-            way,
+            direction,
             alone_mbit_s,
             least_share,
             bar: BAR,
@@ -195,9 +200,9 @@ pub fn print(rows: &[Slow]) {
         let seconds: Vec<_> = row.mbit_s.iter().map(|rate| format!("{rate:.1}")).collect();
         let (before, rest) = seconds.split_at(CHANGE);
         let (during, after) = rest.split_at(RETURN - CHANGE);
-        let way = format!("{:?}", row.way).to_lowercase();
+        let direction = format!("{:?}", row.direction).to_lowercase();
         println!(
-            "  link{} {way:<9}{} | {} | {}",
+            "  link{} {direction:<9}{} | {} | {}",
             row.link,
             before.join(" "),
             during.join(" "),

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::session::Session;
-use super::sweep::{self, LINUX, Runs, Sweep, Way};
+use super::sweep::{self, LINUX, Runs, Sweep, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Arrivals, Case, Dark, RunResult};
@@ -26,7 +26,7 @@ pub const FAILOVER: Definition = Definition {
     must_hold: "The bytes in order pause for at most 2 timeouts that the dead path had; within 1 s \
                 of its return their rate is at least 90 % of what it was.",
     backends: &[Backend::Sim, Backend::Links],
-    cases: |backend| 2 * ways(backend).len(),
+    cases: |backend| 2 * variants(backend).len(),
     runs: (10, 2),
     measure,
 };
@@ -43,10 +43,10 @@ const WINDOW: Duration = Duration::from_secs(4);
 const BIN: Duration = Duration::from_millis(250);
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
 
-fn ways(backend: Backend) -> Vec<Way> {
-    let mut ways = vec![Way::strategy("adaptive"), Way::strategy("minrtt")];
-    ways.extend((!backend.is_virtual()).then_some(LINUX));
-    ways
+fn variants(backend: Backend) -> Vec<Variant> {
+    let mut variants = vec![Variant::strategy("adaptive"), Variant::strategy("minrtt")];
+    variants.extend((!backend.is_virtual()).then_some(LINUX));
+    variants
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
@@ -74,11 +74,11 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
                 }),
                 ..sweep::case(PATHS)?
             },
-            ways: ways(session.backend()),
+            variants: variants(session.backend()),
         };
         let swept = sweep.run(session)?;
         let mut series = Vec::new();
-        for (name, runs) in &swept.ways {
+        for (name, runs) in &swept.variants {
             let Some(runs) = runs.first() else { continue };
             let (pauses, back) = (of_each(runs, pause), of_each(runs, back));
             let rtos: Vec<f64> = runs.0.iter().map(timeout).collect();

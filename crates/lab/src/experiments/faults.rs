@@ -50,7 +50,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_secs(2);
 /// Resolution of the search for a time without a byte.
 const STEP: Duration = Duration::from_millis(10);
-const WAYS: [&str; 2] = ["download", "upload"];
+const DIRECTIONS: [&str; 2] = ["download", "upload"];
 
 /// The measurement of one fault.
 #[derive(Debug)]
@@ -63,32 +63,32 @@ struct FaultRun {
 
 impl FaultRun {
     /// Returns the rate before the fault, Mb/s.
-    fn full(&self, way: usize) -> f64 {
-        self.seen.bulk[way].mbit_s(BEFORE / 2, BEFORE / 2)
+    fn full(&self, direction: usize) -> f64 {
+        self.seen.bulk[direction].mbit_s(BEFORE / 2, BEFORE / 2)
     }
 
     /// Returns the rate during the fault from [`SETTLED`] on, Mb/s.
-    fn during(&self, way: usize) -> f64 {
+    fn during(&self, direction: usize) -> f64 {
         let from = BEFORE + SETTLED;
-        self.seen.bulk[way].mbit_s(from, self.until - from)
+        self.seen.bulk[direction].mbit_s(from, self.until - from)
     }
 
     /// Returns the longest time without a byte after the first second of the fault, s.
-    fn silence(&self, way: usize) -> f64 {
+    fn silence(&self, direction: usize) -> f64 {
         let end = self.until + AFTER;
-        silence(&self.seen.bulk[way], BEFORE + SECOND, end).as_secs_f64()
+        silence(&self.seen.bulk[direction], BEFORE + SECOND, end).as_secs_f64()
     }
 
     /// Returns the time from the end of the fault to the first byte, s; NaN if none came.
-    fn first(&self, way: usize) -> f64 {
-        let next = self.seen.bulk[way].next_after(self.until);
+    fn first(&self, direction: usize) -> f64 {
+        let next = self.seen.bulk[direction].next_after(self.until);
         next.map_or(f64::NAN, |time| (time - self.until).as_secs_f64())
     }
 
     /// Returns the time from the end of the fault to the first second at 90 % of the full rate, s; NaN
     /// if it never came.
-    fn back(&self, way: usize) -> f64 {
-        let again = self.seen.bulk[way].comes_to(0.9 * self.full(way), self.until);
+    fn back(&self, direction: usize) -> f64 {
+        let again = self.seen.bulk[direction].comes_to(0.9 * self.full(direction), self.until);
         again.map_or(f64::NAN, |time| time.as_secs_f64())
     }
 
@@ -125,8 +125,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let (alone, fault_runs): (Vec<_>, Vec<_>) = fault_runs.into_iter().unzip();
     let alone: Vec<[f64; 2]> = alone.into_iter().flatten().collect();
     let fault_runs: Vec<FaultRun> = fault_runs.into_iter().flatten().collect();
-    let alone = [0, 1].map(|way| {
-        let rates: Vec<f64> = alone.iter().map(|rates| rates[way]).collect();
+    let alone = [0, 1].map(|direction| {
+        let rates: Vec<f64> = alone.iter().map(|rates| rates[direction]).collect();
         stats::mean(&rates).unwrap_or(f64::NAN)
     });
     session.parameter(
@@ -188,7 +188,7 @@ fn record(run: &FaultRun) -> serde_json::Value {
         let rate = |n| bulk.mbit_s(SECOND * n, SECOND);
         (0..seconds).map(rate).collect::<Vec<_>>()
     };
-    let [down, up] = [0, 1].map(|way| by_second(&run.seen.bulk[way]));
+    let [down, up] = [0, 1].map(|direction| by_second(&run.seen.bulk[direction]));
     let echoes = run.seen.echoes.iter();
     let echoes: Vec<_> = echoes
         .map(|(at, took)| [at, took].map(Duration::as_secs_f64))
@@ -198,8 +198,8 @@ fn record(run: &FaultRun) -> serde_json::Value {
 
 fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
     let partial = || fault_runs.iter().filter(|run| !run.total);
-    let of = |value: fn(&FaultRun, usize) -> f64, way: usize| {
-        move |run: &FaultRun| (run.name, value(run, way))
+    let of = |value: fn(&FaultRun, usize) -> f64, direction: usize| {
+        move |run: &FaultRun| (run.name, value(run, direction))
     };
     let mut verdicts = vec![Verdict::new(
         "connections that ended or had a wrong byte",
@@ -209,25 +209,25 @@ fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
             .iter()
             .map(|run| (run.name, run.seen.failures.len() as f64)),
     )];
-    for (way, name) in WAYS.into_iter().enumerate() {
+    for (direction, name) in DIRECTIONS.into_iter().enumerate() {
         verdicts.extend([
             Verdict::new(
                 format!("{name}: longest silence after the first second of a fault"),
                 Bound::Below(1.0),
                 "s",
-                partial().map(of(FaultRun::silence, way)),
+                partial().map(of(FaultRun::silence, direction)),
             ),
             Verdict::new(
                 format!("{name}: during a fault, of what the second link gives alone"),
                 Bound::AtLeast(90.0),
                 "%",
-                partial().map(|run| (run.name, run.during(way) / alone[way] * 100.0)),
+                partial().map(|run| (run.name, run.during(direction) / alone[direction] * 100.0)),
             ),
             Verdict::new(
                 format!("{name}: after a fault, time to 90 % of the full rate"),
                 Bound::AtMost(2.0),
                 "s",
-                partial().map(of(FaultRun::back, way)),
+                partial().map(of(FaultRun::back, direction)),
             ),
             Verdict::new(
                 format!("{name}: both links dark, from their return to the first byte"),
@@ -236,7 +236,7 @@ fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
                 fault_runs
                     .iter()
                     .filter(|run| run.total)
-                    .map(of(FaultRun::first, way)),
+                    .map(of(FaultRun::first, direction)),
             ),
         ]);
     }
@@ -264,10 +264,10 @@ fn table(fault_runs: &[FaultRun]) -> Table {
     let row = |run: &FaultRun| {
         vec![
             run.name.to_owned(),
-            both(&|way| run.full(way), 1),
-            both(&|way| run.during(way), 1),
-            both(&|way| run.silence(way), 2),
-            both(&|way| run.back(way), 2),
+            both(&|direction| run.full(direction), 1),
+            both(&|direction| run.during(direction), 1),
+            both(&|direction| run.silence(direction), 2),
+            both(&|direction| run.back(direction), 2),
             format!("{:.0}, {:.0}", run.echo(0.5), run.echo(0.99)),
         ]
     };
@@ -276,15 +276,18 @@ fn table(fault_runs: &[FaultRun]) -> Table {
 
 fn figure(fault_runs: &[FaultRun], alone: [f64; 2]) -> Figure {
     let groups: Vec<&str> = fault_runs.iter().map(|run| run.name).collect();
-    let shares = |way: usize| {
-        let share = |run: &FaultRun| Point::new(0.0, run.during(way) / alone[way]);
+    let shares = |direction: usize| {
+        let share = |run: &FaultRun| Point::new(0.0, run.during(direction) / alone[direction]);
         fault_runs.iter().map(share).collect()
     };
     bars(
         "Goodput from the third second of a fault on",
         "1 is what the second link gives alone; the first link has the fault",
         "share",
-        (&groups, vec![(WAYS[0], shares(0)), (WAYS[1], shares(1))]),
+        (
+            &groups,
+            vec![(DIRECTIONS[0], shares(0)), (DIRECTIONS[1], shares(1))],
+        ),
     )
 }
 

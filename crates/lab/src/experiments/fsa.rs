@@ -8,7 +8,7 @@ pub use self::mosquitoes::FSA_6A;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::session::Session;
-use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, DefaultPath, Records};
@@ -29,7 +29,7 @@ struct Plan {
     /// Sizes in virtual time, and over links.
     sizes: [&'static [&'static str]; 2],
     ccs: &'static [&'static str],
-    ways: &'static [Way],
+    variants: &'static [Variant],
     /// True if Linux runs beside the strategies over links.
     linux: bool,
     default_path: DefaultPath,
@@ -44,8 +44,8 @@ impl Plan {
     fn sweeps(&self, backend: Backend) -> Result<Vec<(String, Sweep)>, Error> {
         let mut sweeps = Vec::new();
         for cc in self.ccs {
-            let mut ways = self.ways.to_vec();
-            ways.extend(self.linux(backend, cc).then_some(LINUX));
+            let mut variants = self.variants.to_vec();
+            variants.extend(self.linux(backend, cc).then_some(LINUX));
             for window in WINDOWS {
                 let sweep = Sweep {
                     name: format!("{cc}-iw{window}"),
@@ -58,7 +58,7 @@ impl Plan {
                         warm_subflows: self.warm_subflows,
                         ..sweep::case(self.paths)?
                     },
-                    ways: ways.clone(),
+                    variants: variants.clone(),
                 };
                 let label = format!("{}, IW {window}", cc.to_uppercase());
                 sweeps.push((label, sweep));
@@ -75,8 +75,8 @@ impl Plan {
 
     fn cases(&self, backend: Backend) -> usize {
         let sizes = self.sizes[usize::from(!backend.is_virtual())].len();
-        let ways = |cc: &&str| self.ways.len() + usize::from(self.linux(backend, cc));
-        self.ccs.iter().map(ways).sum::<usize>() * sizes * WINDOWS.len()
+        let variants = |cc: &&str| self.variants.len() + usize::from(self.linux(backend, cc));
+        self.ccs.iter().map(variants).sum::<usize>() * sizes * WINDOWS.len()
     }
 
     /// Measures and judges all sweeps, with a table and a figure of completion times for each. Claims
@@ -129,9 +129,9 @@ pub const FSA_2A: Definition = Definition {
 const ON_FAST: &str = "start on 40 ms";
 const ON_SLOW: &str = "start on 100 ms";
 
-const fn start(name: &'static str, apply: fn(&mut Case, &str)) -> Way {
+const fn start(name: &'static str, apply: fn(&mut Case, &str)) -> Variant {
     let backend = None;
-    Way {
+    Variant {
         name,
         backend,
         apply,
@@ -147,7 +147,7 @@ const STARTS: Plan = Plan {
     paths: "5mbit,40ms,0%;5mbit,100ms,0%",
     sizes: [&["4k", "16k", "64k", "256k", "1M", "4M"]; 2],
     ccs: &["cubic"],
-    ways: &[
+    variants: &[
         start(ON_FAST, |case, _| begin(case, "minrtt", 0)),
         start(ON_SLOW, |case, _| begin(case, "minrtt", 1)),
         start("adaptive on 40 ms", |case, _| begin(case, "adaptive", 0)),
@@ -168,8 +168,8 @@ fn fsa_2a(session: &mut Session<'_>) -> Result<(), Error> {
             .zip(swept.of(ON_FAST))
             .map(|((_, gap), fast)| gap / fast.mean())
             .collect();
-        let elsewhere = |way: &str, path: usize| {
-            let first = swept.of(way).first();
+        let elsewhere = |variant: &str, path: usize| {
+            let first = swept.of(variant).first();
             first.map_or(f64::NAN, |runs| runs.bytes(path))
         };
         vec![
@@ -269,10 +269,10 @@ const REDUNDANCY: Plan = Plan {
         &["64k", "256k", "1M"],
     ],
     ccs: &["cubic"],
-    ways: &[
-        Way::strategy("roundrobin"),
-        Way::strategy("redundant"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("roundrobin"),
+        Variant::strategy("redundant"),
+        Variant::strategy("adaptive"),
     ],
     linux: false,
     default_path: DefaultPath::Mix,
@@ -325,9 +325,9 @@ fn file_name(label: &str) -> String {
 
 /// Returns a table of one value of each variant, by size.
 fn of_values(title: &str, swept: &Swept, value: fn(&Runs) -> String) -> Table {
-    let names = swept.ways.iter().map(|(name, _)| (*name).to_owned());
+    let names = swept.variants.iter().map(|(name, _)| (*name).to_owned());
     let row = |(n, size): (usize, &crate::case::Size)| {
-        let values = swept.ways.iter().map(|(_, runs)| value(&runs[n]));
+        let values = swept.variants.iter().map(|(_, runs)| value(&runs[n]));
         std::iter::once(size.to_string()).chain(values).collect()
     };
     Table {
@@ -377,18 +377,18 @@ pub const FSA_3: Definition = Definition {
 
 const TIMEOUTS: Plan = Plan {
     sizes: [&["16k", "32k", "64k", "128k", "256k", "512k"]; 2],
-    ways: &[
-        Way::strategy("roundrobin"),
-        Way::strategy("redundant"),
-        Way::strategy("fsa"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("roundrobin"),
+        Variant::strategy("redundant"),
+        Variant::strategy("fsa"),
+        Variant::strategy("adaptive"),
     ],
     ..REDUNDANCY
 };
 
 fn fsa_3(swept: &Swept) -> Vec<Verdict> {
-    let mean = |way: &str, value| {
-        let values = swept.values(way, ALL, value).into_iter();
+    let mean = |variant: &str, value| {
+        let values = swept.values(variant, ALL, value).into_iter();
         stats::mean(&values.map(|(_, value)| value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     };
     let mut verdicts = Vec::new();
@@ -397,13 +397,13 @@ fn fsa_3(swept: &Swept) -> Vec<Verdict> {
         ("share of flows with a timeout", Runs::timed_out),
     ] {
         let base = mean("roundrobin", value);
-        for way in ["redundant", "fsa"] {
+        for variant in ["redundant", "fsa"] {
             verdicts.push(
                 Verdict::new(
-                    format!("{what}: {way} less roundrobin"),
+                    format!("{what}: {variant} less roundrobin"),
                     Bound::Below(0.0),
                     "",
-                    [("", mean(way, value) - base)],
+                    [("", mean(variant, value) - base)],
                 )
                 .reported("partly avoided"),
             );
@@ -435,7 +435,7 @@ const COPIES: Plan = Plan {
         &["16k", "32k", "64k", "128k", "256k", "512k", "768k", "1M"],
         &["64k", "128k", "256k", "512k"],
     ],
-    ways: &[Way::strategy("fsa")],
+    variants: &[Variant::strategy("fsa")],
     // With records a path takes a whole mouse at once, and no packet is sent while unsent data remains.
     records: Records::Cold,
     warm_subflows: true,
@@ -558,12 +558,12 @@ pub const FSA_6B: Definition = Definition {
 const MICE: Plan = Plan {
     paths: UNLIKE,
     sizes: [&["64k", "128k", "256k", "512k"]; 2],
-    ways: &[
-        Way::strategy("fsa"),
-        Way::strategy("minrtt"),
-        Way::strategy("roundrobin"),
-        Way::strategy("redundant"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("fsa"),
+        Variant::strategy("minrtt"),
+        Variant::strategy("roundrobin"),
+        Variant::strategy("redundant"),
+        Variant::strategy("adaptive"),
     ],
     linux: true,
     ..REDUNDANCY

@@ -2,7 +2,7 @@
 
 use super::definition::Definition;
 use super::session::Session;
-use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, DefaultPath};
@@ -23,14 +23,18 @@ pub const KERNEL: Definition = Definition {
                 adaptive not more than 3 %; it is faster in the geometric mean, with adaptive at \
                 most 0.90 of the kernel's time.",
     backends: &[Backend::Links],
-    cases: |_| LOSSES.len() * SIZES.len() * WAYS.len(),
+    cases: |_| LOSSES.len() * SIZES.len() * VARIANTS.len(),
     runs: (0, 10),
     measure,
 };
 
 const LOSSES: [&str; 2] = ["0%", "2%"];
 const SIZES: &[&str] = &["4k", "16k", "64k", "256k", "1M", "4M"];
-const WAYS: [Way; 3] = [LINUX, Way::strategy("minrtt"), Way::strategy("adaptive")];
+const VARIANTS: [Variant; 3] = [
+    LINUX,
+    Variant::strategy("minrtt"),
+    Variant::strategy("adaptive"),
+];
 /// For each strategy: the largest share of the kernel's time in a case, and the bound on the geometric
 /// mean of the shares.
 const BARS: [(&str, f64, Bound); 2] = [
@@ -49,7 +53,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
                 default_path: DefaultPath::Mix,
                 ..case
             },
-            ways: WAYS.to_vec(),
+            variants: VARIANTS.to_vec(),
         };
         let swept = sweep.run(session)?;
         for (path, opened) in ["40 ms", "100 ms"].into_iter().enumerate() {

@@ -12,7 +12,7 @@ use crate::stats;
 pub const ALL: (u64, u64) = (0, u64::MAX);
 
 /// Standard MPTCP of Linux. It takes no records of paths.
-pub const LINUX: Way = Way {
+pub const LINUX: Variant = Variant {
     name: "Linux MPTCP",
     backend: Some(Backend::Kernel),
     apply: |case, _| case.records = Records::Cold,
@@ -28,12 +28,12 @@ pub struct Sweep {
     /// Settings that all variants share; its size is not used.
     pub case: Case,
     /// The variants.
-    pub ways: Vec<Way>,
+    pub variants: Vec<Variant>,
 }
 
 /// A variant of the transfers.
 #[derive(Debug, Clone, Copy)]
-pub struct Way {
+pub struct Variant {
     /// Name in tables and figures.
     pub name: &'static str,
     /// Backend, if it is not the experiment's own.
@@ -42,10 +42,10 @@ pub struct Way {
     pub apply: fn(&mut Case, &str),
 }
 
-impl Way {
+impl Variant {
     /// Returns the variant with the strategy called `name`.
-    pub const fn strategy(name: &'static str) -> Way {
-        Way {
+    pub const fn strategy(name: &'static str) -> Variant {
+        Variant {
             name,
             backend: None,
             apply: |case, name| case.strategy = name.to_owned(),
@@ -69,26 +69,26 @@ impl Sweep {
     /// Returns the cases that run on `backend`, with their names.
     pub fn cases(&self, seed: u64, backend: Backend) -> Result<Vec<(String, Case)>, Error> {
         let mut cases = Vec::new();
-        for way in self
-            .ways
+        for variant in self
+            .variants
             .iter()
-            .filter(|way| way.backend.is_none_or(|own| own == backend))
+            .filter(|variant| variant.backend.is_none_or(|own| own == backend))
         {
             for text in self.sizes {
-                cases.push(self.case(way, &size(text)?, seed));
+                cases.push(self.case(variant, &size(text)?, seed));
             }
         }
         Ok(cases)
     }
 
-    fn case(&self, way: &Way, size: &Size, seed: u64) -> (String, Case) {
+    fn case(&self, variant: &Variant, size: &Size, seed: u64) -> (String, Case) {
         let mut case = Case {
             size: size.clone(),
             seed,
             ..self.case.clone()
         };
-        (way.apply)(&mut case, way.name);
-        let name = format!("{}-{size}-{}", self.name, way.name.replace(' ', "-"));
+        (variant.apply)(&mut case, variant.name);
+        let name = format!("{}-{size}-{}", self.name, variant.name.replace(' ', "-"));
         (name, case)
     }
 
@@ -96,7 +96,7 @@ impl Sweep {
     pub fn run(&self, session: &mut Session<'_>) -> Result<Swept, Error> {
         let mut swept = Swept {
             sizes: Vec::new(),
-            ways: Vec::new(),
+            variants: Vec::new(),
         };
         for text in self.sizes {
             swept.sizes.push(size(text)?);
@@ -111,14 +111,14 @@ impl Sweep {
         session.parameter("queue", queue);
         session.parameter("opens on path", self.case.default_path);
         session.parameter("records of paths", self.case.records.name());
-        for way in &self.ways {
+        for variant in &self.variants {
             let mut runs = Vec::new();
             for size in &swept.sizes {
-                let (name, case) = self.case(way, size, session.seed());
-                let backend = way.backend.unwrap_or(session.backend());
+                let (name, case) = self.case(variant, size, session.seed());
+                let backend = variant.backend.unwrap_or(session.backend());
                 runs.push(Runs(session.fct_on(backend, name, &case)?));
             }
-            swept.ways.push((way.name, runs));
+            swept.variants.push((variant.name, runs));
         }
         Ok(swept)
     }
@@ -130,24 +130,24 @@ pub struct Swept {
     /// The sizes.
     pub sizes: Vec<Size>,
     /// For each variant, the runs of each size.
-    pub ways: Vec<(&'static str, Vec<Runs>)>,
+    pub variants: Vec<(&'static str, Vec<Runs>)>,
 }
 
 impl Swept {
     /// Returns the runs of a variant by size; empty where there is no such variant.
-    pub fn of(&self, way: &str) -> &[Runs] {
-        let found = self.ways.iter().find(|(name, _)| *name == way);
+    pub fn of(&self, variant: &str) -> &[Runs] {
+        let found = self.variants.iter().find(|(name, _)| *name == variant);
         found.map_or(&[], |(_, runs)| runs)
     }
 
     /// Returns `value` of a variant for each size from `least` to `most` bytes.
     pub fn values(
         &self,
-        way: &str,
+        variant: &str,
         (least, most): (u64, u64),
         value: fn(&Runs) -> f64,
     ) -> Vec<(String, f64)> {
-        let sizes = self.sizes.iter().zip(self.of(way));
+        let sizes = self.sizes.iter().zip(self.of(variant));
         let within = sizes.filter(|(size, _)| (least..=most).contains(&size.bytes()));
         within
             .map(|(size, runs)| (size.to_string(), value(runs)))
@@ -157,12 +157,12 @@ impl Swept {
     /// Returns `value` of a variant as a share of the least value among `others`, by size.
     pub fn shares(
         &self,
-        way: &str,
+        variant: &str,
         others: &[&str],
         sizes: (u64, u64),
         value: fn(&Runs) -> f64,
     ) -> Vec<(String, f64)> {
-        let mut shares = self.values(way, sizes, value);
+        let mut shares = self.values(variant, sizes, value);
         let others: Vec<_> = others
             .iter()
             .map(|o| self.values(o, sizes, value))
@@ -180,10 +180,10 @@ impl Swept {
     /// Returns only the runs that opened on `path`, where runs open on each of `paths` paths in turn.
     pub fn opened_on(&self, path: usize, paths: usize) -> Swept {
         let part = |runs: &Runs| Runs(runs.0.iter().skip(path).step_by(paths).cloned().collect());
-        let ways = self.ways.iter();
+        let variants = self.variants.iter();
         Swept {
             sizes: self.sizes.clone(),
-            ways: ways
+            variants: variants
                 .map(|(name, runs)| (*name, runs.iter().map(part).collect()))
                 .collect(),
         }
@@ -191,9 +191,9 @@ impl Swept {
 
     /// Returns a table of completion times, with a row for each size and a column for each variant.
     pub fn table(&self, title: &str) -> Table {
-        let head = std::iter::once("size").chain(self.ways.iter().map(|(name, _)| *name));
+        let head = std::iter::once("size").chain(self.variants.iter().map(|(name, _)| *name));
         let row = |(n, size): (usize, &Size)| {
-            let times = self.ways.iter().map(|(_, runs)| runs[n].text());
+            let times = self.variants.iter().map(|(_, runs)| runs[n].text());
             std::iter::once(size.to_string()).chain(times).collect()
         };
         Table {
@@ -205,7 +205,7 @@ impl Swept {
 
     /// Returns a figure of the mean completion time against the size, with 95 % intervals.
     pub fn figure(&self, title: &str, note: &str) -> Figure {
-        let series = self.ways.iter().map(|(name, runs)| Series {
+        let series = self.variants.iter().map(|(name, runs)| Series {
             name: (*name).to_owned(),
             points: self
                 .sizes
@@ -236,7 +236,7 @@ impl Swept {
         note: &str,
         (label, value): (&str, fn(&Runs) -> f64),
     ) -> Figure {
-        let series = self.ways.iter().map(|(name, runs)| Series {
+        let series = self.variants.iter().map(|(name, runs)| Series {
             name: (*name).to_owned(),
             points: runs
                 .iter()

@@ -395,12 +395,12 @@ fn marked(places: &[Place]) -> Vec<Place> {
         return places.to_vec();
     }
     let mut out = Vec::new();
-    let mut way = MARKER_GAP / 2.0;
+    let mut travelled = MARKER_GAP / 2.0;
     for pair in places.windows(2) {
-        way += (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
-        if way >= MARKER_GAP {
+        travelled += (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
+        if travelled >= MARKER_GAP {
             out.push(pair[1]);
-            way = 0.0;
+            travelled = 0.0;
         }
     }
     out

@@ -66,7 +66,7 @@ fn check_flow(
         figures.aborted += 1;
         return Ok(());
     }
-    if asked && ways(scenario, flow).any(breaks) {
+    if asked && paths_of(scenario, flow).any(breaks) {
         figures.broken += 1;
         return Ok(());
     }
@@ -78,14 +78,14 @@ fn check_flow(
     let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
     let fast = scenario.client.fast_open && scenario.server.fast_open;
     let unheard = server.is_none() || (fast && reasons[1] == Some(CloseReason::TimedOut));
-    if (unheard && (gave_up || refused) && ways(scenario, flow).any(loses))
-        || (gave_up && ways(scenario, flow).any(bursts))
+    if (unheard && (gave_up || refused) && paths_of(scenario, flow).any(loses))
+        || (gave_up && paths_of(scenario, flow).any(bursts))
     {
         figures.cut_off += 1;
         return Ok(());
     }
     // The last acknowledgement may be lost for longer than the other end waits to repeat it.
-    if complete && in_order == 1 && ways(scenario, flow).any(loses) {
+    if complete && in_order == 1 && paths_of(scenario, flow).any(loses) {
         figures.late += 1;
         return Ok(());
     }
@@ -113,7 +113,7 @@ fn reason(end: Option<&Stream>) -> Option<CloseReason> {
 }
 
 /// Returns the paths that a flow may take.
-fn ways<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = &'a Path> {
+fn paths_of<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = &'a Path> {
     let only = match (flow.opener, flow.protocol) {
         (Opener::Neighbour(path), _) => Some(path),
         (Opener::Client, Protocol::Tcp) => flow.path.map(usize::from),

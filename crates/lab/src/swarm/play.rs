@@ -6,8 +6,8 @@ use std::time::Duration;
 use braid_engine::strategy::FlowSize;
 use braid_engine::{CloseReason, Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::middlebox::{
-    Chain, Direction as Way, Edit, Merge, Nat, NatConfig, OptionEdit, Scope, SequenceShift, Split,
-    Target,
+    Chain, Direction as PacketDirection, Edit, Merge, Nat, NatConfig, OptionEdit, Scope,
+    SequenceShift, Split, Target,
 };
 use braid_links::{Change, Rate, Schedule, Settings};
 use braid_sim::middlebox::MiddleboxNode;
@@ -447,8 +447,8 @@ fn add_middlebox(
             let edit = OptionEdit::new(Target::MPTCP, scope, edit).since(START + since);
             chain.and(match only {
                 None => edit,
-                Some(true) => edit.only(Way::Outbound),
-                Some(false) => edit.only(Way::Inbound),
+                Some(true) => edit.only(PacketDirection::Outbound),
+                Some(false) => edit.only(PacketDirection::Inbound),
             })
         }
     }

@@ -55,8 +55,8 @@ fn a_link_that_slows_down_costs_its_share_only() {
         net.run_for(millis(at));
         let sound = config.access[link].clone();
         let mut slow = sound.clone();
-        for way in [&mut slow.up, &mut slow.down] {
-            way.rate = Rate::bits_per_second(100_000);
+        for direction in [&mut slow.up, &mut slow.down] {
+            direction.rate = Rate::bits_per_second(100_000);
         }
         net.after(
             secs(0),

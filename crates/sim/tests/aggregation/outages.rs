@@ -48,7 +48,7 @@ fn carried(net: &Aggregation, link: usize) -> [u64; 2] {
 #[test]
 fn a_link_that_is_back_is_used_within_two_seconds() {
     for away in [Away::Silently, Away::Unplugged] {
-        for (way, load) in [Load::Up(60_000_000), Load::Down(60_000_000)]
+        for (direction, load) in [Load::Up(60_000_000), Load::Down(60_000_000)]
             .into_iter()
             .enumerate()
         {
@@ -60,10 +60,10 @@ fn a_link_that_is_back_is_used_within_two_seconds() {
                 set(&mut net, &config, 0, away, false);
                 net.run_for(secs(seconds));
                 set(&mut net, &config, 0, away, true);
-                let before = carried(&net, 0)[way];
+                let before = carried(&net, 0)[direction];
                 net.run_for(secs(2));
                 // A fifth of the link's capacity in that time; probes and handshakes are far less.
-                let bytes = carried(&net, 0)[way] - before;
+                let bytes = carried(&net, 0)[direction] - before;
                 let what = (away, load, seconds, bytes);
                 assert!(bytes > 200_000, "{what:?}");
                 assert!(net.at_user(id).closed.is_none(), "{what:?}");

@@ -100,9 +100,15 @@ impl Attacker {
 struct OnPath(Arc<Mutex<Attacker>>);
 
 impl Middlebox for OnPath {
-    fn process(&mut self, now: Instant, way: Direction, mut packet: Packet, out: &mut Output) {
+    fn process(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        mut packet: Packet,
+        out: &mut Output,
+    ) {
         self.0.lock().unwrap().process(now, &mut packet.bytes);
-        out.push_back((way, packet));
+        out.push_back((direction, packet));
     }
 }
 

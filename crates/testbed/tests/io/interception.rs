@@ -126,14 +126,14 @@ impl Interception {
         Interception::start_with(net, (quic, MptcpHosts::Forward))
     }
 
-    fn start_with(net: &Net, ways: (Quic, MptcpHosts)) -> Interception {
+    fn start_with(net: &Net, policies: (Quic, MptcpHosts)) -> Interception {
         let (asks, heard) = mpsc::channel();
         let (says_done, done) = mpsc::channel();
         let namespace = net.world.name("box");
         let name = namespace.clone();
         let thread = thread::spawn(move || {
             netns::enter(&name).unwrap();
-            serve(ways, &heard, &says_done);
+            serve(policies, &heard, &says_done);
         });
         let interception = Interception {
             namespace,

@@ -147,8 +147,15 @@ impl Fault {
     }
 
     /// Creates a fault of ten seconds from changes of the first link.
-    fn of_link(name: &'static str, way: Option<Direction>, changes: [&'static str; 2]) -> Fault {
-        Fault::new(name, changes.map(|change| vec![Link("link1", way, change)]))
+    fn of_link(
+        name: &'static str,
+        direction: Option<Direction>,
+        changes: [&'static str; 2],
+    ) -> Fault {
+        Fault::new(
+            name,
+            changes.map(|change| vec![Link("link1", direction, change)]),
+        )
     }
 
     /// Returns the duration of the fault.
@@ -183,9 +190,9 @@ impl Fault {
 impl Act {
     fn apply(self, fixture: &mut Fixture) -> Result<(), braid_testbed::Error> {
         match self {
-            Link(link, way, change) => {
+            Link(link, direction, change) => {
                 let change = LinkChange::parse(change.split(' '))?;
-                fixture.testbed.set(link, way, &change)
+                fixture.testbed.set(link, direction, &change)
             }
             Ip(host, command) => {
                 let link = fixture.interface("box", |i| i.name == LINKS[0])?;

@@ -11,7 +11,7 @@ use crate::case::Case;
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::session::Session;
-use crate::experiments::sweep::{Runs, Way};
+use crate::experiments::sweep::{Runs, Variant};
 use crate::experiments::verdict::{Bound, Verdict};
 
 /// Tiny flows, and the subflows that they open.
@@ -35,10 +35,10 @@ pub const FSA_6A: Definition = Definition {
 
 const TINY: Plan = Plan {
     sizes: [&["2k", "4k"]; 2],
-    ways: &[
-        Way::strategy("fsa"),
-        Way::strategy("minrtt"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("fsa"),
+        Variant::strategy("minrtt"),
+        Variant::strategy("adaptive"),
     ],
     ..MICE
 };
@@ -46,7 +46,7 @@ const TINY: Plan = Plan {
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let title = "Flow completion time of tiny files";
     let all = TINY.run(session, title, |swept| {
-        let per_flow = |way| swept.values(way, ALL, joins);
+        let per_flow = |variant| swept.values(variant, ALL, joins);
         vec![
             Verdict::new(
                 "SYNs with MP_JOIN per flow, fsa",

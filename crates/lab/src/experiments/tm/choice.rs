@@ -271,7 +271,7 @@ fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
 }
 
 /// Returns the choices of a box in the simulator while users browse: among five servers, among six once
-/// a download showed the last one's way to content, and with background traffic.
+/// a download showed the last one's path to content, and with background traffic.
 fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     let after = |net: &mut Aggregation, time| {
         simulated::browse(net, time)?;
@@ -425,14 +425,14 @@ fn as_measured(when: &str, choice: &Choice) -> Table {
         let measured = &choice.servers[n - 1]["measured"];
         let mut row = vec![n.to_string()];
         let [one, two] = server.paths;
-        let ways = [
+        let paths = [
             (&measured["paths"][0], one),
             (&measured["paths"][1], two),
             (&measured["beyond"], server.beyond),
         ];
-        for (way, (mbit, ms)) in ways {
-            row.push(cell(&way["bandwidth"], 1e6, 1, mbit));
-            row.push(cell(&way["delay_ms"], 1.0, 1, ms));
+        for (path, (mbit, ms)) in paths {
+            row.push(cell(&path["bandwidth"], 1e6, 1, mbit));
+            row.push(cell(&path["delay_ms"], 1.0, 1, ms));
         }
         let chosen = [
             ("bandwidth", choice.by_bandwidth),
@@ -516,7 +516,7 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
     });
     let nearest = nearest.unwrap_or(0);
     let row =
-        |way: &str, which: String, mbit: f64| vec![way.to_owned(), which, format!("{mbit:.2}")];
+        |rule: &str, which: String, mbit: f64| vec![rule.to_owned(), which, format!("{mbit:.2}")];
     Table::new(
         "Throughput by what one of the five servers is chosen, Mb/s",
         &["choice", "server", "throughput"],

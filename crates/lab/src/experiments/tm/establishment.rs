@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::handshakes::{Captures, Ends, Flow, flows};
 use super::simulated;
-use super::speed::{PATHS, WAYS_OF_LINKS};
+use super::speed::{PATHS, SIMULATED_LINKS};
 use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
@@ -64,9 +64,9 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let (runs, ends) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
-            let establish = |_, seed| simulated::establish(seed, &WAYS_OF_LINKS, BYTES);
+            let establish = |_, seed| simulated::establish(seed, &SIMULATED_LINKS, BYTES);
             let runs = session.each(session.runs(), establish)?;
-            (runs, simulated::ends(WAYS_OF_LINKS.len()))
+            (runs, simulated::ends(SIMULATED_LINKS.len()))
         }
         false => {
             session.parameter("congestion control", CUBIC.name());

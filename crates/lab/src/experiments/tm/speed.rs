@@ -32,7 +32,7 @@ pub const TM_5A: Definition = Definition {
                one carries 3.1 MB/s.",
     must_hold: "Both at least 95 % of the sum of plain TCP over each link alone.",
     backends: &[Backend::Sim, Backend::Links],
-    cases: |_| WAYS.len(),
+    cases: |_| VARIANTS.len(),
     runs: (5, 2),
     measure: over_phases,
 };
@@ -57,7 +57,7 @@ pub const TM_5B: Definition = Definition {
 /// Rates and one-way delays. Full packets, 1448 bytes of payload in 1500, give 3.7 and 1.8 MB/s.
 pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
 /// The same as Mb/s and ms of the round trip.
-pub const WAYS_OF_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
+pub const SIMULATED_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
 const LINKS: [&str; 2] = ["link1", "link2"];
 /// Throughput of each link alone, MB/s.
 const ALONE: [f64; 2] = [3.7, 1.8];
@@ -180,7 +180,7 @@ fn bytes_of_phase(megabytes_a_second: f64) -> u64 {
     (megabytes_a_second * PHASE_S * 1e6) as u64
 }
 
-const WAYS: [&str; 5] = [
+const VARIANTS: [&str; 5] = [
     "both links, through box and server",
     "link 1 alone, through box and server",
     "link 2 alone, through box and server",
@@ -196,8 +196,8 @@ fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
     };
     session.parameter("length of a phase at the full rate", format!("{PHASE_S} s"));
     let record = |phase: &Phase| json!({ "mb_s": phase.rate(), "links_mb_s": [phase.link_rate(0), phase.link_rate(1)] });
-    for (way, phases) in WAYS.iter().zip(&phases) {
-        let name = way.replace(", ", "-").replace(' ', "-");
+    for (variant, phases) in VARIANTS.iter().zip(&phases) {
+        let name = variant.replace(", ", "-").replace(' ', "-");
         session.record(name, phases.iter().map(record).collect());
     }
     session.table(rates(&phases));
@@ -207,8 +207,8 @@ fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The runs of each of [`WAYS`].
-type Phases = [Vec<Phase>; WAYS.len()];
+/// The runs of each of [`VARIANTS`].
+type Phases = [Vec<Phase>; VARIANTS.len()];
 
 /// Runs each variant in a network of its own, which has only that variant's links.
 fn simulated_phases(
@@ -217,15 +217,15 @@ fn simulated_phases(
 ) -> Result<Phases, Error> {
     simulated::parameters(session);
     let mut phases = Phases::default();
-    let [first, second] = WAYS_OF_LINKS;
-    let ways: [(AggregationConfig, u64, &[usize]); WAYS.len()] = [
-        (simulated::joined(&WAYS_OF_LINKS)?, both, &[0, 1]),
+    let [first, second] = SIMULATED_LINKS;
+    let variants: [(AggregationConfig, u64, &[usize]); VARIANTS.len()] = [
+        (simulated::joined(&SIMULATED_LINKS)?, both, &[0, 1]),
         (simulated::joined(&[first])?, one, &[0]),
         (simulated::joined(&[second])?, two, &[1]),
         (simulated::plain(first, None)?, one, &[0]),
         (simulated::plain(second, None)?, two, &[1]),
     ];
-    for ((config, bytes, links), phases) in ways.iter().zip(&mut phases) {
+    for ((config, bytes, links), phases) in variants.iter().zip(&mut phases) {
         let download = |_, seed| simulated_phase(seed, config, *bytes, links);
         *phases = session.each(session.runs(), download)?;
     }
@@ -317,20 +317,20 @@ fn parameters(session: &mut Session<'_>, net: &Gateways) {
 
 fn rates(phases: &Phases) -> Table {
     let reported = ["4.8", "", "", "3.7", "1.8"];
-    let row = |((way, phases), reported): ((&&str, &Vec<Phase>), &str)| {
+    let row = |((variant, phases), reported): ((&&str, &Vec<Phase>), &str)| {
         let mean = |value: &dyn Fn(&Phase) -> f64| {
             let values: Vec<f64> = phases.iter().map(value).collect();
             plus_minus(estimate(&values), 2)
         };
         vec![
-            (*way).to_owned(),
+            (*variant).to_owned(),
             mean(&Phase::rate),
             reported.to_owned(),
             mean(&|phase| phase.link_rate(0)),
             mean(&|phase| phase.link_rate(1)),
         ]
     };
-    let rows = WAYS.iter().zip(phases).zip(reported).map(row).collect();
+    let rows = VARIANTS.iter().zip(phases).zip(reported).map(row).collect();
     let columns = [
         "",
         "MB/s",
@@ -353,12 +353,12 @@ fn phases_figure(phases: &Phases) -> Figure {
         .map(|phase| phase.seconds)
         .fold(0.0, f64::max)
         .ceil();
-    let joined = |ways: &[usize], of: usize| {
+    let joined = |variants: &[usize], of: usize| {
         let mut points = Vec::new();
-        for (n, way) in ways.iter().enumerate() {
-            let begin = (n + 3 - ways.len()) as f64 * longest;
+        for (n, variant) in variants.iter().enumerate() {
+            let begin = (n + 3 - variants.len()) as f64 * longest;
             let rates = first
-                .get(*way)
+                .get(*variant)
                 .map(|phase| phase.by_second(of))
                 .unwrap_or_default();
             let point = |(s, rate): (usize, f64)| Point::new(begin + s as f64 + 0.5, rate);
@@ -384,15 +384,15 @@ type Rates = [Vec<f64>; 3];
 
 fn simulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Error> {
     simulated::parameters(session);
-    let [first, second] = WAYS_OF_LINKS;
-    let ways = [
-        simulated::joined(&WAYS_OF_LINKS)?,
+    let [first, second] = SIMULATED_LINKS;
+    let variants = [
+        simulated::joined(&SIMULATED_LINKS)?,
         simulated::plain(first, None)?,
         simulated::plain(second, None)?,
     ];
     let mut rates: [Rates; SIZES.len()] = Default::default();
     for (rates, size) in rates.iter_mut().zip(SIZES) {
-        for (rates, config) in rates.iter_mut().zip(&ways) {
+        for (rates, config) in rates.iter_mut().zip(&variants) {
             let download = |_, seed| Ok(simulated_phase(seed, config, size * MB, &[])?.rate());
             *rates = session.each(session.runs(), download)?;
         }
