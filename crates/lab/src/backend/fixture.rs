@@ -22,7 +22,7 @@ pub(crate) const SERVER: &str = "server";
 /// Real-time priority of the two ends, below the emulator, which must be on time for both.
 pub(crate) const END_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
 /// Interval at which a run in wall-clock time checks for its end.
-pub(crate) const TICK: Duration = Duration::from_millis(250);
+pub(crate) const END_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Lateness of the emulator at the 99th percentile above which a run that measures times is thrown
 /// away, µs.

@@ -16,7 +16,7 @@ use braid_testbed::mptcp_info::{self, SubflowInfo};
 use braid_testbed::netns;
 
 use super::error::Error;
-use super::fixture::{self, CLIENT, END_PRIORITY, Fixture, SERVER, TICK, run_error};
+use super::fixture::{self, CLIENT, END_CHECK_INTERVAL, END_PRIORITY, Fixture, SERVER, run_error};
 use super::flow;
 use crate::case::{Case, RunResult};
 
@@ -225,7 +225,9 @@ impl Transfer<'_> {
         become_realtime(END_PRIORITY);
         let mut seen = Seen::default();
         let stream = loop {
-            if let Some(stream) = kernel_tcp::accept_within(listener, &self.case.cc, TICK)? {
+            if let Some(stream) =
+                kernel_tcp::accept_within(listener, &self.case.cc, END_CHECK_INTERVAL)?
+            {
                 break stream;
             }
             self.check_time()?;
@@ -254,7 +256,7 @@ impl Transfer<'_> {
     where
         Self: 's,
     {
-        kernel_tcp::set_stall(stream, TICK)?;
+        kernel_tcp::set_stall(stream, END_CHECK_INTERVAL)?;
         Ok(End {
             stream,
             sent: 0,
@@ -292,7 +294,7 @@ impl Transfer<'_> {
     /// Waits for a message of the other end.
     fn hear(&self, line: &Line) -> io::Result<()> {
         loop {
-            match line.from.recv_timeout(TICK) {
+            match line.from.recv_timeout(END_CHECK_INTERVAL) {
                 Ok(()) => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => return Err(other_failed()),
                 Err(RecvTimeoutError::Timeout) => self.check_time()?,
@@ -397,7 +399,7 @@ impl End<'_> {
         self.receive(u64::MAX, seen)
     }
 
-    /// Repeats a read or write that made no progress within a [`TICK`], until the deadline.
+    /// Repeats a read or write that made no progress within a [`END_CHECK_INTERVAL`], until the deadline.
     fn patiently(&self, mut act: impl FnMut(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
         loop {
             match act(self.stream) {

@@ -25,7 +25,7 @@ use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::error::Error;
-use super::fixture::{self, CLIENT, END_PRIORITY, Fixture, SERVER, TICK, run_error};
+use super::fixture::{self, CLIENT, END_CHECK_INTERVAL, END_PRIORITY, Fixture, SERVER, run_error};
 use super::flow;
 use super::history::{History, Memory};
 use crate::case::{Arrivals, Case, Direction, RunResult};
@@ -263,7 +263,7 @@ struct End<'a> {
     arrivals: Arrivals,
     dark_rto: Duration,
     warm: bool,
-    tick: Instant,
+    next_check: Instant,
     oracle: Oracle,
 }
 
@@ -278,7 +278,7 @@ impl<'a> End<'a> {
             arrivals: Arrivals::default(),
             dark_rto: Duration::ZERO,
             warm: false,
-            tick: Instant::ZERO,
+            next_check: Instant::ZERO,
             oracle: Oracle::new(Config::default()),
         }
     }
@@ -367,13 +367,13 @@ impl Core for End<'_> {
         }
     }
 
-    /// Returns the next tick, so that the driver notices the end of the run even when no packet comes.
+    /// Returns the time of the next check, so that the driver notices the end of the run without packets.
     fn next_timeout(&self) -> Option<Instant> {
-        Some(self.tick)
+        Some(self.next_check)
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        self.tick = ctx.now + TICK;
+        self.next_check = ctx.now + END_CHECK_INTERVAL;
     }
 }
 

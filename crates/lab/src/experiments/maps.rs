@@ -20,8 +20,8 @@ use super::session::{Common, Session};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::plot::{Mark, Point, Series};
+use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace};
 use crate::stats;
-use crate::watch::{Packet, Scene, TICK, Watched};
 
 const SETUP: &str = "WiFi as the host walks (11 Mb/s, 20 ms, 1 % at its best; 0.5 Mb/s, 200 ms, 20 % \
     at its worst) and cellular of 10 Mb/s, 40 ms, 2 %; queues of 50 packets; on each path four \
@@ -146,9 +146,13 @@ fn schemes(backend: Backend) -> &'static [Scheme] {
     }
 }
 
-fn scene(scheme: &Scheme, first: Schedule, span: Duration) -> Result<Scene<'_>, Error> {
+fn scenario(
+    scheme: &Scheme,
+    first: Schedule,
+    span: Duration,
+) -> Result<SessionScenario<'_>, Error> {
     let paths = [walk::wifi(), walk::cellular()].map(PathSettings::both);
-    Ok(Scene {
+    Ok(SessionScenario {
         strategy: scheme.strategy,
         engine: Config {
             congestion: CC.parse().map_err(Error::Usage)?,
@@ -186,14 +190,14 @@ struct Walk {
 const SHOWN: usize = 40;
 
 impl Walk {
-    fn new(watched: &Watched, first: bool) -> Self {
+    fn new(trace: &SessionTrace, first: bool) -> Self {
         let mut rate = BySecond::default();
-        let read = seconds_of(&watched.read);
+        let read = seconds_of(&trace.read);
         for (second, bytes) in read.iter().enumerate() {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
         let mut by_second = BySecond::default();
-        let delayed = watched.packets.iter().filter(|p| p.fresh > 0);
+        let delayed = trace.packets.iter().filter(|p| p.fresh > 0);
         let delays: Vec<f64> = delayed
             .filter_map(|p| {
                 let delay = (p.arrived? - p.sent) * 1e3;
@@ -201,28 +205,28 @@ impl Walk {
                 Some(delay)
             })
             .collect();
-        let shown = watched.packets.iter().step_by(SHOWN).filter(|_| first);
+        let shown = trace.packets.iter().step_by(SHOWN).filter(|_| first);
         Walk {
             rate,
             mean_rate: read.iter().sum::<u64>() as f64 * 8e-6 / read.len().max(1) as f64,
             delays: by_second,
             mean_delay: stats::mean(&delays).unwrap_or(f64::NAN),
             p95_delay: quantile(delays, 0.95),
-            switches: switched(&watched.packets),
-            acked: watched.acked.clone(),
+            switches: switched(&trace.packets),
+            acked: trace.acked.clone(),
             empty: empty_seconds(&read),
             packets: shown.copied().collect(),
         }
     }
 }
 
-/// Returns the bytes of each second from a count at each [`TICK`].
+/// Returns the bytes of each second from a count at each [`SAMPLE_INTERVAL`].
 fn seconds_of(read: &[u64]) -> Vec<u64> {
-    let ticks = (1.0 / TICK.as_secs_f64()).round() as usize;
+    let samples = (1.0 / SAMPLE_INTERVAL.as_secs_f64()).round() as usize;
     let ends: Vec<u64> = read
         .iter()
-        .skip(ticks - 1)
-        .step_by(ticks)
+        .skip(samples - 1)
+        .step_by(samples)
         .copied()
         .collect();
     let starts = std::iter::once(0).chain(ends.iter().copied());
@@ -286,17 +290,17 @@ fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
     let mut all = Vec::new();
     for scheme in schemes(session.backend()) {
-        let scene = scene(scheme, walk::away_and_back(), walk::SPAN)?;
+        let scenario = scenario(scheme, walk::away_and_back(), walk::SPAN)?;
         let which = (scheme.name.to_owned(), session.runs());
         let backend = session.backend();
-        let play = |index, seed| {
-            let watched = match scheme.name {
-                LINUX => scene.play_by_kernel(seed),
-                _ => scene.play_on(backend, seed),
+        let run = |index, seed| {
+            let trace = match scheme.name {
+                LINUX => scenario.run_by_kernel(seed),
+                _ => scenario.run_on(backend, seed),
             };
-            Ok(Walk::new(&watched?, index == 0))
+            Ok(Walk::new(&trace?, index == 0))
         };
-        let runs = WALKS.runs(session, which, play)?;
+        let runs = WALKS.runs(session, which, run)?;
         let record: Vec<_> = runs.iter().map(record).collect();
         session.record(file_name(scheme.name), json!({ "runs": record }));
         all.push(runs);
@@ -499,7 +503,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
-    let from = AHEAD.div_duration_f64(TICK).round() as usize - 1;
+    let from = AHEAD.div_duration_f64(SAMPLE_INTERVAL).round() as usize - 1;
     let behind = |n: usize| {
         let runs = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
             let pairs = ours.acked.iter().zip(&stays.acked).skip(from);
@@ -594,8 +598,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// The times at which the WiFi vanishes and is back.
 const VANISHES: Duration = Duration::from_secs(20);
 const RETURNS: Duration = Duration::from_secs(40);
-/// Number of the tick after which the host has its new address.
-const MOVES_AT: usize = (RETURNS.as_millis() / TICK.as_millis()) as usize;
+/// Number of the sample after which the host has its new address.
+const MOVES_AT: usize = (RETURNS.as_millis() / SAMPLE_INTERVAL.as_millis()) as usize;
 /// Longest time until a subflow over the new address, s.
 const REOPENED: f64 = 1.0;
 
@@ -686,14 +690,19 @@ fn gone_for_a_while() -> Schedule {
 /// Plays the runs of a strategy.
 fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
     let scheme = scheme(strategy);
-    let scene = Scene {
+    let scenario = SessionScenario {
         span: MOVE + DRAIN,
         moves: Some(MOVES_AT),
-        ..scene(&scheme, gone_for_a_while(), MOVE)?
+        ..scenario(&scheme, gone_for_a_while(), MOVE)?
     };
     let backend = session.backend();
-    let play = |_, seed| Ok(Move::new(&scene.play_on(backend, seed)?, scene.second()));
-    let runs = session.each(session.runs(), play)?;
+    let run = |_, seed| {
+        Ok(Move::new(
+            &scenario.run_on(backend, seed)?,
+            scenario.second_path(),
+        ))
+    };
+    let runs = session.each(session.runs(), run)?;
     let record = runs.iter().map(|r| {
         json!({ "whole": r.whole, "seconds_without_a_byte": r.empty.len(), "reopened_s": r.reopened })
     });
@@ -703,19 +712,19 @@ fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>,
 }
 
 impl Move {
-    fn new(watched: &Watched, second: PathId) -> Self {
-        let read = seconds_of(&watched.read);
+    fn new(trace: &SessionTrace, second: PathId) -> Self {
+        let read = seconds_of(&trace.read);
         let during = &read[..MOVE.as_secs() as usize];
         let mut rate = BySecond::default();
         for (second, bytes) in during.iter().enumerate() {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
-        let mut back = watched.subflows.iter().skip(MOVES_AT);
+        let mut back = trace.subflows.iter().skip(MOVES_AT);
         let reopened = back.position(|on| on & 1 << second.0 != 0);
         Move {
-            whole: watched.ended,
+            whole: trace.ended,
             empty: empty_seconds(during),
-            reopened: reopened.map(|ticks| TICK.as_secs_f64() * (ticks + 1) as f64),
+            reopened: reopened.map(|samples| SAMPLE_INTERVAL.as_secs_f64() * (samples + 1) as f64),
             rate,
         }
     }

@@ -19,8 +19,8 @@ use super::session::{Common, Session};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::plot::Point;
+use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
 use crate::stats;
-use crate::watch::{Packet, Scene, TICK, Watched, seconds};
 
 const SETUP: &str = "WiFi of 11 Mb/s and WiMAX of 10 Mb/s, 10 ms each way, queues of 50 packets; on \
     each four generators of TCP and one of UDP, 448 kb/s each; 60 s; one session of three streams: I \
@@ -170,12 +170,12 @@ impl Scheme {
 }
 
 /// Returns the scenario of these frames and bulk data.
-pub(super) fn scene(
+pub(super) fn scenario(
     scheme: &Scheme,
     frames: Vec<Frame>,
     loss: f64,
     background: Background,
-) -> Result<Scene<'_>, Error> {
+) -> Result<SessionScenario<'_>, Error> {
     let session = Streams {
         frames: frames.into(),
         bulk: vec![Bulk {
@@ -186,7 +186,7 @@ pub(super) fn scene(
             span: SPAN,
         }],
     };
-    Ok(Scene {
+    Ok(SessionScenario {
         strategy: scheme.strategy,
         engine: Config {
             congestion: CC.parse().map_err(Error::Usage)?,
@@ -238,8 +238,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(watched: &Watched, frames: usize) -> Self {
-        let video = watched
+    fn new(trace: &SessionTrace, frames: usize) -> Self {
+        let video = trace
             .messages
             .iter()
             .filter(|m| m.message.kind != Kind::Bulk);
@@ -257,7 +257,7 @@ impl Run {
         let mut run = Run {
             video: sum(&within),
             in_time: sum(&|m| within(m) && m.lateness().is_zero()),
-            total: rate(watched.read[SPAN.div_duration_f64(TICK) as usize - 1]),
+            total: rate(trace.read[SPAN.div_duration_f64(SAMPLE_INTERVAL) as usize - 1]),
             missing: frames - video.len(),
             ..Run::default()
         };
@@ -272,7 +272,7 @@ impl Run {
             }
             run.mean_delay[n] = stats::mean(&delays).unwrap_or(f64::NAN);
         }
-        run.add_packets(watched);
+        run.add_packets(trace);
         run
     }
 
@@ -286,8 +286,8 @@ impl Run {
         self.p95_jitter[n] = quantile(all, 0.95);
     }
 
-    fn add_packets(&mut self, watched: &Watched) {
-        let fresh = watched.packets.iter().filter(|p| p.fresh > 0);
+    fn add_packets(&mut self, trace: &SessionTrace) {
+        let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
         let mut arrived: Vec<(f64, &Packet)> =
             fresh.filter_map(|p| Some((p.arrived?, p))).collect();
         arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -335,13 +335,13 @@ fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Ru
         };
         let frames = scheme.video().frames(SPAN);
         let frame_count = frames.len();
-        let scene = scene(scheme, frames, loss, others)?;
+        let scenario = scenario(scheme, frames, loss, others)?;
         let name = scheme.name.replace(' ', "-");
         let name = format!("{name}-loss{}{kind}", loss * 100.0);
         let count = session.runs().min(if greedy { GREEDY } else { u64::MAX });
         let backend = session.backend();
-        let play = |_, seed| Ok(Run::new(&scene.play_on(backend, seed)?, frame_count));
-        *runs = RUNS.runs(session, (name.clone(), count), play)?;
+        let run = |_, seed| Ok(Run::new(&scenario.run_on(backend, seed)?, frame_count));
+        *runs = RUNS.runs(session, (name.clone(), count), run)?;
         let record: Vec<_> = runs.iter().map(Run::record).collect();
         session.record(name, json!({ "runs": record }));
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scene};
+use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scenario};
 use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
@@ -154,9 +154,9 @@ impl Source {
         let video = scheme.video();
         let frames = self.encoded.frames(&video);
         let others = Background::published(SPAN + DRAIN);
-        let scene = scene(scheme, frames.clone(), loss, others)?;
+        let scenario = scenario(scheme, frames.clone(), loss, others)?;
         session.each(session.runs(), |_, seed| {
-            let here = in_time(&frames, &scene.play(seed)?.messages);
+            let here = in_time(&frames, &scenario.simulate(seed)?.messages);
             let streams = [video.important, video.other].map(|(stream, _)| stream);
             Ok(Run {
                 psnr: match here.iter().all(|here| *here) {

@@ -22,37 +22,42 @@ use braid_sim::transfer::{Direction, REMOTE, SERVER, TransferConfig, client_addr
 use braid_sim::world::{START, node_streams};
 use braid_wire::{Instant, tcp};
 
-use super::ground::Ground;
-use super::{Packet, Scene, TICK, Watched, moved, prepare};
+use super::environment::Environment;
+use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, move_client, prepare};
 use crate::backend::Error;
 use crate::backend::fixture::{self, END_PRIORITY, run_error};
 use crate::backend::links::{devices, discard, event, joined};
 
-impl Scene<'_> {
-    /// Plays the session over emulated links, with random numbers drawn from `seed`. It takes the
+impl SessionScenario<'_> {
+    /// Runs the session over emulated links, with random numbers drawn from `seed`. It takes the
     /// session's time of the wall clock.
     ///
     /// # Errors
     /// There is no such strategy; the system refuses something; the machine is too busy.
-    pub fn play_over_links(&self, seed: u64) -> Result<Watched, Error> {
-        self.play_on_ground(&mut Ground::build(self)?, seed)
+    pub fn run_over_links(&self, seed: u64) -> Result<SessionTrace, Error> {
+        self.run_in(&mut Environment::build(self)?, seed)
     }
 
-    /// Plays the session over the emulated links of `ground`.
-    pub(super) fn play_on_ground(
+    /// Runs the session over the emulated links of `environment`.
+    pub(super) fn run_in(
         &self,
-        ground: &mut Ground<'_>,
+        environment: &mut Environment<'_>,
         seed: u64,
-    ) -> Result<Watched, Error> {
-        let (mut client, mut server) = devices(&ground.fixture, self.paths.len())?;
-        ground.measured(seed, |seed| {
+    ) -> Result<SessionTrace, Error> {
+        let (mut client, mut server) = devices(&environment.fixture, self.paths.len())?;
+        environment.measured(seed, |seed| {
             discard(&mut client);
             discard(&mut server);
             self.transfer(seed, &mut client, &mut server)
         })
     }
 
-    fn transfer(&self, seed: u64, client: &mut Tun, server: &mut Tun) -> Result<Watched, Error> {
+    fn transfer(
+        &self,
+        seed: u64,
+        client: &mut Tun,
+        server: &mut Tun,
+    ) -> Result<SessionTrace, Error> {
         let clock = Clock::showing(START);
         let config = TransferConfig {
             strategy: self.strategy,
@@ -76,7 +81,7 @@ impl Scene<'_> {
                 .add_path(PathConfig::v4(client_addr(n)))
                 .map_err(run_error)?;
         }
-        let moves = self.moves.map(|tick| (tick, self.second()));
+        let moves = self.moves.map(|sample| (sample, self.second_path()));
         if moves.is_some() {
             prepare(&mut opening, START);
         }
@@ -89,11 +94,16 @@ impl Scene<'_> {
             Role::Send(_) => Role::Collect,
             _ => Role::Sink,
         };
-        let ticks = self.ticks();
+        let samples = self.samples();
         let [asks, answers] = thread::scope(|scope| {
             let serving = scope.spawn(|| {
                 let end = End::new(Stream::new(self.sends.clone()));
-                run_end(clock, ticks, (&mut sent, accepting, end), |_, _, _| Ok(()))
+                run_end(
+                    clock,
+                    samples,
+                    (&mut sent, accepting, end),
+                    |_, _, _| Ok(()),
+                )
             });
             let asking = scope.spawn(|| {
                 let mut end = End::new(Stream::new(reads));
@@ -103,57 +113,57 @@ impl Scene<'_> {
                     end.carry(now, conn);
                     Ok(())
                 };
-                run_end(clock, ticks, (&mut arrived, opening, end), open)
+                run_end(clock, samples, (&mut arrived, opening, end), open)
             });
             let asks = joined(asking);
             Ok::<_, Error>([asks?, joined(serving)?])
         })?;
-        let mut watched = Watched {
-            read: asks.looks.iter().map(|look| look.read).collect(),
-            subflows: asks.looks.iter().map(|look| look.subflows).collect(),
-            acked: answers.looks.iter().map(|look| look.acked).collect(),
-            packets: matched(sent.seen, &arrived.seen),
-            ..Watched::default()
+        let mut trace = SessionTrace {
+            read: asks.samples.iter().map(|sample| sample.read).collect(),
+            subflows: asks.samples.iter().map(|sample| sample.subflows).collect(),
+            acked: answers.samples.iter().map(|sample| sample.acked).collect(),
+            packets: match_packets(sent.seen, &arrived.seen),
+            ..SessionTrace::default()
         };
         if let (Some((_, reads)), Some((_, sends))) = (&asks.open, &answers.open) {
-            watched.messages = reads.messages().to_vec();
-            watched.written = sends.sent;
-            watched.ended = reads.complete_at.is_some() && reads.received == sends.sent;
+            trace.messages = reads.messages().to_vec();
+            trace.written = sends.sent;
+            trace.ended = reads.complete_at.is_some() && reads.received == sends.sent;
         }
-        Ok(watched)
+        Ok(trace)
     }
 }
 
-/// Runs an end until it has been read at all ticks.
+/// Runs an end until it has been read at all samples.
 fn run_end(
     clock: Clock,
-    ticks: usize,
+    samples: usize,
     (tap, stack, end): (&mut Tap<'_>, Stack, End),
     start: impl FnOnce(Instant, &mut End, &mut Stack) -> Result<(), Error>,
 ) -> Result<End, Error> {
     become_realtime(END_PRIORITY);
-    let driver = Driver::new(clock, tap, stack, end, Alone, Limits::default());
+    let driver = Driver::new(clock, tap, stack, end, NoHostEvents, Limits::default());
     let mut driver = driver.map_err(run_error)?;
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
     let never = event()?;
     let ended = driver.run(never.as_fd(), |driver| {
-        driver.core.looks.len() >= ticks || fixture::interrupted()
+        driver.core.samples.len() >= samples || fixture::interrupted()
     });
     ended.map_err(run_error)?;
-    // An end that was late is read at once for all the ticks that it missed.
-    driver.core.looks.truncate(ticks);
+    // An end that was late is read at once for all the samples that it missed.
+    driver.core.samples.truncate(samples);
     Ok(driver.core)
 }
 
 /// The driver's host of an end, with no events besides its packets.
 #[derive(Debug)]
-struct Alone;
+struct NoHostEvents;
 
-impl Host<End> for Alone {}
+impl Host<End> for NoHostEvents {}
 
-/// The state of an end at the end of a tick.
+/// The state of an end at the time of a sample.
 #[derive(Debug, Clone, Copy, Default)]
-struct Look {
+struct Sample {
     read: u64,
     acked: u64,
     subflows: u32,
@@ -165,10 +175,10 @@ struct End {
     /// The stream for the next connection; `None` once a connection has it.
     waiting: Option<Stream>,
     open: Option<(ConnId, Stream)>,
-    looks: Vec<Look>,
-    /// The end of the current tick.
-    tick: Instant,
-    /// The number of the look after which the end changes its address, and the path of the new one.
+    samples: Vec<Sample>,
+    /// The time of the next sample.
+    next_sample: Instant,
+    /// The number of the sample after which the end changes its address, and the path of the new one.
     moves: Option<(usize, PathId)>,
     oracle: Oracle,
 }
@@ -178,8 +188,8 @@ impl End {
         End {
             waiting: Some(stream),
             open: None,
-            looks: Vec::new(),
-            tick: START + TICK,
+            samples: Vec::new(),
+            next_sample: START + SAMPLE_INTERVAL,
             moves: None,
             oracle: Oracle::new(braid_engine::Config::default()),
         }
@@ -202,14 +212,14 @@ impl End {
         }
     }
 
-    fn look(&self, stack: &Stack) -> Look {
-        let before = self.looks.last().copied().unwrap_or_default();
+    fn sample(&self, stack: &Stack) -> Sample {
+        let before = self.samples.last().copied().unwrap_or_default();
         let Some((conn, stream)) = &self.open else {
             return before;
         };
         let subflows = stack.subflows(*conn).into_iter();
         let established = subflows.filter(|s| s.established);
-        Look {
+        Sample {
             read: stream.received,
             acked: stack.conn_stats(*conn).map_or(before.acked, |s| s.snd_una),
             subflows: established.fold(0, |bits, s| bits | 1 << s.path.0),
@@ -227,18 +237,18 @@ impl Core for End {
 
     fn next_timeout(&self) -> Option<Instant> {
         let stream = self.open.as_ref().and_then(|(_, s)| s.next_timeout());
-        stream.into_iter().chain([self.tick]).min()
+        stream.into_iter().chain([self.next_sample]).min()
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         self.pump(ctx.now, ctx.stack);
-        while ctx.now >= self.tick {
-            let look = self.look(ctx.stack);
-            self.looks.push(look);
-            self.tick += TICK;
-            let due = |(after, _): &(usize, PathId)| *after == self.looks.len();
+        while ctx.now >= self.next_sample {
+            let sample = self.sample(ctx.stack);
+            self.samples.push(sample);
+            self.next_sample += SAMPLE_INTERVAL;
+            let due = |(after, _): &(usize, PathId)| *after == self.samples.len();
             if let Some((_, to)) = self.moves.filter(due) {
-                moved(ctx.stack, ctx.now, to);
+                move_client(ctx.stack, ctx.now, to);
             }
         }
     }
@@ -246,7 +256,7 @@ impl Core for End {
 
 /// A segment with payload, as an end sent or received it.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SeenSegment {
     path: usize,
     /// Sequence number of the first byte in the TCP header.
     seq: u32,
@@ -262,7 +272,7 @@ struct Tap<'a> {
     device: &'a mut Tun,
     /// The client's addresses.
     addresses: Vec<IpAddr>,
-    seen: Vec<Seen>,
+    seen: Vec<SeenSegment>,
 }
 
 impl<'a> Tap<'a> {
@@ -278,13 +288,13 @@ impl<'a> Tap<'a> {
 
 /// Records the segments of a packet to the client, or those into which a super-segment of `len` payload
 /// bytes is cut.
-fn note(
-    seen: &mut Vec<Seen>,
+fn record_segments(
+    seen: &mut Vec<SeenSegment>,
     addresses: &[IpAddr],
     (header, len, gso_size): (&[u8], u64, u16),
     (at, info): (Instant, Option<&TransmitInfo>),
 ) {
-    let Some((to, segment)) = taken_apart(header) else {
+    let Some((to, segment)) = parse_ipv4_tcp(header) else {
         return;
     };
     let Some(path) = addresses.iter().position(|a| *a == to) else {
@@ -295,7 +305,7 @@ fn note(
         size => u64::from(size),
     };
     for offset in (0..len).step_by(step as usize) {
-        seen.push(Seen {
+        seen.push(SeenSegment {
             path,
             seq: segment.seq().0.wrapping_add(offset as u32),
             len: step.min(len - offset),
@@ -316,7 +326,7 @@ impl PacketIo for Tap<'_> {
             let len = info.data.end - info.data.start;
             let what = (transmit.header, len, transmit.gso_size);
             let when = (self.clock.now(), Some(info));
-            note(&mut self.seen, &self.addresses, what, when);
+            record_segments(&mut self.seen, &self.addresses, what, when);
         }
         self.device.send(transmit)
     }
@@ -326,9 +336,9 @@ impl PacketIo for Tap<'_> {
         if let Some((packet, meta)) = &received {
             let at = self.clock.now();
             let [head, rest] = packet.parts();
-            let tcp = taken_apart(head);
+            let tcp = parse_ipv4_tcp(head);
             let len = tcp.map_or(0, |(_, tcp)| (tcp.payload().len() + rest.len()) as u64);
-            note(
+            record_segments(
                 &mut self.seen,
                 &self.addresses,
                 (head, len, meta.gso_size),
@@ -340,7 +350,7 @@ impl PacketIo for Tap<'_> {
 }
 
 /// Returns the destination and TCP segment of an IPv4 packet, which may consist of headers only.
-fn taken_apart(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
+fn parse_ipv4_tcp(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
     const TCP: u8 = 6;
     let first = *packet.first()?;
     let to: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
@@ -353,7 +363,7 @@ fn taken_apart(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
 
 /// Returns the sent segments with their fates. A segment that arrives is taken for the latest one sent
 /// before it with the same sequence number.
-fn matched(sent: Vec<Seen>, arrived: &[Seen]) -> Vec<Packet> {
+fn match_packets(sent: Vec<SeenSegment>, arrived: &[SeenSegment]) -> Vec<Packet> {
     let mut packets = Vec::with_capacity(sent.len());
     let mut by_seq: BTreeMap<(usize, u32), Vec<usize>> = BTreeMap::new();
     for (n, one) in sent.iter().enumerate() {

@@ -5,45 +5,45 @@ use std::thread;
 use braid_links::Schedule;
 use braid_testbed::emulator::Course;
 
-use super::Scene;
-use super::others::Others;
+use super::SessionScenario;
+use super::background::BackgroundTraffic;
 use crate::backend::Error;
 use crate::backend::fixture::Fixture;
 
-/// Namespaces and links of a scene, with its background traffic if it has any.
-pub(super) struct Ground<'a> {
+/// Namespaces and links of a scenario, with its background traffic if it has any.
+pub(super) struct Environment<'a> {
     pub fixture: Fixture,
     courses: Vec<[Course; 2]>,
-    others: Option<Others<'a>>,
+    background: Option<BackgroundTraffic<'a>>,
 }
 
-impl<'a> Ground<'a> {
-    pub fn build(scene: &'a Scene<'_>) -> Result<Self, Error> {
-        let paths = scene.paths.len();
-        let join: &[_] = match scene.background {
-            Some(_) => &Others::LINKS,
+impl<'a> Environment<'a> {
+    pub fn build(scenario: &'a SessionScenario<'_>) -> Result<Self, Error> {
+        let paths = scenario.paths.len();
+        let join: &[_] = match scenario.background {
+            Some(_) => &BackgroundTraffic::LINKS,
             None => &[],
         };
         let fixture = Fixture::build(paths, join)?;
-        let background = scene.background.as_ref();
-        let others = background.map(|others| Others::join(others, &fixture, paths));
-        let others = others.transpose()?;
+        let background = scenario.background.as_ref();
+        let background = background.map(|others| BackgroundTraffic::join(others, &fixture, paths));
+        let background = background.transpose()?;
         let course = |n: usize| {
             let schedule = match n {
-                0 => scene.first.clone(),
+                0 => scenario.first.clone(),
                 _ => Schedule::default(),
             };
-            [&scene.paths[n].up, &scene.paths[n].down].map(|settings| Course {
+            [&scenario.paths[n].up, &scenario.paths[n].down].map(|settings| Course {
                 settings: settings.clone(),
                 schedule: schedule.clone(),
             })
         };
         let mut courses: Vec<_> = (0..paths).map(course).collect();
-        courses.extend(others.iter().flat_map(|_| Others::courses()));
-        Ok(Ground {
+        courses.extend(background.iter().flat_map(|_| BackgroundTraffic::courses()));
+        Ok(Environment {
             fixture,
             courses,
-            others,
+            background,
         })
     }
 
@@ -54,12 +54,15 @@ impl<'a> Ground<'a> {
         seed: u64,
         mut measure: impl FnMut(u64) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let others = &self.others;
+        let background = &self.background;
         self.fixture.measured(&self.courses, seed, |seed| {
             thread::scope(|scope| {
-                let busy = others.as_ref().map(|o| o.start(scope, seed)).transpose()?;
+                let guard = background
+                    .as_ref()
+                    .map(|o| o.start(scope, seed))
+                    .transpose()?;
                 let measured = measure(seed);
-                drop(busy);
+                drop(guard);
                 measured
             })
         })

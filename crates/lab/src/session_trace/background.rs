@@ -18,7 +18,7 @@ use braid_wire::Rng;
 
 use super::is_transient;
 use crate::backend::Error;
-use crate::backend::fixture::{self, CLIENT, Fixture, SERVER, TICK, run_error};
+use crate::backend::fixture::{self, CLIENT, END_CHECK_INTERVAL, Fixture, SERVER, run_error};
 
 const SOURCE: &str = "source";
 const SINK: &str = "sink";
@@ -36,7 +36,7 @@ const HEADERS: usize = 28;
 const SIZES_STREAM: u64 = 1 << 43;
 
 /// The generators and their sinks.
-pub(super) struct Others<'a> {
+pub(super) struct BackgroundTraffic<'a> {
     background: &'a Background,
     paths: usize,
     /// Namespaces of the generators and of the sinks.
@@ -44,9 +44,9 @@ pub(super) struct Others<'a> {
 }
 
 /// A handle that ends the traffic when it is dropped.
-pub(super) struct Busy(Arc<AtomicBool>);
+pub(super) struct TrafficGuard(Arc<AtomicBool>);
 
-impl Drop for Busy {
+impl Drop for TrafficGuard {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ fn sink(path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, path as u8, 2)
 }
 
-impl<'a> Others<'a> {
+impl<'a> BackgroundTraffic<'a> {
     /// The hosts of generators and sinks, which also name their links, and the routers to which the
     /// links lead.
     pub const LINKS: [(&'static str, &'static str); 2] = [(SOURCE, SERVER), (SINK, CLIENT)];
@@ -100,7 +100,7 @@ impl<'a> Others<'a> {
         {
             fixture.testbed.ip(host, script).map_err(run_error)?;
         }
-        Ok(Others {
+        Ok(BackgroundTraffic {
             background,
             paths,
             hosts: [fixture.namespace(SOURCE)?, fixture.namespace(SINK)?],
@@ -112,9 +112,9 @@ impl<'a> Others<'a> {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         seed: u64,
-    ) -> Result<Busy, Error> {
+    ) -> Result<TrafficGuard, Error> {
         let over = Arc::new(AtomicBool::new(false));
-        let busy = Busy(over.clone());
+        let guard = TrafficGuard(over.clone());
         let [near, far] = &self.hosts;
         for path in 0..self.paths {
             let to = move |port| SocketAddr::new(IpAddr::V4(sink(path)), port);
@@ -140,7 +140,7 @@ impl<'a> Others<'a> {
                 drop(unread);
             });
         }
-        Ok(busy)
+        Ok(guard)
     }
 }
 
@@ -155,7 +155,7 @@ fn quietly(result: io::Result<()>) {
 fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io::Result<()> {
     let mut stream = kernel_tcp::connect(to, Some(from), Transport::Tcp, CC)?;
     kernel_tcp::reset_on_drop(&stream)?;
-    kernel_tcp::set_stall(&stream, TICK)?;
+    kernel_tcp::set_stall(&stream, END_CHECK_INTERVAL)?;
     let rate = match role {
         Role::Capped { rate, .. } => Some(*rate as f64 / 8.0),
         _ => None,
@@ -187,9 +187,9 @@ fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
     let mut stream = None;
     while !over.load(Ordering::Relaxed) {
         let Some(open) = &mut stream else {
-            stream = kernel_tcp::accept_within(listener, CC, TICK)?;
+            stream = kernel_tcp::accept_within(listener, CC, END_CHECK_INTERVAL)?;
             if let Some(open) = &stream {
-                kernel_tcp::set_stall(open, TICK)?;
+                kernel_tcp::set_stall(open, END_CHECK_INTERVAL)?;
             }
             continue;
         };

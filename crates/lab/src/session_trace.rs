@@ -1,9 +1,9 @@
 //! One long session, observed from start to end: bytes over time, and the fate of every packet.
 
-mod ground;
+mod background;
+mod environment;
 mod kernel;
 mod links;
-mod others;
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use braid_wire::{Instant, Rng};
 use crate::backend::{Backend, Error};
 
 /// Interval at which both ends are read.
-pub const TICK: Duration = Duration::from_millis(100);
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Stream of the session's own random numbers, apart from the streams of a world's components.
 const SESSION_STREAM: u64 = 1 << 42;
 /// Most time between the start of the world and the session's opening, so that runs without loss
@@ -31,7 +31,7 @@ const START_JITTER: Duration = Duration::from_millis(10);
 
 /// A session from server to client, and its world.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct SessionScenario<'a> {
     /// Name of the strategy of both ends.
     pub strategy: &'a str,
     /// Settings of all engines.
@@ -47,22 +47,22 @@ pub struct Scene<'a> {
     pub sends: Role,
     /// Time for which the world is observed.
     pub span: Duration,
-    /// The tick at whose end the client gets another address on the first path in place of the old one.
+    /// The sample after which the client gets another address on the first path in place of the old one.
     pub moves: Option<usize>,
 }
 
 /// The observations of a session; times are seconds from the start of the world.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct SessionTrace {
     /// The server's packets with payload of the session, in order of sending.
     pub packets: Vec<Packet>,
     /// Messages that arrived, if the server sends messages.
     pub messages: Vec<Received>,
-    /// Bytes that the client has read, at the end of each tick.
+    /// Bytes that the client has read, at each sample.
     pub read: Vec<u64>,
-    /// Bytes that the server knows to have arrived, at the end of each tick.
+    /// Bytes that the server knows to have arrived, at each sample.
     pub acked: Vec<u64>,
-    /// The client's paths with an established subflow, a bit each, at the end of each tick.
+    /// The client's paths with an established subflow, a bit each, at each sample.
     pub subflows: Vec<u32>,
     /// Bytes that the server's application has written.
     pub written: u64,
@@ -89,33 +89,33 @@ pub struct Packet {
     pub fresh: u64,
 }
 
-impl Scene<'_> {
-    /// Plays the session with the engine at both ends, in virtual time or over emulated links.
+impl SessionScenario<'_> {
+    /// Runs the session with the engine at both ends, in virtual time or over emulated links.
     ///
     /// # Errors
-    /// The errors of [`play`](Self::play) and [`play_over_links`](Self::play_over_links).
-    pub fn play_on(&self, backend: Backend, seed: u64) -> Result<Watched, Error> {
+    /// The errors of [`simulate`](Self::simulate) and [`run_over_links`](Self::run_over_links).
+    pub fn run_on(&self, backend: Backend, seed: u64) -> Result<SessionTrace, Error> {
         match backend.is_virtual() {
-            true => self.play(seed),
-            false => self.play_over_links(seed),
+            true => self.simulate(seed),
+            false => self.run_over_links(seed),
         }
     }
 
     /// Returns the path of the client's second address, the last of its paths.
-    pub fn second(&self) -> PathId {
+    pub fn second_path(&self) -> PathId {
         PathId(self.paths.len() as u8)
     }
 
-    /// Returns the number of ticks in the span.
-    fn ticks(&self) -> usize {
-        self.span.div_duration_f64(TICK).round() as usize
+    /// Returns the number of samples in the span.
+    fn samples(&self) -> usize {
+        self.span.div_duration_f64(SAMPLE_INTERVAL).round() as usize
     }
 
-    /// Plays the session in the simulated world of `seed`.
+    /// Runs the session in the simulated world of `seed`.
     ///
     /// # Errors
     /// There is no such strategy; the session does not open; an oracle found a violation.
-    pub fn play(&self, seed: u64) -> Result<Watched, Error> {
+    pub fn simulate(&self, seed: u64) -> Result<SessionTrace, Error> {
         braid_strategy::by_name(self.strategy).map_err(|e| Error::Usage(e.to_string()))?;
         let config = TransferConfig {
             strategy: self.strategy,
@@ -125,7 +125,7 @@ impl Scene<'_> {
         };
         let refused = |e| Error::Run(format!("a connection does not open: {e}"));
         let mut transfer = match &self.background {
-            Some(others) => Transfer::shared(seed, &config, others).map_err(refused)?,
+            Some(background) => Transfer::shared(seed, &config, background).map_err(refused)?,
             None => Transfer::build(seed, &config),
         };
         transfer.world.keep_violations();
@@ -157,18 +157,18 @@ impl Scene<'_> {
         transfer
             .carry(config.options(), reads, sends)
             .map_err(refused)?;
-        let mut watched = Watched::default();
-        for tick in 1..=self.ticks() {
-            let due = world::START + TICK * tick as u32;
+        let mut trace = SessionTrace::default();
+        for sample in 1..=self.samples() {
+            let due = world::START + SAMPLE_INTERVAL * sample as u32;
             let now = transfer.world.now();
             transfer.world.advance(due.saturating_since(now));
-            watched.look(&transfer);
-            if self.moves == Some(tick) {
-                let to = self.second();
+            trace.sample(&transfer);
+            if self.moves == Some(sample) {
+                let to = self.second_path();
                 transfer
                     .world
                     .with_node(transfer.client, |host: &mut Host, now| {
-                        moved(host.stack_mut(), now, to);
+                        move_client(host.stack_mut(), now, to);
                     });
             }
         }
@@ -177,11 +177,11 @@ impl Scene<'_> {
             let text = format!("{strategy} with world seed {seed} broke a rule, {violation}");
             return Err(Error::Run(text));
         }
-        watched.end(&transfer);
+        trace.end(&transfer);
         log.finish().map_err(|e| Error::Run(e.to_string()))?;
-        watched.packets = std::mem::take(&mut *packets.all());
-        watched.packets.sort_by(|a, b| a.sent.total_cmp(&b.sent));
-        Ok(watched)
+        trace.packets = std::mem::take(&mut *packets.all());
+        trace.packets.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        Ok(trace)
     }
 }
 
@@ -193,7 +193,7 @@ fn prepare(stack: &mut Stack, now: Instant) {
 }
 
 /// Moves the client from its first address to its second, on the path `to`.
-fn moved(stack: &mut Stack, now: Instant, to: PathId) {
+fn move_client(stack: &mut Stack, now: Instant, to: PathId) {
     stack.set_path_up(now, PathId(0), false);
     stack.set_path_up(now, to, true);
 }
@@ -213,8 +213,8 @@ fn add_second_address(transfer: &mut Transfer) {
     });
 }
 
-impl Watched {
-    fn look(&mut self, transfer: &Transfer) {
+impl SessionTrace {
+    fn sample(&mut self, transfer: &Transfer) {
         let [client, server] = transfer.ends().map(|end| transfer.world.host(end));
         let read = client.labelled(0).map_or(0, |stream| stream.received);
         let stats = |(conn, _)| server.stack().conn_stats(conn);
@@ -298,12 +298,12 @@ mod tests {
     use braid_sim::walk;
     use braid_testbed::netns;
 
-    use super::ground::Ground;
+    use super::environment::Environment;
     use super::*;
 
-    fn scene(strategy: &str) -> Scene<'_> {
+    fn scenario(strategy: &str) -> SessionScenario<'_> {
         let span = Duration::from_secs(4);
-        Scene {
+        SessionScenario {
             strategy,
             engine: Config::default(),
             paths: [walk::wifi(), walk::cellular()]
@@ -319,13 +319,13 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_session() {
-        let play = |seed| format!("{:?}", scene("minrtt").play(seed).unwrap());
-        assert_eq!(play(1), play(1));
-        assert_ne!(play(1), play(2));
+        let simulate = |seed| format!("{:?}", scenario("minrtt").simulate(seed).unwrap());
+        assert_eq!(simulate(1), simulate(1));
+        assert_ne!(simulate(1), simulate(2));
     }
 
     /// Checks that every byte read came with a packet on one of the paths, later than it was sent.
-    fn assert_consistent(seen: &Watched) {
+    fn assert_consistent(seen: &SessionTrace) {
         assert_eq!((seen.read.len(), seen.acked.len()), (40, 40));
         let (fresh, read) = (fresh(seen), seen.read[39]);
         assert!(read > 0);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     /// Checks the same, and that the session was served in time throughout.
-    fn assert_fits_together(seen: &Watched) {
+    fn assert_fits_together(seen: &SessionTrace) {
         assert_consistent(seen);
         let (fresh, read) = (fresh(seen), seen.read[39]);
         assert!(read > 500_000);
@@ -355,18 +355,18 @@ mod tests {
         assert_eq!(seen.subflows[39], 0b11);
     }
 
-    fn fresh(seen: &Watched) -> u64 {
+    fn fresh(seen: &SessionTrace) -> u64 {
         seen.packets.iter().map(|p| p.fresh).sum()
     }
 
     #[test]
     fn what_is_seen_fits_together() {
-        let seen = scene("roundrobin").play(1).unwrap();
+        let seen = scenario("roundrobin").simulate(1).unwrap();
         assert_fits_together(&seen);
         assert!(seen.read.iter().zip(&seen.acked).all(|(r, a)| a <= r));
     }
 
-    fn can_play_over_links() -> bool {
+    fn can_run_over_links() -> bool {
         netns::ensure_capable()
             .map_err(|reason| reason.announce("a session over links"))
             .is_ok()
@@ -375,17 +375,17 @@ mod tests {
     #[test]
     #[ignore = "network"]
     fn what_is_seen_over_links_fits_together() {
-        if !can_play_over_links() {
+        if !can_run_over_links() {
             return;
         }
-        let scene = scene("roundrobin");
-        let new_ground = || {
-            let mut ground = Ground::build(&scene).unwrap();
-            ground.fixture.keep_late_runs();
-            ground
+        let scenario = scenario("roundrobin");
+        let new_environment = || {
+            let mut environment = Environment::build(&scenario).unwrap();
+            environment.fixture.keep_late_runs();
+            environment
         };
         let ours = first_whole(
-            |seed| scene.play_on_ground(&mut new_ground(), seed),
+            |seed| scenario.run_in(&mut new_environment(), seed),
             |seen| {
                 let used = |path| seen.packets.iter().any(|p| p.path == path);
                 seen.subflows.contains(&0b11) && used(0) && used(1) && seen.read[39] > 0
@@ -393,7 +393,7 @@ mod tests {
         );
         assert_consistent(&ours);
         let kernel = first_whole(
-            |seed| scene.play_by_kernel_on(&mut new_ground(), seed),
+            |seed| scenario.run_by_kernel_in(&mut new_environment(), seed),
             |seen| seen.read[39] > 0,
         );
         assert_eq!(kernel.read.len(), 40);
@@ -402,17 +402,17 @@ mod tests {
     /// Plays sessions until one is `whole`, and returns it. A session lasts 4 s of the wall clock; on a
     /// machine that stands still for most of them, its subflows and bytes may come too late.
     fn first_whole(
-        play: impl Fn(u64) -> Result<Watched, Error>,
-        whole: impl Fn(&Watched) -> bool,
-    ) -> Watched {
+        play: impl Fn(u64) -> Result<SessionTrace, Error>,
+        whole: impl Fn(&SessionTrace) -> bool,
+    ) -> SessionTrace {
         const MAX_SESSIONS: u64 = 10;
         let mut seen = Vec::new();
         for seed in 1..=MAX_SESSIONS {
-            let watched = play(seed).unwrap();
-            if whole(&watched) {
-                return watched;
+            let trace = play(seed).unwrap();
+            if whole(&trace) {
+                return trace;
             }
-            seen.push((watched.subflows, watched.read));
+            seen.push((trace.subflows, trace.read));
         }
         panic!("no session of {MAX_SESSIONS} is whole; subflows and bytes read: {seen:?}");
     }
@@ -420,15 +420,15 @@ mod tests {
     mod soak {
         use super::*;
 
-        /// Plays the session with the engine and with the kernel's sockets; `None` if this machine is
+        /// Runs the session with the engine and with the kernel's sockets; `None` if this machine is
         /// not able to or is too busy.
-        fn over_links(seed: u64) -> Option<[Watched; 2]> {
-            if !can_play_over_links() {
+        fn over_links(seed: u64) -> Option<[SessionTrace; 2]> {
+            if !can_run_over_links() {
                 return None;
             }
-            let scene = scene("roundrobin");
-            let ours = scene.play_over_links(seed);
-            match ours.and_then(|seen| Ok([seen, scene.play_by_kernel(seed)?])) {
+            let scenario = scenario("roundrobin");
+            let ours = scenario.run_over_links(seed);
+            match ours.and_then(|seen| Ok([seen, scenario.run_by_kernel(seed)?])) {
                 Ok(both) => Some(both),
                 Err(Error::Busy(why)) => {
                     netns::Reason(why).announce("a session over links");
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn an_unknown_strategy_is_refused() {
-        let refused = scene("none").play(1).unwrap_err();
+        let refused = scenario("none").simulate(1).unwrap_err();
         assert!(matches!(refused, Error::Usage(_)), "{refused:?}");
     }
 }

@@ -12,53 +12,53 @@ use braid_sim::transfer::{REMOTE, client_addr};
 use braid_testbed::kernel_tcp::{self, Transport};
 use braid_testbed::netns;
 
-use super::ground::Ground;
-use super::{Scene, TICK, Watched, is_transient};
+use super::environment::Environment;
+use super::{SAMPLE_INTERVAL, SessionScenario, SessionTrace, is_transient};
 use crate::backend::fixture::{self, CLIENT, END_PRIORITY, SERVER, run_error};
 use crate::backend::{Error, kernel};
 
 /// Most bytes of one read or write.
 const CHUNK: usize = 64 << 10;
 
-impl Scene<'_> {
-    /// Plays the session over emulated links with the kernel's sockets and strategy. The server sends
+impl SessionScenario<'_> {
+    /// Runs the session over emulated links with the kernel's sockets and strategy. The server sends
     /// as much as it can while the client reads.
     ///
     /// # Errors
     /// The system refuses something; the machine is too busy.
-    pub fn play_by_kernel(&self, seed: u64) -> Result<Watched, Error> {
-        self.play_by_kernel_on(&mut Ground::build(self)?, seed)
+    pub fn run_by_kernel(&self, seed: u64) -> Result<SessionTrace, Error> {
+        self.run_by_kernel_in(&mut Environment::build(self)?, seed)
     }
 
-    /// Plays the session by the kernel over the emulated links of `ground`.
-    pub(super) fn play_by_kernel_on(
+    /// Runs the session by the kernel over the emulated links of `environment`.
+    pub(super) fn run_by_kernel_in(
         &self,
-        ground: &mut Ground<'_>,
+        environment: &mut Environment<'_>,
         seed: u64,
-    ) -> Result<Watched, Error> {
+    ) -> Result<SessionTrace, Error> {
         let cc = self.engine.congestion.name();
         let window = self.engine.initial_window;
-        kernel::addresses(&ground.fixture, self.paths.len(), (cc, window))?;
-        let [near, far] = [CLIENT, SERVER].map(|host| ground.fixture.namespace(host));
+        kernel::addresses(&environment.fixture, self.paths.len(), (cc, window))?;
+        let [near, far] = [CLIENT, SERVER].map(|host| environment.fixture.namespace(host));
         let (near, far) = (near?, far?);
-        ground.measured(seed, |_| {
+        environment.measured(seed, |_| {
             let over = AtomicBool::new(false);
             let listen = || kernel_tcp::listen(REMOTE, Transport::Mptcp, cc);
             let listener = netns::run_inside(&far, listen).map_err(run_error)?;
             thread::scope(|scope| {
                 let sending = scope.spawn(|| send(&listener, cc, &over));
-                let read = netns::run_inside(&near, || receive(cc, self.ticks()));
+                let read = netns::run_inside(&near, || receive(cc, self.samples()));
                 over.store(true, Ordering::Relaxed);
                 let sent = sending.join();
                 sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                     .map_err(run_error)?;
                 let read = read.map_err(run_error)?;
-                Ok(Watched {
+                Ok(SessionTrace {
                     // The kernel's acknowledgements are not observed; they follow the bytes read
                     // closely.
                     acked: read.clone(),
                     read,
-                    ..Watched::default()
+                    ..SessionTrace::default()
                 })
             })
         })
@@ -73,9 +73,9 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     let bytes = vec![0; CHUNK];
     while !over.load(Ordering::Relaxed) {
         let Some(open) = &mut stream else {
-            stream = kernel_tcp::accept_within(listener, cc, TICK)?;
+            stream = kernel_tcp::accept_within(listener, cc, SAMPLE_INTERVAL)?;
             if let Some(open) = &stream {
-                kernel_tcp::set_stall(open, TICK)?;
+                kernel_tcp::set_stall(open, SAMPLE_INTERVAL)?;
                 kernel_tcp::reset_on_drop(open)?;
             }
             continue;
@@ -91,21 +91,21 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the bytes read by the end of each of `all` ticks.
+/// Returns the bytes read by the end of each of `all` samples.
 fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
     become_realtime(END_PRIORITY);
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
     let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;
-    // A read waits for a tenth of a tick at most, so that ticks are counted on time.
-    kernel_tcp::set_stall(&stream, TICK / 10)?;
+    // A read waits for a tenth of the interval at most, so that samples are counted on time.
+    kernel_tcp::set_stall(&stream, SAMPLE_INTERVAL / 10)?;
     kernel_tcp::reset_on_drop(&stream)?;
-    let (mut buffer, mut read, mut ticks) = (vec![0; CHUNK], 0, Vec::new());
+    let (mut buffer, mut read, mut samples) = (vec![0; CHUNK], 0, Vec::new());
     loop {
-        let passed = started.elapsed().div_duration_f64(TICK) as usize;
-        ticks.resize(passed.min(all), read);
+        let passed = started.elapsed().div_duration_f64(SAMPLE_INTERVAL) as usize;
+        samples.resize(passed.min(all), read);
         if passed >= all || fixture::interrupted() {
-            return Ok(ticks);
+            return Ok(samples);
         }
         match stream.read(&mut buffer) {
             Ok(0) => {
