@@ -115,7 +115,7 @@ impl Adversary {
     }
 
     /// Limits the attacks to MP_JOIN if `alone`.
-    pub fn with_joins_alone(mut self, alone: bool) -> Self {
+    pub fn with_joins_only(mut self, alone: bool) -> Self {
         if alone {
             self.attacks = &[Attack::Join];
         }

@@ -14,16 +14,16 @@ use braid_wire::tcp::kind;
 /// Stream of the scenario's random numbers, apart from the streams of the world's components.
 const DRAW: u64 = 1 << 41;
 /// Flows have at most two to this power of bytes.
-const SIZE_BITS: u64 = 22;
+const MAX_SIZE_BITS: u64 = 22;
 /// Time from the start, ms, within which outages and other changes begin. Notices of a link monitor may
 /// come later.
-pub(super) const RESTLESS_MS: u64 = 12_000;
+pub(super) const CHANGES_WITHIN_MS: u64 = 12_000;
 /// Longest outage of a link or path, ms, well below the engine's timeouts for a dead connection.
-pub(super) const LONGEST_OUTAGE_MS: u64 = 6_000;
+pub(super) const MAX_OUTAGE_MS: u64 = 6_000;
 
 /// Everything that is drawn from one seed.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct HostScenario {
     /// The paths between the client and the server.
     pub paths: Vec<Path>,
     /// The client's engine.
@@ -140,7 +140,7 @@ pub struct Notice {
 }
 
 /// Draws a scenario.
-pub fn scenario(d: &mut Draw) -> Scenario {
+pub fn scenario(d: &mut Draw) -> HostScenario {
     let count = 1 + d.0.below(4) as usize;
     let paths: Vec<Path> = (0..count).map(|n| d.path(n)).collect();
     let notices = d.notices(count);
@@ -151,7 +151,7 @@ pub fn scenario(d: &mut Draw) -> Scenario {
     }
     client.fast_open = d.0.chance(0.6);
     server.fast_open = d.0.chance(0.8);
-    Scenario {
+    HostScenario {
         paths,
         client,
         server,
@@ -280,7 +280,7 @@ impl Draw {
         }
         let mut at = Duration::ZERO;
         for _ in 0..=self.0.below(3) {
-            at += self.up_to_ms(RESTLESS_MS / 4);
+            at += self.up_to_ms(CHANGES_WITHIN_MS / 4);
             let (mut there, mut back) = (up.clone(), down.clone());
             match self.0.below(3) {
                 0 => {
@@ -293,7 +293,7 @@ impl Draw {
                 _ => back.up = false,
             }
             changes.push((at, there, back));
-            at += self.up_to_ms(LONGEST_OUTAGE_MS);
+            at += self.up_to_ms(MAX_OUTAGE_MS);
             changes.push((at, up.clone(), down.clone()));
         }
         changes
@@ -335,10 +335,10 @@ impl Draw {
             if !self.0.chance(0.2) {
                 continue;
             }
-            let within = self.one_of(&[RESTLESS_MS / 2, 500]);
+            let within = self.one_of(&[CHANGES_WITHIN_MS / 2, 500]);
             let mut at = Duration::ZERO;
             for _ in 0..=self.0.below(3) {
-                for (up, ms) in [(false, within), (true, LONGEST_OUTAGE_MS)] {
+                for (up, ms) in [(false, within), (true, MAX_OUTAGE_MS)] {
                     at += self.up_to_ms(ms);
                     notices.push(Notice { at, path, up });
                 }
@@ -391,7 +391,7 @@ impl Draw {
             protocol,
             path,
             direction: self.one_of(&[Direction::Down, Direction::Down, Direction::Up]),
-            size: self.size(SIZE_BITS),
+            size: self.size(MAX_SIZE_BITS),
             declared: self.0.chance(0.5),
             strategy: self.one_of(&strategies),
             abort: self.abort(),
@@ -421,7 +421,7 @@ impl Draw {
             protocol: Protocol::Tcp,
             path: None,
             direction: self.one_of(&[Direction::Down, Direction::Up]),
-            size: self.size(SIZE_BITS - 1),
+            size: self.size(MAX_SIZE_BITS - 1),
             declared: false,
             strategy: braid_strategy::DEFAULT,
             abort: None,

@@ -17,7 +17,7 @@ use braid_sim::transfer::Direction;
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, LinkId, NodeId, World};
 
-use super::draw::{End, Flow, MiddleboxSpec, Notice, Opener, Path, Scenario};
+use super::draw::{End, Flow, HostScenario, MiddleboxSpec, Notice, Opener, Path};
 use super::figures::Figures;
 
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -25,14 +25,14 @@ const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
 /// Port of the first flow at the server; the other flows have the next ports.
 const PORT: u16 = 4000;
 /// Bytes of a request.
-const REQUEST: u64 = 100;
+const REQUEST_SIZE: u64 = 100;
 /// Longest time that connections may live after the last action; longer ones hang. The slowest link
 /// takes two minutes for the largest flow alone, and several times that with the worst loss.
-const LIMIT: Duration = Duration::from_secs(3_600);
+const RUN_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A scenario in progress.
-pub struct Play<'a> {
-    scenario: &'a Scenario,
+pub struct ScenarioRun<'a> {
+    scenario: &'a HostScenario,
     world: World,
     client: NodeId,
     server: NodeId,
@@ -52,9 +52,9 @@ enum Action {
     Notice(Notice),
 }
 
-impl<'a> Play<'a> {
+impl<'a> ScenarioRun<'a> {
     /// Builds the world of `scenario`, at its start.
-    pub fn new(seed: u64, scenario: &'a Scenario) -> Result<Self, String> {
+    pub fn new(seed: u64, scenario: &'a HostScenario) -> Result<Self, String> {
         let mut world = World::new(seed);
         let paths = scenario.paths.iter().map(|p| p.config).collect();
         let client = host(&mut world, &scenario.client, paths, Vec::new());
@@ -64,7 +64,7 @@ impl<'a> Play<'a> {
         });
         let both = local(Some(SERVER_V4), Some(SERVER_V6));
         let server = host(&mut world, &scenario.server, vec![both], routes.collect());
-        let mut play = Play {
+        let mut run = ScenarioRun {
             scenario,
             world,
             client,
@@ -74,14 +74,14 @@ impl<'a> Play<'a> {
             opened: vec![false; scenario.flows.len()],
         };
         for (n, path) in scenario.paths.iter().enumerate() {
-            play.lay(seed, n, path);
+            run.build_path(seed, n, path);
         }
-        play.serve()?;
-        Ok(play)
+        run.serve()?;
+        Ok(run)
     }
 
     /// Builds path `n` between client and server.
-    fn lay(&mut self, seed: u64, n: usize, path: &Path) {
+    fn build_path(&mut self, seed: u64, n: usize, path: &Path) {
         let mut inside = self.client;
         let mut behind = None;
         if path.shared {
@@ -136,7 +136,7 @@ impl<'a> Play<'a> {
         for (n, flow) in self.scenario.flows.iter().enumerate() {
             let role = match flow.direction {
                 Direction::Down => Role::Answer {
-                    request: REQUEST,
+                    request: REQUEST_SIZE,
                     size: flow.size,
                 },
                 Direction::Up => Role::Sink,
@@ -170,8 +170,8 @@ impl<'a> Play<'a> {
         // A check after every packet would take longer than the packets.
         let start = self.world.now();
         while !idle(&self.world) {
-            if self.world.now().saturating_since(start) > LIMIT {
-                return Err(format!("hangs: {}", self.left()));
+            if self.world.now().saturating_since(start) > RUN_LIMIT {
+                return Err(format!("hangs: {}", self.describe_open()));
             }
             self.world.advance(Duration::from_millis(500));
         }
@@ -225,7 +225,9 @@ impl<'a> Play<'a> {
     fn open(&mut self, n: usize) -> Result<(), String> {
         let flow = &self.scenario.flows[n];
         let role = match flow.direction {
-            Direction::Down => Role::Fetch { request: REQUEST },
+            Direction::Down => Role::Fetch {
+                request: REQUEST_SIZE,
+            },
             Direction::Up => Role::Upload { size: flow.size },
         };
         let [v4, v6] = remotes(n);
@@ -247,14 +249,14 @@ impl<'a> Play<'a> {
         match opened {
             Ok(_) => self.opened[n] = true,
             // A host that knows of no path that is up cannot open a connection.
-            Err(braid_engine::ApiError::NoUsablePath) if self.told_down(flow) => {}
+            Err(braid_engine::ApiError::NoUsablePath) if self.is_reported_down(flow) => {}
             Err(e) => return Err(format!("flow {n} does not open: {e}")),
         }
         Ok(())
     }
 
     /// Returns whether the opener was told that the flow's path, or every path, is down.
-    fn told_down(&self, flow: &Flow) -> bool {
+    fn is_reported_down(&self, flow: &Flow) -> bool {
         let down = |path: u8| {
             let mut said = self.scenario.notices.iter();
             let last = said.rfind(|s| s.path == path && s.at <= flow.at);
@@ -286,7 +288,7 @@ impl<'a> Play<'a> {
     }
 
     /// Describes the connections that still exist, for debugging.
-    fn left(&self) -> String {
+    fn describe_open(&self) -> String {
         let mut text = String::new();
         for host in self.hosts() {
             let host = self.world.node::<Host>(host);
@@ -304,7 +306,7 @@ impl<'a> Play<'a> {
     pub fn ends(&self, n: usize) -> (Option<&Stream>, Option<&Stream>) {
         // With TCP Fast Open at both ends, a duplicated SYN with payload opens a connection that has no
         // opener (RFC 7413, section 6.1).
-        let Scenario { client, server, .. } = &self.scenario;
+        let HostScenario { client, server, .. } = &self.scenario;
         let doubled = client.fast_open && server.fast_open;
         let moved = |stream: &&Stream| {
             let finished = stream
@@ -339,17 +341,17 @@ impl<'a> Play<'a> {
     }
 
     /// Adds the traffic of the world to `figures`.
-    pub fn note(&self, figures: &mut Figures) {
+    pub fn record(&self, figures: &mut Figures) {
         let hosts = self.hosts().map(|host| self.world.node::<Host>(host));
         figures.fast_opened = hosts.map(|host| host.stack().stats().fast_opened).sum();
-        figures.note(&self.world, self.links.iter().copied());
+        figures.record(&self.world, self.links.iter().copied());
     }
 }
 
 /// Returns the bytes that the opener and the server of `flow` must have read and written at its end.
-pub fn due(flow: &Flow) -> [(u64, u64); 2] {
+pub fn expected_bytes(flow: &Flow) -> [(u64, u64); 2] {
     match flow.direction {
-        Direction::Down => [(flow.size, REQUEST), (REQUEST, flow.size)],
+        Direction::Down => [(flow.size, REQUEST_SIZE), (REQUEST_SIZE, flow.size)],
         Direction::Up => [(0, flow.size), (flow.size, 0)],
     }
 }
