@@ -32,7 +32,7 @@ pub enum What {
 /// An observer of links: see [`World::tap`](crate::World::tap). Hand over an `Arc<Mutex<_>>` to read the
 /// tap's records while the world has it, or to watch several links with one tap.
 pub trait Tap: Debug + Send {
-    /// Notes that `what` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
+    /// Records that `event` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
     /// by CoDel, which is reported when the link is next polled.
     fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet);
 }
@@ -40,6 +40,6 @@ pub trait Tap: Debug + Send {
 impl<T: Tap> Tap for Arc<Mutex<T>> {
     fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
         let mut tap = self.lock().unwrap_or_else(PoisonError::into_inner);
-        tap.on_packet(at, link, what, packet);
+        tap.on_packet(at, link, event, packet);
     }
 }

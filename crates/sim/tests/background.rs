@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use braid_links::{Loss, QueueLimit, Rate, Settings};
 use braid_sim::background::Background;
-use braid_sim::tap::What;
+use braid_sim::tap::PacketEvent;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 use braid_sim::{LinkId, Packet, Tap, Transfer};
 use braid_wire::{Instant, ip};
@@ -27,8 +27,8 @@ fn path(mbit: u64) -> PathSettings {
 struct Delivered([u64; 2]);
 
 impl Tap for Delivered {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
-        if matches!(what, What::Delivered { .. }) {
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
+        if matches!(what, PacketEvent::Delivered { .. }) {
             let view = ip::Packet::new(&packet.bytes[..]).unwrap();
             let udp = view.transport().unwrap().0 == ip::PROTO_UDP;
             self.0[usize::from(udp)] += packet.bytes.len() as u64;

@@ -16,7 +16,7 @@ use braid_wire::{Instant, ip, tcp};
 use super::record::{Ack, EngineEvent, Header, Kind, LinkEnds, Record, Segment, SubflowSample};
 use super::segments::{Arrival, Fate, Lost, Segments, Sent};
 use crate::node::{LinkId, NodeId, Packet};
-use crate::tap::{Tap, What};
+use crate::tap::{PacketEvent, Tap};
 use crate::world::World;
 
 /// The time between samples.
@@ -137,12 +137,12 @@ impl Log {
 }
 
 impl Tap for Log {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
         let mut state = self.state();
         match what {
-            What::Sent | What::Duplicated => state.segments.on_link(packet.id, link),
-            What::Delivered { .. } => state.segments.off_link(packet.id),
-            What::Dropped { cause, .. } => {
+            PacketEvent::Sent | PacketEvent::Duplicated => state.segments.on_link(packet.id, link),
+            PacketEvent::Delivered { .. } => state.segments.off_link(packet.id),
+            PacketEvent::Dropped { cause, .. } => {
                 let lost = Lost {
                     at,
                     link: Some(link),

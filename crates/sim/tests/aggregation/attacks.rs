@@ -20,7 +20,7 @@ use braid_sim::aggregation::{
     Aggregation, AggregationConfig, Load, TransferId, content_addr, server_addr,
 };
 use braid_sim::host::options;
-use braid_sim::tap::{Tap, What};
+use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::traffic::{Preface, Role, Stream};
 use braid_sim::{Host, LinkId, Packet};
 use braid_wire::{Instant, Seq32, ip, tcp};
@@ -335,11 +335,11 @@ struct FirstFlights {
 }
 
 impl Tap for FirstFlights {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
         let Some((segment, payload)) = segment(&packet.bytes) else {
             return;
         };
-        if !matches!(what, What::Sent) {
+        if !matches!(what, PacketEvent::Sent) {
             return;
         }
         let opens = segment.flags == tcp::Flags::SYN && segment.options.join().is_none();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use braid_links::Settings;
 use braid_proxy::config::DEFAULT_PORT;
 use braid_sim::aggregation::{content_addr, server_addr};
-use braid_sim::tap::{Tap, What};
+use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::{LinkId, Node, NodeId, Packet, Turn};
 use braid_wire::mptcp::{Capable, CapableFlags, Join, MptcpOption};
 use braid_wire::tcp::{self, Flags};
@@ -172,8 +172,8 @@ struct Answers {
 }
 
 impl Tap for Answers {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
-        if let (What::Sent, Some((segment, _))) = (what, segment(&packet.bytes))
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
+        if let (PacketEvent::Sent, Some((segment, _))) = (what, segment(&packet.bytes))
             && let Some(Join::SynAck { .. }) = segment.options.join()
         {
             self.count += 1;
@@ -187,7 +187,7 @@ impl Tap for Answers {
 struct Tokens(BTreeSet<u32>);
 
 impl Tap for Tokens {
-    fn on_packet(&mut self, _: Instant, _: LinkId, _: What, packet: &Packet) {
+    fn on_packet(&mut self, _: Instant, _: LinkId, _: PacketEvent, packet: &Packet) {
         if let Some((segment, _)) = segment(&packet.bytes)
             && let Some(Join::Syn { token, .. }) = segment.options.join()
         {

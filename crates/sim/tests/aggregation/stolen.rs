@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use braid_links::Settings;
 use braid_proxy::config::{DEFAULT_PORT, Protection};
 use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, content_addr, server_addr};
-use braid_sim::tap::{Tap, What};
+use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::thief::{Keys, Thief, keys_in};
 use braid_sim::{LinkId, Node, NodeId, Packet, Turn};
 use braid_wire::{Instant, Rng};
@@ -36,8 +36,9 @@ struct Seen {
 }
 
 impl Tap for Seen {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
-        let Some((tcp, _)) = segment(&packet.bytes).filter(|_| matches!(what, What::Sent)) else {
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
+        let Some((tcp, _)) = segment(&packet.bytes).filter(|_| matches!(what, PacketEvent::Sent))
+        else {
             return;
         };
         if tcp.src_port == DEFAULT_PORT {

@@ -10,7 +10,7 @@ use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{
     Aggregation, AggregationConfig, Load, content_addr, link_addr, server_addr, user_addr,
 };
-use braid_sim::tap::What;
+use braid_sim::tap::PacketEvent;
 use braid_sim::transfer::PathSettings;
 use braid_sim::{LinkId, Packet, Tap};
 use braid_testbed::Captured;
@@ -149,11 +149,11 @@ struct Passing {
 }
 
 impl Tap for Passing {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
         let passes = match what {
-            What::Sent => self.leaves.contains(&link),
-            What::Delivered { .. } => !self.leaves.contains(&link),
-            What::Duplicated | What::Dropped { .. } => false,
+            PacketEvent::Sent => self.leaves.contains(&link),
+            PacketEvent::Delivered { .. } => !self.leaves.contains(&link),
+            PacketEvent::Duplicated | PacketEvent::Dropped { .. } => false,
         };
         if passes {
             self.packets.push(Captured {
