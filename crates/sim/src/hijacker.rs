@@ -1,5 +1,5 @@
 //! An attacker elsewhere who has seen the keys of a connection on a link (RFC 8684 section 3.1). The
-//! thief joins the connection with the keys and acknowledges all data that the server then sends there,
+//! hijacker joins the connection with the keys and acknowledges all data that the server then sends there,
 //! to TCP and to Multipath TCP, so that no data is sent again.
 
 use core::net::{IpAddr, SocketAddr};
@@ -17,12 +17,12 @@ pub type Keys = (u64, u64);
 /// Most subflows that are remembered; the lowest address is forgotten first.
 const MAX_OPENED: usize = 1_024;
 
-/// A subflow that a thief opens.
+/// A subflow that a hijacker opens.
 #[derive(Debug)]
 struct Opened {
     keys: Keys,
     nonce: u32,
-    /// The next sequence numbers: the thief's, then the server's.
+    /// The next sequence numbers: the hijacker's, then the server's.
     next: Option<(Seq32, Seq32)>,
     /// The data sequence number behind the last byte that came.
     data_ack: Option<WireDsn>,
@@ -30,17 +30,17 @@ struct Opened {
 
 /// An attacker with the keys of connections.
 #[derive(Debug, Default)]
-pub struct Thief {
+pub struct Hijacker {
     opened: BTreeMap<SocketAddr, Opened>,
     /// Third ACKs sent.
-    pub tried: u64,
+    pub joins_tried: u64,
     /// Payload bytes received, repeated ones included.
-    pub taken: u64,
+    pub bytes_received: u64,
 }
 
-impl Thief {
-    /// Returns whether the thief opens, or has opened, a subflow from `local`.
-    pub fn is_at(&self, local: SocketAddr) -> bool {
+impl Hijacker {
+    /// Returns whether the hijacker opens, or has opened, a subflow from `local`.
+    pub fn owns(&self, local: SocketAddr) -> bool {
         self.opened.contains_key(&local)
     }
 
@@ -88,15 +88,15 @@ impl Thief {
             opened.next = Some((tcp.ack, tcp.seq.add(1)));
             let nonces = [opened.nonce.to_be_bytes(), nonce.to_be_bytes()].concat();
             let mut hmac = [0; 20];
-            hmac.copy_from_slice(&signed(opened.keys, &nonces)[..20]);
+            hmac.copy_from_slice(&hmac_sha256(opened.keys, &nonces)[..20]);
             let join = MptcpOption::Join(Join::Ack { hmac });
             ack.options.mptcp.push(join);
-            self.tried += 1;
+            self.joins_tried += 1;
         } else {
             if payload.is_empty() {
                 return None;
             }
-            self.taken += payload.len() as u64;
+            self.bytes_received += payload.len() as u64;
             opened.take(&tcp, payload.len());
             ack.options.mptcp.push(MptcpOption::Dss(Dss {
                 data_ack: opened.data_ack,
@@ -147,7 +147,7 @@ pub fn keys_in(tcp: &tcp::Repr) -> Option<Keys> {
 }
 
 /// Returns the HMAC under the keys of sender and receiver (RFC 8684 sections 3.2, 3.4.1).
-pub fn signed((sender, receiver): Keys, message: &[u8]) -> [u8; 32] {
+pub fn hmac_sha256((sender, receiver): Keys, message: &[u8]) -> [u8; 32] {
     // HMAC pads a key shorter than its block with zeros.
     let mut key = [0; 64];
     key[..8].copy_from_slice(&sender.to_be_bytes());
