@@ -295,7 +295,7 @@ pub fn seconds(at: Instant) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use braid_sim::walk;
+    use braid_sim::mobility;
     use braid_testbed::netns;
 
     use super::environment::Environment;
@@ -306,10 +306,10 @@ mod tests {
         SessionScenario {
             strategy,
             engine: Config::default(),
-            paths: [walk::wifi(), walk::cellular()]
+            paths: [mobility::wifi(), mobility::cellular()]
                 .map(PathSettings::both)
                 .into(),
-            first: walk::away_and_back(),
+            first: mobility::wifi_schedule(),
             background: Some(Background::published(span)),
             sends: Role::Greedy { span },
             span,

@@ -437,12 +437,12 @@ impl Aggregation {
         hints: &str,
         role: Role,
     ) -> Result<TransferId, ApiError> {
-        let words = [
+        let request = [
             socks::sign_in(hints.as_bytes(), &[]),
             socks::request(None, &destination.into()),
         ];
         let mut stream = Stream::new(role);
-        stream.preface = Preface::new(words.concat(), SOCKS_ANSWER);
+        stream.preface = Preface::new(request.concat(), SOCKS_ANSWER);
         let gateway = SocketAddr::from((GATEWAY, config::DEFAULT_PORT));
         self.open_stream(user, gateway, stream)
     }

@@ -18,6 +18,7 @@ pub mod hijacker;
 pub mod host;
 pub mod log;
 pub mod middlebox;
+pub mod mobility;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
@@ -27,7 +28,6 @@ pub mod tap;
 pub mod traffic;
 pub mod transfer;
 pub mod udp;
-pub mod walk;
 pub mod world;
 
 pub use capture::Capture;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use braid_engine::{Config, PathId};
 use braid_links::{Change, Schedule, Settings};
 use braid_sim::background::Background;
+use braid_sim::mobility;
 use braid_sim::traffic::Role;
 use braid_sim::transfer::{PathSettings, client_addr, external_addr};
-use braid_sim::walk;
 use serde_json::json;
 
 use super::definition::Definition;
@@ -151,7 +151,7 @@ fn scenario(
     first: Schedule,
     span: Duration,
 ) -> Result<SessionScenario<'_>, Error> {
-    let paths = [walk::wifi(), walk::cellular()].map(PathSettings::both);
+    let paths = [mobility::wifi(), mobility::cellular()].map(PathSettings::both);
     Ok(SessionScenario {
         strategy: scheme.strategy,
         engine: Config {
@@ -250,9 +250,9 @@ fn empty_seconds(read: &[u64]) -> Vec<usize> {
 fn switched(packets: &[Packet]) -> [f64; 3] {
     let ends = [0, 1, 2, 3].map(|n| match n {
         0 => 0.0,
-        3 => walk::SPAN.as_secs_f64(),
+        3 => mobility::SPAN.as_secs_f64(),
         n => {
-            let [a, b] = [n - 1, n].map(|n| walk::CROSSINGS[n].as_secs_f64());
+            let [a, b] = [n - 1, n].map(|n| mobility::CROSSINGS[n].as_secs_f64());
             (a + b) / 2.0
         }
     });
@@ -290,7 +290,7 @@ fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
     let mut all = Vec::new();
     for scheme in schemes(session.backend()) {
-        let scenario = scenario(scheme, walk::away_and_back(), walk::SPAN)?;
+        let scenario = scenario(scheme, mobility::wifi_schedule(), mobility::SPAN)?;
         let which = (scheme.name.to_owned(), session.runs());
         let backend = session.backend();
         let run = |index, seed| {
@@ -343,7 +343,7 @@ fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
 fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let single = &all[FORMS[0]];
-    for (n, crossing) in walk::CROSSINGS.iter().enumerate() {
+    for (n, crossing) in mobility::CROSSINGS.iter().enumerate() {
         let crossing = crossing.as_secs_f64();
         let times = values(single, |walk| walk.switches[n] - crossing);
         let ends = [
@@ -682,7 +682,10 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
 fn gone_for_a_while() -> Schedule {
     let change = |at, up| Change {
         at,
-        settings: Settings { up, ..walk::wifi() },
+        settings: Settings {
+            up,
+            ..mobility::wifi()
+        },
     };
     Schedule::new([change(VANISHES, false), change(RETURNS, true)])
 }

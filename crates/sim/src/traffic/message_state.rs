@@ -9,19 +9,19 @@ use super::session::{Progress, Session};
 
 /// Messages both ways over one connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Talk {
+pub(super) struct MessageState {
     pub out: Outbox,
     pub inbox: Inbox,
     /// Requests made.
-    asked: usize,
+    requests_made: usize,
     /// The time at which the last answer was complete.
     answered_at: Option<Instant>,
     session: Progress,
 }
 
-impl Talk {
+impl MessageState {
     /// Makes the messages that are due and writes what the connection takes; returns the bytes written.
-    pub fn act(
+    pub fn pump(
         &mut self,
         now: Instant,
         role: &Role,
@@ -30,7 +30,7 @@ impl Talk {
     ) -> u64 {
         let mut total = 0;
         loop {
-            self.make(now, role, opened_at);
+            self.make_due(now, role, opened_at);
             let written = self.out.write(now, conn, stack);
             total += written;
             // A greedy stream goes on until the connection is full.
@@ -40,20 +40,20 @@ impl Talk {
         }
     }
 
-    fn make(&mut self, now: Instant, role: &Role, opened_at: Instant) {
+    fn make_due(&mut self, now: Instant, role: &Role, opened_at: Instant) {
         match role {
             Role::Ask(exchanges) => {
-                if self.inbox.count == self.asked as u64
-                    && self.asked > 0
+                if self.inbox.count == self.requests_made as u64
+                    && self.requests_made > 0
                     && self.answered_at.is_none()
                 {
                     self.answered_at = Some(now);
                 }
-                let due = self.next_ask(exchanges, opened_at);
-                if let Some(exchange) = exchanges.get(self.asked)
+                let due = self.next_request_at(exchanges, opened_at);
+                if let Some(exchange) = exchanges.get(self.requests_made)
                     && due.is_some_and(|at| at <= now)
                 {
-                    self.asked += 1;
+                    self.requests_made += 1;
                     self.answered_at = None;
                     self.out.push(Message {
                         stream: 0,
@@ -79,25 +79,25 @@ impl Talk {
             }
             Role::Send(session) => {
                 let elapsed = now.saturating_since(opened_at);
-                session.make(&mut self.session, opened_at, elapsed, &mut self.out);
+                session.make_due(&mut self.session, opened_at, elapsed, &mut self.out);
             }
             _ => {}
         }
     }
 
     /// Returns when the next request is made, if no answer is awaited.
-    fn next_ask(&self, exchanges: &[Exchange], opened_at: Instant) -> Option<Instant> {
-        let since = match self.asked {
+    fn next_request_at(&self, exchanges: &[Exchange], opened_at: Instant) -> Option<Instant> {
+        let since = match self.requests_made {
             0 => opened_at,
             _ => self.answered_at?,
         };
-        Some(since + exchanges.get(self.asked)?.think)
+        Some(since + exchanges.get(self.requests_made)?.think)
     }
 
     /// Returns when a message is to be made, if time decides that.
     pub fn next_timeout(&self, role: &Role, opened_at: Instant) -> Option<Instant> {
         match role {
-            Role::Ask(exchanges) => self.next_ask(exchanges, opened_at),
+            Role::Ask(exchanges) => self.next_request_at(exchanges, opened_at),
             Role::Send(session) => session.next(&self.session).map(|at| opened_at + at),
             _ => None,
         }

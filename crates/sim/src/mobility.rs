@@ -51,7 +51,7 @@ pub fn cellular() -> Settings {
 }
 
 /// Returns the changes of either direction of the WiFi.
-pub fn away_and_back() -> Schedule {
+pub fn wifi_schedule() -> Schedule {
     let points = WIFI.map(|(at, point)| Change {
         at: Duration::from_secs(at),
         settings: settings(point),
