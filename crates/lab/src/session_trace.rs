@@ -155,7 +155,7 @@ impl SessionScenario<'_> {
         };
         let (reads, sends) = (Stream::new(reads), Stream::new(self.sends.clone()));
         transfer
-            .carry(config.options(), reads, sends)
+            .open_with(config.options(), reads, sends)
             .map_err(refused)?;
         let mut trace = SessionTrace::default();
         for sample in 1..=self.samples() {

@@ -254,10 +254,10 @@ impl Host {
         }
     }
 
-    /// Lets a held stream write.
+    /// Lets a stream write that awaits its release.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
-            stream.held = false;
+            stream.awaiting_release = false;
             // The connection is this stream's, so the stack knows it.
             let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);

@@ -85,7 +85,7 @@ pub(super) fn transfer<'a>(
         initial_path: Some(PathId(case.opening_path(index) as u8)),
         strategy: &case.strategy,
         declared: case.declare_size,
-        held: case.warm_subflows,
+        awaiting_release: case.warm_subflows,
         ..TransferConfig::new(paths, case.size.bytes(), case.direction)
     })
 }

@@ -141,13 +141,13 @@ fn transfer(
         .add_path(PathConfig::v4(transfer::SERVER))
         .map_err(run_error)?;
     accepting.listen(REMOTE).map_err(run_error)?;
-    let mut server = driver(1, server, accepting, config.answers())?;
+    let mut server = driver(1, server, accepting, config.server_stream())?;
     for n in 0..shared.paths {
         opening
             .add_path(PathConfig::v4(client_addr(n)))
             .map_err(run_error)?;
     }
-    let mut client = driver(0, client, opening, config.asks())?;
+    let mut client = driver(0, client, opening, config.client_stream())?;
     thread::scope(|scope| {
         let serving = scope.spawn(|| run_end(&mut server, |_| Ok(())));
         let asking = scope.spawn(|| {
@@ -328,8 +328,12 @@ impl<'a> End<'a> {
         if self.shared.warm.load(Ordering::Acquire) < 2 {
             return;
         }
-        if let Some((conn, stream)) = self.open.as_mut().filter(|(_, stream)| stream.held) {
-            stream.held = false;
+        if let Some((conn, stream)) = self
+            .open
+            .as_mut()
+            .filter(|(_, stream)| stream.awaiting_release)
+        {
+            stream.awaiting_release = false;
             // An open stream's connection exists, so this cannot fail.
             let _ = stack.set_flow_size(now, *conn, stream.flow_size);
             self.started = now;

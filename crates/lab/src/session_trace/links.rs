@@ -110,7 +110,7 @@ impl SessionScenario<'_> {
                 end.moves = moves;
                 let open = |now, end: &mut End, stack: &mut Stack| {
                     let conn = stack.connect(now, config.options()).map_err(run_error)?;
-                    end.carry(now, conn);
+                    end.attach(now, conn);
                     Ok(())
                 };
                 run_end(clock, samples, (&mut arrived, opening, end), open)
@@ -195,7 +195,7 @@ impl End {
         }
     }
 
-    fn carry(&mut self, now: Instant, conn: ConnId) {
+    fn attach(&mut self, now: Instant, conn: ConnId) {
         if let Some(mut stream) = self.waiting.take() {
             stream.open(now);
             self.open = Some((conn, stream));
@@ -230,7 +230,7 @@ impl End {
 impl Core for End {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if let Event::Accepted { conn, .. } = event {
-            self.carry(ctx.now, conn);
+            self.attach(ctx.now, conn);
         }
         self.pump(ctx.now, ctx.stack);
     }

@@ -48,7 +48,7 @@ pub struct Stream {
     /// The bytes before all that is counted here.
     pub preface: Preface,
     /// The stream writes only the first byte, which establishes the connection, until this is unset.
-    pub held: bool,
+    pub awaiting_release: bool,
     shut: bool,
     /// The rate limit of [`Role::Capped`].
     bucket: Bucket,
@@ -75,7 +75,7 @@ impl Stream {
             flow_size: FlowSize::Unknown,
             urgency: Urgency::default(),
             preface: Preface::default(),
-            held: false,
+            awaiting_release: false,
             shut: false,
             bucket: Bucket::default(),
             messages: MessageState::default(),
@@ -121,12 +121,16 @@ impl Stream {
             Role::Greedy { .. } | Role::Capped { .. } => self.sent,
             _ => 0,
         };
-        if self.held { due.min(1) } else { due }
+        if self.awaiting_release {
+            due.min(1)
+        } else {
+            due
+        }
     }
 
     /// Returns whether the sending side ends once all due bytes have been written.
     fn may_shut(&self, now: Instant) -> bool {
-        if self.held {
+        if self.awaiting_release {
             return false;
         }
         let ended = self.complete_at.is_some();

@@ -36,7 +36,7 @@ fn uploads(transfer: &mut Transfer, config: &TransferConfig<'_>, sizes: &[u64]) 
         match n {
             0 => {
                 let sink = Stream::new(Role::Sink);
-                transfer.carry(config.options(), stream, sink).unwrap();
+                transfer.open_with(config.options(), stream, sink).unwrap();
             }
             _ => {
                 let client = transfer.client;

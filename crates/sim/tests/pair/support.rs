@@ -82,7 +82,7 @@ impl Exchange {
     pub fn open(&self, transfer: &mut Transfer) {
         let ends = [self.up, self.down].map(|size| Stream::new(Role::Upload { size }));
         let [asks, answers] = ends;
-        let opened = transfer.carry(self.config(&[]).options(), asks, answers);
+        let opened = transfer.open_with(self.config(&[]).options(), asks, answers);
         opened.unwrap();
     }
 

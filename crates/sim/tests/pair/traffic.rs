@@ -32,9 +32,9 @@ impl Bed {
     }
 
     /// Opens a connection whose ends have these roles.
-    fn carry(&mut self, asks: Role, answers: Role) {
+    fn open(&mut self, asks: Role, answers: Role) {
         let (asks, answers) = (Stream::new(asks), Stream::new(answers));
-        self.0.carry(options(REMOTE), asks, answers).unwrap();
+        self.0.open_with(options(REMOTE), asks, answers).unwrap();
     }
 
     /// Runs until `count` connections have ended in order at both ends.
@@ -72,7 +72,7 @@ fn requests_follow_answers() {
         &Config::default(),
         &[link(5, 20, 0.01), link(5, 50, 0.01)],
     );
-    bed.carry(Role::Ask(exchanges.clone().into()), Role::Serve);
+    bed.open(Role::Ask(exchanges.clone().into()), Role::Serve);
     bed.finish(1, Duration::from_secs(100));
 
     let client = bed.at_client();
@@ -96,7 +96,7 @@ fn requests_follow_answers() {
 fn a_greedy_sender_fills_its_span() {
     let mut bed = Bed::new(2, &Config::default(), &[link(5, 20, 0.0), link(5, 50, 0.0)]);
     let span = Duration::from_secs(20);
-    bed.carry(Role::Greedy { span }, Role::Sink);
+    bed.open(Role::Greedy { span }, Role::Sink);
     bed.0.world.run(span, |_| false);
     let server = bed.0.world.host(bed.0.server);
     let received: u64 = server.open_streams().map(|(_, s)| s.received).sum();
@@ -112,7 +112,7 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
     let rate = 448_000;
     let span = Duration::from_secs(60);
     let mut bed = Bed::new(3, &Config::default(), &[link(5, 20, 0.0)]);
-    bed.carry(Role::Capped { rate, span }, Role::Sink);
+    bed.open(Role::Capped { rate, span }, Role::Sink);
     bed.finish(1, Duration::from_secs(70));
     let expected = rate * 60 / 8;
     let received = bed.at_server().received;
@@ -129,7 +129,7 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
     let mut slow = link(5, 20, 0.0);
     slow.rate = Rate::bits_per_second(224_000);
     let mut bed = Bed::new(3, &engine, &[slow]);
-    bed.carry(Role::Capped { rate, span }, Role::Sink);
+    bed.open(Role::Capped { rate, span }, Role::Sink);
     bed.finish(1, Duration::from_secs(70));
     let received = bed.at_server().received;
     assert!(
@@ -158,7 +158,7 @@ fn a_video_arrives_frame_by_frame() {
         bulk: Vec::new(),
     };
     let mut bed = Bed::new(4, &Config::default(), &[link(20, 10, 0.0)]);
-    bed.carry(Role::Collect, Role::Send(session));
+    bed.open(Role::Collect, Role::Send(session));
     bed.finish(1, Duration::from_secs(15));
 
     let messages = bed.at_client().messages();
@@ -197,7 +197,7 @@ fn a_video_over_too_slow_a_link_is_late() {
         bulk: Vec::new(),
     };
     let mut bed = Bed::new(5, &Config::default(), &[link(3, 10, 0.0)]);
-    bed.carry(Role::Collect, Role::Send(session));
+    bed.open(Role::Collect, Role::Send(session));
     bed.finish(1, Duration::from_secs(30));
     let last = bed.at_client().messages().last().copied().unwrap();
     // 40 Mbit and the headers take 14 s.
@@ -236,7 +236,7 @@ fn streams_of_one_session_are_told_apart() {
     };
     let links = [link(5, 20, 0.01), link(5, 30, 0.01)];
     let mut bed = Bed::new(6, &engine, &links);
-    bed.carry(Role::Collect, Role::Send(session));
+    bed.open(Role::Collect, Role::Send(session));
     bed.finish(1, Duration::from_secs(15));
     let client = bed.at_client();
     let streams = [0, 1, 2, 3].map(|stream| of_stream(client.messages(), stream));
@@ -342,7 +342,7 @@ fn beside_bulk(priority: u8, bulk: u8) -> (Duration, u64) {
     };
     let links = [link(5, 20, 0.01), link(5, 30, 0.01)];
     let mut bed = Bed::new(9, &Config::default(), &links);
-    bed.carry(Role::Send(session), Role::Collect);
+    bed.open(Role::Send(session), Role::Collect);
     bed.finish(1, Duration::from_secs(30));
 
     let messages = bed.at_server().messages();

@@ -146,7 +146,7 @@ fn beside(queue: u32, offset: Duration) -> [f64; 2] {
             remote,
             ..config.options()
         };
-        world.open(client, options, config.asks()).unwrap();
+        world.open(client, options, config.client_stream()).unwrap();
         world.advance(offset);
     }
     let received = |world: &World| {
