@@ -21,7 +21,7 @@ use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, s
 use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
 
-use crate::gateway::{BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig};
+use crate::gateway::{BoxNode, BoxNodeConfig, DownstreamConfig, ServerNode, ServerNodeConfig};
 use crate::host::{Host, HostConfig, options};
 use crate::middlebox::MiddleboxNode;
 use crate::router::{Prefix, Router};
@@ -95,7 +95,7 @@ pub struct AggregationConfig {
     /// The TCP settings of users and content hosts.
     pub end_host: Config,
     /// The box's sockets.
-    pub box_local: LocalConfig,
+    pub box_downstream: DownstreamConfig,
 }
 
 /// A server and its surroundings.
@@ -112,7 +112,7 @@ pub struct ServerSettings {
     /// The link to each content host, `up` leading there.
     pub to_content: PathSettings,
     /// The server's sockets.
-    pub local: LocalConfig,
+    pub downstream: DownstreamConfig,
     /// The time by which the server's wall clock is ahead of the box's.
     pub clock_ahead: Duration,
 }
@@ -130,8 +130,8 @@ impl AggregationConfig {
             servers: Vec::new(),
             users: vec![gigabit()],
             contents: 1,
-            end_host: LocalConfig::default().engine,
-            box_local: LocalConfig::default(),
+            end_host: DownstreamConfig::default().engine,
+            box_downstream: DownstreamConfig::default(),
         };
         config.set_servers(1)?;
         Ok(config)
@@ -157,7 +157,7 @@ impl AggregationConfig {
                 from_access: Vec::new(),
                 cross: Vec::new(),
                 to_content: gigabit(),
-                local: LocalConfig::default(),
+                downstream: DownstreamConfig::default(),
                 clock_ahead: Duration::ZERO,
             })
         };
@@ -683,7 +683,7 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
         links: links.collect(),
         lan: users.collect(),
         gateway: PathConfig::v4(GATEWAY),
-        local: config.box_local.clone(),
+        downstream: config.box_downstream.clone(),
     };
     world.add(|rng| BoxNode::new(settings, rng))
 }
@@ -741,7 +741,7 @@ fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> N
     let settings = ServerNodeConfig {
         config: settings.config.clone(),
         routes: routers.chain(contents).collect(),
-        local: settings.local.clone(),
+        downstream: settings.downstream.clone(),
         clock_ahead: settings.clock_ahead,
     };
     world.add(|rng| ServerNode::new(settings, rng))

@@ -13,7 +13,7 @@ use braid_wire::{Instant, Rng, ip};
 use ipnet::IpNet;
 
 use super::machine::Machine;
-use super::{LocalConfig, LocalTcp, child, ports, wall_clock};
+use super::{DownstreamConfig, DownstreamTcp, child, ports, wall_clock};
 use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
@@ -35,7 +35,7 @@ pub struct BoxNodeConfig {
     /// The box's own address in the LAN.
     pub gateway: PathConfig,
     /// The box's sockets.
-    pub local: LocalConfig,
+    pub downstream: DownstreamConfig,
 }
 
 /// The aggregation box, which can be switched off and on. If its configuration names a state directory,
@@ -105,14 +105,15 @@ impl BoxNode {
             paths.push(path);
         }
         core.load_kept(now, &mut stack, &self.kept);
-        let local = self.config.local.clone();
-        let mut local = LocalTcp::new(local, self.config.gateway, child(&mut self.rng));
-        local.take_in(&config.socks)?;
+        let downstream = self.config.downstream.clone();
+        let mut downstream =
+            DownstreamTcp::new(downstream, self.config.gateway, child(&mut self.rng));
+        downstream.listen_any(&config.socks)?;
         self.running = Some(Running {
             machine: Machine {
                 core,
                 stack,
-                local,
+                downstream,
                 oracle,
             },
             paths,
@@ -159,8 +160,8 @@ impl BoxNode {
     }
 
     /// Returns the sockets towards the LAN, while the box is on.
-    pub fn local(&self) -> Option<&LocalTcp> {
-        self.running.as_ref().map(|r| &r.machine.local)
+    pub fn downstream(&self) -> Option<&DownstreamTcp> {
+        self.running.as_ref().map(|r| &r.machine.downstream)
     }
 
     /// Returns the path of a link.
@@ -217,8 +218,8 @@ impl BoxNode {
             SocketAddr::new(src, src_port),
             SocketAddr::new(dst, dst_port),
         );
-        let local = running.machine.local.stack();
-        if local.subflow_between(to, from).is_some() {
+        let downstream = running.machine.downstream.stack();
+        if downstream.subflow_between(to, from).is_some() {
             return true;
         }
         let Ok((segment, _)) = tcp::Repr::parse(segment) else {

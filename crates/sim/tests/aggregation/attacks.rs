@@ -128,7 +128,7 @@ fn with_guest() -> AggregationConfig {
     let private = ["127.0.0.1", "192.168.1.1", "169.254.169.254"];
     let private = private.map(|addr| addr.parse().unwrap());
     let mixed = [&private[..], &[content_addr(0).into()]].concat();
-    let names = &mut server.local.names;
+    let names = &mut server.downstream.names;
     names.insert("private.test".to_owned(), private.to_vec());
     names.insert("mixed.test".to_owned(), mixed);
     config

@@ -115,8 +115,8 @@ fn many_transfers_at_once_arrive_whole() {
     assert_eq!((counters.accepted, counters.finished), (200, 200));
     assert_eq!(net.box_node().core().unwrap().connections(), 0);
     assert_eq!(net.server_node(0).core().unwrap().connections(), 0);
-    assert!(net.box_node().local().unwrap().is_empty());
-    assert!(net.server_node(0).local().unwrap().is_empty());
+    assert!(net.box_node().downstream().unwrap().is_empty());
+    assert!(net.server_node(0).downstream().unwrap().is_empty());
 }
 
 #[test]

@@ -31,10 +31,13 @@ fn the_end_of_one_direction_leaves_the_other_open() {
 /// Returns the bytes buffered by the machines in between: (box, server).
 fn held(net: &Aggregation) -> (usize, usize) {
     let (boxed, server) = (net.box_node(), net.server_node(0));
-    let box_local = boxed.local().unwrap().stack().buffered();
-    let server_local = server.local().unwrap().stack().buffered();
-    let of_box = boxed.stack().unwrap().buffered() + box_local;
-    (of_box, server.stack().unwrap().buffered() + server_local)
+    let box_downstream = boxed.downstream().unwrap().stack().buffered();
+    let server_downstream = server.downstream().unwrap().stack().buffered();
+    let of_box = boxed.stack().unwrap().buffered() + box_downstream;
+    (
+        of_box,
+        server.stack().unwrap().buffered() + server_downstream,
+    )
 }
 
 #[test]

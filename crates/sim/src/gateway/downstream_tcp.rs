@@ -22,9 +22,9 @@ const MAX_LOOKUPS: usize = 1_024;
 /// (`net.ipv4.tcp_fin_timeout`).
 const FIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The parts of a [`LocalTcp`].
+/// The parts of a [`DownstreamTcp`].
 #[derive(Debug, Clone)]
-pub struct LocalConfig {
+pub struct DownstreamConfig {
     /// Settings of the TCP, buffers and timeouts among them.
     pub engine: Config,
     /// Makes the strategy that the engine requires of each connection; without further subflows it
@@ -38,11 +38,11 @@ pub struct LocalConfig {
     pub lookup: Duration,
 }
 
-impl Default for LocalConfig {
+impl Default for DownstreamConfig {
     /// Returns settings like Linux sockets: the default maxima of `tcp_wmem` and `tcp_rmem`, and a silent
     /// peer given up after four minutes, as by the keepalive of Braid's sockets.
     fn default() -> Self {
-        LocalConfig {
+        DownstreamConfig {
             engine: Config {
                 send_buffer: 4 << 20,
                 recv_buffer: 6 << 20,
@@ -59,7 +59,7 @@ impl Default for LocalConfig {
 
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LocalCounters {
+pub struct DownstreamCounters {
     /// Connections accepted.
     pub accepted: u64,
     /// Connections accepted and reset at once for want of streams.
@@ -79,7 +79,7 @@ pub struct LocalCounters {
 /// 2. Hand [`next_event`](Self::next_event) to the core until `None`.
 /// 3. Send [`poll_transmit`](Self::poll_transmit) until `None`.
 #[derive(Debug)]
-pub struct LocalTcp {
+pub struct DownstreamTcp {
     stack: Stack,
     oracle: Oracle,
     /// The packet that was handed out last.
@@ -100,7 +100,7 @@ pub struct LocalTcp {
     lookups: VecDeque<(Instant, LocalId, Vec<SocketAddr>)>,
     /// Connections closed here before their peers closed, in order of the end of their grace period.
     orphans: VecDeque<(Instant, ConnId)>,
-    counters: LocalCounters,
+    counters: DownstreamCounters,
 }
 
 #[derive(Debug)]
@@ -118,16 +118,16 @@ enum State {
     Broken,
 }
 
-impl LocalTcp {
+impl DownstreamTcp {
     /// Makes sockets with one interface; `rng` is their own random stream.
-    pub fn new(config: LocalConfig, path: PathConfig, rng: Rng) -> Self {
+    pub fn new(config: DownstreamConfig, path: PathConfig, rng: Rng) -> Self {
         let engine = Config {
             checksum_offload: true,
             ..config.engine
         };
         let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, rng, Box::new(config.strategy));
-        LocalTcp {
+        DownstreamTcp {
             path: stack.add_path(path).expect("the first path"),
             listens: Vec::new(),
             stack,
@@ -144,7 +144,7 @@ impl LocalTcp {
             lookup: config.lookup,
             lookups: VecDeque::new(),
             orphans: VecDeque::new(),
-            counters: LocalCounters::default(),
+            counters: DownstreamCounters::default(),
         }
     }
 
@@ -153,7 +153,7 @@ impl LocalTcp {
     ///
     /// # Errors
     /// Fails as [`Stack::listen_any`] does.
-    pub fn take_in(&mut self, listens: &[SocketAddr]) -> Result<(), ApiError> {
+    pub fn listen_any(&mut self, listens: &[SocketAddr]) -> Result<(), ApiError> {
         self.listens = listens.to_vec();
         self.stack.listen_any(self.path).map(drop)
     }
@@ -174,7 +174,7 @@ impl LocalTcp {
     }
 
     /// Returns the counters.
-    pub fn counters(&self) -> LocalCounters {
+    pub fn counters(&self) -> DownstreamCounters {
         self.counters
     }
 
@@ -204,7 +204,7 @@ impl LocalTcp {
     }
 
     /// Returns the violations that the oracle has seen; to be called once all packets are sent.
-    pub fn judge(&mut self) -> Vec<Violation> {
+    pub fn take_violations(&mut self) -> Vec<Violation> {
         self.check_sent();
         self.oracle.settle(self.now, &self.stack);
         self.oracle.take()
@@ -356,7 +356,7 @@ impl LocalTcp {
     }
 }
 
-impl LocalStreams for LocalTcp {
+impl LocalStreams for DownstreamTcp {
     fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure> {
         if self.streams.len() >= self.limit {
             return Err(ConnectFailure::NoResources);
