@@ -300,7 +300,7 @@ pub struct Aggregation {
 
 impl Aggregation {
     /// Builds the network in a world of `seed`. The box needs a moment to find its servers:
-    /// [`settle`](Self::settle).
+    /// [`run_until_intercepting`](Self::run_until_intercepting).
     ///
     /// # Errors
     /// Fails as [`braid_engine::Stack::listen`] does.
@@ -380,7 +380,7 @@ impl Aggregation {
     }
 
     /// Runs until the box intercepts connections; returns false if that takes more than 10 s.
-    pub fn settle(&mut self) -> bool {
+    pub fn run_until_intercepting(&mut self) -> bool {
         let boxed = self.boxed;
         self.world.run(Duration::from_secs(10), |world| {
             let core = world.node::<BoxNode>(boxed).core();

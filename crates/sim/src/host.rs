@@ -362,7 +362,7 @@ impl Node for Host {
                 break;
             }
         }
-        self.oracle.settle(now, &self.stack);
+        self.oracle.end_turn(now, &self.stack);
         turn.report(self.oracle.take());
     }
 

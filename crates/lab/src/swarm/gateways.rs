@@ -127,7 +127,7 @@ impl GatewayScenario {
         if self.attacked.is_some() {
             net.world.keep_violations();
         }
-        let begun = net.settle();
+        let begun = net.run_until_intercepting();
         if !begun && !self.loses() && self.attacked.is_none() {
             return Err("the box finds no server over links that lose nothing".to_owned());
         }

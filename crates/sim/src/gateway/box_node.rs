@@ -302,7 +302,7 @@ impl Node for BoxNode {
             return;
         };
         loop {
-            running.machine.settle(turn.now);
+            running.machine.drain(turn.now);
             let (paths, carrier) = (&running.paths, &self.carrier);
             let outer = |path: PathId, _| {
                 let link = paths.iter().position(|p| *p == path);

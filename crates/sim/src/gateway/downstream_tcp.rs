@@ -206,7 +206,7 @@ impl DownstreamTcp {
     /// Returns the violations that the oracle has seen; to be called once all packets are sent.
     pub fn take_violations(&mut self) -> Vec<Violation> {
         self.check_sent();
-        self.oracle.settle(self.now, &self.stack);
+        self.oracle.end_turn(self.now, &self.stack);
         self.oracle.take()
     }
 

@@ -39,7 +39,7 @@ impl<C: Core> Machine<C> {
     }
 
     /// Serves timers, and gives the core its events until there are none.
-    pub(super) fn settle(&mut self, now: Instant) {
+    pub(super) fn drain(&mut self, now: Instant) {
         self.downstream.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for _ in 0..MAX_ROUNDS {
@@ -100,7 +100,7 @@ impl<C: Core> Machine<C> {
         }
         // The oracles take_violations timers and bounds only once nothing is left to send.
         if !any {
-            self.oracle.settle(turn.now, &self.stack);
+            self.oracle.end_turn(turn.now, &self.stack);
             turn.report(self.oracle.take());
             turn.report(self.downstream.take_violations());
         }

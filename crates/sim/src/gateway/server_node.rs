@@ -163,7 +163,7 @@ impl Node for ServerNode {
             found.map_or(0, |(_, iface)| *iface)
         };
         loop {
-            machine.settle(turn.now);
+            machine.drain(turn.now);
             if !machine.transmit(turn, |_: PathId, dst| route(dst), route) {
                 return;
             }

@@ -65,7 +65,7 @@ impl Sampler for Log {
         let at_ns = world.now().as_nanos();
         let state = &mut *self.state();
         state.segments.review();
-        state.write_settled();
+        state.write_finalized();
         for link in world.links() {
             let queue = world.counters(link).queue;
             state.lines.write(&Record::Link(LinkSample {

@@ -124,7 +124,7 @@ impl Log {
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state();
         state.segments.close();
-        state.write_settled();
+        state.write_finalized();
         match state.lines.error.take() {
             Some(error) => Err(error),
             None => state.lines.out.finish(),
@@ -191,7 +191,7 @@ impl HostLog {
                 at: now,
             });
         }
-        state.write_settled();
+        state.write_finalized();
     }
 
     /// Notes the state before the engine takes in `packet`.
@@ -239,7 +239,7 @@ impl HostLog {
         }
         let rcv_nxt = stats.map_or(0, |stats| stats.rcv_nxt);
         state.segments.on_arrived(packet.id, arrival, rcv_nxt);
-        state.write_settled();
+        state.write_finalized();
     }
 
     /// Writes the engine's `event`.
@@ -276,7 +276,7 @@ impl HostLog {
             "closed" => {
                 state.live.remove(&end);
                 state.segments.on_closed(end);
-                state.write_settled();
+                state.write_finalized();
             }
             _ => {}
         }
@@ -366,8 +366,8 @@ impl State {
         }));
     }
 
-    pub fn write_settled(&mut self) {
-        for fate in self.segments.settled() {
+    pub fn write_finalized(&mut self) {
+        for fate in self.segments.finalized() {
             let Fate {
                 sent,
                 link,

@@ -144,7 +144,7 @@ fn behind_nat(access: Vec<braid_sim::transfer::PathSettings>, forgets: Duration)
     };
     let chain = Chain::new().and(Nat::new(nat));
     let mut net = Aggregation::with_middlebox(1, &config, Some((0, chain))).unwrap();
-    assert!(net.settle(), "no server was found");
+    assert!(net.run_until_intercepting(), "no server was found");
     net.run_for(millis(500));
     net
 }
@@ -196,7 +196,7 @@ fn no_user_is_given_a_connection_that_a_nat_has_forgotten() {
         };
         let chain = Chain::new().and(Nat::new(nat));
         let mut net = Aggregation::with_middlebox(1, &config, Some((0, chain))).unwrap();
-        assert!(net.settle());
+        assert!(net.run_until_intercepting());
         net.run_for(millis(500));
         net.open(0, 0, Load::Down(2_000)).unwrap();
         net.run_for(secs(pause));

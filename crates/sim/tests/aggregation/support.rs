@@ -43,7 +43,7 @@ pub fn start(config: &AggregationConfig) -> Aggregation {
 
 pub fn start_with_seed(seed: u64, config: &AggregationConfig) -> Aggregation {
     let mut net = Aggregation::new(seed, config).unwrap();
-    assert!(net.settle(), "no server was found");
+    assert!(net.run_until_intercepting(), "no server was found");
     net.run_for(Duration::from_millis(500));
     net
 }

@@ -92,7 +92,7 @@ pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Err
         server.config.congestion = CUBIC;
     }
     let mut net = Aggregation::new(seed, &config).map_err(run_error)?;
-    match net.settle() {
+    match net.run_until_intercepting() {
         true => Ok(net),
         false => Err(Error::Run("the box found no server".to_owned())),
     }

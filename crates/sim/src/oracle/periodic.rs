@@ -6,7 +6,7 @@ use braid_engine::stats::ConnStats;
 use braid_wire::Instant;
 
 use super::conn::Conn;
-use super::violation::{Log, Rule, Scribe};
+use super::violation::{Checker, Rule, ViolationLog};
 
 /// The interval between checks of all connections.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const IDLE_PACE: Duration = Duration::from_millis(1);
 
 /// The check of timers.
 #[derive(Debug, Default)]
-pub(super) struct Clock {
+pub(super) struct TimerCheck {
     progressed: bool,
     /// The time that the engine asked for last.
     next: Option<Instant>,
@@ -39,7 +39,7 @@ pub(super) struct Clock {
     swept_at: Instant,
 }
 
-impl Clock {
+impl TimerCheck {
     /// Notes that a packet came or left, or an event was reported.
     pub fn progressed(&mut self) {
         self.progressed = true;
@@ -50,7 +50,7 @@ impl Clock {
         &mut self,
         now: Instant,
         (next, connections): (Option<Instant>, usize),
-        log: &mut Log,
+        log: &mut ViolationLog,
     ) {
         let served = self.next.is_some_and(|at| at <= now);
         self.next = next;
@@ -94,11 +94,11 @@ pub(super) fn check_bounds(
     config: &braid_engine::Config,
     stats: &ConnStats,
     subflows: usize,
-    scribe: &mut Scribe<'_>,
+    checker: &mut Checker<'_>,
 ) {
     let unacknowledged = stats.snd_end - stats.snd_una;
     let unread = stats.rcv_nxt - stats.rcv_read + stats.out_of_order;
-    scribe.check(
+    checker.check(
         unacknowledged <= config.send_buffer as u64
             && unread <= config.recv_buffer as u64
             && subflows <= config.max_subflows,
@@ -112,12 +112,12 @@ pub(super) fn check_life(
     config: &braid_engine::Config,
     conn: &mut Conn,
     stats: &ConnStats,
-    scribe: &mut Scribe<'_>,
+    checker: &mut Checker<'_>,
 ) {
-    let now = scribe.at;
+    let now = checker.at;
     let late = |since: Instant, limit: Duration| now.saturating_since(since) > limit + GRACE;
     let opening = config.connect_timeout.max(MAX_ACCEPT);
-    scribe.check(
+    checker.check(
         conn.open || !late(conn.opened_at, opening),
         Rule::Liveness,
         || format!("opening since {}", conn.opened_at),
@@ -130,7 +130,7 @@ pub(super) fn check_life(
     }
     let (moved, heard) = (conn.moved.0, conn.last_heard);
     let stall = MAX_STALL.max(config.user_timeout);
-    scribe.check(
+    checker.check(
         !late(moved.max(heard), config.user_timeout) && !late(moved, stall),
         Rule::Liveness,
         || format!("nothing moved since {moved}, nothing was heard since {heard}: {stats:?}"),
