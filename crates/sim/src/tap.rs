@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use braid_links::Cause;
+use braid_links::DropCause;
 use braid_wire::Instant;
 
 use crate::node::{LinkId, Packet};
@@ -20,7 +20,7 @@ pub enum What {
         /// The time at which the packet was handed to the link.
         sent_at: Instant,
         /// The reason of the drop.
-        cause: Cause,
+        cause: DropCause,
     },
     /// The packet arrived at the far end; twice if the link duplicated it.
     Delivered {

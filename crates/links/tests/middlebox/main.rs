@@ -1,6 +1,6 @@
 //! Middleboxes, packet by packet.
 
-mod narrow;
+mod mtu_limit;
 mod nat;
 mod rewrite;
 mod segment;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use braid_engine::{ConnId, PathId, SubflowId};
-use braid_links::Cause;
+use braid_links::DropCause;
 use braid_wire::Instant;
 
 use super::record::Kind;
@@ -34,7 +34,7 @@ pub(super) struct Sent {
 pub(super) struct Lost {
     pub at: Instant,
     pub link: Option<LinkId>,
-    pub cause: Option<Cause>,
+    pub cause: Option<DropCause>,
 }
 
 /// The arrival of a segment.
@@ -63,7 +63,7 @@ pub(super) struct Fate {
 
 impl Fate {
     /// Returns whether no packet of the segment is under way, and none of its bytes wait behind a hole.
-    fn is_through(&self) -> bool {
+    fn is_final(&self) -> bool {
         self.on_links == 0 && self.arrival.is_none_or(|arrival| arrival.fresh == 0)
     }
 }
@@ -125,7 +125,7 @@ impl Segments {
     /// Makes segments final that were lost, or arrived without news, and had no later part.
     pub fn review(&mut self) {
         for id in core::mem::take(&mut self.doubtful) {
-            if self.open.get(&id).is_some_and(Fate::is_through) {
+            if self.open.get(&id).is_some_and(Fate::is_final) {
                 self.finalize(id);
             }
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use braid_engine::stats::SubflowStats;
 use braid_engine::{ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
-use braid_links::Cause;
+use braid_links::DropCause;
 use braid_wire::{Instant, ip, tcp};
 
 use super::record::{Ack, EngineEvent, Header, Kind, LinkEnds, Record, Segment, SubflowSample};
@@ -407,12 +407,12 @@ pub(super) fn name(hosts: &[(NodeId, String)], node: NodeId) -> &str {
     host.map_or("", |(_, name)| name)
 }
 
-fn cause(cause: Option<Cause>) -> &'static str {
+fn cause(cause: Option<DropCause>) -> &'static str {
     match cause {
-        Some(Cause::Queue) => "queue",
-        Some(Cause::CoDel) => "codel",
-        Some(Cause::Loss) => "loss",
-        Some(Cause::Down) => "down",
+        Some(DropCause::Queue) => "queue",
+        Some(DropCause::CoDel) => "codel",
+        Some(DropCause::Loss) => "loss",
+        Some(DropCause::Down) => "down",
         None => "corruption",
     }
 }

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use braid_engine::CloseReason;
-use braid_links::middlebox::{Chain, Narrow, Nat, NatConfig};
+use braid_links::middlebox::{Chain, MtuLimit, Nat, NatConfig};
 use braid_sim::transfer::{Direction, TransferConfig, external_addr};
 use braid_sim::{MiddleboxNode, Transfer};
 
@@ -32,7 +32,7 @@ fn set_mtu(transfer: &mut Transfer, path: usize, mtu: Option<usize>) {
     transfer
         .world
         .with_node(node, |node: &mut MiddleboxNode, _| {
-            node.get_mut::<Narrow>().set_mtu(mtu);
+            node.get_mut::<MtuLimit>().set_mtu(mtu);
         });
 }
 
@@ -57,14 +57,14 @@ fn finish(transfer: &mut Transfer, direction: Direction, size: u64) {
 }
 
 fn silent(_: usize) -> Chain {
-    Chain::new().and(Narrow::new())
+    Chain::new().and(MtuLimit::new())
 }
 
 /// Makes a path with address translation, as every path of a box has it, and ICMP reports.
 fn reporting(path: usize) -> Chain {
     Chain::new()
         .and(Nat::new(NatConfig::new(external_addr(path))))
-        .and(Narrow::new().reporting([10, 9, 9, 9].into()))
+        .and(MtuLimit::new().reporting([10, 9, 9, 9].into()))
 }
 
 const DIRECTIONS: [Direction; 2] = [Direction::Up, Direction::Down];

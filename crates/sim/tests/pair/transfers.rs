@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::{CloseReason, Config, FallbackCause, Protocol};
-use braid_links::{Cause, Change, Loss, QueueLimit, Reorder, Schedule, Settings};
+use braid_links::{Change, DropCause, Loss, QueueLimit, Reorder, Schedule, Settings};
 use braid_sim::tap::PacketEvent;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 use braid_sim::world::START;
@@ -153,8 +153,11 @@ fn taps_see_what_the_counters_count() {
     assert!(counters.duplicated.packets > 0);
     let delivered = count(&|what| matches!(what, PacketEvent::Delivered { .. }));
     assert_eq!(delivered, counters.delivered.packets);
-    assert_eq!(dropped_for(Cause::Loss), counters.dropped_loss.packets);
-    assert_eq!(dropped_for(Cause::Queue), counters.dropped_queue.packets);
+    assert_eq!(dropped_for(DropCause::Loss), counters.dropped_loss.packets);
+    assert_eq!(
+        dropped_for(DropCause::Queue),
+        counters.dropped_queue.packets
+    );
     assert!(counters.dropped_loss.packets > 0 && counters.dropped_queue.packets > 0);
     let on_time = one.0.iter().all(|(at, _, what, _)| match what {
         PacketEvent::Delivered { sent_at } => *at >= *sent_at + Duration::from_millis(20),

@@ -279,7 +279,7 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
         up: settings.up,
         rate: settings.rate.mean().map(|rate| rate as u64),
         trace_ms: match &settings.rate {
-            Rate::Trace(trace) => Some(milliseconds(trace.length())),
+            Rate::Trace(trace) => Some(milliseconds(trace.duration())),
             _ => None,
         },
         delay_ms: milliseconds(settings.delay),

@@ -1,26 +1,26 @@
 //! Links of a small MTU.
 
-use braid_links::middlebox::{Direction, Middlebox, Narrow, Output};
+use braid_links::middlebox::{Direction, Middlebox, MtuLimit, Output};
 use braid_wire::icmp::{Kind, TcpError};
 use braid_wire::ip;
 
 use crate::segment::{Seg, T0, abuse};
 
 /// Returns the output for a packet of 40 bytes and one of 50 through a link that takes 40.
-fn pass(mut narrow: Narrow) -> Output {
-    narrow.set_mtu(Some(40));
+fn pass(mut limit: MtuLimit) -> Output {
+    limit.set_mtu(Some(40));
     let mut out = Output::new();
     for payload in ["", "ten bytes!"] {
         let packet = Seg::data(7, payload).packet();
-        narrow.process(T0, Direction::Outbound, packet, &mut out);
+        limit.process(T0, Direction::Outbound, packet, &mut out);
     }
-    assert_eq!(narrow.dropped(), 1);
+    assert_eq!(limit.dropped(), 1);
     out
 }
 
 #[test]
 fn what_is_too_long_is_dropped() {
-    let out = pass(Narrow::new());
+    let out = pass(MtuLimit::new());
     assert_eq!(out, [(Direction::Outbound, Seg::data(7, "").packet())]);
 }
 
@@ -29,7 +29,7 @@ fn what_is_too_long_is_dropped() {
 fn the_sender_is_told() {
     let router = "192.0.2.254".parse().unwrap();
     let out = pass(
-        Narrow::new()
+        MtuLimit::new()
             .reporting("2001:db8::1".parse().unwrap())
             .reporting(router),
     );
@@ -45,7 +45,7 @@ fn the_sender_is_told() {
 
 #[test]
 fn any_bytes_are_taken() {
-    let mut narrow = Narrow::new().reporting("192.0.2.254".parse().unwrap());
-    narrow.set_mtu(Some(30));
-    abuse(&mut narrow, &Seg::data(7, "ten bytes!"));
+    let mut limit = MtuLimit::new().reporting("192.0.2.254".parse().unwrap());
+    limit.set_mtu(Some(30));
+    abuse(&mut limit, &Seg::data(7, "ten bytes!"));
 }

@@ -15,7 +15,7 @@ pub(crate) struct LossState {
 
 impl LossState {
     /// Returns whether the next packet is lost.
-    pub fn strikes(&mut self, loss: Loss, rng: &mut Rng) -> bool {
+    pub fn loses_next(&mut self, loss: Loss, rng: &mut Rng) -> bool {
         match loss {
             Loss::None => false,
             Loss::Uniform(p) => rng.chance(p),
@@ -36,15 +36,15 @@ impl LossState {
 
 /// The random events of one packet. Features that are switched off draw nothing, so that they leave the
 /// random stream of a run as it was.
-pub(crate) struct Fate {
+pub(crate) struct PacketDraw {
     pub jitter: Duration,
     pub detour: Duration,
     pub flip: Option<u32>,
 }
 
-impl Fate {
-    pub fn draw(settings: &Settings, len: u32, rng: &mut Rng) -> Fate {
-        Fate {
+impl PacketDraw {
+    pub fn draw(settings: &Settings, len: u32, rng: &mut Rng) -> PacketDraw {
+        PacketDraw {
             jitter: draw_jitter(settings.jitter, rng),
             detour: draw_detour(settings.reorder, rng),
             flip: draw_flip(settings.corrupt, len, rng),
@@ -69,6 +69,6 @@ fn draw_detour(reorder: Reorder, rng: &mut Rng) -> Duration {
 }
 
 fn draw_flip(corrupt: f64, len: u32, rng: &mut Rng) -> Option<u32> {
-    let strikes = rng.chance(corrupt) && len > 0;
-    strikes.then(|| rng.below((u64::from(len) * 8).min(u32::MAX.into())) as u32)
+    let corrupted = rng.chance(corrupt) && len > 0;
+    corrupted.then(|| rng.below((u64::from(len) * 8).min(u32::MAX.into())) as u32)
 }

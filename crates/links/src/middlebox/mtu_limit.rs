@@ -10,18 +10,18 @@ use super::{Direction, Middlebox, Output, Packet};
 /// A router before a link of a small MTU. Longer IP packets are dropped, as if "don't fragment" were set
 /// in each (RFC 1191, RFC 8201).
 #[derive(Debug, Clone, Default)]
-pub struct Narrow {
+pub struct MtuLimit {
     mtu: Option<usize>,
     /// The addresses in whose name senders are told.
     routers: Vec<IpAddr>,
     dropped: u64,
 }
 
-impl Narrow {
+impl MtuLimit {
     /// Makes a link that carries packets of any length until an MTU is set, and drops longer ones
     /// silently: a black hole (RFC 2923 section 2.1).
     pub fn new() -> Self {
-        Narrow::default()
+        MtuLimit::default()
     }
 
     /// Tells senders by ICMP in the name of `router`, for packets of that address family.
@@ -52,7 +52,7 @@ impl Narrow {
     }
 }
 
-impl Middlebox for Narrow {
+impl Middlebox for MtuLimit {
     fn process(&mut self, _now: Instant, direction: Direction, packet: Packet, out: &mut Output) {
         let Some(mtu) = self.mtu.filter(|mtu| packet.bytes.len() > *mtu) else {
             out.push_back((direction, packet));
