@@ -154,7 +154,10 @@ fn a_bad_trace_is_refused_with_its_line_and_what_is_expected() {
     );
     assert_eq!(Trace::parse(&"y".repeat(99)).unwrap_err().read.len(), 40);
     let long = "1\n".repeat(Trace::MAX_OPPORTUNITIES + 1);
-    assert_eq!(Trace::parse(&long).unwrap_err().line, Trace::MAX_OPPORTUNITIES + 1);
+    assert_eq!(
+        Trace::parse(&long).unwrap_err().line,
+        Trace::MAX_OPPORTUNITIES + 1
+    );
     assert!(Trace::parse(&long[2..]).is_ok());
 }
 

@@ -34,7 +34,7 @@ const MTU: u16 = 1500;
 /// Port of the first transfer; each transfer has a port of its own.
 const FIRST_PORT: u16 = 2_000;
 /// The interval at which a run is checked for its end.
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The box's own address in the LAN.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
@@ -562,7 +562,7 @@ impl Aggregation {
             if left.is_zero() {
                 return false;
             }
-            self.run_for(left.min(GLANCE));
+            self.run_for(left.min(POLL_INTERVAL));
         }
         true
     }
@@ -578,7 +578,7 @@ impl Aggregation {
     }
 
     /// Runs for `count` times `width` and returns the payload bytes that arrived at users in each.
-    pub fn bins(&mut self, width: Duration, count: usize) -> Vec<u64> {
+    pub fn received_by_interval(&mut self, width: Duration, count: usize) -> Vec<u64> {
         let mut before = self.received();
         let mut bin = || {
             self.run_for(width);

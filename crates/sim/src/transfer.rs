@@ -254,7 +254,7 @@ impl Transfer {
             if config.direction == Direction::Up {
                 ends.reverse();
             }
-            background.flow(world, n, ends, &config.engine)?;
+            background.start(world, n, ends, &config.engine)?;
         }
         Ok(transfer)
     }

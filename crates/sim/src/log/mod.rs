@@ -27,7 +27,7 @@ pub use record::{
     SubflowSample,
 };
 pub use segments::MAX_OPEN;
-pub use state::{Log, Reader, SAMPLE};
+pub use state::{Log, Reader, SAMPLE_INTERVAL};
 
 impl Log {
     /// Begins a log of `hosts`, by names, and of all links. No packet may have been sent before.
@@ -55,7 +55,7 @@ impl Log {
         for link in world.links() {
             world.tap(link, Box::new(log.clone()));
         }
-        world.sample(SAMPLE, Box::new(log.clone()));
+        world.sample(SAMPLE_INTERVAL, Box::new(log.clone()));
         log
     }
 }

@@ -20,7 +20,7 @@ use crate::tap::{PacketEvent, Tap};
 use crate::world::World;
 
 /// The time between samples.
-pub const SAMPLE: Duration = Duration::from_millis(10);
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A log that is written while the world runs.
 #[derive(Debug, Clone)]
@@ -344,7 +344,7 @@ impl State {
             version: 1,
             seed: world.seed(),
             start_ns: world.now().as_nanos(),
-            sample_ns: SAMPLE.as_nanos() as u64,
+            sample_ns: SAMPLE_INTERVAL.as_nanos() as u64,
             hosts: self.hosts.iter().map(|(_, name)| name.as_str()).collect(),
             links: world.links().map(ends).collect(),
         }));
