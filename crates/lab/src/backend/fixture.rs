@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use braid_testbed as testbed;
-use braid_testbed::emulator::Course;
 use braid_testbed::emulator::EMULATOR_PRIORITY;
+use braid_testbed::emulator::ScheduledSettings;
 use braid_testbed::netns;
 use braid_testbed::{Options, Spec, Testbed};
 
@@ -104,27 +104,27 @@ impl Fixture {
     ) -> Result<RunResult, Error> {
         let seed = run_seed(case.seed, index);
         let paths = flow::paths(case, seed).into_iter();
-        let courses = paths.enumerate().map(|(n, path)| {
-            [path.up, path.down].map(|settings| Course {
+        let link_settings = paths.enumerate().map(|(n, path)| {
+            [path.up, path.down].map(|settings| ScheduledSettings {
                 schedule: flow::schedule(case, n, &settings),
                 settings,
             })
         });
-        self.measured(&courses.collect::<Vec<_>>(), seed, measure)
+        self.measured(&link_settings.collect::<Vec<_>>(), seed, measure)
     }
 
-    /// Runs `measure` with links that take these courses from its start. Repeats it if the emulator was
+    /// Runs `measure` with these settings of the links from its start. Repeats it if the emulator was
     /// late, even if it failed, because the lateness may be the cause. Every attempt passes the same
     /// seed to `measure`.
     pub fn measured<T>(
         &mut self,
-        courses: &[[Course; 2]],
+        link_settings: &[[ScheduledSettings; 2]],
         seed: u64,
         mut measure: impl FnMut(u64) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let testbed = &self.testbed;
         on_time((ATTEMPTS, self.tolerable_us), &mut self.repeated, || {
-            let restarted = testbed.restart_links(courses.to_vec(), seed);
+            let restarted = testbed.restart_links(link_settings.to_vec(), seed);
             restarted.map_err(run_error)?;
             testbed.reset_lateness().map_err(run_error)?;
             let result = measure(seed);

@@ -678,7 +678,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the course of a WiFi that carries nothing until it is back, while its interface stays up.
+/// Returns the schedule of a WiFi that carries nothing until it is back, while its interface stays up.
 fn gone_for_a_while() -> Schedule {
     let change = |at, up| Change {
         at,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use braid_links::{Rate, Settings};
 use braid_sim::background::Background;
 use braid_sim::traffic::Role;
-use braid_testbed::emulator::Course;
+use braid_testbed::emulator::ScheduledSettings;
 use braid_testbed::kernel_tcp::{self, Transport};
 use braid_testbed::netns;
 use braid_wire::Rng;
@@ -65,9 +65,9 @@ impl<'a> BackgroundTraffic<'a> {
     /// links lead.
     pub const LINKS: [(&'static str, &'static str); 2] = [(SOURCE, SERVER), (SINK, CLIENT)];
 
-    /// Returns the courses of these links, the same as the accesses of the simulated generators: 100
+    /// Returns the settings of these links, the same as the accesses of the simulated generators: 100
     /// Mbit/s and 25 ms.
-    pub fn courses() -> [[Course; 2]; 2] {
+    pub fn link_settings() -> [[ScheduledSettings; 2]; 2] {
         let access = || Settings {
             rate: Rate::bits_per_second(100_000_000),
             delay: Duration::from_millis(25),

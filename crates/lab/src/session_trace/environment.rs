@@ -3,7 +3,7 @@
 use std::thread;
 
 use braid_links::Schedule;
-use braid_testbed::emulator::Course;
+use braid_testbed::emulator::ScheduledSettings;
 
 use super::SessionScenario;
 use super::background::BackgroundTraffic;
@@ -13,7 +13,7 @@ use crate::backend::fixture::Fixture;
 /// Namespaces and links of a scenario, with its background traffic if it has any.
 pub(super) struct Environment<'a> {
     pub fixture: Fixture,
-    courses: Vec<[Course; 2]>,
+    link_settings: Vec<[ScheduledSettings; 2]>,
     background: Option<BackgroundTraffic<'a>>,
 }
 
@@ -28,26 +28,30 @@ impl<'a> Environment<'a> {
         let background = scenario.background.as_ref();
         let background = background.map(|others| BackgroundTraffic::join(others, &fixture, paths));
         let background = background.transpose()?;
-        let course = |n: usize| {
+        let scheduled = |n: usize| {
             let schedule = match n {
                 0 => scenario.first.clone(),
                 _ => Schedule::default(),
             };
-            [&scenario.paths[n].up, &scenario.paths[n].down].map(|settings| Course {
+            [&scenario.paths[n].up, &scenario.paths[n].down].map(|settings| ScheduledSettings {
                 settings: settings.clone(),
                 schedule: schedule.clone(),
             })
         };
-        let mut courses: Vec<_> = (0..paths).map(course).collect();
-        courses.extend(background.iter().flat_map(|_| BackgroundTraffic::courses()));
+        let mut link_settings: Vec<_> = (0..paths).map(scheduled).collect();
+        link_settings.extend(
+            background
+                .iter()
+                .flat_map(|_| BackgroundTraffic::link_settings()),
+        );
         Ok(Environment {
             fixture,
-            courses,
+            link_settings,
             background,
         })
     }
 
-    /// Runs `measure` while links take their courses and background traffic flows. Repeats it if the
+    /// Runs `measure` while the settings of links change and background traffic flows. Repeats it if the
     /// emulator was late.
     pub fn measured<T>(
         &mut self,
@@ -55,7 +59,7 @@ impl<'a> Environment<'a> {
         mut measure: impl FnMut(u64) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let background = &self.background;
-        self.fixture.measured(&self.courses, seed, |seed| {
+        self.fixture.measured(&self.link_settings, seed, |seed| {
             thread::scope(|scope| {
                 let guard = background
                     .as_ref()

@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
 use super::tun_end::{self, TunEnd};
-use super::{Course, Direction, Lateness, LinkPlan, Request};
+use super::{Direction, Lateness, LinkPlan, Request, ScheduledSettings};
 
 /// Packets read from one device before the others get their turn.
 const BATCH: usize = 64;
@@ -33,7 +33,7 @@ const LATEST: u64 = 10_000_000_000;
 #[derive(Default)]
 pub(super) struct Engine {
     ends: Vec<TunEnd>,
-    courses: Vec<(Course, u64)>,
+    lane_settings: Vec<(ScheduledSettings, u64)>,
     buffer_len: usize,
 }
 
@@ -41,9 +41,9 @@ impl Engine {
     /// Adds the link of `plan` between its devices.
     pub fn add_link(&mut self, plan: &LinkPlan, from: TunEnd, to: TunEnd) {
         self.ends.extend([from, to]);
-        let courses = [&plan.forward, &plan.reverse];
-        self.courses
-            .extend(courses.map(|course| (course.clone(), plan.seed)));
+        let lane_settings = [&plan.forward, &plan.reverse];
+        self.lane_settings
+            .extend(lane_settings.map(|scheduled| (scheduled.clone(), plan.seed)));
         self.buffer_len = self.buffer_len.max(VNET_HDR_LEN + usize::from(plan.mtu));
     }
 
@@ -60,8 +60,8 @@ impl Engine {
             let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, end, data, epoll::EventFlags::IN)?;
         }
-        let lanes = (self.courses.into_iter().enumerate())
-            .map(|(index, (course, seed))| Lane::start(Instant::ZERO, index, course, seed));
+        let lanes = (self.lane_settings.into_iter().enumerate())
+            .map(|(index, (scheduled, seed))| Lane::start(Instant::ZERO, index, scheduled, seed));
         let histogram = Histogram::new_with_bounds(1, LATEST, 2);
         Running {
             lanes: lanes.collect(),
@@ -88,14 +88,14 @@ struct Lane {
 }
 
 impl Lane {
-    fn start(now: Instant, index: usize, course: Course, seed: u64) -> Lane {
-        let mut link = Link::starting_at(now, course.settings);
+    fn start(now: Instant, index: usize, scheduled: ScheduledSettings, seed: u64) -> Lane {
+        let mut link = Link::starting_at(now, scheduled.settings);
         link.mark_by(Packet::mark);
         Lane {
             link,
             rng: Rng::for_component(seed, index as u64),
             origin: now,
-            schedule: course.schedule,
+            schedule: scheduled.schedule,
         }
     }
 
@@ -104,10 +104,10 @@ impl Lane {
         self.link.next_event().into_iter().chain(change).min()
     }
 
-    fn set(&mut self, now: Instant, course: Course) {
+    fn set(&mut self, now: Instant, scheduled: ScheduledSettings) {
         self.keep_schedule(now);
-        self.link.set(now, course.settings);
-        self.schedule = course.schedule;
+        self.link.set(now, scheduled.settings);
+        self.schedule = scheduled.schedule;
         while self
             .schedule
             .poll(now.saturating_since(self.origin))
@@ -223,15 +223,15 @@ impl Running {
     fn answer_requests(&mut self, inbox: &Receiver<Request>) -> bool {
         loop {
             match inbox.try_recv() {
-                Ok(Request::Set(link, direction, course)) => {
+                Ok(Request::Set(link, direction, scheduled)) => {
                     let now = self.now();
-                    self.lanes[lane(link, direction)].set(now, *course);
+                    self.lanes[lane(link, direction)].set(now, *scheduled);
                 }
-                Ok(Request::Restart(link, courses, seed)) => {
+                Ok(Request::Restart(link, lane_settings, seed)) => {
                     let now = self.now();
-                    for (direction, course) in Direction::BOTH.into_iter().zip(*courses) {
+                    for (direction, scheduled) in Direction::BOTH.into_iter().zip(*lane_settings) {
                         let index = lane(link, direction);
-                        self.lanes[index] = Lane::start(now, index, course, seed);
+                        self.lanes[index] = Lane::start(now, index, scheduled, seed);
                     }
                 }
                 Ok(Request::Stats(link, direction, reply)) => {

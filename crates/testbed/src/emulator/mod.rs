@@ -56,25 +56,25 @@ pub struct LinkPlan {
     /// Largest IP packet, bytes. The caller who gives the devices addresses has to set their MTU to it.
     pub mtu: u16,
     /// From `from` to `to`.
-    pub forward: Course,
+    pub forward: ScheduledSettings,
     /// From `to` to `from`.
-    pub reverse: Course,
+    pub reverse: ScheduledSettings,
     /// Seed of this link's random streams.
     pub seed: u64,
 }
 
 /// The settings of one direction of a link, over time.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Course {
+pub struct ScheduledSettings {
     /// Settings at the start.
     pub settings: Settings,
     /// Changes, in time from the start.
     pub schedule: Schedule,
 }
 
-impl From<Settings> for Course {
+impl From<Settings> for ScheduledSettings {
     fn from(settings: Settings) -> Self {
-        Course {
+        ScheduledSettings {
             settings,
             schedule: Schedule::default(),
         }
@@ -105,8 +105,8 @@ pub struct Emulator {
 
 /// A request to the emulator's thread; links are given by their index.
 enum Request {
-    Set(usize, Direction, Box<Course>),
-    Restart(usize, Box<[Course; 2]>, u64),
+    Set(usize, Direction, Box<ScheduledSettings>),
+    Restart(usize, Box<[ScheduledSettings; 2]>, u64),
     Stats(usize, Direction, Sender<(Settings, Counters)>),
     Lateness(Sender<Lateness>),
     ResetLateness,
@@ -169,9 +169,14 @@ impl Emulator {
     /// # Panics
     ///
     /// If there is no link of this index.
-    pub fn set(&self, link: usize, direction: Direction, course: Course) -> io::Result<()> {
+    pub fn set(
+        &self,
+        link: usize,
+        direction: Direction,
+        scheduled: ScheduledSettings,
+    ) -> io::Result<()> {
         assert!(link < self.names.len(), "link index out of range");
-        self.request(Request::Set(link, direction, Box::new(course)))
+        self.request(Request::Set(link, direction, Box::new(scheduled)))
     }
 
     /// Restarts a link in both directions: packets in it are dropped without being counted, counters are at
@@ -184,9 +189,14 @@ impl Emulator {
     /// # Panics
     ///
     /// If there is no link of this index.
-    pub fn restart(&self, link: usize, courses: [Course; 2], seed: u64) -> io::Result<()> {
+    pub fn restart(
+        &self,
+        link: usize,
+        scheduled_settings: [ScheduledSettings; 2],
+        seed: u64,
+    ) -> io::Result<()> {
         assert!(link < self.names.len(), "link index out of range");
-        self.request(Request::Restart(link, Box::new(courses), seed))
+        self.request(Request::Restart(link, Box::new(scheduled_settings), seed))
     }
 
     /// Returns settings and counters of a link in one direction.

@@ -89,7 +89,7 @@ impl Testbed {
     }
 
     fn plan(&self, link: &LinkSpec, state: &LinkState) -> LinkPlan {
-        let [forward, reverse] = state.courses();
+        let [forward, reverse] = state.scheduled_settings();
         LinkPlan {
             name: link.name.to_string(),
             from: layout::namespace(&self.spec.name, &link.from),
