@@ -50,5 +50,5 @@ pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 pub use pattern::Pattern;
 pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
 pub use state::is_up;
-pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
+pub use status::{ChildStatus, DeliveryLagStatus, DirectionStatus, HostStatus, LinkStatus, Status};
 pub use testbed::{Options, RenderConfig, Rendered, Testbed};

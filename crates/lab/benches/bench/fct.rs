@@ -40,8 +40,9 @@ pub struct Fct {
     clear_ms: Vec<f64>,
     median: Comparison,
     mean: Comparison,
-    /// 99th percentile of the emulator's lateness, µs; above 1,000 the runs are worth nothing.
-    lateness_p99_us: f64,
+    /// 99th percentile of the emulator's delivery lag, µs; above 1,000 the runs are worth nothing.
+    #[serde(rename = "lateness_p99_us")]
+    delivery_lag_p99_us: f64,
 }
 
 /// One statistic over all runs, ms.
@@ -95,7 +96,7 @@ fn one_start(
             }
         }
         for variant in &mut variants {
-            case.lateness_p99_us = case.lateness_p99_us.max(variant.lateness()?);
+            case.delivery_lag_p99_us = case.delivery_lag_p99_us.max(variant.delivery_lag()?);
         }
     }
     Ok(())
@@ -128,10 +129,10 @@ impl Variant {
         Ok(took.as_secs_f64() * 1e3)
     }
 
-    /// Returns the emulator's lateness since the last call, 99th percentile in µs.
-    fn lateness(&mut self) -> Result<f64, Failure> {
-        let late = self.fixture.testbed.lateness()?.p99_us;
-        self.fixture.testbed.reset_lateness()?;
+    /// Returns the emulator's delivery lag since the last call, 99th percentile in µs.
+    fn delivery_lag(&mut self) -> Result<f64, Failure> {
+        let late = self.fixture.testbed.delivery_lag()?.p99_us;
+        self.fixture.testbed.reset_delivery_lag()?;
         Ok(late)
     }
 }
@@ -145,7 +146,7 @@ impl Fct {
             clear_ms: Vec::new(),
             median: Comparison::of([f64::NAN; 2]),
             mean: Comparison::of([f64::NAN; 2]),
-            lateness_p99_us: 0.0,
+            delivery_lag_p99_us: 0.0,
         }
     }
 
@@ -207,7 +208,7 @@ pub fn print(rows: &[Fct]) {
             text(&row.mean),
             extremes(&row.protected_ms),
             extremes(&row.clear_ms),
-            row.lateness_p99_us
+            row.delivery_lag_p99_us
         );
     }
 }

@@ -60,8 +60,9 @@ pub struct Slow {
     holds: bool,
     /// Least rate of a second, from 2 s after the return on, as a share of both links' payload rate.
     returned_share: f64,
-    /// 99th percentile of the emulator's lateness, µs; above 1,000 the run is worth nothing.
-    lateness_p99_us: f64,
+    /// 99th percentile of the emulator's delivery lag, µs; above 1,000 the run is worth nothing.
+    #[serde(rename = "lateness_p99_us")]
+    delivery_lag_p99_us: f64,
 }
 
 /// Runs both directions with each link slow in turn.
@@ -81,7 +82,7 @@ fn measure_one(link: usize, direction: Direction) -> Result<Slow, Failure> {
     let mut fixture = fixture::up(Gateways::Braid, links, "")?;
     let slow = format!("rate={SLOW}mbit queue={}", QUEUES[link]);
     let sound = format!("rate={}", rates[link]);
-    fixture.testbed.reset_lateness()?;
+    fixture.testbed.reset_delivery_lag()?;
     let mut transfer = Transfer::start(&fixture, direction)?;
     let start = Instant::now();
     let mut mbit_s = Vec::new();
@@ -101,10 +102,10 @@ fn measure_one(link: usize, direction: Direction) -> Result<Slow, Failure> {
     if let Some(status) = transfer.curl.try_wait()? {
         return Err(Failure::Run(format!("curl ended too early: {status}")));
     }
-    let lateness_p99_us = fixture.testbed.lateness()?.p99_us;
+    let delivery_lag_p99_us = fixture.testbed.delivery_lag()?.p99_us;
     drop(transfer);
     fixture.testbed.down()?;
-    Ok(Slow::of(link, direction, mbit_s, lateness_p99_us))
+    Ok(Slow::of(link, direction, mbit_s, delivery_lag_p99_us))
 }
 
 /// Applies `change` to both directions of a link.
@@ -168,7 +169,7 @@ fn count(mut from: impl Read, arrived: &AtomicU64) -> io::Result<()> {
 }
 
 impl Slow {
-    fn of(link: usize, direction: Direction, mbit_s: Vec<f64>, lateness_p99_us: f64) -> Slow {
+    fn of(link: usize, direction: Direction, mbit_s: Vec<f64>, delivery_lag_p99_us: f64) -> Slow {
         let alone_mbit_s = RATES[1 - link] * PAYLOAD;
         let both = RATES.iter().sum::<f64>() * PAYLOAD;
         let least = |seconds: &[f64]| seconds.iter().copied().fold(f64::INFINITY, f64::min);
@@ -182,7 +183,7 @@ impl Slow {
             holds: least_share >= BAR,
             returned_share: least(&mbit_s[RETURN + 2..]) / both,
             mbit_s,
-            lateness_p99_us,
+            delivery_lag_p99_us,
         }
     }
 }
@@ -216,7 +217,7 @@ pub fn print(rows: &[Slow]) {
             row.bar,
             if row.holds { "holds" } else { "MISSED" },
             row.returned_share,
-            row.lateness_p99_us
+            row.delivery_lag_p99_us
         );
     }
 }

@@ -24,9 +24,9 @@ pub(crate) const END_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
 /// Interval at which a run in wall-clock time checks for its end.
 pub(crate) const END_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Lateness of the emulator at the 99th percentile above which a run that measures times is thrown
+/// Delivery lag of the emulator at the 99th percentile above which a run that measures times is thrown
 /// away, µs.
-pub(super) const TOLERABLE_US: f64 = 1_000.0;
+pub(super) const MAX_DELIVERY_LAG_US: f64 = 1_000.0;
 /// Most attempts at a run while the emulator is late.
 const ATTEMPTS: u32 = 10;
 /// Prefix of testbed names; the process id follows.
@@ -45,8 +45,8 @@ pub(crate) fn interrupted() -> bool {
 /// The testbed of a case.
 pub(crate) struct Fixture {
     pub testbed: Testbed,
-    /// Lateness of the emulator at the 99th percentile above which a run is thrown away, µs.
-    tolerable_us: f64,
+    /// Delivery lag of the emulator at the 99th percentile above which a run is thrown away, µs.
+    max_lag_us: f64,
     repeated: u64,
 }
 
@@ -84,7 +84,7 @@ impl Fixture {
         let testbed = Testbed::up(spec, Options::default()).map_err(run_error)?;
         Ok(Fixture {
             testbed,
-            tolerable_us: TOLERABLE_US,
+            max_lag_us: MAX_DELIVERY_LAG_US,
             repeated: 0,
         })
     }
@@ -92,7 +92,7 @@ impl Fixture {
     /// Keeps every run from now on, however late the emulator was. Meant for tests that judge no times
     /// and must pass on a busy machine.
     pub fn keep_late_runs(&mut self) {
-        self.tolerable_us = f64::INFINITY;
+        self.max_lag_us = f64::INFINITY;
     }
 
     /// Runs `measure` with the links of run `index` of `case`.
@@ -110,25 +110,25 @@ impl Fixture {
                 settings,
             })
         });
-        self.measured(&link_settings.collect::<Vec<_>>(), seed, measure)
+        self.measure_on_time(&link_settings.collect::<Vec<_>>(), seed, measure)
     }
 
     /// Runs `measure` with these settings of the links from its start. Repeats it if the emulator was
-    /// late, even if it failed, because the lateness may be the cause. Every attempt passes the same
+    /// late, even if it failed, because the delivery lag may be the cause. Every attempt passes the same
     /// seed to `measure`.
-    pub fn measured<T>(
+    pub fn measure_on_time<T>(
         &mut self,
         link_settings: &[[ScheduledSettings; 2]],
         seed: u64,
         mut measure: impl FnMut(u64) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let testbed = &self.testbed;
-        on_time((ATTEMPTS, self.tolerable_us), &mut self.repeated, || {
+        retry_while_late((ATTEMPTS, self.max_lag_us), &mut self.repeated, || {
             let restarted = testbed.restart_links(link_settings.to_vec(), seed);
             restarted.map_err(run_error)?;
-            testbed.reset_lateness().map_err(run_error)?;
+            testbed.reset_delivery_lag().map_err(run_error)?;
             let result = measure(seed);
-            Ok((result, testbed.lateness().map_err(run_error)?.p99_us))
+            Ok((result, testbed.delivery_lag().map_err(run_error)?.p99_us))
         })?
     }
 
@@ -159,11 +159,11 @@ pub(super) fn new_name() -> Result<String, Error> {
     Ok(format!("{PREFIX}{pid}-{count}"))
 }
 
-/// Returns the first result during which the emulator was at most `tolerable_us` late at the 99th
-/// percentile, in at most `attempts` attempts. Every attempt returns its lateness in µs. `repeated`
+/// Returns the first result during which the emulator was at most `max_lag_us` late at the 99th
+/// percentile, in at most `attempts` attempts. Every attempt returns its delivery lag in µs. `repeated`
 /// counts the results that were thrown away.
-pub(super) fn on_time<T>(
-    (attempts, tolerable_us): (u32, f64),
+pub(super) fn retry_while_late<T>(
+    (attempts, max_lag_us): (u32, f64),
     repeated: &mut u64,
     mut attempt: impl FnMut() -> Result<(T, f64), Error>,
 ) -> Result<T, Error> {
@@ -173,7 +173,7 @@ pub(super) fn on_time<T>(
         if interrupted() {
             return Err(Error::Run("interrupted".to_owned()));
         }
-        if late_us <= tolerable_us {
+        if late_us <= max_lag_us {
             return Ok(result);
         }
         worst = worst.max(late_us);

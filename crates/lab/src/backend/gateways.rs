@@ -108,21 +108,28 @@ impl Gateways {
         bytes: u64,
         mut progress: impl FnMut(&Fixture, Duration, u64),
     ) -> Result<f64, Error> {
-        self.on_time(|net| net.download_once(host, bytes, &mut progress))
+        self.retry_while_late(|net| net.download_once(host, bytes, &mut progress))
     }
 
     /// Returns the first result of `measure` during which the links were on time.
-    pub fn on_time<T>(
+    pub fn retry_while_late<T>(
         &mut self,
         mut measure: impl FnMut(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut repeated = 0;
-        let result = fixture::on_time((ATTEMPTS, fixture::TOLERABLE_US), &mut repeated, || {
-            self.fixture.testbed.reset_lateness().map_err(run_error)?;
-            let result = measure(self)?;
-            let lateness = self.fixture.testbed.lateness().map_err(run_error)?;
-            Ok((result, lateness.p99_us))
-        });
+        let result = fixture::retry_while_late(
+            (ATTEMPTS, fixture::MAX_DELIVERY_LAG_US),
+            &mut repeated,
+            || {
+                self.fixture
+                    .testbed
+                    .reset_delivery_lag()
+                    .map_err(run_error)?;
+                let result = measure(self)?;
+                let delivery_lag = self.fixture.testbed.delivery_lag().map_err(run_error)?;
+                Ok((result, delivery_lag.p99_us))
+            },
+        );
         self.repeated += repeated;
         result
     }

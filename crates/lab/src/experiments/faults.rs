@@ -159,14 +159,14 @@ fn network() -> Result<Gateways, Error> {
 fn alone() -> Result<[f64; 2], Error> {
     let mut net = network()?;
     net.ask(&["link", LINKS[0], "off"])?;
-    let seen = net.on_time(|net| users::at_work(net, 2 * BEFORE, |_| Ok(())))?;
+    let seen = net.retry_while_late(|net| users::at_work(net, 2 * BEFORE, |_| Ok(())))?;
     Ok(seen.bulk.map(|bulk| bulk.mbit_s(BEFORE, BEFORE)))
 }
 
 fn play(fault: &Fault) -> Result<FaultRun, Error> {
     let mut net = network()?;
     let until = BEFORE + fault.lasts();
-    let seen = net.on_time(|net| {
+    let seen = net.retry_while_late(|net| {
         users::at_work(net, until + AFTER, |net| {
             net.fixture
                 .sleep(BEFORE)

@@ -256,7 +256,7 @@ impl Run {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let mut run = Run {
             video: sum(&within),
-            in_time: sum(&|m| within(m) && m.lateness().is_zero()),
+            in_time: sum(&|m| within(m) && m.deadline_miss().is_zero()),
             total: rate(trace.read[SPAN.div_duration_f64(SAMPLE_INTERVAL) as usize - 1]),
             missing: frames - video.len(),
             ..Run::default()

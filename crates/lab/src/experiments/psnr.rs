@@ -97,7 +97,7 @@ fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
     let mut streams: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
     for received in messages.iter().rev() {
         let came = streams.entry(received.message.stream).or_default();
-        came.push(received.lateness().is_zero());
+        came.push(received.deadline_miss().is_zero());
     }
     let came = |frame: &Frame| streams.get_mut(&frame.stream)?.pop();
     frames

@@ -53,22 +53,23 @@ impl<'a> Environment<'a> {
 
     /// Runs `measure` while the settings of links change and background traffic flows. Repeats it if the
     /// emulator was late.
-    pub fn measured<T>(
+    pub fn measure_on_time<T>(
         &mut self,
         seed: u64,
         mut measure: impl FnMut(u64) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let background = &self.background;
-        self.fixture.measured(&self.link_settings, seed, |seed| {
-            thread::scope(|scope| {
-                let guard = background
-                    .as_ref()
-                    .map(|o| o.start(scope, seed))
-                    .transpose()?;
-                let measured = measure(seed);
-                drop(guard);
-                measured
+        self.fixture
+            .measure_on_time(&self.link_settings, seed, |seed| {
+                thread::scope(|scope| {
+                    let guard = background
+                        .as_ref()
+                        .map(|o| o.start(scope, seed))
+                        .transpose()?;
+                    let measured = measure(seed);
+                    drop(guard);
+                    measured
+                })
             })
-        })
     }
 }

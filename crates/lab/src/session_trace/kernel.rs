@@ -41,7 +41,7 @@ impl SessionScenario<'_> {
         kernel::addresses(&environment.fixture, self.paths.len(), (cc, window))?;
         let [near, far] = [CLIENT, SERVER].map(|host| environment.fixture.namespace(host));
         let (near, far) = (near?, far?);
-        environment.measured(seed, |_| {
+        environment.measure_on_time(seed, |_| {
             let over = AtomicBool::new(false);
             let listen = || kernel_tcp::listen(REMOTE, Transport::Mptcp, cc);
             let listener = netns::run_inside(&far, listen).map_err(run_error)?;

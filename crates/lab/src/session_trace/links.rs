@@ -45,7 +45,7 @@ impl SessionScenario<'_> {
         seed: u64,
     ) -> Result<SessionTrace, Error> {
         let (mut client, mut server) = devices(&environment.fixture, self.paths.len())?;
-        environment.measured(seed, |seed| {
+        environment.measure_on_time(seed, |seed| {
             discard(&mut client);
             discard(&mut server);
             self.transfer(seed, &mut client, &mut server)

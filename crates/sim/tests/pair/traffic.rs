@@ -182,7 +182,7 @@ fn a_video_arrives_frame_by_frame() {
             .saturating_since(fixture.at_server().opened_at);
         assert_eq!(at.as_nanos() % 40_000_000, 0);
         assert!((ms(10)..ms(120)).contains(&m.delay()), "{m:?}");
-        assert_eq!(m.lateness(), Duration::ZERO);
+        assert_eq!(m.deadline_miss(), Duration::ZERO);
         assert_eq!(m.message.deadline, Some(m.message.made_at + ms(250)));
     }
     assert_eq!(jitter(messages).count(), messages.len() - 1);
@@ -205,7 +205,7 @@ fn a_video_over_too_slow_a_link_is_late() {
         (3_500..4_500).contains(&last.delay().as_millis()),
         "{last:?}"
     );
-    assert_eq!(last.lateness() + ms(250), last.delay());
+    assert_eq!(last.deadline_miss() + ms(250), last.delay());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
 use super::tun_end::{self, TunEnd};
-use super::{Direction, Lateness, LinkPlan, Request, ScheduledSettings};
+use super::{DeliveryLag, Direction, LinkPlan, Request, ScheduledSettings};
 
 /// Packets read from one device before the others get their turn.
 const BATCH: usize = 64;
@@ -25,8 +25,8 @@ const WAKE: u64 = u64::MAX;
 /// Most empty buffers that are kept for reuse.
 const POOLED: usize = 4096;
 
-/// Largest lateness that is recorded, ns; greater ones count as this.
-const LATEST: u64 = 10_000_000_000;
+/// Largest delivery lag that is recorded, ns; greater ones count as this.
+const MAX_RECORDED_LAG_NS: u64 = 10_000_000_000;
 
 /// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and `2 i + 1` at
 /// its `to` end. A lane, which is one direction, has the index of the device that it reads.
@@ -62,7 +62,7 @@ impl Engine {
         }
         let lanes = (self.lane_settings.into_iter().enumerate())
             .map(|(index, (scheduled, seed))| Lane::start(Instant::ZERO, index, scheduled, seed));
-        let histogram = Histogram::new_with_bounds(1, LATEST, 2);
+        let histogram = Histogram::new_with_bounds(1, MAX_RECORDED_LAG_NS, 2);
         Running {
             lanes: lanes.collect(),
             ends: self.ends,
@@ -73,7 +73,7 @@ impl Engine {
                 buffer_len: self.buffer_len,
             }
             .into(),
-            lateness: histogram.map_err(io::Error::other)?,
+            delivery_lag: histogram.map_err(io::Error::other)?,
         }
         .run(inbox, wake)
     }
@@ -130,7 +130,7 @@ struct Running {
     epoll: OwnedFd,
     origin: WallClock,
     pool: Rc<Pool>,
-    lateness: Histogram<u64>,
+    delivery_lag: Histogram<u64>,
 }
 
 impl Running {
@@ -214,7 +214,8 @@ impl Running {
                 self.ends[index ^ 1].write(bytes);
                 now = self.now();
                 let late = now.saturating_since(delivery.at).as_nanos() as u64;
-                self.lateness.saturating_record(late.clamp(1, LATEST));
+                self.delivery_lag
+                    .saturating_record(late.clamp(1, MAX_RECORDED_LAG_NS));
             }
         }
     }
@@ -238,23 +239,23 @@ impl Running {
                     let link = &self.lanes[lane(link, direction)].link;
                     let _ = reply.send((link.settings().clone(), link.counters()));
                 }
-                Ok(Request::Lateness(reply)) => {
+                Ok(Request::DeliveryLag(reply)) => {
                     let _ = reply.send(self.summarise());
                 }
-                Ok(Request::ResetLateness) => self.lateness.reset(),
+                Ok(Request::ResetDeliveryLag) => self.delivery_lag.reset(),
                 Err(TryRecvError::Empty) => return true,
                 Ok(Request::Stop) | Err(TryRecvError::Disconnected) => return false,
             }
         }
     }
 
-    fn summarise(&self) -> Lateness {
-        let quantile = |q| Duration::from_nanos(self.lateness.value_at_quantile(q));
-        Lateness {
-            samples: self.lateness.len(),
+    fn summarise(&self) -> DeliveryLag {
+        let quantile = |q| Duration::from_nanos(self.delivery_lag.value_at_quantile(q));
+        DeliveryLag {
+            samples: self.delivery_lag.len(),
             p50: quantile(0.5),
             p99: quantile(0.99),
-            max: Duration::from_nanos(self.lateness.max()),
+            max: Duration::from_nanos(self.delivery_lag.max()),
         }
     }
 }

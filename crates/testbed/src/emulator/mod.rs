@@ -3,8 +3,7 @@
 //! Each end of a link is a TUN device in its host's namespace. The emulator reads each packet that the host sends
 //! into it, hands it to the model, and writes it to the TUN device at the other end at the time that the model
 //! computes. One thread does it all, under SCHED_FIFO if the system permits, and records how late it was. Rates
-//! are exact whatever the lateness, since the model computes with the intended times, but delays are not.
-//! times that should have been, but delays are not.
+//! are exact whatever the delivery lag, since the model computes with the intended times, but delays are not.
 
 mod engine;
 mod tun_end;
@@ -83,7 +82,7 @@ impl From<Settings> for ScheduledSettings {
 
 /// Delays of packets beyond the delivery times of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lateness {
+pub struct DeliveryLag {
     /// Packets counted.
     pub samples: u64,
     /// Median.
@@ -108,8 +107,8 @@ enum Request {
     Set(usize, Direction, Box<ScheduledSettings>),
     Restart(usize, Box<[ScheduledSettings; 2]>, u64),
     Stats(usize, Direction, Sender<(Settings, Counters)>),
-    Lateness(Sender<Lateness>),
-    ResetLateness,
+    DeliveryLag(Sender<DeliveryLag>),
+    ResetDeliveryLag,
     Stop,
 }
 
@@ -213,22 +212,22 @@ impl Emulator {
         self.ask(|reply| Request::Stats(link, direction, reply))
     }
 
-    /// Returns the lateness since the start or the last reset.
+    /// Returns the delivery lag since the start or the last reset.
     ///
     /// # Errors
     ///
     /// The emulator's thread has ended.
-    pub fn lateness(&self) -> io::Result<Lateness> {
-        self.ask(Request::Lateness)
+    pub fn delivery_lag(&self) -> io::Result<DeliveryLag> {
+        self.ask(Request::DeliveryLag)
     }
 
-    /// Forgets past lateness, for a measurement that begins now.
+    /// Forgets past delivery lag, for a measurement that begins now.
     ///
     /// # Errors
     ///
     /// The emulator's thread has ended.
-    pub fn reset_lateness(&self) -> io::Result<()> {
-        self.request(Request::ResetLateness)
+    pub fn reset_delivery_lag(&self) -> io::Result<()> {
+        self.request(Request::ResetDeliveryLag)
     }
 
     fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> io::Result<T> {

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::layout::namespace;
 use crate::netns;
 use crate::spec::LinkSpec;
-use crate::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
+use crate::status::{DeliveryLagStatus, DirectionStatus, HostStatus, LinkStatus, Status};
 
 /// The settings of a link at present, with its pending changes.
 #[derive(Debug, Clone)]
@@ -145,7 +145,7 @@ impl Testbed {
             restarted.map_err(|e| Error::system("restart the links", e))?;
         }
         // The emulator answers in order, so its answer means that the restarts are done.
-        self.lateness().map(drop)
+        self.delivery_lag().map(drop)
     }
 
     /// Returns settings and counters of a link.
@@ -221,28 +221,28 @@ impl Testbed {
                 process: self.processes.get_mut(&host.name).map(|p| p.status()),
             })
             .collect();
-        let lateness = self.lateness()?;
+        let delivery_lag = self.delivery_lag()?;
         Ok(Status {
             name: self.spec.name.to_string(),
             pid: std::process::id(),
             hosts,
             links: links?,
-            lateness,
+            delivery_lag,
         })
     }
 
-    /// Returns the emulator's lateness since the start or the last reset.
+    /// Returns the emulator's delivery lag since the start or the last reset.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the emulator has ended.
-    pub fn lateness(&self) -> Result<LatenessStatus, Error> {
+    pub fn delivery_lag(&self) -> Result<DeliveryLagStatus, Error> {
         let emulator = self.emulator()?;
         let late = emulator
-            .lateness()
+            .delivery_lag()
             .map_err(|e| Error::system("ask for the emulator's lateness", e))?;
         let micros = |d: std::time::Duration| d.as_nanos() as f64 / 1e3;
-        Ok(LatenessStatus {
+        Ok(DeliveryLagStatus {
             samples: late.samples,
             p50_us: micros(late.p50),
             p99_us: micros(late.p99),
@@ -251,13 +251,13 @@ impl Testbed {
         })
     }
 
-    /// Forgets past lateness, for a measurement that begins now.
+    /// Forgets past delivery lag, for a measurement that begins now.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the emulator has ended.
-    pub fn reset_lateness(&self) -> Result<(), Error> {
-        let reset = self.emulator()?.reset_lateness();
+    pub fn reset_delivery_lag(&self) -> Result<(), Error> {
+        let reset = self.emulator()?.reset_delivery_lag();
         reset.map_err(|e| Error::system("reset the emulator's lateness", e))
     }
 

@@ -35,8 +35,8 @@ const RELAY_PORT: u16 = 7001;
 const START: Duration = Duration::from_secs(10);
 /// Pause between two rows, in which the links' queues run empty.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable.
-const LATE_US: f64 = 1000.0;
+/// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable.
+const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
@@ -45,11 +45,11 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     let mut fixture = fixture::up(&args.congestion, interrupt)?;
     let rows = Demo::new(&mut fixture, args).and_then(|mut demo| demo.rows());
     let rows = rows.map_err(|failure| fixture::explain(&mut fixture, failure));
-    let late = fixture.testbed.lateness().map(|late| late.p99_us);
+    let late = fixture.testbed.delivery_lag().map(|late| late.p99_us);
     let down = fixture.testbed.down();
     let rows = rows?;
     down?;
-    if let Some(late) = late.ok().filter(|late| *late > LATE_US) {
+    if let Some(late) = late.ok().filter(|late| *late > MAX_DELIVERY_LAG_US) {
         eprintln!(
             "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
         );

@@ -377,7 +377,7 @@ fn rate(net: &mut Gateways, host: &str, bytes: u64) -> Result<f64, Error> {
 fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
     let mut servers = Value::Null;
     for _ in 0..rounds {
-        servers = net.on_time(|net| {
+        servers = net.retry_while_late(|net| {
             // The box measures only while users send.
             net.download_once("user", SMALL, |_, _, _| ())?;
             net.ask(&["servers", "--probe"])
