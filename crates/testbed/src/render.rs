@@ -37,7 +37,7 @@ pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
 }
 
 /// Returns the same configurations in plaintext.
-pub fn in_clear(render: RenderConfig) -> RenderConfig {
+pub fn with_plaintext(render: RenderConfig) -> RenderConfig {
     Box::new(move |layout, host| {
         let Rendered { text, key } = render(layout, host)?;
         let text = match host.role {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use braid_secure::keys::{KEY_LEN, PrivateKey};
-use braid_testbed::render::{in_clear, render_config};
+use braid_testbed::render::{render_config, with_plaintext};
 use braid_testbed::{Capture, Captured, Role, fixture, netns};
 use braid_wire::{ip, tcp};
 use socket2::SockRef;
@@ -42,7 +42,7 @@ impl Watched {
     pub fn up(clear: bool) -> Watched {
         let render = render_config(None).expect("randomness");
         let render = match clear {
-            true => in_clear(render),
+            true => with_plaintext(render),
             false => render,
         };
         let render = changed(render, Role::Box, |text| {

@@ -37,7 +37,8 @@ pub struct Fct {
     bytes: u64,
     /// Time of each run from before the user's SYN to the last byte, ms.
     protected_ms: Vec<f64>,
-    clear_ms: Vec<f64>,
+    #[serde(rename = "clear_ms")]
+    plaintext_ms: Vec<f64>,
     median: Comparison,
     mean: Comparison,
     /// 99th percentile of the emulator's delivery lag, µs; above 1,000 the runs are worth nothing.
@@ -49,7 +50,8 @@ pub struct Fct {
 #[derive(Debug, Serialize)]
 struct Comparison {
     protected: f64,
-    clear: f64,
+    #[serde(rename = "clear")]
+    plaintext: f64,
     bar: f64,
     holds: bool,
 }
@@ -77,7 +79,7 @@ fn one_start(
 ) -> Result<(), Failure> {
     let mut variants = [
         Variant::up(Gateways::Braid, warm)?,
-        Variant::up(Gateways::Clear, warm)?,
+        Variant::up(Gateways::Plaintext, warm)?,
     ];
     for variant in &variants {
         (0..FIRST).try_for_each(|_| variant.fetch(SIZES[0]).map(drop))?;
@@ -91,7 +93,7 @@ fn one_start(
                 let ms = variants[variant].fetch(case.bytes)?;
                 match variant {
                     0 => case.protected_ms.push(ms),
-                    _ => case.clear_ms.push(ms),
+                    _ => case.plaintext_ms.push(ms),
                 }
             }
         }
@@ -143,7 +145,7 @@ impl Fct {
             warm,
             bytes,
             protected_ms: Vec::new(),
-            clear_ms: Vec::new(),
+            plaintext_ms: Vec::new(),
             median: Comparison::of([f64::NAN; 2]),
             mean: Comparison::of([f64::NAN; 2]),
             delivery_lag_p99_us: 0.0,
@@ -152,7 +154,7 @@ impl Fct {
 
     /// Computes the comparisons once all runs are there.
     fn judged(self) -> Fct {
-        let both = [&self.protected_ms, &self.clear_ms];
+        let both = [&self.protected_ms, &self.plaintext_ms];
         let median = both.map(|ms| Spread::of(ms.iter().copied()).median());
         let mean = both.map(|ms| ms.iter().sum::<f64>() / ms.len() as f64);
         Fct {
@@ -164,11 +166,11 @@ impl Fct {
 }
 
 impl Comparison {
-    fn of([protected, clear]: [f64; 2]) -> Comparison {
-        let bar = clear * (1.0 + BAR_SHARE) + BAR_MS;
+    fn of([protected, plaintext]: [f64; 2]) -> Comparison {
+        let bar = plaintext * (1.0 + BAR_SHARE) + BAR_MS;
         Comparison {
             protected,
-            clear,
+            plaintext,
             bar,
             holds: protected <= bar,
         }
@@ -179,7 +181,7 @@ impl Comparison {
 pub fn print(rows: &[Fct]) {
     println!(
         "Small downloads with protection and without, over {:?} Mbit/s, one way {:?}: ms from SYN to last \
-         byte, from the second connection on; wanted <= in clear + {BAR_MS} ms + {:.0} %",
+         byte, from the second connection on; wanted <= in plaintext + {BAR_MS} ms + {:.0} %",
         slow::RATES,
         slow::DELAYS,
         BAR_SHARE * 100.0
@@ -189,7 +191,7 @@ pub fn print(rows: &[Fct]) {
             format!(
                 "{:.1}, in clear {:.1}, wanted <= {:.1}: {}",
                 of.protected,
-                of.clear,
+                of.plaintext,
                 of.bar,
                 if of.holds { "holds" } else { "MISSED" }
             )
@@ -207,7 +209,7 @@ pub fn print(rows: &[Fct]) {
             text(&row.median),
             text(&row.mean),
             extremes(&row.protected_ms),
-            extremes(&row.clear_ms),
+            extremes(&row.plaintext_ms),
             row.delivery_lag_p99_us
         );
     }

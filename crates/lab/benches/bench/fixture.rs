@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid::failure::Failure;
 use braid::program::BRAID;
 use braid_testbed::fixture::{self, Fixture};
-use braid_testbed::render::{in_clear, render_config};
+use braid_testbed::render::{render_config, with_plaintext};
 use braid_testbed::{Options, RenderConfig, Rendered, Role, netns};
 
 /// Longest wait for a process or an answer.
@@ -21,7 +21,7 @@ pub enum Gateways {
     /// Box and server.
     Braid,
     /// Box and server with plaintext between them.
-    Clear,
+    Plaintext,
     /// Relays in place of box and server, without encryption.
     Relays,
     /// Relays that encrypt.
@@ -33,14 +33,14 @@ impl Gateways {
     pub fn name(self) -> &'static str {
         match self {
             Gateways::Braid => "braid",
-            Gateways::Clear => "clear",
+            Gateways::Plaintext => "clear",
             Gateways::Relays => "relays",
             Gateways::Shadowsocks => "shadowsocks",
         }
     }
 
     fn are_box_and_server(self) -> bool {
-        matches!(self, Gateways::Braid | Gateways::Clear)
+        matches!(self, Gateways::Braid | Gateways::Plaintext)
     }
 
     /// Returns the name of a testbed with these gateways.
@@ -51,7 +51,7 @@ impl Gateways {
     fn render(self, congestion: Option<&str>) -> Result<RenderConfig, Failure> {
         let render = render_config(congestion)?;
         Ok(match self {
-            Gateways::Clear => in_clear(render),
+            Gateways::Plaintext => with_plaintext(render),
             _ => render,
         })
     }

@@ -56,7 +56,7 @@ struct Holding {
 pub fn measure(arguments: &Arguments) -> Result<Vec<Idle>, Failure> {
     // Both ends of each connection are open in this process. Box and server inherit the limit.
     raise_descriptors(u64::from(arguments.idle) * 3 + 1_000)?;
-    let both = [Gateways::Braid, Gateways::Clear];
+    let both = [Gateways::Braid, Gateways::Plaintext];
     let measured = both.map(|gateways| measure_one(gateways, arguments));
     measured.into_iter().collect()
 }

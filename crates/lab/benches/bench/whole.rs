@@ -55,7 +55,8 @@ pub struct Whole {
     shadowsocks: Option<Summary>,
     braid: Summary,
     /// Box and server with plaintext between them.
-    clear: Summary,
+    #[serde(rename = "clear")]
+    plaintext: Summary,
     /// Ratios of Braid to relays.
     ratios: Summary,
     /// Ratios of Braid to relays that encrypt.
@@ -105,7 +106,7 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
     }
     let mut variants = vec![
         Variant::braid(arguments, Gateways::Braid)?,
-        Variant::braid(arguments, Gateways::Clear)?,
+        Variant::braid(arguments, Gateways::Plaintext)?,
         Variant::relays(arguments)?,
     ];
     match missing(&["ss-server", "ss-redir"]) {
@@ -116,14 +117,14 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
         None => variants.push(Variant::shadowsocks(arguments)?),
     }
     let runs = alternate(&mut variants, arguments)?;
-    let [braid, clear, relays, others @ ..] = &runs[..] else {
+    let [braid, plaintext, relays, others @ ..] = &runs[..] else {
         return Err(Failure::Run("a variant is missing".to_owned()));
     };
     let over = |others: &Vec<Run>| -> Summary {
         let pairs = braid.iter().zip(others);
         Summary::of(&pairs.map(|(b, other)| b.over(other)).collect::<Vec<_>>())
     };
-    let (protection, over_shadowsocks) = (over(clear), others.first().map(over));
+    let (protection, over_shadowsocks) = (over(plaintext), others.first().map(over));
     Ok(Some(Whole {
         bytes: arguments.bytes / 4,
         connections: CONNECTIONS,
@@ -132,7 +133,7 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
         relays: Summary::of(relays),
         shadowsocks: others.first().map(|runs| Summary::of(runs)),
         braid: Summary::of(braid),
-        clear: Summary::of(clear),
+        plaintext: Summary::of(plaintext),
         ratios: over(relays),
         over_shadowsocks,
         protection,
@@ -483,7 +484,7 @@ impl Whole {
         );
         let mut variants = vec![("relays", self.relays)];
         variants.extend(self.shadowsocks.map(|summary| ("shadowsocks", summary)));
-        variants.extend([("Braid", self.braid), ("Braid in clear", self.clear)]);
+        variants.extend([("Braid", self.braid), ("Braid in clear", self.plaintext)]);
         table(&variants, |scale| scale);
         let mut ratios = vec![("Braid / relays", self.ratios)];
         ratios.extend(
