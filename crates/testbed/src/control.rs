@@ -73,7 +73,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
 ) -> Result<Client, Error> {
-    if state::is_claimed(name) {
+    if state::is_locked(name) {
         return Err(Error::Busy(name.to_owned()));
     }
     let step = |e| Error::system("start the testbed's daemon", e);
@@ -116,8 +116,8 @@ pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
         let signals = Signals::take_over().map_err(step)?;
         let name = spec.name.to_string();
         // From outside a user namespace, nobody could find the remains of a killed daemon in it.
-        let mortal = capability == Capability::UserNamespace;
-        let testbed = Testbed::up_with(spec, options, mortal)?;
+        let dies_with_thread = capability == Capability::UserNamespace;
+        let testbed = Testbed::up_with(spec, options, dies_with_thread)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
         Ok((testbed, listener, signals))
     };
@@ -354,10 +354,10 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
     };
     let result = client.order(&Request::Down);
     let deadline = Instant::now() + EXIT_TIME;
-    while state::is_claimed(name) && Instant::now() < deadline {
+    while state::is_locked(name) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    if let Some(hung) = state::holder(name) {
+    if let Some(hung) = state::lock_holder(name) {
         let killed = kill_process(hung, Signal::KILL);
         killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }

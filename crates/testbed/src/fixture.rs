@@ -1,6 +1,6 @@
 //! Box and servers on a testbed, for the demo, the lab, the end-to-end tests and the benchmarks.
 
-mod cross;
+mod cross_traffic;
 mod download;
 mod forward;
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use braid_linux::run::READY;
 
-pub use self::cross::Cross;
+pub use self::cross_traffic::CrossTraffic;
 pub use self::download::Download;
 
 use crate::error::Error;
@@ -23,11 +23,11 @@ use crate::spec::Spec;
 use crate::testbed::{Options, Testbed};
 
 /// Interval between two looks at a condition that is waited for.
-pub const POLL: Duration = Duration::from_millis(50);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The part of a description, after its name, that has a user behind a box. The user knows no links: its
 /// gateway is the box.
-pub const USER: &str = r#"
+pub const USER_BEHIND_BOX: &str = r#"
 congestion = "cubic"
 
 [[host]]
@@ -78,7 +78,7 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
         )
     });
     let links: String = links.collect();
-    format!("name = \"{name}\"\n{USER}{HOSTS}{links}")
+    format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
 }
 
 /// Returns the same description with plain LANs in place of the emulated links.
@@ -86,7 +86,7 @@ pub fn unshaped(name: &str) -> String {
     let links =
         (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
     let links: String = links.collect();
-    format!("name = \"{name}\"\n{USER}{HOSTS}{links}")
+    format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
 }
 
 /// Reads a description that is not in a file.
@@ -185,7 +185,7 @@ impl Fixture {
             if left.is_zero() {
                 return Ok(());
             }
-            thread::sleep(left.min(POLL));
+            thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 
@@ -202,9 +202,9 @@ impl Fixture {
         let end = Instant::now() + longest;
         while !condition(self)? {
             if Instant::now() > end {
-                return Err(Error::InVain(format!("waited in vain for {what}")));
+                return Err(Error::Failed(format!("waited in vain for {what}")));
             }
-            self.sleep(POLL)?;
+            self.sleep(POLL_INTERVAL)?;
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Fixture {
             let log = fixture.log(host);
             if fixture.testbed.pid(host).is_none() {
                 let text = format!("the {host} ended while it started:\n{log}");
-                return Err(Error::InVain(text));
+                return Err(Error::Failed(text));
             }
             // The log is shorter than before if it could not be read just now.
             let since = log.get(earlier..).unwrap_or_default();
@@ -246,7 +246,7 @@ impl Fixture {
     ///
     /// # Errors
     /// Fails if there is no such link.
-    pub fn carried_back(&self, links: &[&str]) -> Result<Vec<u64>, Error> {
+    pub fn delivered_in_reverse(&self, links: &[&str]) -> Result<Vec<u64>, Error> {
         let bytes = |link: &&str| Ok(self.testbed.link_status(link)?.reverse.bytes_delivered);
         links.iter().map(bytes).collect()
     }

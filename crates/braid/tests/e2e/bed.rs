@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::program::BRAID_LAB;
-use braid_testbed::fixture::{self, POLL};
+use braid_testbed::fixture::{self, POLL_INTERVAL};
 use braid_testbed::render::render_config;
 use braid_testbed::{HostLayout, LinkChange, Options, Pattern, RenderConfig, Rendered, Role};
 
@@ -172,7 +172,7 @@ impl Bed {
             if Instant::now() > end {
                 panic!("waited in vain for {what}\n{}", self.seen());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -197,7 +197,7 @@ impl Gateways {
                 return Err(Error::Run(format!("waited in vain for {what}")));
             }
             self.fixture
-                .sleep(testbed_fixture::POLL)
+                .sleep(testbed_fixture::POLL_INTERVAL)
                 .map_err(run_error)?;
         }
         Ok(())

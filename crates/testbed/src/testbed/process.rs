@@ -122,7 +122,7 @@ impl Testbed {
                 .stdin(Stdio::null())
                 .stdout(output.try_clone()?)
                 .stderr(output);
-            if self.mortal {
+            if self.dies_with_thread {
                 die_with_parent(&mut command);
             }
             command.spawn()

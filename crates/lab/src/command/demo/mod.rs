@@ -144,7 +144,7 @@ impl<'a> Demo<'a> {
     fn row(&mut self, via: Via, from: SocketAddr) -> Result<Row, Failure> {
         self.fixture.sleep(PAUSE)?;
         let to = self.fixture.testbed.state_dir().join("fetched");
-        let before = self.fixture.carried_back(&fixture::LINKS)?;
+        let before = self.fixture.delivered_in_reverse(&fixture::LINKS)?;
         let what = Fetch {
             from,
             path: "file",
@@ -153,7 +153,7 @@ impl<'a> Demo<'a> {
             via: Some(via),
         };
         let fetched = fetch(self.fixture, &what)?;
-        let after = self.fixture.carried_back(&fixture::LINKS)?;
+        let after = self.fixture.delivered_in_reverse(&fixture::LINKS)?;
         let bytes_by_link = after
             .iter()
             .zip(&before)

@@ -363,7 +363,10 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
 fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
     let links = servers::links(n);
     let links = links.each_ref().map(String::as_str);
-    let carried = net.fixture.carried_back(&links).map_err(run_error)?;
+    let carried = net
+        .fixture
+        .delivered_in_reverse(&links)
+        .map_err(run_error)?;
     Ok(carried.iter().sum())
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use braid_testbed::fixture::USER;
+use braid_testbed::fixture::USER_BEHIND_BOX;
 
 use crate::backend::gateways::Gateways;
 use crate::backend::{Error, run_error};
@@ -79,7 +79,7 @@ hosts = ["isp2", "box"]
 /// Returns the testbed. The bottlenecks are the paths behind the box's links to each server, not the
 /// links.
 pub fn description(name: &str) -> String {
-    let mut text = format!("name = \"{name}\"\n{USER}{HOSTS}");
+    let mut text = format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
         let [one, two] = server.paths;
         let host = self::name(n);

@@ -168,7 +168,7 @@ impl Downloads {
 
 /// Returns the IP bytes that the links have carried towards the user.
 fn carried(fixture: &Fixture) -> [u64; 2] {
-    let bytes = fixture.carried_back(&LINKS).unwrap_or_default();
+    let bytes = fixture.delivered_in_reverse(&LINKS).unwrap_or_default();
     [0, 1].map(|link| bytes.get(link).copied().unwrap_or_default())
 }
 
