@@ -201,11 +201,11 @@ impl Arrivals {
 /// Returns the seed of run `index` of an experiment with `seed`. It depends on nothing else, so that
 /// all strategies see the same runs.
 pub fn run_seed(seed: u64, index: u64) -> u64 {
-    Rng::for_component(seed, RUNS + index).u64()
+    Rng::for_component(seed, RUN_STREAM + index).u64()
 }
 
 /// Base of the random streams of runs, apart from the streams of a world's components.
-const RUNS: u64 = 1 << 48;
+const RUN_STREAM: u64 = 1 << 48;
 
 /// The path on which a connection opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,15 +20,15 @@ const NOTHING: &str = "color=black:size=352x288:rate=25";
 /// Width and height of the pictures.
 const SIZE: [u16; 2] = [352, 288];
 /// Bytes of an IVF file before its first frame.
-const IVF_HEADER: usize = 32;
+const IVF_HEADER_LEN: usize = 32;
 /// Pictures a second.
-const FPS: u32 = 25;
+const FRAMES_PER_SECOND: u32 = 25;
 /// The encoder's options: closed groups of 12, no B frame as a reference, one slice a frame. Quality is
 /// constant, so that the size of a frame follows its type.
 const ENCODER: &str = "-c:v libx264 -threads 1 -preset veryfast -qp 29 -g 12 -keyint_min 12 \
     -sc_threshold 0 -bf 2 -b_strategy 0 -refs 1 -x264-params b-pyramid=none:open-gop=0:cabac=0";
 /// The PSNR of two equal pictures, dB, in place of infinity.
-const ALIKE: f64 = 100.0;
+const EQUAL_PICTURES_PSNR_DB: f64 = 100.0;
 
 /// A short description of the video for reports.
 pub const ABOUT: &str = "H.264 by x264, 352x288, 25 frames a second, GOP 12 with two B frames between \
@@ -64,7 +64,7 @@ impl EncodedVideo {
         args.extend(["-f", "h264", "pipe:1"]);
         let stream = ffmpeg(&args, &[])?;
         let units = units(&stream);
-        let expected = (span.as_secs_f64() * f64::from(FPS)).round() as usize;
+        let expected = (span.as_secs_f64() * f64::from(FRAMES_PER_SECOND)).round() as usize;
         if units.len() != expected {
             let found = units.len();
             let text = format!("ffmpeg made {found} frames of H.264; expected {expected}");
@@ -94,7 +94,7 @@ impl EncodedVideo {
         let frame = |(unit, n): (&Unit, u32)| {
             let (stream, priority) = video.carrier(unit.kind);
             Frame {
-                at: Duration::from_secs(1) * n / FPS,
+                at: Duration::from_secs(1) * n / FRAMES_PER_SECOND,
                 stream,
                 priority,
                 kind: unit.kind,
@@ -116,7 +116,7 @@ impl EncodedVideo {
         let pictures = format!("{PICTURES},trim=duration={span}");
         let ivf = self.ivf(here);
         // ffmpeg rejects an IVF file without frames, so the black pictures are compared alone.
-        let (came, over): (&[_], _) = match ivf.len() > IVF_HEADER {
+        let (came, over): (&[_], _) = match ivf.len() > IVF_HEADER_LEN {
             true => (
                 &["-f", "ivf", "-threads", "1", "-copyts", "-i", "pipe:0"],
                 "[none];[none][1:v]overlay",
@@ -133,7 +133,9 @@ impl EncodedVideo {
             let (_, value) = line.split_once("psnr_avg:")?;
             value.split_whitespace().next()?.parse::<f64>().ok()
         });
-        let values: Vec<f64> = values.map(|value| value.min(ALIKE)).collect();
+        let values: Vec<f64> = values
+            .map(|value| value.min(EQUAL_PICTURES_PSNR_DB))
+            .collect();
         if values.len() != self.units.len() {
             let (found, expected) = (values.len(), self.units.len());
             let text = format!("ffmpeg compared {found} pictures; expected {expected}");
@@ -150,7 +152,7 @@ impl EncodedVideo {
             out.extend(side.to_le_bytes());
         }
         let frames = self.units.len() as u32;
-        for word in [FPS, 1, frames, 0] {
+        for word in [FRAMES_PER_SECOND, 1, frames, 0] {
             out.extend(word.to_le_bytes());
         }
         let came = self.units.iter().zip(here).filter(|(_, here)| **here);

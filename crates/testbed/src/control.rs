@@ -24,21 +24,21 @@ use crate::{stale_resources, state};
 
 /// Time that a client has to send its request, and to take each part of the answer. It bounds only a
 /// client that hangs, for which the daemon keeps the others waiting.
-const CLIENT_TIME: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time that the daemon has to answer. It bounds only a daemon that hangs: the slowest request restarts a
 /// process that does not end, which takes two times 60 s and as much again to start.
-const ANSWER_TIME: Duration = Duration::from_secs(240);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Time that the daemon has to exit once it has taken the testbed down. It bounds only one that hangs,
 /// and is killed then.
-const EXIT_TIME: Duration = Duration::from_secs(60);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest request, bytes.
-const REQUEST_LEN: usize = 64 << 10;
+const MAX_REQUEST_LEN: usize = 64 << 10;
 
 /// Longest answer, bytes.
-const ANSWER_LEN: usize = 1 << 20;
+const MAX_ANSWER_LEN: usize = 1 << 20;
 
 /// The line that the daemon writes to its standard output once the testbed is up.
 const READY: &str = "ready";
@@ -88,7 +88,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     let mut child = command.spawn().map_err(step)?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout.take(REQUEST_LEN as u64))
+        BufReader::new(stdout.take(MAX_REQUEST_LEN as u64))
             .read_line(&mut said)
             .map_err(step)?;
     }
@@ -161,12 +161,12 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        let request = match lines::read(&stream, REQUEST_LEN, CLIENT_TIME) {
+        let request = match lines::read(&stream, MAX_REQUEST_LEN, CLIENT_TIMEOUT) {
             Ok(request) => request,
             Err(error) => {
                 tracing::warn!(%error, "a request on the control socket makes no sense");
                 let answer = Answer::Failed(error.to_string());
-                let _ = lines::write(&stream, &answer, CLIENT_TIME);
+                let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
                 continue;
             }
         };
@@ -176,13 +176,13 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
                 Ok(()) => Answer::Done,
                 Err(e) => Answer::Failed(e.to_string()),
             };
-            let _ = lines::write(&stream, &answer, CLIENT_TIME);
+            let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
             return result;
         }
         let answer = answer(&mut testbed, request);
         let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
         // A client that has gone away needs no answer.
-        let _ = lines::write(&stream, &answer, CLIENT_TIME);
+        let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
     }
 }
 
@@ -303,8 +303,8 @@ impl Client {
 
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
         let stream = self.dial()?;
-        let asked = lines::write(&stream, request, CLIENT_TIME);
-        match asked.and_then(|()| lines::read(&stream, ANSWER_LEN, ANSWER_TIME)) {
+        let asked = lines::write(&stream, request, CLIENT_TIMEOUT);
+        match asked.and_then(|()| lines::read(&stream, MAX_ANSWER_LEN, ANSWER_TIMEOUT)) {
             Ok(Answer::Failed(message)) => Err(Error::Daemon(message)),
             Ok(answer) => Ok(answer),
             Err(e) => Err(Error::system("talk to the testbed's daemon", e)),
@@ -353,7 +353,7 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
         Err(_) => return Ok(()),
     };
     let result = client.order(&Request::Down);
-    let deadline = Instant::now() + EXIT_TIME;
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     while state::is_locked(name) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -13,7 +13,7 @@ use crate::testbed::{RenderConfig, Rendered};
 const CONTROL: &str = "control = \"control.sock\"";
 
 /// Most targets to which a server may be told to measure.
-const TARGETS: usize = 8;
+const MAX_TARGETS: usize = 8;
 
 /// Makes `box.toml` and `server.toml` for the hosts of a testbed, with new keys, and with the congestion
 /// control `congestion` or their default.
@@ -109,7 +109,7 @@ fn server_config(
     let reachable = reachable.map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6));
     let targets = contents().filter_map(|content| content.interfaces.first());
     let targets = targets
-        .take(TARGETS)
+        .take(MAX_TARGETS)
         .map(|i| format!("\"{}:80\"", i.address4));
     let mut text = format!(
         "listen = [\"{}\", \"{}\"]\nallow = [{}]\ntargets = [{}]\n{settings}",

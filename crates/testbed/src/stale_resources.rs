@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::{layout, netns, state};
 
 /// Time that processes have to end after SIGKILL. It bounds only those that hang in the kernel.
-const GRACE: Duration = Duration::from_secs(60);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Removes the namespaces, processes and state of a testbed named `name`.
 pub(crate) fn remove(name: &str) -> Result<(), Error> {
@@ -31,9 +31,9 @@ pub(crate) fn remove(name: &str) -> Result<(), Error> {
         .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
 }
 
-/// Kills all processes in a namespace, and waits for their end, for [`GRACE`] at most.
+/// Kills all processes in a namespace, and waits for their end, for [`EXIT_TIMEOUT`] at most.
 fn kill_all_in(namespace: &str) {
-    let deadline = Instant::now() + GRACE;
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     while Instant::now() < deadline {
         let found = netns::processes(namespace).unwrap_or_default();
         if found.is_empty() {

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::netns;
 
 /// Time that a child of a killed process has to become another program. It bounds only one that hangs.
-const EXEC_TIME: Duration = Duration::from_secs(60);
+const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Attempts to make a directory while other testbeds go down. They are counted, not timed: a machine may
 /// stand still between two of them, and users need not wait if the parent does not exist.
@@ -73,7 +73,7 @@ pub(crate) fn is_lock_orphaned(name: &str) -> bool {
 /// Returns whether a living process holds a testbed named `name`.
 pub fn is_up(name: &str) -> bool {
     // A child of a killed process holds the lock until it becomes another program.
-    let deadline = Instant::now() + EXEC_TIME;
+    let deadline = Instant::now() + EXEC_TIMEOUT;
     while is_locked(name) {
         if !is_lock_orphaned(name) || Instant::now() > deadline {
             return true;

@@ -15,8 +15,8 @@ const PATHS: [&str; 2] = [
 const SIZES: [&str; 4] = ["16k", "64k", "256k", "1M"];
 /// Largest difference between the means: this share of the simulator's mean plus this many
 /// milliseconds.
-const SHARE: f64 = 0.05;
-const MILLISECONDS: f64 = 3.0;
+const MAX_DIFFERENCE_SHARE: f64 = 0.05;
+const MAX_DIFFERENCE_MS: f64 = 3.0;
 
 /// Both means of one case, and the verdict on their difference.
 #[derive(Debug, Serialize)]
@@ -49,7 +49,7 @@ fn agreement(paths: &str, size: &str, runs: u64) -> Result<Agreement, Failure> {
     };
     let (sim_ms, links_ms) = (mean(Backend::Sim)?, mean(Backend::Links)?);
     let difference_ms = links_ms - sim_ms;
-    let bar_ms = SHARE * sim_ms + MILLISECONDS;
+    let bar_ms = MAX_DIFFERENCE_SHARE * sim_ms + MAX_DIFFERENCE_MS;
     Ok(Agreement {
         paths: paths.to_owned(),
         size: size.to_owned(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use braid::failure::Failure;
 use braid_testbed::fixture::Fixture;
 
-use crate::fixture::{self, LONGEST};
+use crate::fixture::{self, WAIT_TIMEOUT};
 
 /// Serves on the content host until the process ends. Returns the listener's address.
 pub fn offer(fixture: &Fixture) -> Result<SocketAddr, Failure> {
@@ -29,7 +29,7 @@ fn serve(listener: &TcpListener) {
 }
 
 fn answer(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(LONGEST))?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
     let mut wanted = [0; 8];
     stream.read_exact(&mut wanted)?;
     let mut left = u64::from_be_bytes(wanted);
@@ -47,7 +47,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 pub fn fetch(content: SocketAddr, bytes: u64) -> io::Result<Duration> {
     let since = Instant::now();
     let mut stream = TcpStream::connect(content)?;
-    stream.set_read_timeout(Some(LONGEST))?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
     stream.write_all(&bytes.to_be_bytes())?;
     let mut buffer = vec![0; 1 << 18];
     let (mut got, mut took) = (0, Duration::ZERO);

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// decide how they serve later downloads, so one start would be a single sample.
 const STARTS: u64 = 5;
 /// Uncounted downloads after a start: the first connection of a box has no session ticket.
-const FIRST: usize = 3;
+const WARM_UP_DOWNLOADS: usize = 3;
 /// Most that protection may add: a constant, and a share of the plaintext time.
 const BAR_MS: f64 = 1.0;
 const BAR_SHARE: f64 = 0.05;
@@ -82,7 +82,7 @@ fn one_start(
         Variant::up(Gateways::Plaintext, warm)?,
     ];
     for variant in &variants {
-        (0..FIRST).try_for_each(|_| variant.fetch(SIZES[0]).map(drop))?;
+        (0..WARM_UP_DOWNLOADS).try_for_each(|_| variant.fetch(SIZES[0]).map(drop))?;
     }
     for case in cases {
         for run in runs.clone() {

@@ -11,7 +11,7 @@ use braid_testbed::render::{render_config, with_plaintext};
 use braid_testbed::{Options, RenderConfig, Rendered, Role, netns};
 
 /// Longest wait for a process or an answer.
-pub const LONGEST: Duration = Duration::from_secs(20);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The port of the content host's plain listener; nginx has port 80.
 const PORT: u16 = 8_080;
 
@@ -73,9 +73,9 @@ pub fn up(
         Some(Rendered { text, key })
     });
     let mut fixture = build(&fixture::description(&gateways.fixture(), links), render)?;
-    fixture.start("server", LONGEST)?;
-    fixture.start("box", LONGEST)?;
-    fixture.wait_for_interception(LONGEST)?;
+    fixture.start("server", WAIT_TIMEOUT)?;
+    fixture.start("box", WAIT_TIMEOUT)?;
+    fixture.wait_for_interception(WAIT_TIMEOUT)?;
     Ok(fixture)
 }
 

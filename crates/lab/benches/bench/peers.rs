@@ -15,7 +15,7 @@ const PORT: u16 = 7005;
 /// row; these failures are not what is measured.
 pub const ATTEMPTS: u32 = 8;
 /// Bytes below which a link counts as unused in a transfer.
-pub const LEAST_CARRIED: u64 = 1_000_000;
+pub const MIN_CARRIED_BYTES: u64 = 1_000_000;
 
 /// The stack that opens the connection and is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ fn attempt(
     let after = network.carried()?;
     let carried = [0, 1].map(|link| after[link] - before[link]);
     let least = carried.into_iter().min().unwrap_or(0);
-    if usize::from(near.subflows.max(far.subflows)) < LINKS || least < LEAST_CARRIED {
+    if usize::from(near.subflows.max(far.subflows)) < LINKS || least < MIN_CARRIED_BYTES {
         return Ok(None);
     }
     let received = match direction {

@@ -23,17 +23,17 @@ pub const DELAYS: [&str; 2] = ["15ms", "35ms"];
 /// a device's queue does.
 const QUEUES: [&str; 2] = ["75kB", "87.5kB"];
 /// Rate of the link while it is slow, both directions, Mbit/s.
-const SLOW: f64 = 0.1;
+const SLOW_RATE_MBIT_S: f64 = 0.1;
 /// The seconds at which the link slows down, recovers, and the run ends.
-const CHANGE: usize = 3;
-const RETURN: usize = 13;
-const END: usize = 18;
+const SLOW_FROM_S: usize = 3;
+const SLOW_UNTIL_S: usize = 13;
+const END_S: usize = 18;
 /// Payload's share of a packet: the rest is IP and TCP (40 bytes), timestamps (12), and DSS (20).
-const PAYLOAD: f64 = 1_428.0 / 1_500.0;
+const PAYLOAD_SHARE: f64 = 1_428.0 / 1_500.0;
 /// Least share of the other link's rate in each second of the slow phase but the first.
-const BAR: f64 = 0.9;
-/// Bytes of the file, more than both links carry until [`END`].
-const SIZE: u64 = 100_000_000;
+const MIN_SHARE: f64 = 0.9;
+/// Bytes of the file, more than both links carry until [`END_S`].
+const FILE_BYTES: u64 = 100_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -80,17 +80,17 @@ fn measure_one(link: usize, direction: Direction) -> Result<Slow, Failure> {
     let rates = RATES.map(|rate| format!("{rate}mbit"));
     let links = [(&*rates[0], DELAYS[0]), (&*rates[1], DELAYS[1])];
     let mut fixture = fixture::up(Gateways::Braid, links, "")?;
-    let slow = format!("rate={SLOW}mbit queue={}", QUEUES[link]);
+    let slow = format!("rate={SLOW_RATE_MBIT_S}mbit queue={}", QUEUES[link]);
     let sound = format!("rate={}", rates[link]);
     fixture.testbed.reset_delivery_lag()?;
     let mut transfer = Transfer::start(&fixture, direction)?;
     let start = Instant::now();
     let mut mbit_s = Vec::new();
     let mut before = 0;
-    for second in 0..END {
+    for second in 0..END_S {
         match second {
-            CHANGE => set(&mut fixture, link, &slow)?,
-            RETURN => set(&mut fixture, link, &sound)?,
+            SLOW_FROM_S => set(&mut fixture, link, &slow)?,
+            SLOW_UNTIL_S => set(&mut fixture, link, &sound)?,
             _ => {}
         }
         let end = Duration::from_secs(second as u64 + 1);
@@ -125,7 +125,7 @@ struct Transfer {
 impl Transfer {
     fn start(fixture: &Fixture, direction: Direction) -> Result<Transfer, Failure> {
         let file = fixture.testbed.state_dir().join("content/www/long");
-        File::create(&file)?.set_len(SIZE)?;
+        File::create(&file)?.set_len(FILE_BYTES)?;
         let sink = fixture::listen(fixture)?;
         let to = sink.local_addr()?;
         let mut curl = fixture.exec("user", "curl")?;
@@ -170,18 +170,18 @@ fn count(mut from: impl Read, arrived: &AtomicU64) -> io::Result<()> {
 
 impl Slow {
     fn of(link: usize, direction: Direction, mbit_s: Vec<f64>, delivery_lag_p99_us: f64) -> Slow {
-        let alone_mbit_s = RATES[1 - link] * PAYLOAD;
-        let both = RATES.iter().sum::<f64>() * PAYLOAD;
+        let alone_mbit_s = RATES[1 - link] * PAYLOAD_SHARE;
+        let both = RATES.iter().sum::<f64>() * PAYLOAD_SHARE;
         let least = |seconds: &[f64]| seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        let least_share = least(&mbit_s[CHANGE + 1..RETURN]) / alone_mbit_s;
+        let least_share = least(&mbit_s[SLOW_FROM_S + 1..SLOW_UNTIL_S]) / alone_mbit_s;
         Slow {
             link: link + 1,
             direction,
             alone_mbit_s,
             least_share,
-            bar: BAR,
-            holds: least_share >= BAR,
-            returned_share: least(&mbit_s[RETURN + 2..]) / both,
+            bar: MIN_SHARE,
+            holds: least_share >= MIN_SHARE,
+            returned_share: least(&mbit_s[SLOW_UNTIL_S + 2..]) / both,
             mbit_s,
             delivery_lag_p99_us,
         }
@@ -191,16 +191,16 @@ impl Slow {
 /// Prints the rows as text.
 pub fn print(rows: &[Slow]) {
     println!(
-        "A link at {SLOW} Mbit/s for {} s: payload at the receiving host, Mbit/s, second by \
+        "A link at {SLOW_RATE_MBIT_S} Mbit/s for {} s: payload at the receiving host, Mbit/s, second by \
          second (link1 {} Mbit/s, link2 {} Mbit/s; alone: rate x 1,428/1,500)",
-        RETURN - CHANGE,
+        SLOW_UNTIL_S - SLOW_FROM_S,
         RATES[0],
         RATES[1]
     );
     for row in rows {
         let seconds: Vec<_> = row.mbit_s.iter().map(|rate| format!("{rate:.1}")).collect();
-        let (before, rest) = seconds.split_at(CHANGE);
-        let (during, after) = rest.split_at(RETURN - CHANGE);
+        let (before, rest) = seconds.split_at(SLOW_FROM_S);
+        let (during, after) = rest.split_at(SLOW_UNTIL_S - SLOW_FROM_S);
         let direction = format!("{:?}", row.direction).to_lowercase();
         println!(
             "  link{} {direction:<9}{} | {} | {}",

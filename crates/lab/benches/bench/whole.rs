@@ -17,8 +17,8 @@ use serde::Serialize;
 use crate::Arguments;
 use crate::content::{self, fetch};
 use crate::cost::Cost;
-use crate::fixture::{self, Gateways, LONGEST};
-use crate::peers::{ATTEMPTS, LEAST_CARRIED};
+use crate::fixture::{self, Gateways, WAIT_TIMEOUT};
+use crate::peers::{ATTEMPTS, MIN_CARRIED_BYTES};
 use crate::speed::{Ratio, Spread};
 
 /// Concurrent connections, as many as a household has.
@@ -26,13 +26,13 @@ const USERS: usize = 16;
 /// Connections of one run.
 const CONNECTIONS: usize = 1_600;
 /// Bytes that each connection fetches.
-const SMALL: u64 = 1_000;
+const SMALL_FETCH_BYTES: u64 = 1_000;
 /// The port of the relay at the server.
 const SERVER_PORT: u16 = 1_080;
 /// The port of the relay at the box, to which users' connections are redirected.
 const INTERCEPTION_PORT: u16 = 12_345;
 /// Routing table of the relays' second link.
-const TABLE: u32 = 102;
+const SECOND_LINK_TABLE: u32 = 102;
 
 /// The cipher of the relays, which box and server agree on too.
 const CIPHER: &str = "aes-128-gcm";
@@ -238,9 +238,9 @@ struct Variant {
 impl Variant {
     fn braid(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
         let mut fixture = fixture::unshaped(gateways, &arguments.congestion)?;
-        fixture.start("server", LONGEST)?;
-        fixture.start("box", LONGEST)?;
-        fixture.wait_for_interception(LONGEST)?;
+        fixture.start("server", WAIT_TIMEOUT)?;
+        fixture.start("box", WAIT_TIMEOUT)?;
+        fixture.wait_for_interception(WAIT_TIMEOUT)?;
         Variant::of(gateways.name(), fixture)
     }
 
@@ -293,8 +293,8 @@ impl Variant {
     fn wait_until_served(&mut self) -> Result<(), Failure> {
         let (content, user) = (self.content, self.user()?);
         let what = format!("the relays ({})", self.name);
-        Ok(self.fixture.wait_for(&what, LONGEST, |_| {
-            Ok(netns::run_inside(&user, || fetch(content, SMALL)).is_ok())
+        Ok(self.fixture.wait_for(&what, WAIT_TIMEOUT, |_| {
+            Ok(netns::run_inside(&user, || fetch(content, SMALL_FETCH_BYTES)).is_ok())
         })?)
     }
 
@@ -303,8 +303,10 @@ impl Variant {
         let link = self.fixture.interface("box", |i| i.name == "link2")?;
         let (from, (_, via, _)) = (link.address4, &link.neighbours[0]);
         for command in [
-            format!("rule add from {from} lookup {TABLE} pref {TABLE}"),
-            format!("route add default via {via} dev link2 congctl {congestion} table {TABLE}"),
+            format!("rule add from {from} lookup {SECOND_LINK_TABLE} pref {SECOND_LINK_TABLE}"),
+            format!(
+                "route add default via {via} dev link2 congctl {congestion} table {SECOND_LINK_TABLE}"
+            ),
             "mptcp limits set subflows 2".to_owned(),
             format!("mptcp endpoint add {from} dev link2 subflow"),
         ] {
@@ -388,7 +390,7 @@ impl Variant {
             .map(|(a, b)| a - b)
             .collect();
         let least = *carried.iter().min().unwrap_or(&0);
-        if least < LEAST_CARRIED {
+        if least < MIN_CARRIED_BYTES {
             return Err(Failure::Run(format!(
                 "a link was not in use: {carried:?} bytes"
             )));
@@ -450,12 +452,12 @@ impl Drop for Variant {
     }
 }
 
-/// Lets all users fetch [`SMALL`] bytes again and again, each time on a new connection.
+/// Lets all users fetch [`SMALL_FETCH_BYTES`] bytes again and again, each time on a new connection.
 fn connections(user: &str, content: SocketAddr) -> Result<(), Failure> {
     let one = || {
         netns::run_inside(user, || {
             for _ in 0..CONNECTIONS / USERS {
-                fetch(content, SMALL)?;
+                fetch(content, SMALL_FETCH_BYTES)?;
             }
             Ok(())
         })
@@ -476,7 +478,7 @@ impl Whole {
         println!(
             "The whole way, through box and server, and through relays on kernel MPTCP: redsocks and \
              microsocks, and those of shadowsocks ({}): {} GB; {} connections by {} users at once, \
-             {SMALL} bytes each; median (least to most)",
+             {SMALL_FETCH_BYTES} bytes each; median (least to most)",
             self.cipher,
             self.bytes as f64 / 1e9,
             self.connections,

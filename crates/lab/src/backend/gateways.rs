@@ -18,11 +18,11 @@ use super::error::Error;
 use super::fixture::{self, run_error};
 
 /// Longest that box and servers may take to start.
-const START: Duration = Duration::from_secs(20);
-/// Slowest download that is waited for, bytes per second; [`START`] is added to its time.
-const SLOWEST: u64 = 50_000;
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Slowest download that is waited for, bytes per second; [`START_TIMEOUT`] is added to its time.
+const MIN_RATE: u64 = 50_000;
 /// Longest wait for a state of the box.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most attempts at a measurement while the links are late, fewer than for a run because each takes
 /// long.
 const ATTEMPTS: u32 = 4;
@@ -85,13 +85,17 @@ impl Gateways {
 
     /// Starts a server.
     pub fn start_server(&mut self, server: &str) -> Result<(), Error> {
-        self.fixture.start(server, START).map_err(run_error)
+        self.fixture.start(server, START_TIMEOUT).map_err(run_error)
     }
 
     /// Starts the box, and waits until it takes connections in.
     pub fn start_box(&mut self) -> Result<(), Error> {
-        self.fixture.start("box", START).map_err(run_error)?;
-        self.fixture.wait_for_interception(START).map_err(run_error)
+        self.fixture
+            .start("box", START_TIMEOUT)
+            .map_err(run_error)?;
+        self.fixture
+            .wait_for_interception(START_TIMEOUT)
+            .map_err(run_error)
     }
 
     /// Stops the box.
@@ -149,7 +153,7 @@ impl Gateways {
             url: format!("http://{content}/{FILE}"),
             to: &to,
             bytes: Some(bytes),
-            longest: START + Duration::from_secs(bytes / SLOWEST),
+            longest: START_TIMEOUT + Duration::from_secs(bytes / MIN_RATE),
         };
         progress(fixture, Duration::ZERO, 0);
         let begun = Instant::now();
@@ -185,13 +189,13 @@ impl Gateways {
         })
     }
 
-    /// Waits until `condition` holds, with an error after [`PATIENCE`].
+    /// Waits until `condition` holds, with an error after [`STATE_TIMEOUT`].
     pub fn wait_for(
         &self,
         what: &str,
         condition: impl Fn(&Self) -> Result<bool, Error>,
     ) -> Result<(), Error> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + STATE_TIMEOUT;
         while !condition(self)? {
             if Instant::now() > end {
                 return Err(Error::Run(format!("waited in vain for {what}")));

@@ -14,13 +14,13 @@ use super::flow;
 use crate::case::{Case, Records};
 
 /// Base of the random streams of histories, apart from the streams of runs and of a world's components.
-const HISTORIES: u64 = 1 << 49;
+const HISTORY_STREAM: u64 = 1 << 49;
 /// Consecutive runs that share a history.
-const RUNS: u64 = 30;
+const RUNS_PER_HISTORY: u64 = 30;
 /// Payload of an earlier connection, bytes.
-const SIZE: u64 = 256 << 10;
+const TRANSFER_BYTES: u64 = 256 << 10;
 /// Longest time of an earlier connection.
-const LIMIT: Duration = Duration::from_secs(120);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The records that client and server keep of earlier connections.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl History {
     /// Makes one transfer by regular TCP over each path of `case`, and returns the records that they
     /// leave. They do not depend on the strategy. Every `number` draws other transfers.
     fn new(case: &Case, number: u64) -> Result<History, Error> {
-        let mut rng = Rng::for_component(case.seed, HISTORIES + number);
+        let mut rng = Rng::for_component(case.seed, HISTORY_STREAM + number);
         let paths = flow::paths(case, rng.u64());
         let mut ends = [Vec::new(), Vec::new()];
         for path in 0..paths.len() {
@@ -41,12 +41,12 @@ impl History {
                 engine: flow::engine(case)?,
                 protocol: Protocol::Tcp,
                 initial_path: Some(PathId(path as u8)),
-                ..TransferConfig::new(&paths, SIZE, case.direction)
+                ..TransferConfig::new(&paths, TRANSFER_BYTES, case.direction)
             };
             let mut transfer = Transfer::start(rng.u64(), &config)
                 .map_err(|e| Error::Run(format!("an earlier connection does not open: {e}")))?;
             // A transfer beyond the limit still leaves the records that it has.
-            transfer.run(LIMIT);
+            transfer.run(TRANSFER_TIMEOUT);
             for (end, records) in transfer.ends().into_iter().zip(&mut ends) {
                 records.extend(transfer.world.host(end).stack().records());
             }
@@ -73,7 +73,7 @@ impl Memory {
         if case.records == Records::Cold {
             return Ok(None);
         }
-        let number = index / RUNS;
+        let number = index / RUNS_PER_HISTORY;
         let history = match self.0.take().filter(|history| history.number == number) {
             Some(history) => history,
             None => History::new(case, number)?,

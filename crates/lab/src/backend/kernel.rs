@@ -28,7 +28,7 @@ const SUBFLOW_LIMIT: usize = 8;
 /// Bytes of one read or write.
 const CHUNK: usize = 64 * 1024;
 /// Interval at which a warm start checks for its subflows.
-const POLL: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Checks that this kernel has the congestion control that `case` names. A kernel ignores the case's
 /// strategy and declared size.
@@ -272,7 +272,7 @@ impl Transfer<'_> {
             .is_none_or(|info| usize::from(info.subflows) < wanted)
         {
             self.check_time()?;
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

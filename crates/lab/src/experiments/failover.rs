@@ -35,12 +35,12 @@ pub const FAILOVER: Definition = Definition {
 const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
 const SIZES: &[&str] = &["64M"];
 /// Start and end of the dark time.
-const FROM: Duration = Duration::from_secs(8);
-const UNTIL: Duration = Duration::from_secs(18);
+const OUTAGE_FROM: Duration = Duration::from_secs(8);
+const OUTAGE_UNTIL: Duration = Duration::from_secs(18);
 /// Time over which the full rate is measured, up to the failure.
-const WINDOW: Duration = Duration::from_secs(4);
+const RATE_WINDOW: Duration = Duration::from_secs(4);
 /// Time of a point in the figures.
-const BIN: Duration = Duration::from_millis(250);
+const BIN_WIDTH: Duration = Duration::from_millis(250);
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
 
 fn variants(backend: Backend) -> Vec<Variant> {
@@ -69,8 +69,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             case: Case {
                 dark: Some(Dark {
                     path,
-                    from: FROM,
-                    until: UNTIL,
+                    from: OUTAGE_FROM,
+                    until: OUTAGE_UNTIL,
                 }),
                 ..sweep::case(PATHS)?
             },
@@ -159,25 +159,31 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Returns the longest pause while the path is dark, ms.
 fn pause(arrivals: &Arrivals) -> f64 {
-    arrivals.longest_gap(FROM, UNTIL).as_nanos() as f64 / 1e6
+    arrivals.longest_gap(OUTAGE_FROM, OUTAGE_UNTIL).as_nanos() as f64 / 1e6
 }
 
 /// Returns the time from the path's return until the rate is 90 % of the full rate, s; NaN if it never
 /// is.
 fn back(arrivals: &Arrivals) -> f64 {
-    let again = arrivals.comes_to(0.9 * full(arrivals), UNTIL);
+    let again = arrivals.comes_to(0.9 * full(arrivals), OUTAGE_UNTIL);
     again.map_or(f64::NAN, |time| time.as_secs_f64())
 }
 
 /// Returns the rate before the path goes dark, Mb/s.
 fn full(arrivals: &Arrivals) -> f64 {
-    arrivals.mbit_s(FROM - WINDOW, WINDOW)
+    arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
 }
 
 fn goodput(name: &str, arrivals: &Arrivals) -> Series {
-    let bins = (0..).map(|n| BIN * n);
-    let bins = bins.take_while(|at| arrivals.by(*at + BIN) > arrivals.by(*at) || *at < UNTIL);
-    let point = |at: Duration| Point::new((at + BIN / 2).as_secs_f64(), arrivals.mbit_s(at, BIN));
+    let bins = (0..).map(|n| BIN_WIDTH * n);
+    let bins =
+        bins.take_while(|at| arrivals.by(*at + BIN_WIDTH) > arrivals.by(*at) || *at < OUTAGE_UNTIL);
+    let point = |at: Duration| {
+        Point::new(
+            (at + BIN_WIDTH / 2).as_secs_f64(),
+            arrivals.mbit_s(at, BIN_WIDTH),
+        )
+    };
     Series {
         name: name.to_owned(),
         points: bins.map(point).collect(),
@@ -193,7 +199,7 @@ fn figure(path: usize, series: Vec<Series>) -> Figure {
         ),
         note: format!(
             "{PATHS}; CUBIC; the first run, over {} ms each",
-            BIN.as_millis()
+            BIN_WIDTH.as_millis()
         ),
         x: Axis::linear("time (s)"),
         y: Axis::linear("bytes in order (Mb/s)"),

@@ -43,13 +43,13 @@ pub const FAULTS: Definition = Definition {
 };
 
 /// Time before the fault, and after it.
-const BEFORE: Duration = Duration::from_secs(8);
-const AFTER: Duration = Duration::from_secs(6);
+const BEFORE_FAULT: Duration = Duration::from_secs(8);
+const AFTER_FAULT: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
 /// Time from the start of a fault until the rate must reach the sound link's.
-const SETTLED: Duration = Duration::from_secs(2);
+const RECOVERY_TIME: Duration = Duration::from_secs(2);
 /// Resolution of the search for a time without a byte.
-const STEP: Duration = Duration::from_millis(10);
+const GAP_RESOLUTION: Duration = Duration::from_millis(10);
 const DIRECTIONS: [&str; 2] = ["download", "upload"];
 
 /// The measurement of one fault.
@@ -64,19 +64,19 @@ struct FaultRun {
 impl FaultRun {
     /// Returns the rate before the fault, Mb/s.
     fn full(&self, direction: usize) -> f64 {
-        self.seen.bulk[direction].mbit_s(BEFORE / 2, BEFORE / 2)
+        self.seen.bulk[direction].mbit_s(BEFORE_FAULT / 2, BEFORE_FAULT / 2)
     }
 
-    /// Returns the rate during the fault from [`SETTLED`] on, Mb/s.
+    /// Returns the rate during the fault from [`RECOVERY_TIME`] on, Mb/s.
     fn during(&self, direction: usize) -> f64 {
-        let from = BEFORE + SETTLED;
+        let from = BEFORE_FAULT + RECOVERY_TIME;
         self.seen.bulk[direction].mbit_s(from, self.until - from)
     }
 
     /// Returns the longest time without a byte after the first second of the fault, s.
     fn silence(&self, direction: usize) -> f64 {
-        let end = self.until + AFTER;
-        silence(&self.seen.bulk[direction], BEFORE + SECOND, end).as_secs_f64()
+        let end = self.until + AFTER_FAULT;
+        silence(&self.seen.bulk[direction], BEFORE_FAULT + SECOND, end).as_secs_f64()
     }
 
     /// Returns the time from the end of the fault to the first byte, s; NaN if none came.
@@ -103,7 +103,7 @@ impl FaultRun {
 fn silence(arrivals: &Arrivals, from: Duration, until: Duration) -> Duration {
     let (mut longest, mut since, mut at) = (Duration::ZERO, from, from);
     while at < until {
-        let next = at + STEP;
+        let next = at + GAP_RESOLUTION;
         if arrivals.by(next) > arrivals.by(at) {
             since = next;
         }
@@ -159,17 +159,19 @@ fn network() -> Result<Gateways, Error> {
 fn alone() -> Result<[f64; 2], Error> {
     let mut net = network()?;
     net.ask(&["link", LINKS[0], "off"])?;
-    let seen = net.retry_while_late(|net| users::at_work(net, 2 * BEFORE, |_| Ok(())))?;
-    Ok(seen.bulk.map(|bulk| bulk.mbit_s(BEFORE, BEFORE)))
+    let seen = net.retry_while_late(|net| users::at_work(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
+    Ok(seen
+        .bulk
+        .map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)))
 }
 
 fn play(fault: &Fault) -> Result<FaultRun, Error> {
     let mut net = network()?;
-    let until = BEFORE + fault.lasts();
+    let until = BEFORE_FAULT + fault.lasts();
     let seen = net.retry_while_late(|net| {
-        users::at_work(net, until + AFTER, |net| {
+        users::at_work(net, until + AFTER_FAULT, |net| {
             net.fixture
-                .sleep(BEFORE)
+                .sleep(BEFORE_FAULT)
                 .map_err(crate::backend::run_error)?;
             fault.happen(&mut net.fixture)
         })
@@ -184,7 +186,7 @@ fn play(fault: &Fault) -> Result<FaultRun, Error> {
 
 fn record(run: &FaultRun) -> serde_json::Value {
     let by_second = |bulk: &Arrivals| {
-        let seconds = (run.until + AFTER).as_secs() as u32;
+        let seconds = (run.until + AFTER_FAULT).as_secs() as u32;
         let rate = |n| bulk.mbit_s(SECOND * n, SECOND);
         (0..seconds).map(rate).collect::<Vec<_>>()
     };
@@ -311,7 +313,13 @@ mod tests {
 
     #[test]
     fn silence_counts_from_the_second_second_of_a_fault_on() {
-        let within = |pause| silence(&arrivals(pause, 24_000), BEFORE + SECOND, BEFORE * 3);
+        let within = |pause| {
+            silence(
+                &arrivals(pause, 24_000),
+                BEFORE_FAULT + SECOND,
+                BEFORE_FAULT * 3,
+            )
+        };
         assert!(within((8_100, 8_900)) < Duration::from_millis(50));
         let across = within((8_100, 9_700));
         assert!(

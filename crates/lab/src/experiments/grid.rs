@@ -79,7 +79,7 @@ const SMALL: Grid = Grid {
 /// Factors of the first number of runs, for the two rounds in which suspects run again.
 const AGAIN: [u64; 2] = [10, 167];
 /// Most runs of a suspect.
-const MOST_RUNS: u64 = 5_000;
+const MAX_SUSPECT_RUNS: u64 = 5_000;
 /// Number of cases in which the 99th percentile is compared too, the factor of their runs over the
 /// other cases', and their most runs.
 const TAILS: (usize, u64, u64) = (60, 67, 2_000);
@@ -218,7 +218,7 @@ fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<
     }
     // Few runs prove little, so a rival near the margin gets more.
     for (times, share) in AGAIN.into_iter().zip([0.5, 1.0]) {
-        let runs = (session.runs() * times).min(MOST_RUNS).max(first);
+        let runs = (session.runs() * times).min(MAX_SUSPECT_RUNS).max(first);
         let suspected = |r: &Rival| r.comparison.is_suspect(share, tail);
         if !rivals.iter().any(suspected) {
             break;

@@ -133,11 +133,11 @@ const FORMS: [usize; 2] = [1, 2];
 const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
 const CC: &str = "cubic";
 /// Reported gain in throughput over staying on WiFi, %.
-const GAIN: f64 = 58.0;
+const REPORTED_GAIN_PERCENT: f64 = 58.0;
 /// Most time between a switch and the crossing of the path qualities, s.
-const NEAR: f64 = 5.0;
+const MAX_SWITCH_OFFSET_S: f64 = 5.0;
 /// The time from which MAPS must be ahead.
-const AHEAD: Duration = Duration::from_secs(25);
+const LEAD_FROM: Duration = Duration::from_secs(25);
 
 fn schemes(backend: Backend) -> &'static [Scheme] {
     match backend.is_virtual() {
@@ -187,7 +187,7 @@ struct Walk {
 }
 
 /// Figures show every packet whose number is a multiple of this.
-const SHOWN: usize = 40;
+const SHOWN_PACKET_STEP: usize = 40;
 
 impl Walk {
     fn new(trace: &SessionTrace, first: bool) -> Self {
@@ -205,7 +205,11 @@ impl Walk {
                 Some(delay)
             })
             .collect();
-        let shown = trace.packets.iter().step_by(SHOWN).filter(|_| first);
+        let shown = trace
+            .packets
+            .iter()
+            .step_by(SHOWN_PACKET_STEP)
+            .filter(|_| first);
         Walk {
             rate,
             mean_rate: read.iter().sum::<u64>() as f64 * 8e-6 / read.len().max(1) as f64,
@@ -357,7 +361,7 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
         });
         let what = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"][n];
         let claim = format!("maps:single {what}, after the paths are alike at {crossing} s");
-        let bound = Bound::Within(-NEAR, NEAR);
+        let bound = Bound::Within(-MAX_SWITCH_OFFSET_S, MAX_SWITCH_OFFSET_S);
         session
             .verdict(Verdict::new(claim, bound, "s", ends).reported(&format!("near {crossing} s")));
     }
@@ -407,7 +411,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     session.verdict(
         Verdict::new(
             "throughput above that of staying on WiFi",
-            Bound::AtLeast(GAIN),
+            Bound::AtLeast(REPORTED_GAIN_PERCENT),
             "%",
             FORMS.map(|n| (SCHEMES[n].name, more(n).0)),
         )
@@ -503,7 +507,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
-    let from = AHEAD.div_duration_f64(SAMPLE_INTERVAL).round() as usize - 1;
+    let from = LEAD_FROM.div_duration_f64(SAMPLE_INTERVAL).round() as usize - 1;
     let behind = |n: usize| {
         let runs = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
             let pairs = ours.acked.iter().zip(&stays.acked).skip(from);
@@ -544,7 +548,7 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Adds figures of the packets' data sequence numbers against the time.
 fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
-    let note = format!("{CC}; the first run; one packet in {SHOWN}");
+    let note = format!("{CC}; the first run; one packet in {SHOWN_PACKET_STEP}");
     let dots = |name: &str, points: Vec<Point>| Series {
         name: name.to_owned(),
         points,
@@ -593,15 +597,15 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
 }
 
 /// Duration of the download of maps-5, and the longest time until it has ended.
-const MOVE: Duration = Duration::from_secs(60);
-const DRAIN: Duration = Duration::from_secs(10);
+const MOVE_SPAN: Duration = Duration::from_secs(60);
+const MOVE_DRAIN: Duration = Duration::from_secs(10);
 /// The times at which the WiFi vanishes and is back.
-const VANISHES: Duration = Duration::from_secs(20);
-const RETURNS: Duration = Duration::from_secs(40);
+const WIFI_LOST_AT: Duration = Duration::from_secs(20);
+const WIFI_BACK_AT: Duration = Duration::from_secs(40);
 /// Number of the sample after which the host has its new address.
-const MOVES_AT: usize = (RETURNS.as_millis() / SAMPLE_INTERVAL.as_millis()) as usize;
+const MOVE_SAMPLE: usize = (WIFI_BACK_AT.as_millis() / SAMPLE_INTERVAL.as_millis()) as usize;
 /// Longest time until a subflow over the new address, s.
-const REOPENED: f64 = 1.0;
+const MAX_REOPEN_S: f64 = 1.0;
 
 /// The kept figures of a run.
 struct Move {
@@ -649,7 +653,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         ),
         (
             "time from the return to a subflow over the new address, latest run",
-            Bound::AtMost(REOPENED),
+            Bound::AtMost(MAX_REOPEN_S),
             "s",
             "a SYN of the join that is lost is sent again after a second (RFC 6298)",
         ),
@@ -687,16 +691,16 @@ fn gone_for_a_while() -> Schedule {
             ..mobility::wifi()
         },
     };
-    Schedule::new([change(VANISHES, false), change(RETURNS, true)])
+    Schedule::new([change(WIFI_LOST_AT, false), change(WIFI_BACK_AT, true)])
 }
 
 /// Plays the runs of a strategy.
 fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
     let scheme = scheme(strategy);
     let scenario = SessionScenario {
-        span: MOVE + DRAIN,
-        moves: Some(MOVES_AT),
-        ..scenario(&scheme, gone_for_a_while(), MOVE)?
+        span: MOVE_SPAN + MOVE_DRAIN,
+        moves: Some(MOVE_SAMPLE),
+        ..scenario(&scheme, gone_for_a_while(), MOVE_SPAN)?
     };
     let backend = session.backend();
     let run = |_, seed| {
@@ -717,12 +721,12 @@ fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>,
 impl Move {
     fn new(trace: &SessionTrace, second: PathId) -> Self {
         let read = seconds_of(&trace.read);
-        let during = &read[..MOVE.as_secs() as usize];
+        let during = &read[..MOVE_SPAN.as_secs() as usize];
         let mut rate = BySecond::default();
         for (second, bytes) in during.iter().enumerate() {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
-        let mut back = trace.subflows.iter().skip(MOVES_AT);
+        let mut back = trace.subflows.iter().skip(MOVE_SAMPLE);
         let reopened = back.position(|on| on & 1 << second.0 != 0);
         Move {
             whole: trace.ended,

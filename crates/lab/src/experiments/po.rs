@@ -143,7 +143,7 @@ const RECV_BUFFER: usize = 64 << 10;
 /// Send buffer: twice the receive buffer, so that the receiver's window limits the bytes in flight.
 const SEND_BUFFER: usize = 2 * RECV_BUFFER;
 /// Bytes of a message of the bulk stream.
-const BULK: u32 = 16_000;
+const BULK_MESSAGE_BYTES: u32 = 16_000;
 /// Streams of the I frames and of the bulk data; the other frames have the stream between.
 const IMPORTANT: u16 = 0;
 const BULK_STREAM: u16 = 2;
@@ -181,7 +181,7 @@ pub(super) fn scenario(
         bulk: vec![Bulk {
             stream: BULK_STREAM,
             priority: scheme.priorities[2],
-            message: BULK,
+            message: BULK_MESSAGE_BYTES,
             rate: None,
             span: SPAN,
         }],
@@ -323,7 +323,7 @@ type RunsByScheme = [Arc<Vec<Run>>; 3];
 /// Runs that the experiments share, which show the same session at different losses.
 static RUNS: Common<Run> = Common::new();
 /// Most runs beside greedy background traffic, which are shown and not judged.
-const GREEDY: u64 = 10;
+const MAX_GREEDY_RUNS: u64 = 10;
 
 fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<RunsByScheme, Error> {
     let mut by_scheme = RunsByScheme::default();
@@ -338,7 +338,9 @@ fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Ru
         let scenario = scenario(scheme, frames, loss, others)?;
         let name = scheme.name.replace(' ', "-");
         let name = format!("{name}-loss{}{kind}", loss * 100.0);
-        let count = session.runs().min(if greedy { GREEDY } else { u64::MAX });
+        let count = session
+            .runs()
+            .min(if greedy { MAX_GREEDY_RUNS } else { u64::MAX });
         let backend = session.backend();
         let run = |_, seed| Ok(Run::new(&scenario.run_on(backend, seed)?, frame_count));
         *runs = RUNS.runs(session, (name.clone(), count), run)?;
@@ -358,7 +360,7 @@ pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
     session.parameter("send buffer", format!("{} kB", SEND_BUFFER >> 10));
     session.parameter(
         "bulk",
-        format!("messages of {BULK} bytes, as fast as they are taken"),
+        format!("messages of {BULK_MESSAGE_BYTES} bytes, as fast as they are taken"),
     );
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     if !session.backend().is_virtual() {

@@ -40,7 +40,7 @@ pub const PO_8: Definition = Definition {
 const LOSSES: [f64; 2] = [0.02, 0.05];
 /// Least difference of throughputs in the formula, bit/s; without it the formula has no value at a
 /// difference of 0.
-const FLOOR: f64 = 1e3;
+const MIN_RATE_DIFFERENCE: f64 = 1e3;
 
 /// The kept figures of a run.
 #[derive(Debug)]
@@ -120,7 +120,9 @@ fn formula(frames: &[Frame], here: &[bool]) -> Vec<f64> {
     }
     let peak = offered.iter().copied().fold(0.0, f64::max);
     let seconds = offered.iter().zip(&came);
-    let psnr = |(offered, came): (&f64, &f64)| 20.0 * (peak / (offered - came).max(FLOOR)).log10();
+    let psnr = |(offered, came): (&f64, &f64)| {
+        20.0 * (peak / (offered - came).max(MIN_RATE_DIFFERENCE)).log10()
+    };
     seconds.map(psnr).collect()
 }
 

@@ -12,7 +12,7 @@ use crate::plot::Figure;
 use crate::spread::Spread;
 
 /// Long runs over links that are made at a time.
-const ABREAST: usize = 3;
+const CONCURRENT_LINK_RUNS: usize = 3;
 
 /// A run of an experiment, which measures cases and collects the findings.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl<'a> Session<'a> {
             runs,
             threads: match self.backend().is_virtual() {
                 true => self.request.threads,
-                false => ABREAST,
+                false => CONCURRENT_LINK_RUNS,
             },
             progress: self.request.progress,
         };

@@ -12,7 +12,7 @@ use braid_wire::Rng;
 use braid_wire::tcp::kind;
 
 /// Stream of the scenario's random numbers, apart from the streams of the world's components.
-const DRAW: u64 = 1 << 41;
+const DRAW_STREAM: u64 = 1 << 41;
 /// Flows have at most two to this power of bytes.
 const MAX_SIZE_BITS: u64 = 22;
 /// Time from the start, ms, within which outages and other changes begin. Notices of a link monitor may
@@ -166,7 +166,7 @@ pub struct Draw(Rng);
 impl Draw {
     /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Self {
-        Draw(Rng::for_component(seed, DRAW))
+        Draw(Rng::for_component(seed, DRAW_STREAM))
     }
 
     /// Returns a whole number below `n`.

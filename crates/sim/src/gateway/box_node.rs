@@ -19,7 +19,7 @@ use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
 /// The number of no interface: packets sent there are dropped.
-const NOWHERE: u32 = u32::MAX;
+const NO_INTERFACE: u32 = u32::MAX;
 /// Most connections that are remembered as forwarded.
 const MAX_FORWARDED: usize = 1_024;
 
@@ -190,7 +190,7 @@ impl BoxNode {
         let has_carrier = |link: &usize| self.carrier.get(*link) == Some(&true);
         let link = Some(over).filter(has_carrier);
         let link = link.or_else(|| (0..self.links()).find(has_carrier));
-        link.map_or(NOWHERE, |link| link as u32)
+        link.map_or(NO_INTERFACE, |link| link as u32)
     }
 
     fn lan_port(&self, addr: IpAddr) -> Option<u32> {
@@ -296,7 +296,7 @@ impl Node for BoxNode {
         let lan = &self.config.lan;
         let inner = |dst: IpAddr| {
             let host = lan.iter().position(|host| *host == dst);
-            host.map_or(NOWHERE, |host| (links + host) as u32)
+            host.map_or(NO_INTERFACE, |host| (links + host) as u32)
         };
         let Some(running) = &mut self.running else {
             return;
@@ -307,7 +307,7 @@ impl Node for BoxNode {
             let outer = |path: PathId, _| {
                 let link = paths.iter().position(|p| *p == path);
                 let link = link.filter(|link| carrier[*link]);
-                link.map_or(NOWHERE, |link| link as u32)
+                link.map_or(NO_INTERFACE, |link| link as u32)
             };
             if !running.machine.transmit(turn, outer, inner) {
                 break;

@@ -57,12 +57,12 @@ fn numbered_from(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
 }
 
 /// The length of a mapping without an end; a quarter of the range, so that sums do not overflow.
-const INFINITE: u64 = u64::MAX >> 2;
+const INFINITE_LEN: u64 = u64::MAX >> 2;
 
 /// Returns the payload bytes of a mapping; the infinite one has no end (RFC 8684 section 3.7).
 fn mapped(mapping: &DssMapping, data_fin: bool) -> u64 {
     match mapping.is_infinite() {
-        true => INFINITE,
+        true => INFINITE_LEN,
         false => u64::from(mapping.len).saturating_sub(u64::from(data_fin)),
     }
 }
@@ -160,7 +160,7 @@ impl Conn {
         let whole = Map {
             data: 0,
             sub: 1,
-            len: INFINITE,
+            len: INFINITE_LEN,
         };
         for flow in flows.filter(|flow| self.mapped && flow.id == self.initial) {
             let arrived = &mut self.arrived;

@@ -18,7 +18,7 @@ use super::violation::{Checker, Rule};
 const MAX_REMEMBERED: usize = 16_384;
 
 /// Bytes by which the options grow when data sequence numbers and DATA_ACKs are sent in full.
-const LONGER_OPTIONS: u64 = 8;
+const MAX_OPTION_GROWTH: u64 = 8;
 
 /// The ranges of a sequence that arrived, in any order.
 #[derive(Debug, Default)]
@@ -377,7 +377,7 @@ impl Flow {
         );
         // Longer options make segments smaller at the moment of sending, and the window counts segments.
         let before = match core::mem::replace(&mut self.mss, mss) {
-            0 => mss + LONGER_OPTIONS,
+            0 => mss + MAX_OPTION_GROWTH,
             before => before.max(mss),
         };
         let limit = match stats.recovery {

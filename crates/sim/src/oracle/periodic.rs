@@ -9,23 +9,23 @@ use super::conn::Conn;
 use super::violation::{Checker, Rule, ViolationLog};
 
 /// The interval between checks of all connections.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The time after its end for which the engine may still report a connection: 10 s, and a last timer.
 pub(super) const MAX_LINGER: Duration = Duration::from_secs(15);
 /// The time by which the engine may give up later than its settings say: its longest timer, and a sweep.
-const GRACE: Duration = Duration::from_secs(15);
+const GIVE_UP_MARGIN: Duration = Duration::from_secs(15);
 /// The longest handshake of the accepting side: five SYN/ACKs, the last after 23 s.
-const MAX_ACCEPT: Duration = Duration::from_secs(35);
+const MAX_ACCEPT_TIME: Duration = Duration::from_secs(35);
 /// The longest life of a connection whose peer answers but acknowledges nothing new, if the user timeout
 /// is shorter. It has a margin over the engine's bound of 100 s for a subflow (R2 of RFC 9293 section
 /// 3.8.3).
-const MAX_STALL: Duration = Duration::from_secs(180);
+const MAX_STALL_TIME: Duration = Duration::from_secs(180);
 /// Timers in a row that may pass without a packet or an event: the engine keeps up to 4 stale timers a
 /// connection and 64 more.
-const IDLE_TIMERS: u32 = 200;
-const IDLE_TIMERS_EACH: u32 = 8;
+const MAX_IDLE_TIMERS: u32 = 200;
+const IDLE_TIMERS_PER_CONN: u32 = 8;
 /// Timers without effect come at longer intervals than this.
-const IDLE_PACE: Duration = Duration::from_millis(1);
+const MIN_IDLE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The check of timers.
 #[derive(Debug, Default)]
@@ -70,10 +70,10 @@ impl TimerCheck {
             self.idle_since = now;
         }
         self.idle += 1;
-        let most = IDLE_TIMERS.saturating_add(IDLE_TIMERS_EACH * connections as u32);
+        let most = MAX_IDLE_TIMERS.saturating_add(IDLE_TIMERS_PER_CONN * connections as u32);
         let since = self.idle_since;
         if self.idle > most {
-            let slow = now.saturating_since(since) > IDLE_PACE * most;
+            let slow = now.saturating_since(since) > MIN_IDLE_INTERVAL * most;
             log.check(slow, Rule::Timer, (now, None), || {
                 format!("{most} timers since {since} led to nothing")
             });
@@ -82,7 +82,7 @@ impl TimerCheck {
     }
 
     pub fn sweep_due(&mut self, now: Instant) -> bool {
-        let due = now.saturating_since(self.swept_at) >= SWEEP;
+        let due = now.saturating_since(self.swept_at) >= SWEEP_INTERVAL;
         if due {
             self.swept_at = now;
         }
@@ -115,8 +115,9 @@ pub(super) fn check_life(
     checker: &mut Checker<'_>,
 ) {
     let now = checker.at;
-    let late = |since: Instant, limit: Duration| now.saturating_since(since) > limit + GRACE;
-    let opening = config.connect_timeout.max(MAX_ACCEPT);
+    let late =
+        |since: Instant, limit: Duration| now.saturating_since(since) > limit + GIVE_UP_MARGIN;
+    let opening = config.connect_timeout.max(MAX_ACCEPT_TIME);
     checker.check(
         conn.open || !late(conn.opened_at, opening),
         Rule::Liveness,
@@ -129,7 +130,7 @@ pub(super) fn check_life(
         return;
     }
     let (moved, heard) = (conn.moved.0, conn.last_heard);
-    let stall = MAX_STALL.max(config.user_timeout);
+    let stall = MAX_STALL_TIME.max(config.user_timeout);
     checker.check(
         !late(moved.max(heard), config.user_timeout) && !late(moved, stall),
         Rule::Liveness,

@@ -17,13 +17,13 @@ use super::tun_end::{self, TunEnd};
 use super::{DeliveryLag, Direction, LinkPlan, Request, ScheduledSettings};
 
 /// Packets read from one device before the others get their turn.
-const BATCH: usize = 64;
+const MAX_BATCH: usize = 64;
 
 /// `epoll` data of the wake-up descriptor; devices have their index.
 const WAKE: u64 = u64::MAX;
 
 /// Most empty buffers that are kept for reuse.
-const POOLED: usize = 4096;
+const MAX_POOLED_BUFFERS: usize = 4096;
 
 /// Largest delivery lag that is recorded, ns; greater ones count as this.
 const MAX_RECORDED_LAG_NS: u64 = 10_000_000_000;
@@ -178,7 +178,7 @@ impl Running {
 
     /// Reads the packets that wait at device `index`.
     fn read(&mut self, index: usize) {
-        for _ in 0..BATCH {
+        for _ in 0..MAX_BATCH {
             let mut packet = Pool::packet(&self.pool);
             match self.ends[index].read(&mut packet.buffer) {
                 Ok(Some(len)) if len > VNET_HDR_LEN => {
@@ -310,7 +310,7 @@ impl Clone for Packet {
 impl Drop for Packet {
     fn drop(&mut self) {
         let mut buffers = self.pool.buffers.borrow_mut();
-        if buffers.len() < POOLED {
+        if buffers.len() < MAX_POOLED_BUFFERS {
             buffers.push(std::mem::take(&mut self.buffer));
         }
     }

@@ -15,7 +15,7 @@ use crate::kernel_peer::hex;
 use braid::failure::Failure;
 
 /// Longest time of a download, s; the slowest link needs 17 s for the demo's usual file.
-const LONGEST_S: u64 = 60;
+const MAX_FETCH_S: u64 = 60;
 
 /// Settings of a download.
 pub struct Fetch<'a> {
@@ -48,7 +48,7 @@ pub fn fetch(fixture: &Fixture, what: &Fetch<'_>) -> Result<Fetched, Failure> {
         to: what.to,
         bytes: None,
         // Larger files have the time that they take at 4 Mbit/s.
-        longest: Duration::from_secs(LONGEST_S.max(what.size / 500_000)),
+        longest: Duration::from_secs(MAX_FETCH_S.max(what.size / 500_000)),
     };
     let seconds = fixture.download(&download, |bytes| bar.set_position(bytes));
     bar.finish_and_clear();

@@ -32,7 +32,7 @@ use braid::print::{print, print_json};
 /// Port of the relays of the kernel row.
 const RELAY_PORT: u16 = 7001;
 /// Longest that box and server may take to start.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two rows, in which the links' queues run empty.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable.
@@ -123,9 +123,9 @@ impl<'a> Demo<'a> {
     }
 
     fn braid_row(&mut self) -> Result<Row, Failure> {
-        self.fixture.start("server", START)?;
-        self.fixture.start("box", START)?;
-        self.fixture.wait_for_interception(START)?;
+        self.fixture.start("server", START_TIMEOUT)?;
+        self.fixture.start("box", START_TIMEOUT)?;
+        self.fixture.wait_for_interception(START_TIMEOUT)?;
         // An uncounted download first, so that the row does not measure the start of box and server.
         let small = self.fixture.testbed.state_dir().join("small");
         fetch(

@@ -9,7 +9,7 @@ use braid_testbed::fixture::Fixture;
 use crate::backend::{Error, run_error};
 
 /// Most delay of a step of a fault; a later step would make another fault.
-const LATE: Duration = Duration::from_millis(500);
+const MAX_STEP_DELAY: Duration = Duration::from_millis(500);
 /// The links of the box. Faults of a single link are faults of the first.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
 /// Rates and one-way delays of the links.
@@ -173,7 +173,7 @@ impl Fault {
             let left = at.saturating_sub(begun.elapsed());
             fixture.sleep(left).map_err(run_error)?;
             let late = begun.elapsed().saturating_sub(*at);
-            if late > LATE {
+            if late > MAX_STEP_DELAY {
                 return Err(Error::Run(format!(
                     "a step of `{}` came {late:.1?} late: the machine is too busy",
                     self.name

@@ -16,13 +16,13 @@ use crate::backend::gateways::Gateways;
 use crate::case::Arrivals;
 
 /// Interval between two words.
-const EVERY: Duration = Duration::from_millis(100);
+const ECHO_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of a word.
-const WORD: usize = 64;
+const ECHO_BYTES: usize = 64;
 /// Most bytes of one write.
 const CHUNK: usize = 16 << 10;
 /// Time without progress after which a connection has failed.
-const STALL: Duration = Duration::from_secs(40);
+const STALL_TIMEOUT: Duration = Duration::from_secs(40);
 const CONGESTION: &str = "cubic";
 /// Ports of the content host for the download, the upload and the words.
 const PORTS: [u16; 3] = [7001, 7002, 7003];
@@ -119,11 +119,11 @@ fn open(net: &Gateways) -> Result<[Ends; 3], Error> {
             netns::run_inside(content, || socket::listen(to, Transport::Tcp, CONGESTION))?;
         let connect = || socket::connect(to, None, Transport::Tcp, CONGESTION);
         let user = netns::run_inside(user, connect)?;
-        let content = socket::accept_within(&listener, CONGESTION, STALL)?;
+        let content = socket::accept_within(&listener, CONGESTION, STALL_TIMEOUT)?;
         let content = content.ok_or(io::ErrorKind::TimedOut)?;
         for end in [&user, &content] {
             end.set_nodelay(true)?;
-            socket::set_stall(end, STALL)?;
+            socket::set_stall(end, STALL_TIMEOUT)?;
         }
         Ok(Ends { user, content })
     };
@@ -233,15 +233,15 @@ fn words(ends: &Ends, span: Span) -> Flow {
     })
 }
 
-/// Sends a word every [`EVERY`]. Each word carries its time of sending.
+/// Sends a word every [`ECHO_INTERVAL`]. Each word carries its time of sending.
 fn say(mut to: &TcpStream, span: Span) -> io::Result<u64> {
     let mut said = 0;
     while !span.is_over() {
-        let mut word = [0; WORD];
+        let mut word = [0; ECHO_BYTES];
         word[..8].copy_from_slice(&(span.begun.elapsed().as_nanos() as u64).to_be_bytes());
         to.write_all(&word)?;
         said += 1;
-        thread::sleep(EVERY);
+        thread::sleep(ECHO_INTERVAL);
     }
     to.shutdown(Shutdown::Write)?;
     Ok(said)
@@ -255,7 +255,7 @@ fn repeat(ends: &TcpStream) -> io::Result<()> {
 
 fn hear(mut from: &TcpStream, span: Span) -> Flow {
     let mut flow = Flow::default();
-    let mut word = [0; WORD];
+    let mut word = [0; ECHO_BYTES];
     loop {
         match from.read_exact(&mut word) {
             Ok(()) => {

@@ -39,39 +39,39 @@ pub const TM_1: Definition = Definition {
     backends: &[Backend::Sim, Backend::Links],
     cases: |backend| match backend.is_virtual() {
         true => 1,
-        false => SINGLES + 2 * SERVERS.len(),
+        false => SINGLE_PATH_DOWNLOADS + 2 * SERVERS.len(),
     },
     runs: (1, 1),
     measure,
 };
 
 /// Number of servers in the paper's table.
-const PUBLISHED: usize = 5;
+const PUBLISHED_SERVERS: usize = 5;
 /// Downloads by plain TCP over a single path.
-const SINGLES: usize = 2 * PUBLISHED;
+const SINGLE_PATH_DOWNLOADS: usize = 2 * PUBLISHED_SERVERS;
 /// Time of every download at the full rate, s, the same for all so that they compare.
-const SECONDS: f64 = 10.0;
+const DOWNLOAD_S: f64 = 10.0;
 /// Bytes of the file, enough for 100 Mb/s; each download takes the part that it needs.
-const FILE: f64 = 100e6 / 8.0 * SECONDS;
+const FILE_BYTES: f64 = 100e6 / 8.0 * DOWNLOAD_S;
 /// Rate of the background traffic on each path, bit/s.
-const CROSS: u64 = 20_000_000;
+const CROSS_TRAFFIC_RATE: u64 = 20_000_000;
 /// The server to which the background traffic goes, from 1.
-const CROSSED: usize = 3;
+const CROSS_TRAFFIC_SERVER: usize = 3;
 /// Bytes of a download that only shows the path of connections.
-const SMALL: u64 = 100_000;
+const SMALL_DOWNLOAD_BYTES: u64 = 100_000;
 /// Measurements before a choice is read: the box uses the median of its last three.
-const ROUNDS: usize = 3;
+const MIN_ROUNDS: usize = 3;
 /// Most measurements until background traffic must have changed the choice.
-const MOST_ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 
 /// In the simulator: the longest time between two measurements, and the time in which users browse
 /// until there are enough measurements.
-const BETWEEN: Duration = Duration::from_secs(10);
-const SETTLED: Duration = Duration::from_secs(25);
+const MAX_MEASUREMENT_GAP: Duration = Duration::from_secs(10);
+const BROWSING_SPAN: Duration = Duration::from_secs(25);
 
 /// Returns the bytes of a download at this rate, Mb/s.
 fn size(mbit: f64) -> u64 {
-    (mbit * 1e6 / 8.0 * SECONDS) as u64
+    (mbit * 1e6 / 8.0 * DOWNLOAD_S) as u64
 }
 
 /// Throughput of a server, Mb/s.
@@ -137,10 +137,10 @@ impl Choices {
         net: &mut Gateways,
         runs: &mut [Vec<Gave>],
     ) -> Result<Choices, Error> {
-        let five = measured(net, ROUNDS)?;
+        let five = measured(net, MIN_ROUNDS)?;
         for (at, gave) in runs.iter_mut().enumerate() {
             for (n, gave) in (1..).zip(gave) {
-                if n > PUBLISHED && at == 0 {
+                if n > PUBLISHED_SERVERS && at == 0 {
                     net.start_server(&servers::name(n))?;
                 }
                 gave.joined = through(net, n)?;
@@ -148,13 +148,17 @@ impl Choices {
             }
         }
         net.ask(&["server", "auto"])?;
-        let six = measured(net, ROUNDS)?;
-        let cross = |link: String| net.fixture.cross_traffic(&link, CROSS).map_err(run_error);
-        let sent = servers::links(CROSSED).map(cross);
+        let six = measured(net, MIN_ROUNDS)?;
+        let cross = |link: String| {
+            net.fixture
+                .cross_traffic(&link, CROSS_TRAFFIC_RATE)
+                .map_err(run_error)
+        };
+        let sent = servers::links(CROSS_TRAFFIC_SERVER).map(cross);
         let sent = sent.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut rounds = 1;
         let mut others = measured(net, 1)?;
-        while others.by_bandwidth == CROSSED && rounds < MOST_ROUNDS {
+        while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
             others = measured(net, 1)?;
             rounds += 1;
         }
@@ -171,10 +175,14 @@ impl Choices {
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    let lengths =
-        format!("{SECONDS} s at the full rate: over a path, to a server, through box and server");
+    let lengths = format!(
+        "{DOWNLOAD_S} s at the full rate: over a path, to a server, through box and server"
+    );
     session.parameter("downloads", lengths);
-    let others = format!("{} Mb/s of UDP on each path to server 3", CROSS / 1_000_000);
+    let others = format!(
+        "{} Mb/s of UDP on each path to server 3",
+        CROSS_TRAFFIC_RATE / 1_000_000
+    );
     session.parameter("others", others);
     let (runs, choices) = match session.backend().is_virtual() {
         true => {
@@ -219,12 +227,12 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Measures over emulated links.
 fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Error> {
-    let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE as u64)?;
+    let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE_BYTES as u64)?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
         runs.push(alone(session, &mut net)?);
     }
-    for n in 1..=PUBLISHED {
+    for n in 1..=PUBLISHED_SERVERS {
         net.start_server(&servers::name(n))?;
     }
     net.start_box()?;
@@ -283,39 +291,39 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
         ))
     };
     let mut config = network(&SERVERS)?;
-    config.boxed.measuring.most = BETWEEN;
+    config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
     let mut net = simulated::started(seed, &config)?;
-    after(&mut net, SETTLED)?;
+    after(&mut net, BROWSING_SPAN)?;
     // The rate from the last server to content is known only once a connection has waited for it.
-    let last = &config.boxed.servers[PUBLISHED].name;
+    let last = &config.boxed.servers[PUBLISHED_SERVERS].name;
     simulated::use_server(&mut net, last)?;
-    simulated::browse(&mut net, BETWEEN)?;
-    let bytes = size(SERVERS[PUBLISHED].beyond.0);
+    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
+    let bytes = size(SERVERS[PUBLISHED_SERVERS].beyond.0);
     net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
-    simulated::browse(&mut net, BETWEEN)?;
+    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
     simulated::use_server(&mut net, "auto")?;
-    let six = after(&mut net, 2 * BETWEEN)?;
-    let mut config = network(&SERVERS[..PUBLISHED])?;
-    config.boxed.measuring.most = BETWEEN;
+    let six = after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
+    let mut config = network(&SERVERS[..PUBLISHED_SERVERS])?;
+    config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
     let flow = |port| UdpFlow {
-        start: Instant::ZERO + SETTLED + BETWEEN,
+        start: Instant::ZERO + BROWSING_SPAN + MAX_MEASUREMENT_GAP,
         ..UdpFlow::constant(
-            (server_addr(CROSSED - 1), port).into(),
+            (server_addr(CROSS_TRAFFIC_SERVER - 1), port).into(),
             ([10, 0, 0, 1], port).into(),
-            CROSS,
+            CROSS_TRAFFIC_RATE,
             1_250,
         )
     };
-    config.servers[CROSSED - 1].cross = vec![flow(7_001), flow(7_002)];
+    config.servers[CROSS_TRAFFIC_SERVER - 1].cross = vec![flow(7_001), flow(7_002)];
     let mut net = simulated::started(seed, &config)?;
-    let five = after(&mut net, SETTLED)?;
+    let five = after(&mut net, BROWSING_SPAN)?;
     let mut rounds = 1;
-    let mut others = after(&mut net, 2 * BETWEEN)?;
-    while others.by_bandwidth == CROSSED && rounds < MOST_ROUNDS {
-        others = after(&mut net, BETWEEN)?;
+    let mut others = after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
+    while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
+        others = after(&mut net, MAX_MEASUREMENT_GAP)?;
         rounds += 1;
     }
-    let others = [others, after(&mut net, BETWEEN)?];
+    let others = [others, after(&mut net, MAX_MEASUREMENT_GAP)?];
     Ok(Choices {
         five,
         six,
@@ -330,7 +338,12 @@ fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> 
     for (n, server) in (1..).zip(&SERVERS) {
         let mut gave = Gave::default();
         // The only claim on the last server is that it is not chosen, so its paths are not measured.
-        for (at, (mbit, _)) in server.paths.iter().enumerate().filter(|_| n <= PUBLISHED) {
+        for (at, (mbit, _)) in server
+            .paths
+            .iter()
+            .enumerate()
+            .filter(|_| n <= PUBLISHED_SERVERS)
+        {
             servers::route_through(net, n, at + 1)?;
             gave.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
             net.fixture.stop_forwarding().map_err(run_error)?;
@@ -350,8 +363,8 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
     net.wait_for(&format!("connections to go to {name}"), |net| {
         // Pooled connections to the previous server serve first.
         let before = carried(net, n)?;
-        net.download_once("user", SMALL, |_, _, _| ())?;
-        Ok(carried(net, n)? - before >= SMALL)
+        net.download_once("user", SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
+        Ok(carried(net, n)? - before >= SMALL_DOWNLOAD_BYTES)
     })?;
     net.wait_for_warm()?;
     let server = &SERVERS[n - 1];
@@ -382,7 +395,7 @@ fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
     for _ in 0..rounds {
         servers = net.retry_while_late(|net| {
             // The box measures only while users send.
-            net.download_once("user", SMALL, |_, _, _| ())?;
+            net.download_once("user", SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
             net.ask(&["servers", "--probe"])
         })?;
     }
@@ -394,7 +407,7 @@ fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
     session.parameter("strategy", "adaptive");
     session.parameter(
         "measurements of each server before a choice is looked at",
-        ROUNDS,
+        MIN_ROUNDS,
     );
     session.parameter("measurements until those with others moved it", rounds);
     session.parameter(
@@ -511,9 +524,12 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
             .get(n.wrapping_sub(1))
             .map_or(f64::NAN, |gave| gave.joined)
     };
-    let all: Vec<f64> = means[..PUBLISHED].iter().map(|gave| gave.joined).collect();
+    let all: Vec<f64> = means[..PUBLISHED_SERVERS]
+        .iter()
+        .map(|gave| gave.joined)
+        .collect();
     let rtt = |server: &Server| server.paths[0].1.min(server.paths[1].1);
-    let nearest = (1..=PUBLISHED).min_by(|a, b| {
+    let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| {
         let [a, b] = [a, b].map(|n| rtt(&SERVERS[n - 1]));
         a.total_cmp(&b)
     });
@@ -550,7 +566,7 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
 
 fn figure(means: &[Gave]) -> crate::plot::Figure {
     let of = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
-        (0..PUBLISHED)
+        (0..PUBLISHED_SERVERS)
             .map(|n| Point::new(n as f64, value(n)))
             .collect()
     };
@@ -578,7 +594,7 @@ fn verdicts(runs: &[Vec<Gave>], choices: &Choices) -> Vec<Verdict> {
     let number =
         |claim: &str, bound, n: usize| Verdict::new(claim, bound, "", [("server", n as f64)]);
     let shares = runs.iter().enumerate().flat_map(|(run, gave)| {
-        let published = (1..=PUBLISHED).zip(gave);
+        let published = (1..=PUBLISHED_SERVERS).zip(gave);
         published.map(move |(n, gave)| {
             (
                 format!("server {n}, run {run}"),
@@ -679,6 +695,9 @@ mod tests {
         assert!(most.iter().zip(expected).all(near), "{most:?}");
         assert_eq!([47.32, 13.0].map(size), [59_150_000, 16_250_000]);
         let beyond = SERVERS.map(|server| size(server.beyond.0));
-        assert!(beyond.iter().all(|size| *size <= FILE as u64), "{beyond:?}");
+        assert!(
+            beyond.iter().all(|size| *size <= FILE_BYTES as u64),
+            "{beyond:?}"
+        );
     }
 }

@@ -39,10 +39,10 @@ pub const TM_3: Definition = Definition {
     measure,
 };
 
-const BYTES: u64 = 1_000_000;
+const FILE_BYTES: u64 = 1_000_000;
 /// Least bytes of the file that a connection between box and server must carry to count, more than
 /// authentication takes.
-const CARRIED: usize = 10_000;
+const MIN_CARRIED_BYTES: usize = 10_000;
 const STEPS: [&str; 4] = [
     "user to box, as content server: SYN",
     "box to server: SYN with MP_CAPABLE",
@@ -64,7 +64,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let (runs, ends) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
-            let establish = |_, seed| simulated::establish(seed, &SIMULATED_LINKS, BYTES);
+            let establish = |_, seed| simulated::establish(seed, &SIMULATED_LINKS, FILE_BYTES);
             let runs = session.each(session.runs(), establish)?;
             (runs, simulated::ends(SIMULATED_LINKS.len()))
         }
@@ -104,7 +104,7 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
     let mut net = Gateways::build(
         |name| fixture::description(name, PATHS),
         Some(CUBIC.name()),
-        BYTES,
+        FILE_BYTES,
     )?;
     net.start_server("server")?;
     let mut runs = Vec::new();
@@ -124,7 +124,7 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
 fn capture(net: &Gateways) -> Result<Captures, Error> {
     let start = |host| Capture::start(&net.fixture.testbed, host).map_err(run_error);
     let [boxed, server] = [start("box")?, start("server")?];
-    net.download_once("user", BYTES, |_, _, _| ())?;
+    net.download_once("user", FILE_BYTES, |_, _, _| ())?;
     let finish = |capture: Capture| capture.finish().map_err(run_error);
     Ok([("box", finish(boxed)?), ("server", finish(server)?)])
 }
@@ -150,7 +150,7 @@ fn addresses(net: &Gateways) -> Result<Ends, Error> {
 fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
     let between = |packets, from, to| {
         let mut all = flows(packets, from, to);
-        all.retain(|flow| flow.received >= CARRIED);
+        all.retain(|flow| flow.received >= MIN_CARRIED_BYTES);
         all
     };
     let user = between(boxed, &ends.user, &ends.content);

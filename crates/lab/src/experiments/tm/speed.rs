@@ -60,17 +60,17 @@ pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms
 pub const SIMULATED_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
 const LINKS: [&str; 2] = ["link1", "link2"];
 /// Throughput of each link alone, MB/s.
-const ALONE: [f64; 2] = [3.7, 1.8];
+const LINK_RATES_MB_S: [f64; 2] = [3.7, 1.8];
 /// Time of a phase's download at the links' full rates, s.
 const PHASE_S: f64 = 12.0;
 /// Sizes of the files of [`TM_5B`], MB.
 const SIZES: [u64; 5] = [1, 5, 10, 50, 100];
 const MB: u64 = 1_000_000;
 /// Interval at which the links' counters are read.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause before a download, in which queues run empty, and the most random time added to it.
-const PAUSE: Duration = Duration::from_millis(300);
-const JITTER: Duration = Duration::from_millis(100);
+const MIN_PAUSE: Duration = Duration::from_millis(300);
+const PAUSE_JITTER: Duration = Duration::from_millis(100);
 
 /// A download.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Downloads {
 
     /// Downloads with the box in its present state.
     fn download(&mut self, bytes: u64) -> Result<Phase, Error> {
-        let pause = PAUSE + JITTER.mul_f64(self.rng.unit());
+        let pause = MIN_PAUSE + PAUSE_JITTER.mul_f64(self.rng.unit());
         self.net.fixture.sleep(pause).map_err(run_error)?;
         let (mut looks, mut before) = (Vec::new(), [0; 2]);
         let mut last = Duration::ZERO;
@@ -147,7 +147,7 @@ impl Downloads {
             if at.is_zero() {
                 looks.clear();
                 before = carried(fixture);
-            } else if at - last < LOOK {
+            } else if at - last < POLL_INTERVAL {
                 return;
             }
             last = at;
@@ -189,7 +189,12 @@ const VARIANTS: [&str; 5] = [
 ];
 
 fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
-    let bytes = [ALONE[0], ALONE[1], ALONE[0] + ALONE[1]].map(bytes_of_phase);
+    let bytes = [
+        LINK_RATES_MB_S[0],
+        LINK_RATES_MB_S[1],
+        LINK_RATES_MB_S[0] + LINK_RATES_MB_S[1],
+    ]
+    .map(bytes_of_phase);
     let phases = match session.backend().is_virtual() {
         true => simulated_phases(session, bytes)?,
         false => emulated_phases(session, bytes)?,
