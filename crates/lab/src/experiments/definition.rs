@@ -1,6 +1,6 @@
 //! The definition of an experiment.
 
-use super::outcome::{Findings, Outcome, Request};
+use super::outcome::{ExperimentResult, Outcome, Request};
 use super::session::Session;
 use crate::backend::{Backend, Error};
 
@@ -60,7 +60,7 @@ impl Definition {
     ///
     /// # Errors
     /// A case could not be run. A claim that does not hold is no error.
-    pub fn run(&self, request: Request<'_>) -> Result<Findings, Error> {
+    pub fn run(&self, request: Request<'_>) -> Result<ExperimentResult, Error> {
         self.run_as(request, self.measure)
     }
 
@@ -69,7 +69,7 @@ impl Definition {
         &self,
         request: Request<'_>,
         measure: impl FnOnce(&mut Session<'_>) -> Result<(), Error>,
-    ) -> Result<Findings, Error> {
+    ) -> Result<ExperimentResult, Error> {
         let outcome = Outcome {
             id: self.id.to_owned(),
             title: self.title.to_owned(),

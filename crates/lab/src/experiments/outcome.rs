@@ -37,7 +37,7 @@ impl fmt::Debug for Request<'_> {
 
 /// Everything that an experiment found.
 #[derive(Debug)]
-pub struct Findings {
+pub struct ExperimentResult {
     /// The part that the report shows.
     pub outcome: Outcome,
     /// Figures by name, in the order of [`Outcome::figures`].
@@ -48,7 +48,7 @@ pub struct Findings {
     pub captures: Vec<(String, Vec<u8>)>,
 }
 
-/// The findings of an experiment as the report shows them.
+/// The result of an experiment as the report shows them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`Definition::id`](super::Definition::id).

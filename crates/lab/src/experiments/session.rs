@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 
-use super::outcome::{Findings, Outcome, Request, Table};
+use super::outcome::{ExperimentResult, Outcome, Request, Table};
 use super::verdict::Verdict;
 use crate::backend::{Backend, Error};
 use crate::fct::{self, Case, Row, RunResult};
@@ -14,18 +14,18 @@ use crate::spread::Spread;
 /// Long runs over links that are made at a time.
 const CONCURRENT_LINK_RUNS: usize = 3;
 
-/// A run of an experiment, which measures cases and collects the findings.
+/// A run of an experiment, which measures cases and collects the result.
 #[derive(Debug)]
 pub struct Session<'a> {
     request: Request<'a>,
-    findings: Findings,
+    result: ExperimentResult,
 }
 
 impl<'a> Session<'a> {
     pub(super) fn new(outcome: Outcome, request: Request<'a>) -> Self {
         Session {
             request,
-            findings: Findings {
+            result: ExperimentResult {
                 outcome,
                 figures: Vec::new(),
                 records: Vec::new(),
@@ -34,8 +34,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Findings {
-        self.findings
+    pub(super) fn finish(self) -> ExperimentResult {
+        self.result
     }
 
     /// Returns the seed of all cases.
@@ -124,12 +124,12 @@ impl<'a> Session<'a> {
 
     /// Records `value` under a name that is a file name without extension.
     pub fn record(&mut self, name: String, value: serde_json::Value) {
-        self.findings.records.push((name, value));
+        self.result.records.push((name, value));
     }
 
     /// Keeps a capture under a name that is a file name without extension.
     pub fn capture(&mut self, name: &str, pcapng: Vec<u8>) {
-        self.findings.captures.push((name.to_owned(), pcapng));
+        self.result.captures.push((name.to_owned(), pcapng));
     }
 
     /// Returns the backend of the cases.
@@ -139,7 +139,7 @@ impl<'a> Session<'a> {
 
     /// Adds a parameter to the result. Several values of the same parameter are all shown.
     pub fn parameter(&mut self, name: &str, value: impl ToString) {
-        let (parameters, value) = (&mut self.findings.outcome.parameters, value.to_string());
+        let (parameters, value) = (&mut self.result.outcome.parameters, value.to_string());
         match parameters.iter_mut().find(|(known, _)| known == name) {
             None => parameters.push((name.to_owned(), value)),
             Some((_, before)) if before.split(" | ").any(|one| one == value) => {}
@@ -149,25 +149,25 @@ impl<'a> Session<'a> {
 
     /// Adds a verdict.
     pub fn verdict(&mut self, verdict: Verdict) {
-        self.findings.outcome.verdicts.push(verdict);
+        self.result.outcome.verdicts.push(verdict);
     }
 
     /// Adds a table.
     pub fn table(&mut self, table: Table) {
-        self.findings.outcome.tables.push(table);
+        self.result.outcome.tables.push(table);
     }
 
     /// Adds a figure under a name that is a file name without extension. The first figure stands for
     /// the experiment where there is room for only one.
     pub fn figure(&mut self, name: &str, figure: Figure) {
-        self.findings.outcome.figures.push(name.to_owned());
-        self.findings.figures.push((name.to_owned(), figure));
+        self.result.outcome.figures.push(name.to_owned());
+        self.result.figures.push((name.to_owned(), figure));
     }
 
     /// Moves the figure called `name` before all others.
     pub fn lead_with(&mut self, name: &str) {
-        self.findings.outcome.figures.sort_by_key(|n| n != name);
-        self.findings.figures.sort_by_key(|(n, _)| n != name);
+        self.result.outcome.figures.sort_by_key(|n| n != name);
+        self.result.figures.sort_by_key(|(n, _)| n != name);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::backend::Backend;
-use crate::experiments::{ALL, Findings, Outcome};
+use crate::experiments::{ALL, ExperimentResult, Outcome};
 
 /// The file that marks a directory as written by [`store`].
 const OUTCOME: &str = "outcome.json";
@@ -19,19 +19,19 @@ pub struct Stored {
     pub svgs: Vec<String>,
 }
 
-/// Writes `findings` below `directory`. Returns their directory, in which the results of an earlier run
+/// Writes `result` below `directory`. Returns their directory, in which the results of an earlier run
 /// of the same experiment and backend are replaced.
 ///
 /// # Errors
 /// One line that names the file that cannot be written, or the directory if it holds anything else than
 /// results.
-pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
+pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, String> {
     let Outcome {
         id,
         backend,
         figures,
         ..
-    } = &findings.outcome;
+    } = &result.outcome;
     let place = prepare(directory, id, backend)?;
     // Written beside its place until it is complete, so that an interrupted write is never read as a
     // result.
@@ -41,16 +41,16 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     }
     let cells = draft.join("cells");
     fs::create_dir_all(&cells).map_err(|e| failed("create", &cells, &e))?;
-    for (name, record) in &findings.records {
+    for (name, record) in &result.records {
         write_json(&cells.join(format!("{name}.json")), record)?;
     }
-    for (name, capture) in &findings.captures {
+    for (name, capture) in &result.captures {
         write(&cells.join(format!("{name}.pcapng")), capture)?;
     }
-    for (name, (_, figure)) in figures.iter().zip(&findings.figures) {
+    for (name, (_, figure)) in figures.iter().zip(&result.figures) {
         write(&draft.join(format!("{name}.svg")), figure.svg().as_bytes())?;
     }
-    write_json(&draft.join(OUTCOME), &findings.outcome)?;
+    write_json(&draft.join(OUTCOME), &result.outcome)?;
     if place.exists() {
         fs::remove_dir_all(&place).map_err(|e| failed("remove", &place, &e))?;
     }
