@@ -3,7 +3,7 @@
 mod row;
 
 use crate::backend::{Backend, Error};
-use crate::spread::Spread;
+use crate::parallel_runs::ParallelRuns;
 
 pub use self::row::{Row, Summary};
 pub use crate::case::{
@@ -23,12 +23,12 @@ pub fn run(
     progress: &(dyn Fn() + Sync),
 ) -> Result<Vec<RunResult>, Error> {
     backend.check(case)?;
-    let spread = Spread {
+    let parallel_runs = ParallelRuns {
         runs,
         threads: if backend.is_virtual() { threads } else { 1 },
         progress,
     };
-    spread.over(
+    parallel_runs.collect(
         || backend.open(case),
         |session, index| session.run(case, index),
         |session| {

@@ -8,8 +8,8 @@ use super::outcome::{ExperimentResult, Outcome, Request, Table};
 use super::verdict::Verdict;
 use crate::backend::{Backend, Error};
 use crate::fct::{self, Case, Row, RunResult};
+use crate::parallel_runs::ParallelRuns;
 use crate::plot::Figure;
-use crate::spread::Spread;
 
 /// Long runs over links that are made at a time.
 const CONCURRENT_LINK_RUNS: usize = 3;
@@ -105,7 +105,7 @@ impl<'a> Session<'a> {
         runs: u64,
         run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
     ) -> Result<Vec<T>, Error> {
-        let spread = Spread {
+        let parallel_runs = ParallelRuns {
             runs,
             threads: match self.backend().is_virtual() {
                 true => self.request.threads,
@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
             progress: self.request.progress,
         };
         let seed = |index| fct::run_seed(self.request.seed, index);
-        spread.over(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
+        parallel_runs.collect(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
     }
 
     /// Reports one more finished run, for runs that were made without the methods above.

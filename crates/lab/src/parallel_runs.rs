@@ -1,4 +1,4 @@
-//! Runs spread over threads.
+//! Runs on several threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use crate::backend::Error;
 
 /// A number of runs, and the threads that make them.
 #[derive(Clone, Copy)]
-pub struct Spread<'a> {
+pub struct ParallelRuns<'a> {
     /// Number of runs.
     pub runs: u64,
     /// Number of threads, at least 1.
@@ -17,13 +17,13 @@ pub struct Spread<'a> {
     pub progress: &'a (dyn Fn() + Sync),
 }
 
-impl Spread<'_> {
+impl ParallelRuns<'_> {
     /// Makes the runs and returns their results in order, whatever the number of threads. `open` sets
     /// up a thread's state, `run` makes the run of a number with it, `close` takes the state down.
     ///
     /// # Errors
     /// The error of the first run that could not be made.
-    pub fn over<S, T: Send>(
+    pub fn collect<S, T: Send>(
         self,
         open: impl Fn() -> Result<S, Error> + Sync,
         run: impl Fn(&mut S, u64) -> Result<T, Error> + Sync,
