@@ -37,7 +37,7 @@ pub struct Case {
     pub direction: Direction,
     /// A path that carries nothing for a while, although its interface stays up. If set, arrivals are
     /// recorded.
-    pub dark: Option<Dark>,
+    pub outage: Option<Outage>,
     /// Seed of all runs; see [`run_seed`].
     pub seed: u64,
 }
@@ -57,7 +57,7 @@ impl Case {
             declare_size: true,
             queue: 50,
             direction: Direction::Down,
-            dark: None,
+            outage: None,
             seed: 1,
         }
     }
@@ -99,7 +99,7 @@ impl Case {
 
 /// A time during which a path of a [`Case`] is dark, counted from the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dark {
+pub struct Outage {
     /// The path, from 0.
     pub path: usize,
     /// The moment from which the path carries nothing.
@@ -137,31 +137,31 @@ pub struct RunResult {
     /// count them.
     pub rtos: u64,
     /// Bytes in order at the receiver over time; recorded only where a path goes dark.
-    pub arrivals: Arrivals,
+    pub arrivals: ReceivedBytes,
     /// The retransmission timeout of the sender's engine for the dark path when it went dark; 0 where
     /// none does.
-    pub dark_rto: Duration,
+    pub outage_rto: Duration,
 }
 
 /// The bytes of a flow at its receiver over time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Arrivals(Vec<(Duration, u64)>);
+pub struct ReceivedBytes(Vec<(Duration, u64)>);
 
-impl Arrivals {
+impl ReceivedBytes {
     /// Time within which arrivals are merged into one.
-    const TOGETHER: Duration = Duration::from_millis(1);
+    const MERGE_WINDOW: Duration = Duration::from_millis(1);
 
-    /// Notes that `bytes` bytes have arrived by `time`.
-    pub fn note(&mut self, time: Duration, bytes: u64) {
+    /// Records that `bytes` bytes have arrived by `time`.
+    pub fn record(&mut self, time: Duration, bytes: u64) {
         match self.0.last_mut() {
             Some((_, before)) if *before == bytes => {}
-            Some((at, before)) if time < *at + Self::TOGETHER => *before = bytes,
+            Some((at, before)) if time < *at + Self::MERGE_WINDOW => *before = bytes,
             _ => self.0.push((time, bytes)),
         }
     }
 
     /// Returns the bytes that had arrived by `time`.
-    pub fn by(&self, time: Duration) -> u64 {
+    pub fn at(&self, time: Duration) -> u64 {
         let count = self.0.partition_point(|(at, _)| *at <= time);
         count.checked_sub(1).map_or(0, |last| self.0[last].1)
     }
@@ -174,13 +174,13 @@ impl Arrivals {
 
     /// Returns the mean rate over `span` from `from` on, Mb/s.
     pub fn mbit_s(&self, from: Duration, span: Duration) -> f64 {
-        let bytes = self.by(from + span) - self.by(from);
+        let bytes = self.at(from + span) - self.at(from);
         bytes as f64 * 8.0 / span.as_secs_f64() / 1e6
     }
 
     /// Returns the time from `from` to the start of the first second that has at least this rate;
     /// `None` if no second within 20 s has.
-    pub fn comes_to(&self, mbit_s: f64, from: Duration) -> Option<Duration> {
+    pub fn time_to_rate(&self, mbit_s: f64, from: Duration) -> Option<Duration> {
         let second = Duration::from_secs(1);
         let mut times = (0..2_000).map(|n| Duration::from_millis(10) * n);
         times.find(|time| self.mbit_s(from + *time, second) >= mbit_s)
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn arrivals_tell_amounts_and_gaps() {
         let ms = Duration::from_millis;
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = ReceivedBytes::default();
         for (at, bytes) in [
             (10, 100),
             (20, 200),
@@ -405,10 +405,10 @@ mod tests {
             (100, 400),
             (110, 500),
         ] {
-            arrivals.note(ms(at), bytes);
+            arrivals.record(ms(at), bytes);
         }
         assert_eq!(
-            [5, 10, 25, 500].map(|at| arrivals.by(ms(at))),
+            [5, 10, 25, 500].map(|at| arrivals.at(ms(at))),
             [0, 100, 300, 500]
         );
         assert_eq!(arrivals.longest_gap(ms(0), ms(200)), ms(80));

@@ -53,9 +53,9 @@ pub(super) fn paths(case: &Case, seed: u64) -> Vec<PathSettings> {
 
 /// Returns the changes of path `n`, which has `settings` in both directions, during a run.
 pub(super) fn schedule(case: &Case, n: usize, settings: &Settings) -> Schedule {
-    let dark = case.dark.filter(|dark| dark.path == n);
-    let changes = dark.into_iter().flat_map(|dark| {
-        [(dark.from, false), (dark.until, true)].map(|(at, up)| Change {
+    let outage = case.outage.filter(|outage| outage.path == n);
+    let changes = outage.into_iter().flat_map(|outage| {
+        [(outage.from, false), (outage.until, true)].map(|(at, up)| Change {
             at,
             settings: Settings {
                 up,
@@ -139,12 +139,12 @@ pub(super) fn result(
 
 /// Returns the sender's retransmission timeout for the path that goes dark; zero if no
 /// subflow uses it.
-pub(super) fn dark_rto(case: &Case, stack: &Stack, conn: ConnId) -> Duration {
+pub(super) fn outage_rto(case: &Case, stack: &Stack, conn: ConnId) -> Duration {
     let subflows = stack.subflows(conn).into_iter();
     let mut here = subflows.filter(|subflow| {
-        case.dark.is_some_and(|dark| match case.direction {
-            Direction::Down => subflow.remote.ip() == IpAddr::V4(client_addr(dark.path)),
-            Direction::Up => subflow.path == PathId(dark.path as u8),
+        case.outage.is_some_and(|outage| match case.direction {
+            Direction::Down => subflow.remote.ip() == IpAddr::V4(client_addr(outage.path)),
+            Direction::Up => subflow.path == PathId(outage.path as u8),
         })
     });
     here.next().map_or(Duration::ZERO, |subflow| subflow.rto)

@@ -260,7 +260,7 @@ impl Transfer<'_> {
         Ok(End {
             stream,
             sent: 0,
-            watched: self.case.dark.is_some(),
+            is_recorded: self.case.outage.is_some(),
             deadline: self.deadline,
         })
     }
@@ -329,7 +329,7 @@ impl Transfer<'_> {
         };
         for (at, bytes) in &receiver.arrivals {
             let time = since(client.started, Some(*at));
-            result.arrivals.note(time, *bytes);
+            result.arrivals.record(time, *bytes);
         }
         for subflow in &sender.subflows {
             let at_client = match self.case.direction {
@@ -353,7 +353,7 @@ struct End<'s> {
     stream: &'s TcpStream,
     sent: u64,
     /// True if each arrival is recorded.
-    watched: bool,
+    is_recorded: bool,
     deadline: Instant,
 }
 
@@ -388,7 +388,7 @@ impl End<'_> {
                 return Err(io::Error::other("what came is not what was sent"));
             }
             seen.received += read as u64;
-            if self.watched {
+            if self.is_recorded {
                 seen.arrivals.push((now, seen.received));
             }
         }

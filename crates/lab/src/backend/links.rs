@@ -28,7 +28,7 @@ use super::error::Error;
 use super::fixture::{self, CLIENT, END_CHECK_INTERVAL, END_PRIORITY, Fixture, SERVER, run_error};
 use super::flow;
 use super::history::{History, Memory};
-use crate::case::{Arrivals, Case, Direction, RunResult};
+use crate::case::{Case, Direction, ReceivedBytes, RunResult};
 
 /// Name of the engines' devices.
 const DEVICE: &str = "engine";
@@ -168,7 +168,7 @@ fn transfer(
     };
     Ok(RunResult {
         arrivals: receiver.arrivals.clone(),
-        dark_rto: sender.dark_rto,
+        outage_rto: sender.outage_rto,
         ..flow::result(case, client.core.started, streams, join_syns)
     })
 }
@@ -260,8 +260,8 @@ struct End<'a> {
     ended: Option<Stream>,
     /// The start of the flow completion time.
     started: Instant,
-    arrivals: Arrivals,
-    dark_rto: Duration,
+    arrivals: ReceivedBytes,
+    outage_rto: Duration,
     warm: bool,
     next_check: Instant,
     oracle: Oracle,
@@ -275,8 +275,8 @@ impl<'a> End<'a> {
             open: None,
             ended: None,
             started: Instant::ZERO,
-            arrivals: Arrivals::default(),
-            dark_rto: Duration::ZERO,
+            arrivals: ReceivedBytes::default(),
+            outage_rto: Duration::ZERO,
             warm: false,
             next_check: Instant::ZERO,
             oracle: Oracle::new(Config::default()),
@@ -298,11 +298,11 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
-            if let Some(dark) = self.shared.case.dark {
+            if let Some(outage) = self.shared.case.outage {
                 let time = now.saturating_since(self.started);
-                self.arrivals.note(time, stream.received);
-                if now < Instant::ZERO + dark.from {
-                    self.dark_rto = flow::dark_rto(self.shared.case, stack, *conn);
+                self.arrivals.record(time, stream.received);
+                if now < Instant::ZERO + outage.from {
+                    self.outage_rto = flow::outage_rto(self.shared.case, stack, *conn);
                 }
             }
             // The oracle sees no packets here; it checks only the bytes that the stream reads.

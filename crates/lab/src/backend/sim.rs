@@ -14,7 +14,7 @@ use braid_wire::{Instant, Rng};
 use super::error::Error;
 use super::flow;
 use super::history::Memory;
-use crate::case::{Arrivals, Case, RunResult, run_seed};
+use crate::case::{Case, ReceivedBytes, RunResult, run_seed};
 
 /// Stream of the run's own random numbers, apart from the streams of the world's components.
 const RUN_STREAM: u64 = 1 << 41;
@@ -218,8 +218,8 @@ impl<'a> Run<'a> {
 
     /// Runs until the connection has ended at both ends, or to the limit.
     fn finish(&mut self) -> RunResult {
-        let (arrivals, dark_rto) = match self.case.dark {
-            Some(dark) => self.watch(Instant::ZERO + dark.from),
+        let (arrivals, outage_rto) = match self.case.outage {
+            Some(outage) => self.run_until_outage(Instant::ZERO + outage.from),
             None => Default::default(),
         };
         self.transfer.run(flow::limit(self.case));
@@ -228,32 +228,32 @@ impl<'a> Run<'a> {
         let ended = self.transfer.ended();
         RunResult {
             arrivals,
-            dark_rto,
+            outage_rto,
             ..flow::result(self.case, self.started, ended, join_syns)
         }
     }
 
     /// Runs until the flow has arrived, or to the limit. Returns the arrivals, and the sender's timeout
     /// on the path that goes dark, read at `dark`.
-    fn watch(&mut self, dark: Instant) -> (Arrivals, Duration) {
+    fn run_until_outage(&mut self, outage: Instant) -> (ReceivedBytes, Duration) {
         let (case, started) = (self.case, self.started);
         let receiver = self.transfer.receiver(case.direction);
         let [client, server] = self.transfer.ends();
         let sender = if receiver == client { server } else { client };
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = ReceivedBytes::default();
         let mut note = |world: &World| {
             let host = world.host(receiver);
             let open = host.open_streams().map(|(_, stream)| stream.received);
             let ended = host.finished().iter().map(|stream| stream.received);
             let received = open.chain(ended).max().unwrap_or(0);
-            arrivals.note(world.now().saturating_since(started), received);
+            arrivals.record(world.now().saturating_since(started), received);
             received >= case.size.bytes()
         };
         let world = &mut self.transfer.world;
-        world.run(dark.saturating_since(world.now()), &mut note);
+        world.run(outage.saturating_since(world.now()), &mut note);
         let host = world.host(sender);
         let conn = host.open_streams().map(|(conn, _)| conn).next();
-        let rto = conn.map(|conn| flow::dark_rto(case, host.stack(), conn));
+        let rto = conn.map(|conn| flow::outage_rto(case, host.stack(), conn));
         world.run(flow::limit(case), note);
         (arrivals, rto.unwrap_or_default())
     }

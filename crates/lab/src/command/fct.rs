@@ -94,7 +94,7 @@ fn cases(args: &FctArgs) -> Vec<Case> {
                     declare_size: args.declare == "size",
                     queue: args.queue,
                     direction: args.direction,
-                    dark: None,
+                    outage: None,
                     seed: args.seed,
                 });
             }

@@ -10,7 +10,7 @@ use super::session::Session;
 use super::sweep::{self, LINUX, Runs, Sweep, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::case::{Arrivals, Case, Dark, RunResult};
+use crate::case::{Case, Outage, ReceivedBytes, RunResult};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
 
@@ -67,7 +67,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             name: format!("dark{path}"),
             sizes: SIZES,
             case: Case {
-                dark: Some(Dark {
+                outage: Some(Outage {
                     path,
                     from: OUTAGE_FROM,
                     until: OUTAGE_UNTIL,
@@ -133,15 +133,15 @@ fn verdicts(
     ]
 }
 
-fn of_each(runs: &Runs, value: fn(&Arrivals) -> f64) -> Vec<f64> {
+fn of_each(runs: &Runs, value: fn(&ReceivedBytes) -> f64) -> Vec<f64> {
     runs.0.iter().map(|run| value(&run.arrivals)).collect()
 }
 
 /// Returns the timeout of the path before it went dark, ms; NaN where the sender does not report it.
 fn timeout(run: &RunResult) -> f64 {
-    match run.dark_rto.is_zero() {
+    match run.outage_rto.is_zero() {
         true => f64::NAN,
-        false => run.dark_rto.as_secs_f64() * 1e3,
+        false => run.outage_rto.as_secs_f64() * 1e3,
     }
 }
 
@@ -158,26 +158,26 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// Returns the longest pause while the path is dark, ms.
-fn pause(arrivals: &Arrivals) -> f64 {
+fn pause(arrivals: &ReceivedBytes) -> f64 {
     arrivals.longest_gap(OUTAGE_FROM, OUTAGE_UNTIL).as_nanos() as f64 / 1e6
 }
 
 /// Returns the time from the path's return until the rate is 90 % of the full rate, s; NaN if it never
 /// is.
-fn back(arrivals: &Arrivals) -> f64 {
-    let again = arrivals.comes_to(0.9 * full(arrivals), OUTAGE_UNTIL);
+fn back(arrivals: &ReceivedBytes) -> f64 {
+    let again = arrivals.time_to_rate(0.9 * full(arrivals), OUTAGE_UNTIL);
     again.map_or(f64::NAN, |time| time.as_secs_f64())
 }
 
 /// Returns the rate before the path goes dark, Mb/s.
-fn full(arrivals: &Arrivals) -> f64 {
+fn full(arrivals: &ReceivedBytes) -> f64 {
     arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
 }
 
-fn goodput(name: &str, arrivals: &Arrivals) -> Series {
+fn goodput(name: &str, arrivals: &ReceivedBytes) -> Series {
     let bins = (0..).map(|n| BIN_WIDTH * n);
     let bins =
-        bins.take_while(|at| arrivals.by(*at + BIN_WIDTH) > arrivals.by(*at) || *at < OUTAGE_UNTIL);
+        bins.take_while(|at| arrivals.at(*at + BIN_WIDTH) > arrivals.at(*at) || *at < OUTAGE_UNTIL);
     let point = |at: Duration| {
         Point::new(
             (at + BIN_WIDTH / 2).as_secs_f64(),

@@ -18,7 +18,7 @@ use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error};
-use crate::case::Arrivals;
+use crate::case::ReceivedBytes;
 use crate::plot::{Figure, Point};
 use crate::stats;
 
@@ -88,7 +88,7 @@ impl FaultRun {
     /// Returns the time from the end of the fault to the first second at 90 % of the full rate, s; NaN
     /// if it never came.
     fn back(&self, direction: usize) -> f64 {
-        let again = self.seen.bulk[direction].comes_to(0.9 * self.full(direction), self.until);
+        let again = self.seen.bulk[direction].time_to_rate(0.9 * self.full(direction), self.until);
         again.map_or(f64::NAN, |time| time.as_secs_f64())
     }
 
@@ -100,11 +100,11 @@ impl FaultRun {
 }
 
 /// Returns the longest time without a byte between `from` and `until`.
-fn silence(arrivals: &Arrivals, from: Duration, until: Duration) -> Duration {
+fn silence(arrivals: &ReceivedBytes, from: Duration, until: Duration) -> Duration {
     let (mut longest, mut since, mut at) = (Duration::ZERO, from, from);
     while at < until {
         let next = at + GAP_RESOLUTION;
-        if arrivals.by(next) > arrivals.by(at) {
+        if arrivals.at(next) > arrivals.at(at) {
             since = next;
         }
         longest = longest.max(next - since);
@@ -185,7 +185,7 @@ fn play(fault: &Fault) -> Result<FaultRun, Error> {
 }
 
 fn record(run: &FaultRun) -> serde_json::Value {
-    let by_second = |bulk: &Arrivals| {
+    let by_second = |bulk: &ReceivedBytes| {
         let seconds = (run.until + AFTER_FAULT).as_secs() as u32;
         let rate = |n| bulk.mbit_s(SECOND * n, SECOND);
         (0..seconds).map(rate).collect::<Vec<_>>()
@@ -298,15 +298,15 @@ mod tests {
     use super::*;
 
     /// A steady flow with one pause, in ms.
-    fn arrivals(pause: (u64, u64), total: u64) -> Arrivals {
-        let mut arrivals = Arrivals::default();
+    fn arrivals(pause: (u64, u64), total: u64) -> ReceivedBytes {
+        let mut arrivals = ReceivedBytes::default();
         let mut bytes = 0;
         for ms in (0..total)
             .step_by(5)
             .filter(|ms| *ms < pause.0 || *ms >= pause.1)
         {
             bytes += 1000;
-            arrivals.note(Duration::from_millis(ms), bytes);
+            arrivals.record(Duration::from_millis(ms), bytes);
         }
         arrivals
     }

@@ -13,7 +13,7 @@ use braid_testbed::netns;
 use crate::backend::Error;
 use crate::backend::fixture::{interrupted, run_error};
 use crate::backend::gateways::Gateways;
-use crate::case::Arrivals;
+use crate::case::ReceivedBytes;
 
 /// Interval between two words.
 const ECHO_INTERVAL: Duration = Duration::from_millis(100);
@@ -30,8 +30,8 @@ const PORTS: [u16; 3] = [7001, 7002, 7003];
 /// The users' measurements; times count from their beginning.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Arrivals of the download, and of the upload.
-    pub bulk: [Arrivals; 2],
+    /// ReceivedBytes of the download, and of the upload.
+    pub bulk: [ReceivedBytes; 2],
     /// Each word's time of sending, and the time until its echo.
     pub echoes: Vec<(Duration, Duration)>,
     /// Descriptions of connections that failed.
@@ -41,7 +41,7 @@ pub struct Seen {
 /// The measurement of one flow.
 #[derive(Debug, Default)]
 struct Flow {
-    arrivals: Arrivals,
+    arrivals: ReceivedBytes,
     echoes: Vec<(Duration, Duration)>,
     failure: Option<String>,
 }
@@ -149,7 +149,7 @@ fn bulk(from: &TcpStream, to: &TcpStream, span: Span) -> Flow {
     thread::scope(|scope| {
         let sending = scope.spawn(|| send(from, span, &sent));
         let mut flow = receive(to, span);
-        let got = flow.arrivals.by(Duration::MAX);
+        let got = flow.arrivals.at(Duration::MAX);
         let failed = match sending.join() {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("sending: {error}")),
@@ -182,7 +182,7 @@ fn receive(mut from: &TcpStream, span: Span) -> Flow {
             Ok(0) => return flow,
             Ok(n) if is_pattern(&buffer[..n], at) => {
                 at += n as u64;
-                flow.arrivals.note(span.begun.elapsed(), at);
+                flow.arrivals.record(span.begun.elapsed(), at);
             }
             Ok(_) => {
                 flow.failure = Some(format!("wrong bytes after {at}"));
