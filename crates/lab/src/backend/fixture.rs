@@ -20,7 +20,7 @@ pub(crate) const CLIENT: &str = "client";
 pub(crate) const SERVER: &str = "server";
 
 /// Real-time priority of the two ends, below the emulator, which must be on time for both.
-pub(crate) const END_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
+pub(crate) const ENDPOINT_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
 /// Interval at which a run in wall-clock time checks for its end.
 pub(crate) const END_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 

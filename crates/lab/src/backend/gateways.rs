@@ -183,7 +183,7 @@ impl Gateways {
     }
 
     /// Waits until the box has a connection in its idle pool.
-    pub fn wait_for_warm(&self) -> Result<(), Error> {
+    pub fn wait_for_pool(&self) -> Result<(), Error> {
         self.wait_for("a warm connection", |net| {
             Ok(net.ask(&["status"])?["warm"]["ready"].as_u64() > Some(0))
         })

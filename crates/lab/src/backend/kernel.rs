@@ -16,7 +16,9 @@ use braid_testbed::mptcp_info::{self, SubflowInfo};
 use braid_testbed::netns;
 
 use super::error::Error;
-use super::fixture::{self, CLIENT, END_CHECK_INTERVAL, END_PRIORITY, Fixture, SERVER, run_error};
+use super::fixture::{
+    self, CLIENT, END_CHECK_INTERVAL, ENDPOINT_PRIORITY, Fixture, SERVER, run_error,
+};
 use super::flow;
 use crate::case::{Case, RunResult};
 
@@ -130,7 +132,7 @@ struct Transfer<'a> {
 
 /// The times, bytes and subflows that one end has seen.
 #[derive(Default)]
-struct Seen {
+struct EndRecord {
     started: Option<Instant>,
     first_byte: Option<Instant>,
     last_byte: Option<Instant>,
@@ -140,7 +142,7 @@ struct Seen {
 }
 
 /// A channel between the two ends beside the network.
-struct Line {
+struct Signal {
     to: Sender<()>,
     from: Receiver<()>,
 }
@@ -152,11 +154,11 @@ impl Transfer<'_> {
         let ((to_server, from_client), (to_client, from_server)) =
             (mpsc::channel(), mpsc::channel());
         let (near, far) = (
-            Line {
+            Signal {
                 to: to_server,
                 from: from_server,
             },
-            Line {
+            Signal {
                 to: to_client,
                 from: from_client,
             },
@@ -178,7 +180,7 @@ impl Transfer<'_> {
     fn judge(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
         let of = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
         if of(io::ErrorKind::TimedOut) {
-            return Ok(self.result(&Seen::default(), &Seen::default()));
+            return Ok(self.result(&EndRecord::default(), &EndRecord::default()));
         }
         let cause = errors.into_iter().flatten();
         // An end that only noticed the other's failure reports ConnectionAborted, never the cause.
@@ -187,11 +189,11 @@ impl Transfer<'_> {
     }
 
     /// Plays the client: requests or sends the flow.
-    fn ask(&self, line: &Line) -> io::Result<Seen> {
-        become_realtime(END_PRIORITY);
-        let mut seen = Seen {
+    fn ask(&self, line: &Signal) -> io::Result<EndRecord> {
+        become_realtime(ENDPOINT_PRIORITY);
+        let mut seen = EndRecord {
             started: Some(Instant::now()),
-            ..Seen::default()
+            ..EndRecord::default()
         };
         let stream = kernel_tcp::connect(
             self.remote,
@@ -221,9 +223,9 @@ impl Transfer<'_> {
         Ok(seen)
     }
 
-    fn serve(&self, listener: &TcpListener, line: &Line) -> io::Result<Seen> {
-        become_realtime(END_PRIORITY);
-        let mut seen = Seen::default();
+    fn serve(&self, listener: &TcpListener, line: &Signal) -> io::Result<EndRecord> {
+        become_realtime(ENDPOINT_PRIORITY);
+        let mut seen = EndRecord::default();
         let stream = loop {
             if let Some(stream) =
                 kernel_tcp::accept_within(listener, &self.case.cc, END_CHECK_INTERVAL)?
@@ -242,7 +244,7 @@ impl Transfer<'_> {
         }
         match self.case.direction {
             Direction::Down => {
-                end.receive(REQUEST, &mut Seen::default())?;
+                end.receive(REQUEST, &mut EndRecord::default())?;
                 end.send(self.case.size.bytes())?;
                 stream.shutdown(Shutdown::Write)?;
             }
@@ -279,7 +281,7 @@ impl Transfer<'_> {
 
     /// Reads the counters once both ends are done, and aborts the connection: an orderly close would
     /// send its segments over the links of the next run.
-    fn part(&self, stream: &TcpStream, line: &Line, seen: &mut Seen) -> io::Result<()> {
+    fn part(&self, stream: &TcpStream, line: &Signal, seen: &mut EndRecord) -> io::Result<()> {
         // The other end may have failed and no longer listen.
         let _ = line.to.send(());
         self.hear(line)?;
@@ -292,7 +294,7 @@ impl Transfer<'_> {
     }
 
     /// Waits for a message of the other end.
-    fn hear(&self, line: &Line) -> io::Result<()> {
+    fn hear(&self, line: &Signal) -> io::Result<()> {
         loop {
             match line.from.recv_timeout(END_CHECK_INTERVAL) {
                 Ok(()) => return Ok(()),
@@ -306,7 +308,7 @@ impl Transfer<'_> {
         check_time(self.deadline)
     }
 
-    fn result(&self, client: &Seen, server: &Seen) -> RunResult {
+    fn result(&self, client: &EndRecord, server: &EndRecord) -> RunResult {
         let (sender, receiver) = match self.case.direction {
             Direction::Down => (server, client),
             Direction::Up => (client, server),
@@ -370,7 +372,7 @@ impl End<'_> {
     }
 
     /// Receives the stream up to byte `end`, or to its end if that comes sooner.
-    fn receive(&mut self, end: u64, seen: &mut Seen) -> io::Result<()> {
+    fn receive(&mut self, end: u64, seen: &mut EndRecord) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         while seen.received < end {
             let read = self.patiently(|mut stream| stream.read(&mut buffer))?;
@@ -395,7 +397,7 @@ impl End<'_> {
         Ok(())
     }
 
-    fn receive_all(&mut self, seen: &mut Seen) -> io::Result<()> {
+    fn receive_all(&mut self, seen: &mut EndRecord) -> io::Result<()> {
         self.receive(u64::MAX, seen)
     }
 

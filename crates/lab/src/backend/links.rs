@@ -25,7 +25,9 @@ use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::error::Error;
-use super::fixture::{self, CLIENT, END_CHECK_INTERVAL, END_PRIORITY, Fixture, SERVER, run_error};
+use super::fixture::{
+    self, CLIENT, END_CHECK_INTERVAL, ENDPOINT_PRIORITY, Fixture, SERVER, run_error,
+};
 use super::flow;
 use super::history::{History, Memory};
 use crate::case::{Case, Direction, ReceivedBytes, RunResult};
@@ -48,7 +50,7 @@ impl Links {
     pub(super) fn open(case: &Case) -> Result<Links, Error> {
         let paths = case.paths.specs().len();
         let fixture = Fixture::build(paths, &[])?;
-        let (client, server) = devices(&fixture, paths)?;
+        let (client, server) = open_devices(&fixture, paths)?;
         Ok(Links {
             fixture,
             client,
@@ -62,8 +64,8 @@ impl Links {
         let history = self.memory.of(case, index)?;
         self.fixture.run(case, index, |seed| {
             // Packets that an earlier run left in the devices must not reach this run.
-            discard(client);
-            discard(server);
+            discard_packets(client);
+            discard_packets(server);
             let stacks = [
                 stack(case, seed, 0, history)?,
                 stack(case, seed, 1, history)?,
@@ -82,7 +84,7 @@ impl Links {
 }
 
 /// Creates the devices of client and server, with routes over each path.
-pub(crate) fn devices(fixture: &Fixture, paths: usize) -> Result<(Tun, Tun), Error> {
+pub(crate) fn open_devices(fixture: &Fixture, paths: usize) -> Result<(Tun, Tun), Error> {
     let device = |host| {
         let made = || Tun::create(DEVICE).map_err(io::Error::other);
         netns::run_inside(&fixture.namespace(host)?, made).map_err(run_error)
@@ -109,7 +111,7 @@ pub(crate) fn devices(fixture: &Fixture, paths: usize) -> Result<(Tun, Tun), Err
 }
 
 /// Drops the packets that an earlier run has left in the device.
-pub(crate) fn discard(device: &mut Tun) {
+pub(crate) fn discard_packets(device: &mut Tun) {
     while let Ok(Some(_)) = device.recv() {}
 }
 
@@ -130,7 +132,7 @@ fn transfer(
         deadline: Instant::ZERO + flow::limit(case),
         warm: AtomicUsize::new(0),
         finished: AtomicUsize::new(0),
-        wake: [event()?, event()?],
+        wake: [new_eventfd()?, new_eventfd()?],
     };
     let driver = |node: usize, device, stack, stream| {
         let end = End::new(&shared, stream);
@@ -158,7 +160,7 @@ fn transfer(
                     .connect(now, config.options(), &mut driver.stack)
             })
         });
-        joined(asking).and(joined(serving))
+        join_thread(asking).and(join_thread(serving))
     })?;
     let streams = [&client.core.ended, &server.core.ended].map(Option::as_ref);
     let join_syns = client.stack.stats().join_syns;
@@ -184,11 +186,11 @@ fn stack(case: &Case, seed: u64, node: u32, history: Option<&History>) -> Result
     Ok(stack)
 }
 
-pub(crate) fn event() -> Result<OwnedFd, Error> {
+pub(crate) fn new_eventfd() -> Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(run_error)
 }
 
-pub(crate) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+pub(crate) fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let result = thread.join();
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -200,11 +202,11 @@ fn run_end<'a>(
     driver: &mut EndDriver<'a>,
     start: impl FnOnce(&mut EndDriver<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    become_realtime(END_PRIORITY);
+    become_realtime(ENDPOINT_PRIORITY);
     let shared = driver.core.shared;
     let _leaving = Leaving(shared);
     start(driver)?;
-    let never = event()?;
+    let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         let late = driver.clock().now() >= shared.deadline;
         shared.finished.load(Ordering::Acquire) >= 2 || late || fixture::interrupted()

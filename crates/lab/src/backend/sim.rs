@@ -219,7 +219,7 @@ impl<'a> Run<'a> {
     /// Runs until the connection has ended at both ends, or to the limit.
     fn finish(&mut self) -> RunResult {
         let (arrivals, outage_rto) = match self.case.outage {
-            Some(outage) => self.run_until_outage(Instant::ZERO + outage.from),
+            Some(outage) => self.record_outage(Instant::ZERO + outage.from),
             None => Default::default(),
         };
         self.transfer.run(flow::limit(self.case));
@@ -235,7 +235,7 @@ impl<'a> Run<'a> {
 
     /// Runs until the flow has arrived, or to the limit. Returns the arrivals, and the sender's timeout
     /// on the path that goes dark, read at `dark`.
-    fn run_until_outage(&mut self, outage: Instant) -> (ReceivedBytes, Duration) {
+    fn record_outage(&mut self, outage: Instant) -> (ReceivedBytes, Duration) {
         let (case, started) = (self.case, self.started);
         let receiver = self.transfer.receiver(case.direction);
         let [client, server] = self.transfer.ends();

@@ -10,7 +10,7 @@ use braid_testbed::fixture;
 use serde_json::json;
 
 use self::catalogue::{Fault, LINKS, PATHS};
-use self::users::Seen;
+use self::users::UserObservations;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::series::{bars, quantile};
@@ -58,7 +58,7 @@ struct FaultRun {
     name: &'static str,
     total: bool,
     until: Duration,
-    seen: Seen,
+    seen: UserObservations,
 }
 
 impl FaultRun {
@@ -159,7 +159,7 @@ fn network() -> Result<Gateways, Error> {
 fn alone() -> Result<[f64; 2], Error> {
     let mut net = network()?;
     net.ask(&["link", LINKS[0], "off"])?;
-    let seen = net.retry_while_late(|net| users::at_work(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
+    let seen = net.retry_while_late(|net| users::observe(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
     Ok(seen
         .bulk
         .map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)))
@@ -167,13 +167,13 @@ fn alone() -> Result<[f64; 2], Error> {
 
 fn play(fault: &Fault) -> Result<FaultRun, Error> {
     let mut net = network()?;
-    let until = BEFORE_FAULT + fault.lasts();
+    let until = BEFORE_FAULT + fault.duration();
     let seen = net.retry_while_late(|net| {
-        users::at_work(net, until + AFTER_FAULT, |net| {
+        users::observe(net, until + AFTER_FAULT, |net| {
             net.fixture
                 .sleep(BEFORE_FAULT)
                 .map_err(crate::backend::run_error)?;
-            fault.happen(&mut net.fixture)
+            fault.apply(&mut net.fixture)
         })
     })?;
     Ok(FaultRun {

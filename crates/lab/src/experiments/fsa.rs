@@ -370,7 +370,7 @@ pub const FSA_3: Definition = Definition {
             );
             session.figure(&format!("rtos-{}", file_name(label)), figure);
         }
-        session.lead_with("rtos-cubic-iw10");
+        session.put_first("rtos-cubic-iw10");
         Ok(())
     },
 };
@@ -493,7 +493,7 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
         body: Body::Plane(series),
     };
     session.figure("alpha", figure);
-    session.lead_with("alpha");
+    session.put_first("alpha");
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use super::outcome::Table;
 use super::series::{
     BySecond, by_second, estimate, gains, over_time, plus_minus, quantile, values,
 };
-use super::session::{Common, Session};
+use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::plot::{Mark, Point, Series};
@@ -286,7 +286,7 @@ fn switched(packets: &[Packet]) -> [f64; 3] {
 type Walks = Arc<Vec<Walk>>;
 
 /// Runs that the four experiments on the walk share.
-static WALKS: Common<Walk> = Common::new();
+static WALKS: SharedRuns<Walk> = SharedRuns::new();
 
 fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("congestion control", CC);

@@ -15,7 +15,7 @@ use super::outcome::Table;
 use super::series::{
     BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile, values,
 };
-use super::session::{Common, Session};
+use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::plot::Point;
@@ -321,7 +321,7 @@ impl Run {
 type RunsByScheme = [Arc<Vec<Run>>; 3];
 
 /// Runs that the experiments share, which show the same session at different losses.
-static RUNS: Common<Run> = Common::new();
+static RUNS: SharedRuns<Run> = SharedRuns::new();
 /// Most runs beside greedy background traffic, which are shown and not judged.
 const MAX_GREEDY_RUNS: u64 = 10;
 

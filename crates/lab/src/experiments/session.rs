@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
     }
 
     /// Moves the figure called `name` before all others.
-    pub fn lead_with(&mut self, name: &str) {
+    pub fn put_first(&mut self, name: &str) {
         self.result.outcome.figures.sort_by_key(|n| n != name);
         self.result.figures.sort_by_key(|(n, _)| n != name);
     }
@@ -173,14 +173,14 @@ impl<'a> Session<'a> {
 
 /// Runs that several experiments use, made once by [`Session::each`].
 #[derive(Debug)]
-pub(super) struct Common<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
+pub(super) struct SharedRuns<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
 
 /// Name, backend, number, seed and threads of some runs.
 type Key = (String, Backend, u64, u64, usize);
 
-impl<T: Send> Common<T> {
+impl<T: Send> SharedRuns<T> {
     pub const fn new() -> Self {
-        Common(Mutex::new(Vec::new()))
+        SharedRuns(Mutex::new(Vec::new()))
     }
 
     /// Returns the runs called `name`, which are made if they do not exist yet.

@@ -14,7 +14,7 @@ use braid_testbed::netns;
 
 use super::environment::Environment;
 use super::{SAMPLE_INTERVAL, SessionScenario, SessionTrace, is_transient};
-use crate::backend::fixture::{self, CLIENT, END_PRIORITY, SERVER, run_error};
+use crate::backend::fixture::{self, CLIENT, ENDPOINT_PRIORITY, SERVER, run_error};
 use crate::backend::{Error, kernel};
 
 /// Most bytes of one read or write.
@@ -68,7 +68,7 @@ impl SessionScenario<'_> {
 /// Sends until the session is `over`. The client ends first and resets the connection.
 fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
-    become_realtime(END_PRIORITY);
+    become_realtime(ENDPOINT_PRIORITY);
     let mut stream = None;
     let bytes = vec![0; CHUNK];
     while !over.load(Ordering::Relaxed) {
@@ -93,7 +93,7 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
 
 /// Returns the bytes read by the end of each of `all` samples.
 fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
-    become_realtime(END_PRIORITY);
+    become_realtime(ENDPOINT_PRIORITY);
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
     let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;

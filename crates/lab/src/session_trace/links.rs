@@ -25,8 +25,8 @@ use braid_wire::{Instant, tcp};
 use super::environment::Environment;
 use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, move_client, prepare};
 use crate::backend::Error;
-use crate::backend::fixture::{self, END_PRIORITY, run_error};
-use crate::backend::links::{devices, discard, event, joined};
+use crate::backend::fixture::{self, ENDPOINT_PRIORITY, run_error};
+use crate::backend::links::{discard_packets, join_thread, new_eventfd, open_devices};
 
 impl SessionScenario<'_> {
     /// Runs the session over emulated links, with random numbers drawn from `seed`. It takes the
@@ -44,10 +44,10 @@ impl SessionScenario<'_> {
         environment: &mut Environment<'_>,
         seed: u64,
     ) -> Result<SessionTrace, Error> {
-        let (mut client, mut server) = devices(&environment.fixture, self.paths.len())?;
+        let (mut client, mut server) = open_devices(&environment.fixture, self.paths.len())?;
         environment.measure_on_time(seed, |seed| {
-            discard(&mut client);
-            discard(&mut server);
+            discard_packets(&mut client);
+            discard_packets(&mut server);
             self.transfer(seed, &mut client, &mut server)
         })
     }
@@ -115,8 +115,8 @@ impl SessionScenario<'_> {
                 };
                 run_end(clock, samples, (&mut arrived, opening, end), open)
             });
-            let asks = joined(asking);
-            Ok::<_, Error>([asks?, joined(serving)?])
+            let asks = join_thread(asking);
+            Ok::<_, Error>([asks?, join_thread(serving)?])
         })?;
         let mut trace = SessionTrace {
             read: asks.samples.iter().map(|sample| sample.read).collect(),
@@ -141,11 +141,11 @@ fn run_end(
     (tap, stack, end): (&mut Tap<'_>, Stack, End),
     start: impl FnOnce(Instant, &mut End, &mut Stack) -> Result<(), Error>,
 ) -> Result<End, Error> {
-    become_realtime(END_PRIORITY);
+    become_realtime(ENDPOINT_PRIORITY);
     let driver = Driver::new(clock, tap, stack, end, NoHostEvents, Limits::default());
     let mut driver = driver.map_err(run_error)?;
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
-    let never = event()?;
+    let never = new_eventfd()?;
     let ended = driver.run(never.as_fd(), |driver| {
         driver.core.samples.len() >= samples || fixture::interrupted()
     });

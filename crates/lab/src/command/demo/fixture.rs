@@ -28,7 +28,7 @@ pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Fixture, Failure> {
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
     Ok(Fixture::up(spec, options(Some(congestion))?, move || {
-        interrupt.came()
+        interrupt.is_set()
     })?)
 }
 

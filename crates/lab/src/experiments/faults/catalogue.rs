@@ -159,7 +159,7 @@ impl Fault {
     }
 
     /// Returns the duration of the fault.
-    pub fn lasts(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         self.steps.last().map_or(Duration::ZERO, |(at, _)| *at)
     }
 
@@ -167,7 +167,7 @@ impl Fault {
     ///
     /// # Errors
     /// The system refuses a change, the wait is interrupted, or the machine is too busy for a step.
-    pub fn happen(&self, fixture: &mut Fixture) -> Result<(), Error> {
+    pub fn apply(&self, fixture: &mut Fixture) -> Result<(), Error> {
         let begun = std::time::Instant::now();
         for (at, acts) in &self.steps {
             let left = at.saturating_sub(begun.elapsed());

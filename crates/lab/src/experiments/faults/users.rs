@@ -29,7 +29,7 @@ const PORTS: [u16; 3] = [7001, 7002, 7003];
 
 /// The users' measurements; times count from their beginning.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct UserObservations {
     /// ReceivedBytes of the download, and of the upload.
     pub bulk: [ReceivedBytes; 2],
     /// Each word's time of sending, and the time until its echo.
@@ -56,28 +56,28 @@ struct Ends {
 #[derive(Clone, Copy)]
 struct Span {
     begun: Instant,
-    lasts: Duration,
+    duration: Duration,
 }
 
 impl Span {
     fn is_over(self) -> bool {
-        self.begun.elapsed() >= self.lasts || interrupted()
+        self.begun.elapsed() >= self.duration || interrupted()
     }
 }
 
-/// Lets users work for `lasts`, while `meanwhile` runs.
+/// Lets users work for `duration`, while `meanwhile` runs.
 ///
 /// # Errors
 /// A connection does not open; the errors of `meanwhile`.
-pub fn at_work(
+pub fn observe(
     net: &mut Gateways,
-    lasts: Duration,
+    duration: Duration,
     meanwhile: impl FnOnce(&mut Gateways) -> Result<(), Error>,
-) -> Result<Seen, Error> {
+) -> Result<UserObservations, Error> {
     let [down, up, talk] = open(net)?;
     let span = Span {
         begun: Instant::now(),
-        lasts,
+        duration,
     };
     thread::scope(|scope| {
         let flows = [
@@ -86,7 +86,7 @@ pub fn at_work(
             scope.spawn(|| words(&talk, span)),
         ];
         let happened = meanwhile(net);
-        let mut seen = Seen::default();
+        let mut seen = UserObservations::default();
         let names = ["download", "upload", "words"];
         for (n, flow) in flows.into_iter().enumerate() {
             let flow = flow

@@ -1,10 +1,10 @@
 //! Flows so small that a second subflow is useless ("mosquitoes").
 
+mod captured;
 mod scale;
-mod seen;
 
+use self::captured::CapturedPackets;
 use self::scale::Load;
-use self::seen::Seen;
 use super::{ALL, BACKENDS, MICE, Plan, UNLIKE, of_values};
 use crate::backend::{Backend, Error, sim};
 use crate::case::Case;
@@ -77,7 +77,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         ("SYNs with MP_JOIN per flow", joins),
     );
     session.figure("joins", figure);
-    session.lead_with("joins");
+    session.put_first("joins");
     if session.backend().is_virtual() {
         captures(session)?;
     }
@@ -94,7 +94,7 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     for (label, sweep) in TINY.sweeps(Backend::Sim)? {
         for (name, case) in sweep.cases(session.seed(), session.backend())? {
             let bytes = sim::capture(&case, 0)?;
-            let seen = Seen::read(&bytes)?;
+            let seen = CapturedPackets::read(&bytes)?;
             session.capture(&name, bytes);
             if case.initial_window == 10 && case.size.bytes() > 2048 {
                 session.table(seen.table(&format!("Capture at the client, {name}")));
@@ -117,8 +117,8 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn both_ways(counts: &[(String, Case, Seen)]) -> Table {
-    let row = |(label, case, seen): &(String, Case, Seen)| {
+fn both_ways(counts: &[(String, Case, CapturedPackets)]) -> Table {
+    let row = |(label, case, seen): &(String, Case, CapturedPackets)| {
         let (sent, received) = seen.packets();
         vec![
             case.strategy.clone(),

@@ -76,7 +76,7 @@ fn size(mbit: f64) -> u64 {
 
 /// Throughput of a server, Mb/s.
 #[derive(Debug, Clone, Copy, Default)]
-struct Gave {
+struct ServerThroughput {
     /// By plain TCP over each path.
     alone: [f64; 2],
     /// From the content server to the server, by plain TCP.
@@ -85,9 +85,9 @@ struct Gave {
     joined: f64,
 }
 
-impl Gave {
+impl ServerThroughput {
     /// Returns the largest possible throughput, from the figures of plain TCP.
-    fn most(&self) -> f64 {
+    fn upper_bound(&self) -> f64 {
         (self.alone[0] + self.alone[1]).min(self.beyond)
     }
 }
@@ -135,15 +135,15 @@ impl Choices {
     fn made(
         session: &Session<'_>,
         net: &mut Gateways,
-        runs: &mut [Vec<Gave>],
+        runs: &mut [Vec<ServerThroughput>],
     ) -> Result<Choices, Error> {
         let five = measured(net, MIN_ROUNDS)?;
-        for (at, gave) in runs.iter_mut().enumerate() {
-            for (n, gave) in (1..).zip(gave) {
+        for (at, throughput) in runs.iter_mut().enumerate() {
+            for (n, throughput) in (1..).zip(throughput) {
                 if n > PUBLISHED_SERVERS && at == 0 {
                     net.start_server(&servers::name(n))?;
                 }
-                gave.joined = through(net, n)?;
+                throughput.joined = through(net, n)?;
                 session.finished();
             }
         }
@@ -200,8 +200,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     ] {
         session.record(format!("measured-{name}"), choice.servers.clone());
     }
-    let record =
-        |gave: &Gave| json!({ "b": gave.alone, "b_s": gave.beyond, "joined": gave.joined });
+    let record = |throughput: &ServerThroughput| json!({ "b": throughput.alone, "b_s": throughput.beyond, "joined": throughput.joined });
     let records = runs
         .iter()
         .map(|run| run.iter().map(record).collect::<Vec<_>>());
@@ -226,7 +225,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 /// Measures over emulated links.
-fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Error> {
+fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<ServerThroughput>>, Choices), Error> {
     let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE_BYTES as u64)?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
@@ -242,32 +241,32 @@ fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Erro
 }
 
 /// Measures each server in the simulator, each in a network of its own.
-fn in_virtual_time(seed: u64) -> Result<Vec<Gave>, Error> {
+fn in_virtual_time(seed: u64) -> Result<Vec<ServerThroughput>, Error> {
     let rate = |config: &AggregationConfig, mbit: f64| {
         let mut net = simulated::start(seed, config)?;
         let bytes = size(mbit);
         let seconds = simulated::download(&mut net, bytes, |_, _, _| ())?;
         Ok::<_, Error>(bytes as f64 * 8.0 / seconds / 1e6)
     };
-    let gave = |server: &Server| {
+    let throughput = |server: &Server| {
         let Server { paths, beyond, .. } = *server;
         let [one, two] = paths.map(|path| {
             let config = simulated::plain(path, Some(beyond))?;
             rate(&config, path.0.min(beyond.0))
         });
-        let most = (paths[0].0 + paths[1].0).min(beyond.0);
-        Ok(Gave {
+        let upper_bound = (paths[0].0 + paths[1].0).min(beyond.0);
+        Ok(ServerThroughput {
             alone: [one?, two?],
             beyond: rate(&simulated::plain(beyond, None)?, beyond.0)?,
-            joined: rate(&network(&[*server])?, most)?,
+            joined: rate(&network(&[*server])?, upper_bound)?,
         })
     };
-    SERVERS.iter().map(gave).collect()
+    SERVERS.iter().map(throughput).collect()
 }
 
 /// Returns a network of a box with these servers, in which the box's own links are no bottleneck.
 fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
-    let mut config = simulated::joined(&[(1000.0, 0.5); 2])?;
+    let mut config = simulated::aggregated(&[(1000.0, 0.5); 2])?;
     config.set_servers(servers.len()).map_err(run_error)?;
     for (settings, server) in config.servers.iter_mut().zip(servers) {
         settings.from_access = server.paths.map(simulated::path).to_vec();
@@ -333,10 +332,10 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
 }
 
 /// Measures plain TCP over each path of each server, with the proxy off.
-fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> {
+fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<ServerThroughput>, Error> {
     let mut all = Vec::new();
     for (n, server) in (1..).zip(&SERVERS) {
-        let mut gave = Gave::default();
+        let mut throughput = ServerThroughput::default();
         // The only claim on the last server is that it is not chosen, so its paths are not measured.
         for (at, (mbit, _)) in server
             .paths
@@ -345,13 +344,13 @@ fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> 
             .filter(|_| n <= PUBLISHED_SERVERS)
         {
             servers::route_through(net, n, at + 1)?;
-            gave.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
+            throughput.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
             net.fixture.stop_forwarding().map_err(run_error)?;
             session.finished();
         }
-        gave.beyond = rate(net, &servers::name(n), size(server.beyond.0))?;
+        throughput.beyond = rate(net, &servers::name(n), size(server.beyond.0))?;
         session.finished();
-        all.push(gave);
+        all.push(throughput);
     }
     Ok(all)
 }
@@ -366,7 +365,7 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
         net.download_once("user", SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
         Ok(carried(net, n)? - before >= SMALL_DOWNLOAD_BYTES)
     })?;
-    net.wait_for_warm()?;
+    net.wait_for_pool()?;
     let server = &SERVERS[n - 1];
     let [(one, _), (two, _)] = server.paths;
     rate(net, "user", size((one + two).min(server.beyond.0)))
@@ -416,12 +415,12 @@ fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
     );
 }
 
-fn means(runs: &[Vec<Gave>]) -> Vec<Gave> {
-    let of = |server: usize, value: fn(&Gave) -> f64| {
+fn means(runs: &[Vec<ServerThroughput>]) -> Vec<ServerThroughput> {
+    let of = |server: usize, value: fn(&ServerThroughput) -> f64| {
         let values: Vec<f64> = runs.iter().map(|run| value(&run[server])).collect();
         stats::mean(&values).unwrap_or(f64::NAN)
     };
-    let mean = |server| Gave {
+    let mean = |server| ServerThroughput {
         alone: [of(server, |g| g.alone[0]), of(server, |g| g.alone[1])],
         beyond: of(server, |g| g.beyond),
         joined: of(server, |g| g.joined),
@@ -477,19 +476,19 @@ fn as_measured(when: &str, choice: &Choice) -> Table {
     )
 }
 
-fn given(means: &[Gave]) -> Table {
+fn given(means: &[ServerThroughput]) -> Table {
     let shown = |value: f64| match value > 0.0 {
         true => format!("{value:.2}"),
         false => "-".to_owned(),
     };
-    let row = |((n, server), gave): ((usize, &Server), &Gave)| {
-        let share = gave.joined / gave.most() * 100.0;
+    let row = |((n, server), throughput): ((usize, &Server), &ServerThroughput)| {
+        let share = throughput.joined / throughput.upper_bound() * 100.0;
         vec![
             n.to_string(),
-            shown(gave.alone[0]),
-            shown(gave.alone[1]),
-            shown(gave.beyond),
-            shown(gave.joined),
+            shown(throughput.alone[0]),
+            shown(throughput.alone[1]),
+            shown(throughput.beyond),
+            shown(throughput.joined),
             if share.is_finite() {
                 format!("{share:.0} %")
             } else {
@@ -518,15 +517,15 @@ fn given(means: &[Gave]) -> Table {
 }
 
 /// Returns a table of the throughput that other rules of choice would have reached.
-fn policies(means: &[Gave], choice: &Choice) -> Table {
+fn policies(means: &[ServerThroughput], choice: &Choice) -> Table {
     let joined = |n: usize| {
         means
             .get(n.wrapping_sub(1))
-            .map_or(f64::NAN, |gave| gave.joined)
+            .map_or(f64::NAN, |throughput| throughput.joined)
     };
     let all: Vec<f64> = means[..PUBLISHED_SERVERS]
         .iter()
-        .map(|gave| gave.joined)
+        .map(|throughput| throughput.joined)
         .collect();
     let rtt = |server: &Server| server.paths[0].1.min(server.paths[1].1);
     let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| {
@@ -564,7 +563,7 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
     )
 }
 
-fn figure(means: &[Gave]) -> crate::plot::Figure {
+fn figure(means: &[ServerThroughput]) -> crate::plot::Figure {
     let of = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
         (0..PUBLISHED_SERVERS)
             .map(|n| Point::new(n as f64, value(n)))
@@ -587,18 +586,18 @@ fn figure(means: &[Gave]) -> crate::plot::Figure {
     )
 }
 
-fn verdicts(runs: &[Vec<Gave>], choices: &Choices) -> Vec<Verdict> {
+fn verdicts(runs: &[Vec<ServerThroughput>], choices: &Choices) -> Vec<Verdict> {
     let Choices {
         five, six, others, ..
     } = choices;
     let number =
         |claim: &str, bound, n: usize| Verdict::new(claim, bound, "", [("server", n as f64)]);
-    let shares = runs.iter().enumerate().flat_map(|(run, gave)| {
-        let published = (1..=PUBLISHED_SERVERS).zip(gave);
-        published.map(move |(n, gave)| {
+    let shares = runs.iter().enumerate().flat_map(|(run, throughput)| {
+        let published = (1..=PUBLISHED_SERVERS).zip(throughput);
+        published.map(move |(n, throughput)| {
             (
                 format!("server {n}, run {run}"),
-                gave.joined / gave.most() * 100.0,
+                throughput.joined / throughput.upper_bound() * 100.0,
             )
         })
     });
@@ -647,17 +646,17 @@ mod tests {
         }
     }
 
-    fn run(share: f64) -> Vec<Gave> {
-        let gave = |server: &Server| {
+    fn run(share: f64) -> Vec<ServerThroughput> {
+        let throughput = |server: &Server| {
             let [(one, _), (two, _)] = server.paths;
-            let most = (one + two).min(server.beyond.0);
-            Gave {
+            let upper_bound = (one + two).min(server.beyond.0);
+            ServerThroughput {
                 alone: [one, two],
                 beyond: server.beyond.0,
-                joined: share * most,
+                joined: share * upper_bound,
             }
         };
-        SERVERS.iter().map(gave).collect()
+        SERVERS.iter().map(throughput).collect()
     }
 
     fn choices(five: Choice, six: usize, others: [usize; 2]) -> Choices {
@@ -689,10 +688,13 @@ mod tests {
 
     #[test]
     fn the_most_is_what_the_narrowest_place_lets_pass() {
-        let most: Vec<f64> = run(1.0).iter().map(Gave::most).collect();
+        let upper_bound: Vec<f64> = run(1.0).iter().map(ServerThroughput::upper_bound).collect();
         let expected = [35.34, 38.01, 47.32, 15.29, 18.0, 10.0];
         let near = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
-        assert!(most.iter().zip(expected).all(near), "{most:?}");
+        assert!(
+            upper_bound.iter().zip(expected).all(near),
+            "{upper_bound:?}"
+        );
         assert_eq!([47.32, 13.0].map(size), [59_150_000, 16_250_000]);
         let beyond = SERVERS.map(|server| size(server.beyond.0));
         assert!(

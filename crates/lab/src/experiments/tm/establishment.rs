@@ -52,7 +52,7 @@ const STEPS: [&str; 4] = [
 
 /// The observation of one establishment.
 #[derive(Debug, Clone, PartialEq)]
-struct Seen {
+struct Establishment {
     /// Begin and end of each step, ms after the user's SYN; `None` if the step did not happen.
     steps: [Option<(f64, f64)>; 4],
     /// Number of subflows that carried the file.
@@ -86,7 +86,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let seen = runs.iter().map(|run| look(&run[n], &ends));
         seen.collect::<Vec<_>>()
     });
-    let record = |seen: &Seen| json!({ "steps_ms": seen.steps, "subflows": seen.subflows });
+    let record =
+        |seen: &Establishment| json!({ "steps_ms": seen.steps, "subflows": seen.subflows });
     let records = [&cold, &warm].map(|all| all.iter().map(record).collect::<Vec<_>>());
     session.record(
         "steps".to_owned(),
@@ -111,7 +112,7 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
     for _ in 0..session.runs() {
         net.start_box()?;
         let cold = capture(&net)?;
-        net.wait_for_warm()?;
+        net.wait_for_pool()?;
         runs.push([cold, capture(&net)?]);
         net.stop_box()?;
         session.finished();
@@ -147,7 +148,7 @@ fn addresses(net: &Gateways) -> Result<Ends, Error> {
 }
 
 /// Finds the steps in the captures of box and server.
-fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
+fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
     let between = |packets, from, to| {
         let mut all = flows(packets, from, to);
         all.retain(|flow| flow.received >= MIN_CARRIED_BYTES);
@@ -161,7 +162,7 @@ fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
         let flow = flows.iter().find(|flow| wanted(flow))?;
         Some((flow.began? - origin?, flow.done? - origin?))
     };
-    Seen {
+    Establishment {
         steps: [
             first(&user, |_| true),
             first(&subflows, |flow| flow.capable),
@@ -172,16 +173,18 @@ fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
     }
 }
 
-fn verdicts(cold: &[Seen], warm: &[Seen]) -> Vec<Verdict> {
-    let each = |all: &[Seen], value: &dyn Fn(&Seen) -> f64| -> Vec<(String, f64)> {
-        let label = |(run, seen)| (format!("run {run}"), value(seen));
-        all.iter().enumerate().map(label).collect()
-    };
-    let between = |seen: &Seen, from: usize, to: usize| match (seen.steps[from], seen.steps[to]) {
-        (Some((_, earlier)), Some((_, later))) => later - earlier,
-        _ => f64::NAN,
-    };
-    let order = |name: &str, all: &[Seen], from: usize, to: usize| {
+fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
+    let each =
+        |all: &[Establishment], value: &dyn Fn(&Establishment) -> f64| -> Vec<(String, f64)> {
+            let label = |(run, seen)| (format!("run {run}"), value(seen));
+            all.iter().enumerate().map(label).collect()
+        };
+    let between =
+        |seen: &Establishment, from: usize, to: usize| match (seen.steps[from], seen.steps[to]) {
+            (Some((_, earlier)), Some((_, later))) => later - earlier,
+            _ => f64::NAN,
+        };
+    let order = |name: &str, all: &[Establishment], from: usize, to: usize| {
         let claim = format!(
             "{name}: step {} is done after step {}, by",
             to + 1,
@@ -196,7 +199,7 @@ fn verdicts(cold: &[Seen], warm: &[Seen]) -> Vec<Verdict> {
         order("first connection", cold, 2, 3),
         order("warm connection", warm, 0, 2),
     ];
-    let there = |seen: &Seen| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
+    let there = |seen: &Establishment| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
     verdicts.push(Verdict::new(
         "warm connection: steps 2 and 4 that are there",
         Bound::AtMost(0.0),
@@ -214,8 +217,8 @@ fn verdicts(cold: &[Seen], warm: &[Seen]) -> Vec<Verdict> {
     verdicts
 }
 
-fn table(cold: &[Seen], warm: &[Seen]) -> Table {
-    let cells = |all: &[Seen], step: usize| {
+fn table(cold: &[Establishment], warm: &[Establishment]) -> Table {
+    let cells = |all: &[Establishment], step: usize| {
         let seen: Vec<(f64, f64)> = all.iter().filter_map(|seen| seen.steps[step]).collect();
         let mean = |value: fn(&(f64, f64)) -> f64| {
             let values: Vec<f64> = seen.iter().map(value).collect();
@@ -273,15 +276,15 @@ fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Erro
 mod tests {
     use super::*;
 
-    fn seen(ms: [f64; 4], subflows: usize) -> Seen {
+    fn seen(ms: [f64; 4], subflows: usize) -> Establishment {
         let step = |ms: f64| (ms > 0.0).then_some((ms - 1.0, ms));
-        Seen {
+        Establishment {
             steps: ms.map(step),
             subflows,
         }
     }
 
-    fn holding(cold: Seen, warm: Seen) -> Vec<bool> {
+    fn holding(cold: Establishment, warm: Establishment) -> Vec<bool> {
         verdicts(&[cold], &[warm]).iter().map(|v| v.holds).collect()
     }
 

@@ -58,7 +58,7 @@ pub fn path((mbit, rtt_ms): Link) -> PathSettings {
 }
 
 /// Returns a network of a user, a box with these links, a server, and a content host.
-pub fn joined(links: &[Link]) -> Result<AggregationConfig, Error> {
+pub fn aggregated(links: &[Link]) -> Result<AggregationConfig, Error> {
     let links = links.iter().copied().map(path).collect();
     AggregationConfig::new(links).map_err(run_error)
 }
@@ -66,7 +66,7 @@ pub fn joined(links: &[Link]) -> Result<AggregationConfig, Error> {
 /// Returns a network whose box only forwards, over one link, with another link between user and box if
 /// `near`.
 pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error> {
-    let mut config = joined(&[link])?;
+    let mut config = aggregated(&[link])?;
     let content = content_addr(0).to_string() + "/32";
     config.boxed.bypass = vec![content.parse().map_err(run_error)?];
     if let Some(near) = near {
@@ -167,7 +167,7 @@ impl Tap for Passing {
 
 /// Captures box and server while a user downloads `bytes` bytes: the first user, and a later one.
 pub fn establish(seed: u64, links: &[Link], bytes: u64) -> Result<[Captures; 2], Error> {
-    let mut net = started(seed, &joined(links)?)?;
+    let mut net = started(seed, &aggregated(links)?)?;
     net.world.use_checksums();
     let nodes = [("box", net.boxed), ("server", net.servers[0])];
     let taps = nodes.map(|(_, node)| {

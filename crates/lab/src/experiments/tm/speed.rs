@@ -224,9 +224,9 @@ fn simulated_phases(
     let mut phases = Phases::default();
     let [first, second] = SIMULATED_LINKS;
     let variants: [(AggregationConfig, u64, &[usize]); VARIANTS.len()] = [
-        (simulated::joined(&SIMULATED_LINKS)?, both, &[0, 1]),
-        (simulated::joined(&[first])?, one, &[0]),
-        (simulated::joined(&[second])?, two, &[1]),
+        (simulated::aggregated(&SIMULATED_LINKS)?, both, &[0, 1]),
+        (simulated::aggregated(&[first])?, one, &[0]),
+        (simulated::aggregated(&[second])?, two, &[1]),
         (simulated::plain(first, None)?, one, &[0]),
         (simulated::plain(second, None)?, two, &[1]),
     ];
@@ -391,7 +391,7 @@ fn simulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Er
     simulated::parameters(session);
     let [first, second] = SIMULATED_LINKS;
     let variants = [
-        simulated::joined(&SIMULATED_LINKS)?,
+        simulated::aggregated(&SIMULATED_LINKS)?,
         simulated::plain(first, None)?,
         simulated::plain(second, None)?,
     ];
@@ -423,7 +423,7 @@ fn emulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Err
     downloads.download(MB)?;
     for _ in 0..session.runs() {
         for (rates, size) in rates.iter_mut().zip(SIZES) {
-            downloads.net.wait_for_warm()?;
+            downloads.net.wait_for_pool()?;
             rates[0].push(downloads.download(size * MB)?.rate());
             session.finished();
         }

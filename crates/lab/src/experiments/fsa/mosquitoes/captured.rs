@@ -8,7 +8,7 @@ use crate::experiments::outcome::Table;
 
 /// The packets of a capture, in the order of the file.
 #[derive(Debug)]
-pub struct Seen(Vec<Packet>);
+pub struct CapturedPackets(Vec<Packet>);
 
 #[derive(Debug)]
 struct Packet {
@@ -21,9 +21,9 @@ struct Packet {
     payload: usize,
 }
 
-impl Seen {
+impl CapturedPackets {
     /// Reads a pcapng file.
-    pub fn read(file: &[u8]) -> Result<Seen, Error> {
+    pub fn read(file: &[u8]) -> Result<CapturedPackets, Error> {
         let unread = |what: &str| Error::Run(format!("a capture cannot be read: {what}"));
         let mut packets = Vec::new();
         let mut first = None;
@@ -45,7 +45,7 @@ impl Seen {
                 payload: packet.payload().len(),
             });
         }
-        Ok(Seen(packets))
+        Ok(CapturedPackets(packets))
     }
 
     /// Returns the number of SYNs with MP_JOIN that were sent here.
