@@ -141,8 +141,8 @@ struct EndRecord {
     subflows: Vec<SubflowInfo>,
 }
 
-/// A channel between the two ends beside the network.
-struct Signal {
+/// A channel between the two ends that does not use the network.
+struct PeerChannel {
     to: Sender<()>,
     from: Receiver<()>,
 }
@@ -154,30 +154,30 @@ impl Transfer<'_> {
         let ((to_server, from_client), (to_client, from_server)) =
             (mpsc::channel(), mpsc::channel());
         let (near, far) = (
-            Signal {
+            PeerChannel {
                 to: to_server,
                 from: from_server,
             },
-            Signal {
+            PeerChannel {
                 to: to_client,
                 from: from_client,
             },
         );
         thread::scope(|scope| {
-            let serving = scope.spawn(move || self.serve(&listener, &far));
-            let asked = netns::run_inside(client, move || self.ask(&near));
+            let serving = scope.spawn(move || self.run_server(&listener, &far));
+            let asked = netns::run_inside(client, move || self.run_client(&near));
             let served = serving.join();
             let served = served.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             match (asked, served) {
                 (Ok(client), Ok(server)) => Ok(self.result(&client, &server)),
-                (client, server) => self.judge([client.err(), server.err()]),
+                (client, server) => self.resolve_errors([client.err(), server.err()]),
             }
         })
     }
 
     /// Judges a transfer that failed at one end or both. A transfer that took too long is a result that
     /// did not complete; otherwise the error of the end that failed first is returned.
-    fn judge(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
+    fn resolve_errors(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
         let of = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
         if of(io::ErrorKind::TimedOut) {
             return Ok(self.result(&EndRecord::default(), &EndRecord::default()));
@@ -188,10 +188,10 @@ impl Transfer<'_> {
         Err(cause.unwrap_or_else(other_failed))
     }
 
-    /// Plays the client: requests or sends the flow.
-    fn ask(&self, line: &Signal) -> io::Result<EndRecord> {
+    /// Runs the client: it requests or sends the flow.
+    fn run_client(&self, peer: &PeerChannel) -> io::Result<EndRecord> {
         become_realtime(ENDPOINT_PRIORITY);
-        let mut seen = EndRecord {
+        let mut record = EndRecord {
             started: Some(Instant::now()),
             ..EndRecord::default()
         };
@@ -211,21 +211,21 @@ impl Transfer<'_> {
             // first.
             end.send(1)?;
             self.await_subflows(&stream)?;
-            self.hear(line)?;
-            seen.started = Some(Instant::now());
+            self.wait_for_peer(peer)?;
+            record.started = Some(Instant::now());
         }
         end.send(bytes)?;
         match self.case.direction {
-            Direction::Down => end.receive_all(&mut seen)?,
+            Direction::Down => end.receive_all(&mut record)?,
             Direction::Up => stream.shutdown(Shutdown::Write)?,
         }
-        self.part(&stream, line, &mut seen)?;
-        Ok(seen)
+        self.finish(&stream, peer, &mut record)?;
+        Ok(record)
     }
 
-    fn serve(&self, listener: &TcpListener, line: &Signal) -> io::Result<EndRecord> {
+    fn run_server(&self, listener: &TcpListener, peer: &PeerChannel) -> io::Result<EndRecord> {
         become_realtime(ENDPOINT_PRIORITY);
-        let mut seen = EndRecord::default();
+        let mut record = EndRecord::default();
         let stream = loop {
             if let Some(stream) =
                 kernel_tcp::accept_within(listener, &self.case.cc, END_CHECK_INTERVAL)?
@@ -233,14 +233,14 @@ impl Transfer<'_> {
                 break stream;
             }
             self.check_time()?;
-            if let Err(TryRecvError::Disconnected) = line.from.try_recv() {
+            if let Err(TryRecvError::Disconnected) = peer.from.try_recv() {
                 return Err(other_failed());
             }
         };
         let mut end = self.end(&stream)?;
         if self.case.warm_subflows {
             self.await_subflows(&stream)?;
-            let _ = line.to.send(());
+            let _ = peer.to.send(());
         }
         match self.case.direction {
             Direction::Down => {
@@ -248,10 +248,10 @@ impl Transfer<'_> {
                 end.send(self.case.size.bytes())?;
                 stream.shutdown(Shutdown::Write)?;
             }
-            Direction::Up => end.receive_all(&mut seen)?,
+            Direction::Up => end.receive_all(&mut record)?,
         }
-        self.part(&stream, line, &mut seen)?;
-        Ok(seen)
+        self.finish(&stream, peer, &mut record)?;
+        Ok(record)
     }
 
     fn end<'s>(&self, stream: &'s TcpStream) -> io::Result<End<'s>>
@@ -281,22 +281,27 @@ impl Transfer<'_> {
 
     /// Reads the counters once both ends are done, and aborts the connection: an orderly close would
     /// send its segments over the links of the next run.
-    fn part(&self, stream: &TcpStream, line: &Signal, seen: &mut EndRecord) -> io::Result<()> {
+    fn finish(
+        &self,
+        stream: &TcpStream,
+        peer: &PeerChannel,
+        record: &mut EndRecord,
+    ) -> io::Result<()> {
         // The other end may have failed and no longer listen.
-        let _ = line.to.send(());
-        self.hear(line)?;
-        seen.subflows = mptcp_info::subflows(stream.as_fd())?;
+        let _ = peer.to.send(());
+        self.wait_for_peer(peer)?;
+        record.subflows = mptcp_info::subflows(stream.as_fd())?;
         // A reset removes the peer's subflows, so both ends have read their counters before either
         // resets.
-        let _ = line.to.send(());
-        self.hear(line)?;
+        let _ = peer.to.send(());
+        self.wait_for_peer(peer)?;
         kernel_tcp::reset_on_drop(stream)
     }
 
     /// Waits for a message of the other end.
-    fn hear(&self, line: &Signal) -> io::Result<()> {
+    fn wait_for_peer(&self, peer: &PeerChannel) -> io::Result<()> {
         loop {
-            match line.from.recv_timeout(END_CHECK_INTERVAL) {
+            match peer.from.recv_timeout(END_CHECK_INTERVAL) {
                 Ok(()) => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => return Err(other_failed()),
                 Err(RecvTimeoutError::Timeout) => self.check_time()?,
@@ -372,33 +377,33 @@ impl End<'_> {
     }
 
     /// Receives the stream up to byte `end`, or to its end if that comes sooner.
-    fn receive(&mut self, end: u64, seen: &mut EndRecord) -> io::Result<()> {
+    fn receive(&mut self, end: u64, record: &mut EndRecord) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
-        while seen.received < end {
+        while record.received < end {
             let read = self.patiently(|mut stream| stream.read(&mut buffer))?;
             if read == 0 {
                 return Ok(());
             }
             let now = Instant::now();
-            seen.first_byte.get_or_insert(now);
-            seen.last_byte = Some(now);
-            let mut expected = (seen.received..).map(pattern);
+            record.first_byte.get_or_insert(now);
+            record.last_byte = Some(now);
+            let mut expected = (record.received..).map(pattern);
             if !buffer[..read]
                 .iter()
                 .all(|byte| expected.next() == Some(*byte))
             {
                 return Err(io::Error::other("what came is not what was sent"));
             }
-            seen.received += read as u64;
+            record.received += read as u64;
             if self.is_recorded {
-                seen.arrivals.push((now, seen.received));
+                record.arrivals.push((now, record.received));
             }
         }
         Ok(())
     }
 
-    fn receive_all(&mut self, seen: &mut EndRecord) -> io::Result<()> {
-        self.receive(u64::MAX, seen)
+    fn receive_all(&mut self, record: &mut EndRecord) -> io::Result<()> {
+        self.receive(u64::MAX, record)
     }
 
     /// Repeats a read or write that made no progress within a [`END_CHECK_INTERVAL`], until the deadline.
@@ -435,7 +440,7 @@ fn check_time(deadline: Instant) -> io::Result<()> {
 fn join_syns(namespace: &str) -> Result<u64, Error> {
     let read = || fs::read_to_string("/proc/thread-self/net/netstat");
     let text = netns::run_inside(namespace, read).map_err(run_error)?;
-    let mut lines = text.lines().filter(|line| line.starts_with("MPTcpExt:"));
+    let mut lines = text.lines().filter(|peer| peer.starts_with("MPTcpExt:"));
     let (names, values) = (lines.next(), lines.next());
     let (names, values) = (names.unwrap_or_default(), values.unwrap_or_default());
     let counters = names.split_whitespace().zip(values.split_whitespace());
