@@ -86,13 +86,13 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     // Otherwise the terminal's interrupt would end the daemon together with the program in the foreground.
     sys::detach_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
-    let mut said = String::new();
+    let mut first_line = String::new();
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout.take(MAX_REQUEST_LEN as u64))
-            .read_line(&mut said)
+            .read_line(&mut first_line)
             .map_err(step)?;
     }
-    match said.trim() {
+    match first_line.trim() {
         READY => Client::connect(name),
         "" => Err(Error::Daemon(
             "the testbed's daemon ended before the testbed was up".to_owned(),

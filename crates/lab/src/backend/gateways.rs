@@ -175,10 +175,10 @@ impl Gateways {
         command.args(["--json", "box"]).args(arguments);
         let output = command.arg("--config").arg(config).output();
         let output = output.map_err(run_error)?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         match serde_json::from_slice(&output.stdout) {
             Ok(value) if output.status.success() => Ok(value),
-            _ => Err(Error::Run(format!("braid box {arguments:?}: {said}"))),
+            _ => Err(Error::Run(format!("braid box {arguments:?}: {stderr}"))),
         }
     }
 

@@ -631,12 +631,12 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         let mut waits = runs.iter().map(|run| run.reopened);
         let latest = waits.try_fold(0.0, |a: f64, b| Some(a.max(b?)));
         let latest = latest.unwrap_or(f64::NAN);
-        let said = [cut as f64, empty as f64, latest];
-        let texts = said.map(|value| format!("{value:.1}").replace(".0", ""));
+        let columns = [cut as f64, empty as f64, latest];
+        let texts = columns.map(|value| format!("{value:.1}").replace(".0", ""));
         rows.push([&[strategy.to_owned()], &texts[..]].concat());
         let rates = runs.iter().map(|run| &run.rate);
         figure.push(by_second(strategy, &BySecond::means(rates)));
-        measured.push((strategy, said));
+        measured.push((strategy, columns));
     }
     let claims = [
         (
@@ -660,7 +660,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     ];
     for (k, (claim, bound, unit, why)) in claims.into_iter().enumerate() {
         let forms = measured.iter().take(FORMS.len());
-        let values = forms.map(|(strategy, said)| (strategy, said[k]));
+        let values = forms.map(|(strategy, columns)| (strategy, columns[k]));
         session.verdict(Verdict::new(claim, bound, unit, values).unless(why));
     }
     session.table(Table::new(

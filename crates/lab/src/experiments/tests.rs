@@ -15,14 +15,14 @@ fn ids_are_unique_and_fit_for_directories() {
 #[test]
 fn an_unknown_id_is_answered_with_near_ones() {
     assert_eq!(find("fsa-2a").unwrap().id, "fsa-2a");
-    let said = |id| find(id).unwrap_err().to_string();
-    let near = said("fsa2a");
+    let message = |id| find(id).unwrap_err().to_string();
+    let near = message("fsa2a");
     assert!(
         near.starts_with("there is no experiment `fsa2a`; did you mean fsa-2a"),
         "{near}"
     );
     assert_eq!(
-        said("xyz"),
+        message("xyz"),
         "there is no experiment `xyz`; `braid-lab list` shows all"
     );
 }

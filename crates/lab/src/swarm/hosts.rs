@@ -258,8 +258,8 @@ impl<'a> ScenarioRun<'a> {
     /// Returns whether the opener was told that the flow's path, or every path, is down.
     fn is_reported_down(&self, flow: &Flow) -> bool {
         let down = |path: u8| {
-            let mut said = self.scenario.notices.iter();
-            let last = said.rfind(|s| s.path == path && s.at <= flow.at);
+            let mut notices = self.scenario.notices.iter();
+            let last = notices.rfind(|s| s.path == path && s.at <= flow.at);
             flow.opener == Opener::Client && last.is_some_and(|s| !s.up)
         };
         match (flow.path, flow.protocol) {

@@ -49,8 +49,8 @@ impl Log {
             .collect();
         let log = Log::new(world, hosts.clone(), reader);
         for (node, _) in hosts {
-            let watch = log.of_host(node);
-            world.with_node(node, |host: &mut Host, _| host.set_log(watch));
+            let host_log = log.of_host(node);
+            world.with_node(node, |host: &mut Host, _| host.set_log(host_log));
         }
         for link in world.links() {
             world.tap(link, Box::new(log.clone()));

@@ -56,7 +56,7 @@ struct Elsewhere {
     /// Packets on the links of the box, and on the link to the hijacker.
     seen: [Arc<Mutex<Seen>>; 2],
     next: Instant,
-    looks: u64,
+    polls: u64,
     rng: Rng,
 }
 
@@ -70,7 +70,7 @@ impl Node for Elsewhere {
             return;
         }
         self.next = turn.now + GAP;
-        self.looks += 1;
+        self.polls += 1;
         let [keys, answers] = &self.seen;
         for received in core::mem::take(&mut answers.lock().unwrap().answers) {
             if let Some(answer) = self.hijacker.answer(&received) {
@@ -78,7 +78,7 @@ impl Node for Elsewhere {
             }
         }
         let keys = &keys.lock().unwrap().keys;
-        if self.looks.is_multiple_of(EVERY) {
+        if self.polls.is_multiple_of(EVERY) {
             for keys in keys {
                 let port = 1_024 + self.rng.below(60_000) as u16;
                 let local = SocketAddr::from((content_addr(THIEF), port));
@@ -124,7 +124,7 @@ fn invade(net: &mut Aggregation) -> NodeId {
         hijacker: Hijacker::default(),
         seen,
         next,
-        looks: 0,
+        polls: 0,
         rng,
     });
     let perfect = Settings::default();

@@ -157,14 +157,14 @@ fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let line = said
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let line = stderr
             .rsplit(':')
             .next()
             .and_then(|n| n.trim().parse::<usize>().ok())
             .and_then(|n| script.lines().nth(n.checked_sub(1)?))
             .unwrap_or_default();
-        let first = said.lines().next().unwrap_or_default();
+        let first = stderr.lines().next().unwrap_or_default();
         Err(io::Error::other(format!("`ip {line}`: {first}")))
     };
     run().map_err(|e| {

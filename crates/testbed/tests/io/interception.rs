@@ -116,7 +116,7 @@ enum Ask {
 pub struct Interception {
     /// The box's namespace.
     namespace: String,
-    asks: Sender<Ask>,
+    send_request: Sender<Ask>,
     done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -127,17 +127,17 @@ impl Interception {
     }
 
     fn start_with(net: &Net, policies: (Quic, MptcpHosts)) -> Interception {
-        let (asks, heard) = mpsc::channel();
+        let (send_request, requests) = mpsc::channel();
         let (says_done, done) = mpsc::channel();
         let namespace = net.world.name("box");
         let name = namespace.clone();
         let thread = thread::spawn(move || {
             netns::enter(&name).unwrap();
-            serve(policies, &heard, &says_done);
+            serve(policies, &requests, &says_done);
         });
         let interception = Interception {
             namespace,
-            asks,
+            send_request,
             done,
             thread: Some(thread),
         };
@@ -146,7 +146,7 @@ impl Interception {
     }
 
     fn set(&self, open: bool) {
-        self.asks.send(Ask::Interception(open)).unwrap();
+        self.send_request.send(Ask::Interception(open)).unwrap();
         self.done.recv().expect("the interception goes on");
         if !open {
             // All listeners but the box's own.
@@ -181,7 +181,7 @@ impl Interception {
     }
 
     fn finish(mut self, ask: Ask) {
-        self.asks.send(ask).unwrap();
+        self.send_request.send(ask).unwrap();
         self.thread.take().unwrap().join().unwrap();
         self.wait_until_closed(&["-Hltx"]);
     }
@@ -201,7 +201,7 @@ impl Drop for Interception {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             // The thread may have failed; the test has noticed, or does not depend on it.
-            let _ = self.asks.send(Ask::End);
+            let _ = self.send_request.send(Ask::End);
             let _ = thread.join();
         }
     }
@@ -227,7 +227,7 @@ pub fn tun_config() -> TunConfig {
     }
 }
 
-fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &Sender<()>) {
+fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), send_request: &Receiver<Ask>, done: &Sender<()>) {
     let config = tun_config();
     let (tun, mut device) = Device::open(&config).unwrap();
     let spec = wan(&config, 0);
@@ -272,7 +272,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     }
     let mut echo = Echo::default();
     loop {
-        match asks.try_recv() {
+        match send_request.try_recv() {
             Ok(Ask::Interception(open)) => {
                 sockets.set_intake(open).unwrap();
                 done.send(()).unwrap();

@@ -78,8 +78,8 @@ impl Gateway {
         self.net.world.sh("box", change);
         let mut news = [PollFd::from_borrowed_fd(self.links.fd(), PollFlags::IN)];
         let timeout = Timespec::try_from(TIMEOUT).unwrap();
-        let heard = poll(&mut news, Some(&timeout)).unwrap();
-        assert_eq!(heard, 1, "{change}: nothing was heard");
+        let ready = poll(&mut news, Some(&timeout)).unwrap();
+        assert_eq!(ready, 1, "{change}: nothing was heard");
         let links = &mut self.links;
         let changed = self
             .net

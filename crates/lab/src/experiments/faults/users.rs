@@ -212,10 +212,10 @@ fn is_pattern(mut bytes: &[u8], mut at: u64) -> bool {
 /// Sends words that the content host repeats.
 fn words(ends: &Ends, span: Span) -> Flow {
     thread::scope(|scope| {
-        let saying = scope.spawn(|| say(&ends.user, span));
+        let sending = scope.spawn(|| send_words(&ends.user, span));
         let repeating = scope.spawn(|| repeat(&ends.content));
-        let mut flow = hear(&ends.user, span);
-        let sent = saying
+        let mut flow = receive_echoes(&ends.user, span);
+        let sent = sending
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         let repeated = repeating
@@ -223,8 +223,8 @@ fn words(ends: &Ends, span: Span) -> Flow {
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         let failure = match (sent, repeated) {
             (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
-            (Ok(said), Ok(())) if said != flow.echoes.len() as u64 => {
-                Some(format!("{} of {said} words came back", flow.echoes.len()))
+            (Ok(sent), Ok(())) if sent != flow.echoes.len() as u64 => {
+                Some(format!("{} of {sent} words came back", flow.echoes.len()))
             }
             _ => None,
         };
@@ -234,17 +234,17 @@ fn words(ends: &Ends, span: Span) -> Flow {
 }
 
 /// Sends a word every [`ECHO_INTERVAL`]. Each word carries its time of sending.
-fn say(mut to: &TcpStream, span: Span) -> io::Result<u64> {
-    let mut said = 0;
+fn send_words(mut to: &TcpStream, span: Span) -> io::Result<u64> {
+    let mut sent = 0;
     while !span.is_over() {
         let mut word = [0; ECHO_BYTES];
         word[..8].copy_from_slice(&(span.begun.elapsed().as_nanos() as u64).to_be_bytes());
         to.write_all(&word)?;
-        said += 1;
+        sent += 1;
         thread::sleep(ECHO_INTERVAL);
     }
     to.shutdown(Shutdown::Write)?;
-    Ok(said)
+    Ok(sent)
 }
 
 fn repeat(ends: &TcpStream) -> io::Result<()> {
@@ -253,16 +253,16 @@ fn repeat(ends: &TcpStream) -> io::Result<()> {
     to.shutdown(Shutdown::Write)
 }
 
-fn hear(mut from: &TcpStream, span: Span) -> Flow {
+fn receive_echoes(mut from: &TcpStream, span: Span) -> Flow {
     let mut flow = Flow::default();
     let mut word = [0; ECHO_BYTES];
     loop {
         match from.read_exact(&mut word) {
             Ok(()) => {
-                let said = word.first_chunk().copied().unwrap_or_default();
-                let said = Duration::from_nanos(u64::from_be_bytes(said));
-                let took = span.begun.elapsed().saturating_sub(said);
-                flow.echoes.push((said, took));
+                let sent_at = word.first_chunk().copied().unwrap_or_default();
+                let sent_at = Duration::from_nanos(u64::from_be_bytes(sent_at));
+                let took = span.begun.elapsed().saturating_sub(sent_at);
+                flow.echoes.push((sent_at, took));
             }
             Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => return flow,
             Err(error) => {

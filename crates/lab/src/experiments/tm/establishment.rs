@@ -83,7 +83,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         }
     }
     let [cold, warm] = [0, 1].map(|n| {
-        let seen = runs.iter().map(|run| look(&run[n], &ends));
+        let seen = runs.iter().map(|run| observe(&run[n], &ends));
         seen.collect::<Vec<_>>()
     });
     let record =
@@ -148,7 +148,7 @@ fn addresses(net: &Gateways) -> Result<Ends, Error> {
 }
 
 /// Finds the steps in the captures of box and server.
-fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
+fn observe([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
     let between = |packets, from, to| {
         let mut all = flows(packets, from, to);
         all.retain(|flow| flow.received >= MIN_CARRIED_BYTES);

@@ -98,18 +98,18 @@ pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Err
     }
 }
 
-/// Downloads `bytes` bytes. Returns the time in seconds. `look` receives the bytes so far every
+/// Downloads `bytes` bytes. Returns the time in seconds. `observe` receives the bytes so far every
 /// [`POLL_INTERVAL`].
 pub fn download(
     net: &mut Aggregation,
     bytes: u64,
-    mut look: impl FnMut(&Aggregation, Duration, u64),
+    mut observe: impl FnMut(&Aggregation, Duration, u64),
 ) -> Result<f64, Error> {
     let id = net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
     let begun = net.world.now();
     loop {
         let passed = net.world.now().saturating_since(begun);
-        look(net, passed, net.at_user(id).received);
+        observe(net, passed, net.at_user(id).received);
         if net.run(POLL_INTERVAL, |net| net.duration(id).is_some()) {
             let here = net.at_user(id).received;
             let took = net.duration(id).filter(|_| here == bytes);

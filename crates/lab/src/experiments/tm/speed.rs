@@ -80,7 +80,7 @@ struct Phase {
     /// IP bytes that each link carried during the download.
     carried: [u64; 2],
     /// Time (s), received bytes of the file, and IP bytes of each link, at several moments.
-    looks: Vec<(f64, [u64; 3])>,
+    samples: Vec<(f64, [u64; 3])>,
 }
 
 impl Phase {
@@ -97,11 +97,11 @@ impl Phase {
     /// Returns the rate in each second, MB/s: of the file (0), or of a link (1 or 2).
     fn by_second(&self, of: usize) -> Vec<f64> {
         let at = |second: f64| {
-            let later = self.looks.iter().position(|(t, _)| *t >= second)?;
-            let (t1, b1) = self.looks[later];
+            let later = self.samples.iter().position(|(t, _)| *t >= second)?;
+            let (t1, b1) = self.samples[later];
             let (t0, b0) = later
                 .checked_sub(1)
-                .map_or((0.0, [0; 3]), |n| self.looks[n]);
+                .map_or((0.0, [0; 3]), |n| self.samples[n]);
             let share = (second - t0) / (t1 - t0).max(1e-9);
             Some(b0[of] as f64 + share * (b1[of] as f64 - b0[of] as f64))
         };
@@ -141,27 +141,27 @@ impl Downloads {
     fn download(&mut self, bytes: u64) -> Result<Phase, Error> {
         let pause = MIN_PAUSE + PAUSE_JITTER.mul_f64(self.rng.unit());
         self.net.fixture.sleep(pause).map_err(run_error)?;
-        let (mut looks, mut before) = (Vec::new(), [0; 2]);
+        let (mut samples, mut before) = (Vec::new(), [0; 2]);
         let mut last = Duration::ZERO;
         let seconds = self.net.download("user", bytes, |fixture, at, here| {
             if at.is_zero() {
-                looks.clear();
+                samples.clear();
                 before = carried(fixture);
             } else if at - last < POLL_INTERVAL {
                 return;
             }
             last = at;
             let [one, two] = since(carried(fixture), before);
-            looks.push((at.as_secs_f64(), [here, one, two]));
+            samples.push((at.as_secs_f64(), [here, one, two]));
         })?;
         let carried = since(carried(&self.net.fixture), before);
         let [one, two] = carried;
-        looks.push((seconds, [bytes, one, two]));
+        samples.push((seconds, [bytes, one, two]));
         Ok(Phase {
             bytes,
             seconds,
             carried,
-            looks,
+            samples,
         })
     }
 }
@@ -252,18 +252,18 @@ fn simulated_phase(
         }
         carried
     };
-    let (before, mut looks) = (carried(&net), Vec::new());
+    let (before, mut samples) = (carried(&net), Vec::new());
     let seconds = simulated::download(&mut net, bytes, |net, at, here| {
         let [one, two] = since(carried(net), before);
-        looks.push((at.as_secs_f64(), [here, one, two]));
+        samples.push((at.as_secs_f64(), [here, one, two]));
     })?;
     let carried = since(carried(&net), before);
-    looks.push((seconds, [bytes, carried[0], carried[1]]));
+    samples.push((seconds, [bytes, carried[0], carried[1]]));
     Ok(Phase {
         bytes,
         seconds,
         carried,
-        looks,
+        samples,
     })
 }
 
@@ -572,7 +572,7 @@ mod tests {
             bytes: 6_000_000,
             seconds: 2.5,
             carried: [0; 2],
-            looks: vec![
+            samples: vec![
                 (0.0, [0; 3]),
                 (0.5, [1_000_000, 0, 0]),
                 (1.5, [3_000_000, 0, 0]),

@@ -82,7 +82,7 @@ impl Load {
         let mut world = World::new(seed);
         let (server, clients) = build(&mut world, strategy)?;
         let mut load = Load::default();
-        let mut look = |world: &World| {
+        let mut sample = |world: &World| {
             let host = &world.node::<Timed>(server).host;
             let conns = host.open_streams().map(|(conn, _)| conn);
             let subflows: usize = conns.map(|conn| host.stack().subflows(conn).len()).sum();
@@ -100,14 +100,14 @@ impl Load {
             opened.map_err(|e| Error::Run(format!("a connection does not open: {e}")))?;
             for _ in 0..START_INTERVAL.as_millis() / SAMPLE_INTERVAL.as_millis() {
                 world.advance(SAMPLE_INTERVAL);
-                look(&world);
+                sample(&world);
             }
         }
         let end = world.now() + FLOW_TIMEOUT;
         let ended = |world: &World| world.node::<Timed>(server).host.finished().len();
         while ended(&world) < CLIENTS as usize && world.now() < end {
             world.advance(SAMPLE_INTERVAL);
-            look(&world);
+            sample(&world);
         }
         let Timed { host, cpu } = world.node(server);
         let done = host
