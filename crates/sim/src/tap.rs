@@ -10,7 +10,7 @@ use crate::node::{LinkId, Packet};
 
 /// The event of a packet on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum PacketEvent {
     /// A node handed it to the link.
     Sent,
     /// The link made a copy of the packet, which follows it under the same number.
@@ -34,11 +34,11 @@ pub enum What {
 pub trait Tap: Debug + Send {
     /// Records that `event` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
     /// by CoDel, which is reported when the link is next polled.
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet);
+    fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet);
 }
 
 impl<T: Tap> Tap for Arc<Mutex<T>> {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet) {
         let mut tap = self.lock().unwrap_or_else(PoisonError::into_inner);
         tap.on_packet(at, link, event, packet);
     }
