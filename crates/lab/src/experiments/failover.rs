@@ -6,12 +6,13 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
+use super::series::over_time;
 use super::session::Session;
 use super::sweep::{self, LINUX, Runs, Sweep, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, Outage, ReceivedBytes, RunResult};
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::plot::{Figure, Point, Series};
 use crate::stats;
 
 /// Either of two paths fails for ten seconds.
@@ -184,25 +185,15 @@ fn goodput(name: &str, arrivals: &ReceivedBytes) -> Series {
             arrivals.mbit_s(at, BIN_WIDTH),
         )
     };
-    Series {
-        name: name.to_owned(),
-        points: bins.map(point).collect(),
-        mark: Mark::Line,
-    }
+    Series::line(name, bins.map(point))
 }
 
 fn figure(path: usize, series: Vec<Series>) -> Figure {
-    Figure {
-        title: format!(
-            "Goodput while the {} path is dark from 8 to 18 s",
-            NAMES[path]
-        ),
-        note: format!(
-            "{PATHS}; CUBIC; the first run, over {} ms each",
-            BIN_WIDTH.as_millis()
-        ),
-        x: Axis::linear("time (s)"),
-        y: Axis::linear("bytes in order (Mb/s)"),
-        body: Body::Plane(series),
-    }
+    let title = format!(
+        "Goodput while the {} path is dark from 8 to 18 s",
+        NAMES[path]
+    );
+    let width = BIN_WIDTH.as_millis();
+    let note = format!("{PATHS}; CUBIC; the first run, over {width} ms each");
+    over_time(&title, &note, "bytes in order (Mb/s)", series)
 }

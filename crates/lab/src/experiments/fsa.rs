@@ -7,12 +7,13 @@ use braid_strategy::parts::flow::Limits;
 pub use self::mosquitoes::FSA_6A;
 use super::definition::Definition;
 use super::outcome::Table;
+use super::series::by_size;
 use super::session::Session;
 use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, DefaultPath, Records};
-use crate::plot::{Axis, Body, Figure, Format, Mark, Point, Series};
+use crate::plot::{Axis, Figure, Format, Mark, Point, Series};
 use crate::stats;
 
 const BACKENDS: &[Backend] = &[Backend::Sim, Backend::Links];
@@ -220,19 +221,14 @@ fn gap_figure(all: &[(String, Swept)]) -> Figure {
             let half = stats::half_width(&gaps, 0.95).unwrap_or(0.0);
             Point::with_error(size.bytes() as f64, mean, half)
         };
-        Series {
-            name: label.clone(),
-            points: swept.sizes.iter().zip(pairs).map(point).collect(),
-            mark: Mark::Line,
-        }
+        Series::line(label, swept.sizes.iter().zip(pairs).map(point))
     });
-    Figure {
-        title: "What a start on the 40 ms path saves against one on the 100 ms path".to_owned(),
-        note: "2 × 5 Mb/s, minRTT; bars are 95 % intervals of the mean of pairs".to_owned(),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("difference of flow completion times (ms)"),
-        body: Body::Plane(series.collect()),
-    }
+    by_size(
+        "What a start on the 40 ms path saves against one on the 100 ms path",
+        "2 × 5 Mb/s, minRTT; bars are 95 % intervals of the mean of pairs",
+        Axis::linear("difference of flow completion times (ms)"),
+        series.collect(),
+    )
 }
 
 /// Round robin against redundant transmission.
@@ -469,29 +465,20 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
     }];
     for (label, swept) in &all {
         let points = swept.sizes.iter().zip(swept.of("fsa"));
-        series.push(Series {
-            name: format!("measured, {label}"),
-            points: points
-                .map(|(size, runs)| Point::new(size.bytes() as f64, runs.copies(1)))
-                .collect(),
-            mark: Mark::Line,
-        });
+        let points = points.map(|(size, runs)| Point::new(size.bytes() as f64, runs.copies(1)));
+        series.push(Series::line(format!("measured, {label}"), points));
         session.table(of_values(
             &format!("Share of copies on the poor path, {label}"),
             swept,
             |runs| format!("{:.3}", runs.copies(1)),
         ));
     }
-    let figure = Figure {
-        title: "Share of copies on the poor path".to_owned(),
-        note: format!("{UNLIKE}; fsa, packets sent while unsent data remained"),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis {
-            format: Format::Percent,
-            ..Axis::linear("share of copies")
-        },
-        body: Body::Plane(series),
+    let note = format!("{UNLIKE}; fsa, packets sent while unsent data remained");
+    let y = Axis {
+        format: Format::Percent,
+        ..Axis::linear("share of copies")
     };
+    let figure = by_size("Share of copies on the poor path", &note, y, series);
     session.figure("alpha", figure);
     session.put_first("alpha");
     Ok(())

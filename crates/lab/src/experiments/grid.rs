@@ -18,7 +18,7 @@ use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::Case;
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::plot::{Axis, Figure, Point, Series};
 use crate::stats;
 
 /// One strategy against all others in every case.
@@ -407,22 +407,15 @@ fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
         Some(Point::new(bytes as f64, 1.0 / ratio(&of_size, name)?))
     };
     let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
-    let series = others.map(|name| Series {
-        name: name.to_owned(),
-        points: grid
-            .sizes
-            .iter()
-            .filter_map(|size| point(name, size))
-            .collect(),
-        mark: Mark::Line,
-    });
-    Figure {
-        title: format!("Flow completion time as a multiple of that of {CANDIDATE}, {start}"),
-        note: "geometric means over all paths, losses and congestion controls".to_owned(),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("multiple"),
-        body: Body::Plane(series.collect()),
-    }
+    let sizes = grid.sizes.iter();
+    let series =
+        others.map(|name| Series::line(name, sizes.clone().filter_map(|size| point(name, size))));
+    super::series::by_size(
+        &format!("Flow completion time as a multiple of that of {CANDIDATE}, {start}"),
+        "geometric means over all paths, losses and congestion controls",
+        Axis::linear("multiple"),
+        series.collect(),
+    )
 }
 
 fn record(judged: &Judged) -> serde_json::Value {

@@ -1,12 +1,13 @@
 //! The same downloads by Linux and by the engine.
 
 use super::definition::Definition;
+use super::series::by_size;
 use super::session::Session;
 use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Variant};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
 use crate::case::{Case, DefaultPath};
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::plot::{Axis, Figure, Point, Series};
 use crate::stats;
 
 /// The engine beside the kernel's Multipath TCP.
@@ -90,21 +91,14 @@ fn figure(strategy: &str, parts: &[(String, Swept)]) -> Figure {
     let series = parts.iter().map(|(name, part)| {
         let shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
         let points = shares.iter().zip(&part.sizes);
-        Series {
-            name: name.clone(),
-            points: points
-                .map(|((_, share), size)| Point::new(size.bytes() as f64, *share))
-                .collect(),
-            mark: Mark::Line,
-        }
+        let points = points.map(|((_, share), size)| Point::new(size.bytes() as f64, *share));
+        Series::line(name, points)
     });
-    Figure {
-        title: format!("Completion time of the engine ({strategy}) as a share of Linux MPTCP's"),
-        note: "2 × 5 Mb/s, 40 and 100 ms, CUBIC, initial window 10; loss is on the 100 ms path; \
-               below 1 the engine is faster"
-            .to_owned(),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("share of Linux MPTCP's time"),
-        body: Body::Plane(series.collect()),
-    }
+    by_size(
+        &format!("Completion time of the engine ({strategy}) as a share of Linux MPTCP's"),
+        "2 × 5 Mb/s, 40 and 100 ms, CUBIC, initial window 10; loss is on the 100 ms path; \
+         below 1 the engine is faster",
+        Axis::linear("share of Linux MPTCP's time"),
+        series.collect(),
+    )
 }

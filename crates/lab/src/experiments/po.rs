@@ -13,12 +13,12 @@ use serde_json::json;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::series::{
-    BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile, values,
+    BySecond, bars, by_second, estimate, gains, over_time, plus_minus, quantile, values,
 };
 use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
 use crate::backend::{Backend, Error};
-use crate::plot::Point;
+use crate::plot::{Point, Series};
 use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
 use crate::stats;
 
@@ -545,10 +545,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
                 let (mean, half) = estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
                 Point::with_error(loss * 100.0, mean, half)
             };
-            line(
-                scheme.name,
-                losses.iter().zip(&measured).map(point).collect(),
-            )
+            Series::line(scheme.name, losses.iter().zip(&measured).map(point))
         });
         let mut figure = over_time(
             &format!("Mean delay by loss: {what}"),

@@ -1,11 +1,12 @@
 //! Several variants of the same transfers, side by side, by size.
 
 use super::outcome::Table;
+use super::series::{bars, by_size};
 use super::session::Session;
 use crate::backend::{Backend, Error};
 use crate::case::{Case, Records, RunResult, Size};
 use crate::paths::PathError;
-use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
+use crate::plot::{Axis, Figure, Point, Scale, Series};
 use crate::stats;
 
 /// All sizes, bytes.
@@ -205,28 +206,18 @@ impl Swept {
 
     /// Returns a figure of the mean completion time against the size, with 95 % intervals.
     pub fn figure(&self, title: &str, note: &str) -> Figure {
-        let series = self.variants.iter().map(|(name, runs)| Series {
-            name: (*name).to_owned(),
-            points: self
-                .sizes
-                .iter()
-                .zip(runs)
-                .map(|(size, runs)| {
-                    Point::with_error(size.bytes() as f64, runs.mean(), runs.half_width())
-                })
-                .collect(),
-            mark: Mark::Line,
-        });
-        Figure {
-            title: title.to_owned(),
-            note: format!("{note}; bars are 95 % intervals of the mean"),
-            x: Axis::sizes("flow size (bytes)"),
-            y: Axis {
-                scale: Scale::Log,
-                ..Axis::linear("flow completion time (ms)")
-            },
-            body: Body::Plane(series.collect()),
-        }
+        let point = |(size, runs): (&Size, &Runs)| {
+            Point::with_error(size.bytes() as f64, runs.mean(), runs.half_width())
+        };
+        let variants = self.variants.iter();
+        let series = variants
+            .map(|(name, runs)| Series::line(*name, self.sizes.iter().zip(runs).map(point)));
+        let note = format!("{note}; bars are 95 % intervals of the mean");
+        let y = Axis {
+            scale: Scale::Log,
+            ..Axis::linear("flow completion time (ms)")
+        };
+        by_size(title, &note, y, series.collect())
     }
 
     /// Returns a figure of bars of one value of each variant and size.
@@ -236,23 +227,14 @@ impl Swept {
         note: &str,
         (label, value): (&str, fn(&Runs) -> f64),
     ) -> Figure {
-        let series = self.variants.iter().map(|(name, runs)| Series {
-            name: (*name).to_owned(),
-            points: runs
-                .iter()
-                .map(|runs| Point::new(0.0, value(runs)))
-                .collect(),
-            mark: Mark::Line,
-        });
+        let point = |runs: &Runs| Point::new(0.0, value(runs));
+        let variants = self.variants.iter();
+        let series = variants.map(|(name, runs)| (*name, runs.iter().map(point).collect()));
+        let sizes: Vec<String> = self.sizes.iter().map(ToString::to_string).collect();
+        let groups: Vec<&str> = sizes.iter().map(String::as_str).collect();
         Figure {
-            title: title.to_owned(),
-            note: note.to_owned(),
             x: Axis::sizes("flow size (bytes)"),
-            y: Axis::linear(label),
-            body: Body::Bars {
-                groups: self.sizes.iter().map(ToString::to_string).collect(),
-                series: series.collect(),
-            },
+            ..bars(title, note, label, (&groups, series.collect()))
         }
     }
 }

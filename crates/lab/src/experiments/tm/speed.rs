@@ -13,10 +13,10 @@ use crate::backend::gateways::Gateways;
 use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
-use crate::experiments::series::{estimate, line, over_time, plus_minus};
+use crate::experiments::series::{estimate, over_time, plus_minus};
 use crate::experiments::session::Session;
 use crate::experiments::verdict::{Bound, Verdict};
-use crate::plot::{Axis, Body, Figure, Format, Point, Scale};
+use crate::plot::{Axis, Body, Figure, Format, Point, Scale, Series};
 use crate::stats;
 
 /// Throughput over time.
@@ -376,10 +376,10 @@ fn phases_figure(phases: &Phases) -> Figure {
         "3.7 and 1.8 MB/s, 50 and 70 ms; CUBIC; the first run, over 1 s each; of links with headers",
         "MB/s",
         vec![
-            line("through box and server", joined(&[0, 1, 2], 0)),
-            line("link 1 of it", joined(&[0, 1, 2], 1)),
-            line("link 2 of it", joined(&[0, 1, 2], 2)),
-            line("plain TCP over the one link", joined(&[3, 4], 0)),
+            Series::line("through box and server", joined(&[0, 1, 2], 0)),
+            Series::line("link 1 of it", joined(&[0, 1, 2], 1)),
+            Series::line("link 2 of it", joined(&[0, 1, 2], 2)),
+            Series::line("plain TCP over the one link", joined(&[3, 4], 0)),
         ],
     )
 }
@@ -515,7 +515,7 @@ fn sizes_figure(rates: &[Rates; SIZES.len()]) -> Figure {
             let (mean, half) = estimate(&rates[n]);
             Point::with_error(*size as f64, mean, half)
         });
-        line(name, points.collect())
+        Series::line(name, points)
     };
     let names = [
         "through box and server",
