@@ -59,7 +59,7 @@ pub enum Command {
     List(ListArgs),
     /// Run experiments and judge whether their claims hold.
     ///
-    /// Writes below --out, for each experiment and backend, one JSON file a cell with every run, the
+    /// Writes below --out, for each experiment and backend, one JSON file a case with every run, the
     /// figures as SVG, and the outcome, from which `braid-lab report` makes pages. A claim that does
     /// not hold is a result, not a failure.
     Run(RunArgs),

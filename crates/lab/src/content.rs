@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::failure::Failure;
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use braid_testbed::netns;
 
 /// Port of the listener on the content host; nginx has port 80.
@@ -20,8 +20,8 @@ const CHUNK: usize = 1 << 18;
 ///
 /// # Errors
 /// Fails if the testbed has no such host, or if the port is in use.
-pub fn listen(bed: &Bed) -> Result<TcpListener, Failure> {
-    let host = bed.testbed.layout().host("content")?;
+pub fn listen(fixture: &Fixture) -> Result<TcpListener, Failure> {
+    let host = fixture.testbed.layout().host("content")?;
     let address: SocketAddr = (host.interfaces[0].address4, PORT).into();
     let listener = netns::run_inside(&host.namespace, || TcpListener::bind(address))?;
     Ok(listener)
@@ -31,8 +31,8 @@ pub fn listen(bed: &Bed) -> Result<TcpListener, Failure> {
 ///
 /// # Errors
 /// Fails as [`listen`] does.
-pub fn offer(bed: &Bed) -> Result<SocketAddr, Failure> {
-    let listener = listen(bed)?;
+pub fn offer(fixture: &Fixture) -> Result<SocketAddr, Failure> {
+    let listener = listen(fixture)?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {

@@ -1,36 +1,36 @@
-//! Flow completion time: running a cell, and the statistics of its results.
+//! Flow completion time: running a case, and the statistics of its results.
 
 mod row;
 
-use crate::arm::{Arm, Error};
-use crate::spread::Spread;
+use crate::backend::{Backend, Error};
+use crate::parallel_runs::ParallelRuns;
 
 pub use self::row::{Row, Summary};
-pub use crate::cell::{
-    Cell, DefaultPath, Direction, Records, RunResult, Size, SizeError, UnknownName, run_seed,
+pub use crate::case::{
+    Case, DefaultPath, Direction, Records, RunResult, Size, SizeError, UnknownName, run_seed,
 };
 
-/// Runs `cell` on `arm` `runs` times. Returns the results in the order of the runs, whatever the number
+/// Runs `case` on `backend` `runs` times. Returns the results in the order of the runs, whatever the number
 /// of `threads` (at least 1), which only backends in virtual time use. Calls `progress` after each run.
 ///
 /// # Errors
 /// The backend's error for the first run that could not be made.
 pub fn run(
-    cell: &Cell,
-    arm: Arm,
+    case: &Case,
+    backend: Backend,
     runs: u64,
     threads: usize,
     progress: &(dyn Fn() + Sync),
 ) -> Result<Vec<RunResult>, Error> {
-    arm.check(cell)?;
-    let spread = Spread {
+    backend.check(case)?;
+    let parallel_runs = ParallelRuns {
         runs,
-        threads: if arm.is_virtual() { threads } else { 1 },
+        threads: if backend.is_virtual() { threads } else { 1 },
         progress,
     };
-    spread.over(
-        || arm.open(cell),
-        |session, index| session.run(cell, index),
+    parallel_runs.collect(
+        || backend.open(case),
+        |session, index| session.run(case, index),
         |session| {
             let repeated = session.repeated();
             if repeated > 0 {

@@ -1,22 +1,22 @@
-//! The lab: experiments, each a definition that runs on an [`arm`], in the deterministic simulator or
+//! The lab: experiments, each a definition that runs on a [`backend`], in the deterministic simulator or
 //! over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds; and the
 //! program `braid-lab` ([`command`]), with peers for tests and benchmarks.
 #![forbid(unsafe_code)]
 
-pub mod arm;
-mod cell;
+pub mod backend;
+mod case;
 pub mod cli;
-mod clip;
 pub mod command;
 pub mod content;
 pub mod engine_peer;
 pub mod experiments;
 pub mod fct;
 pub mod kernel_peer;
+mod parallel_runs;
 pub mod paths;
 pub mod plot;
 pub mod report;
-mod spread;
+mod session_trace;
 pub mod stats;
 pub mod swarm;
-mod watch;
+mod video;

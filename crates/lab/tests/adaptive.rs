@@ -1,24 +1,24 @@
 //! A small version of `braid-lab run grid`: the adaptive strategy is at least as good as the others,
 //! and its copies stay within their bounds.
 
-use braid_lab::arm::Arm;
-use braid_lab::fct::{self, Cell, DefaultPath, Records, RunResult};
+use braid_lab::backend::Backend;
+use braid_lab::fct::{self, Case, DefaultPath, Records, RunResult};
 use braid_lab::stats;
 
 const RUNS: u64 = 40;
 
-/// Returns a cell whose connections open on each path in turn.
-fn cell(paths: &str, size: &str, strategy: &str) -> Cell {
-    Cell {
+/// Returns a case whose connections open on each path in turn.
+fn case(paths: &str, size: &str, strategy: &str) -> Case {
+    Case {
         strategy: strategy.to_owned(),
         default_path: DefaultPath::Mix,
-        ..Cell::new(paths.parse().unwrap(), size.parse().unwrap())
+        ..Case::new(paths.parse().unwrap(), size.parse().unwrap())
     }
 }
 
-fn run(cell: &Cell) -> Vec<RunResult> {
-    let results = fct::run(cell, Arm::Sim, RUNS, 2, &|| ()).unwrap();
-    assert!(results.iter().all(|r| r.completed), "{cell:?}");
+fn run(case: &Case) -> Vec<RunResult> {
+    let results = fct::run(case, Backend::Sim, RUNS, 2, &|| ()).unwrap();
+    assert!(results.iter().all(|r| r.completed), "{case:?}");
     results
 }
 
@@ -28,7 +28,7 @@ fn mean_ms(results: &[RunResult]) -> f64 {
 }
 
 /// Equal and unequal paths, with and without loss, without records. 40 runs suffice to compare in these
-/// cells; the margin is wider where packets are lost.
+/// cases; the margin is wider where packets are lost.
 #[test]
 fn no_other_is_faster_from_a_cold_start() {
     for (paths, size, margin) in [
@@ -38,9 +38,9 @@ fn no_other_is_faster_from_a_cold_start() {
         ("20mbit,40ms,0%;5mbit,100ms,0%", "512k", 1.02),
         ("5mbit,40ms,1%;5mbit,100ms,2%", "64k", 1.05),
     ] {
-        let ours = mean_ms(&run(&cell(paths, size, "adaptive")));
+        let ours = mean_ms(&run(&case(paths, size, "adaptive")));
         for other in ["minrtt", "roundrobin", "redundant", "ecf", "fsa"] {
-            let theirs = mean_ms(&run(&cell(paths, size, other)));
+            let theirs = mean_ms(&run(&case(paths, size, other)));
             let shown = format!("{paths} {size}: {ours} ms, {other} {theirs}");
             assert!(ours <= margin * theirs, "{shown}");
         }
@@ -50,9 +50,9 @@ fn no_other_is_faster_from_a_cold_start() {
 /// The first subflow opens on the path that earlier connections found to be the better one.
 #[test]
 fn records_decide_where_a_connection_opens() {
-    let warm = |strategy: &str| Cell {
+    let warm = |strategy: &str| Case {
         records: Records::Warm,
-        ..cell("5mbit,40ms,0%;5mbit,100ms,0%", "64k", strategy)
+        ..case("5mbit,40ms,0%;5mbit,100ms,0%", "64k", strategy)
     };
     let [ours, fsa, minrtt] =
         ["adaptive", "fsa", "minrtt"].map(|strategy| mean_ms(&run(&warm(strategy))));
@@ -61,7 +61,7 @@ fn records_decide_where_a_connection_opens() {
         "{ours} {fsa} {minrtt}"
     );
     // Without records every other connection opens on the poor path.
-    let cold = Cell {
+    let cold = Case {
         records: Records::Cold,
         ..warm("adaptive")
     };
@@ -72,18 +72,18 @@ fn records_decide_where_a_connection_opens() {
 #[test]
 fn a_second_syn_makes_up_for_a_lost_one() {
     const HEAVY: &str = "5mbit,40ms,10%;5mbit,40ms,10%";
-    let [ours, minrtt] = ["adaptive", "minrtt"].map(|s| mean_ms(&run(&cell(HEAVY, "4k", s))));
+    let [ours, minrtt] = ["adaptive", "minrtt"].map(|s| mean_ms(&run(&case(HEAVY, "4k", s))));
     assert!(ours < 0.8 * minrtt, "{ours} {minrtt}");
 }
 
 #[test]
 fn copies_are_bounded_and_mosquitoes_alone() {
     let sums = |paths: &str, size: &str| {
-        let cell = cell(paths, size, "adaptive");
-        let results = run(&cell);
+        let case = case(paths, size, "adaptive");
+        let results = run(&case);
         let copied: u64 = results.iter().flat_map(|r| &r.copy_bytes_by_path).sum();
         let joins: u64 = results.iter().map(|r| r.join_syns).sum();
-        (copied as f64 / (cell.size.bytes() * RUNS) as f64, joins)
+        (copied as f64 / (case.size.bytes() * RUNS) as f64, joins)
     };
     let (clean, lossy) = (
         "20mbit,40ms,0%;5mbit,100ms,0%",

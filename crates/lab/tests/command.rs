@@ -99,7 +99,7 @@ fn json_has_the_promised_fields() {
 }
 
 #[test]
-fn a_table_has_a_line_for_each_cell() {
+fn a_table_has_a_line_for_each_case() {
     let output = lab(&["fct", "--paths", PATHS, "--size", "4k,64k", "--runs", "3"]);
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(output.status.success());
@@ -150,22 +150,22 @@ fn bad_input_is_answered_in_one_line() {
         ("--queue", "few", "from 0 to 1000000"),
     ] {
         let output = lab(&with(option, value));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{option} {value}: {said}");
-        assert!(said.contains(expected), "{option} {value}: {said}");
-        assert!(said.contains(value), "{option} {value}: {said}");
-        assert_eq!(said.lines().count(), 1, "{option} {value}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option} {value}: {stderr}");
+        assert!(stderr.contains(expected), "{option} {value}: {stderr}");
+        assert!(stderr.contains(value), "{option} {value}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{option} {value}: {stderr}");
         assert!(output.stdout.is_empty());
     }
 }
 
-/// The first run of each cell is recorded, and the results do not change.
+/// The first run of each case is recorded, and the results do not change.
 #[test]
 fn runs_are_recorded() {
     let out = std::env::temp_dir().join(format!("braid-record-{}", std::process::id()));
     let directory = out.to_str().expect("a path of characters");
-    let cells = ["--size", "4k,64k", "--runs", "2"];
-    let recorded = measured(&[&cells[..], &["--pcap", directory, "--log", directory]].concat());
+    let cases = ["--size", "4k,64k", "--runs", "2"];
+    let recorded = measured(&[&cases[..], &["--pcap", directory, "--log", directory]].concat());
     let files = std::fs::read_dir(&out).expect("the directory");
     let mut files: Vec<_> = files
         .map(|file| file.expect("a file"))
@@ -173,7 +173,7 @@ fn runs_are_recorded() {
         .collect();
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let _ = std::fs::remove_dir_all(&out);
-    assert_eq!(recorded, measured(&cells));
+    assert_eq!(recorded, measured(&cases));
     let names: Vec<_> = files.iter().filter_map(|(name, _)| name.to_str()).collect();
     assert_eq!(
         names,
@@ -200,13 +200,13 @@ fn runs_are_recorded() {
 
 #[test]
 fn runs_that_cannot_be_recorded_are_refused() {
-    let cell = ["fct", "--paths", PATHS, "--size", "4k", "--runs", "1"];
+    let case = ["fct", "--paths", PATHS, "--size", "4k", "--runs", "1"];
     let refused = |arguments: &[&str], code, expected: &str| {
-        let output = lab(&[&cell[..], arguments].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(expected), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let output = lab(&[&case[..], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert!(output.stdout.is_empty());
     };
     refused(
@@ -228,9 +228,9 @@ fn a_flow_that_does_not_arrive_is_not_counted() {
     let output = lab(&[
         "fct", "--json", "--paths", paths, "--size", "4k", "--runs", "2",
     ]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("2 of 2 runs did not complete"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("2 of 2 runs did not complete"), "{stderr}");
     let rows: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(rows[0]["completed"], 0);
     assert_eq!(rows[0]["fct_ms"]["mean"], Value::Null);
@@ -254,7 +254,7 @@ fn an_experiment_is_listed_run_and_reported() {
     let markdown = std::fs::read_to_string(&markdown);
     let figures = lab(&["report", path, "--json"]);
     let page = std::fs::read_to_string(out.join("report.html"));
-    let cells = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
+    let cases = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
     let _ = std::fs::remove_dir_all(&out);
     for output in [&run, &report, &elsewhere] {
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -270,7 +270,7 @@ fn an_experiment_is_listed_run_and_reported() {
     assert_eq!(figures["results"], 1);
     assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
     // 6 sizes and 4 variants of the start, with 2 initial windows.
-    assert_eq!(cells.expect("the cells"), 48);
+    assert_eq!(cases.expect("the cases"), 48);
 }
 
 /// One experiment of each kind: flows, captures, a session over time, a change of address, box and
@@ -338,10 +338,10 @@ fn an_experiment_says_where_it_runs() {
         "--out",
         "/dev/null/none",
     ]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert_eq!(
-        said,
+        stderr,
         "braid-lab: kernel does not run with --backend sim; expected links\n"
     );
 }
@@ -365,25 +365,25 @@ fn results_without_a_place_are_refused_at_once() {
     });
     let _ = std::fs::remove_dir_all(&taken);
     for (output, expected) in outputs {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(expected), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
 }
 
 #[test]
 fn a_swarm_closes_with_a_line_of_figures() {
     let output = lab(&["swarm", "--seeds", "20", "--first-seed", "7"]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}");
-    assert!(said.starts_with("20 seeds, 0 violations: "), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}");
+    assert!(stdout.starts_with("20 seeds, 0 violations: "), "{stdout}");
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
     let one = lab(&["swarm", "--seeds", "1", "--first-seed", "7", "-v"]);
-    let said = String::from_utf8_lossy(&one.stdout);
+    let stdout = String::from_utf8_lossy(&one.stdout);
     assert!(
-        said.starts_with("seed 7: Hosts(") || said.starts_with("seed 7: Gateways("),
-        "{said}"
+        stdout.starts_with("seed 7: Hosts(") || stdout.starts_with("seed 7: Gateways("),
+        "{stdout}"
     );
 }
 
@@ -391,17 +391,17 @@ fn a_swarm_closes_with_a_line_of_figures() {
 fn an_unknown_experiment_is_answered_with_near_ones() {
     let output = lab(&["run", "fsa2a"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
-        said,
+        stderr,
         "braid-lab: there is no experiment `fsa2a`; did you mean fsa-2a or fsa-2b or fsa-6a?\n"
     );
     let output = lab(&["run", "all", "fsa-2x", "--out", "/dev/null/none"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(
-        said.starts_with("braid-lab: there is no experiment `fsa-2x`"),
-        "{said}"
+        stderr.starts_with("braid-lab: there is no experiment `fsa-2x`"),
+        "{stderr}"
     );
     let output = lab(&["report", "/nowhere"]);
     assert_eq!(output.status.code(), Some(2));
@@ -413,19 +413,19 @@ fn an_unknown_experiment_is_answered_with_near_ones() {
 fn the_old_name_of_the_backend_is_taken_with_a_warning() {
     let output = |arguments: &[&str]| {
         let output = lab(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
-        (output.stdout, said)
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{stderr}");
+        (output.stdout, stderr)
     };
-    let (listed, said) = output(&["list", "--backend", "sim"]);
-    assert_eq!(said, "");
+    let (listed, stderr) = output(&["list", "--backend", "sim"]);
+    assert_eq!(stderr, "");
     for old in [&["list", "--arm", "sim"][..], &["list", "--arm=sim"]] {
-        let (same, said) = output(old);
+        let (same, stderr) = output(old);
         assert_eq!(same, listed);
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert!(
-            said.contains("--arm") && said.contains("--backend"),
-            "{said}"
+            stderr.contains("--arm") && stderr.contains("--backend"),
+            "{stderr}"
         );
     }
     for command in ["list", "run", "fct"] {

@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use braid_lab::arm::{Arm, Error};
-use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult, run_seed};
+use braid_lab::backend::{Backend, Error};
+use braid_lab::fct::{self, Case, DefaultPath, Direction, Row, RunResult, run_seed};
 
 /// Two paths of 5 Mb/s without loss, 40 and 100 ms.
 const CLEAN: &str = "5mbit,40ms,0%;5mbit,100ms,0%";
 /// The same paths, with loss on the second.
 const LOSSY: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
 
-fn cell(paths: &str, size: &str) -> Cell {
-    Cell::new(paths.parse().unwrap(), size.parse().unwrap())
+fn case(paths: &str, size: &str) -> Case {
+    Case::new(paths.parse().unwrap(), size.parse().unwrap())
 }
 
-fn run(cell: &Cell, runs: u64) -> Vec<RunResult> {
-    fct::run(cell, Arm::Sim, runs, 2, &|| ()).unwrap()
+fn run(case: &Case, runs: u64) -> Vec<RunResult> {
+    fct::run(case, Backend::Sim, runs, 2, &|| ()).unwrap()
 }
 
 fn mean_ms(results: &[RunResult]) -> f64 {
-    let row = Row::new(&cell(CLEAN, "1"), Arm::Sim, results);
+    let row = Row::new(&case(CLEAN, "1"), Backend::Sim, results);
     assert_eq!(row.completed, row.runs);
     row.fct_ms.mean.unwrap()
 }
@@ -30,11 +30,11 @@ fn mean_ms(results: &[RunResult]) -> f64 {
 #[test]
 fn a_small_flow_takes_two_round_trips_and_its_serialisation() {
     for (path, rtt) in [(0, 40.0), (1, 100.0)] {
-        let cell = Cell {
+        let case = Case {
             default_path: DefaultPath::Path(path),
-            ..cell(CLEAN, "4k")
+            ..case(CLEAN, "4k")
         };
-        let results = run(&cell, 10);
+        let results = run(&case, 10);
         let headers = (60 + 72) + (60 + 72) + 3 * 72;
         let serialised = f64::from(100 + 4096 + headers) * 8.0 / 5e6 * 1e3;
         let expected = 2.0 * rtt + serialised;
@@ -54,11 +54,11 @@ fn a_small_flow_takes_two_round_trips_and_its_serialisation() {
 /// On warm subflows only the request's round trip is left.
 #[test]
 fn warm_subflows_save_the_handshake() {
-    let warm = Cell {
+    let warm = Case {
         warm_subflows: true,
-        ..cell(CLEAN, "4k")
+        ..case(CLEAN, "4k")
     };
-    let saved = mean_ms(&run(&cell(CLEAN, "4k"), 5)) - mean_ms(&run(&warm, 5));
+    let saved = mean_ms(&run(&case(CLEAN, "4k"), 5)) - mean_ms(&run(&warm, 5));
     assert!((39.0..42.0).contains(&saved), "{saved} ms");
     let results = run(&warm, 5);
     assert!(results.iter().all(|r| r.join_syns == 1), "{results:?}");
@@ -69,10 +69,10 @@ fn warm_subflows_save_the_handshake() {
 #[test]
 fn redundant_sends_everything_on_every_path() {
     const ALIKE: &str = "5mbit,40ms,0%;5mbit,40ms,0%;5mbit,40ms,0%";
-    let on = |strategy: &str| Cell {
+    let on = |strategy: &str| Case {
         strategy: strategy.to_owned(),
         warm_subflows: true,
-        ..cell(ALIKE, "4000")
+        ..case(ALIKE, "4000")
     };
     for result in run(&on("redundant"), 10) {
         assert_eq!(result.bytes_by_path, [4000; 3]);
@@ -86,11 +86,11 @@ fn redundant_sends_everything_on_every_path() {
 
 #[test]
 fn an_upload_ends_at_the_server() {
-    let cell = Cell {
+    let case = Case {
         direction: Direction::Up,
-        ..cell(CLEAN, "4k")
+        ..case(CLEAN, "4k")
     };
-    let results = run(&cell, 5);
+    let results = run(&case, 5);
     // One round trip for the handshake, half of one for the data (one flight), and 7 ms of
     // serialisation.
     let mean = mean_ms(&results);
@@ -104,12 +104,12 @@ fn an_upload_ends_at_the_server() {
 /// The byte that opens the connection arrives before the transfer starts, and does not count.
 #[test]
 fn an_upload_on_warm_subflows_is_timed_from_its_start() {
-    let cell = Cell {
+    let case = Case {
         direction: Direction::Up,
         warm_subflows: true,
-        ..cell(CLEAN, "64k")
+        ..case(CLEAN, "64k")
     };
-    for result in run(&cell, 5) {
+    for result in run(&case, 5) {
         assert!(result.completed);
         assert!(result.fct_data <= result.fct, "{result:?}");
     }
@@ -118,7 +118,7 @@ fn an_upload_on_warm_subflows_is_timed_from_its_start() {
 /// A large flow cannot be faster than both links together, and is not much slower.
 #[test]
 fn a_large_flow_uses_both_paths() {
-    let results = run(&cell(CLEAN, "4M"), 3);
+    let results = run(&case(CLEAN, "4M"), 3);
     let both = (4 << 20) as f64 * 8.0 / 10e6 * 1e3;
     let mean = mean_ms(&results);
     assert!((both..1.25 * both).contains(&mean), "{mean} of {both}");
@@ -137,9 +137,9 @@ fn a_trace_carries_what_it_recorded() {
     let file = std::env::temp_dir().join(format!("braid-fct-trace-{}", std::process::id()));
     std::fs::write(&file, "1\n2\n3\n4\n5\n").unwrap();
     let paths = format!("5mbit,40ms,0%;trace:{},40ms,0%", file.display());
-    let cell = cell(&paths, "4M");
+    let case = case(&paths, "4M");
     std::fs::remove_file(&file).unwrap();
-    let results = run(&cell, 3);
+    let results = run(&case, 3);
     let both = (4 << 20) as f64 * 8.0 / 17e6 * 1e3;
     let mean = mean_ms(&results);
     assert!((both..1.25 * both).contains(&mean), "{mean} of {both}");
@@ -151,7 +151,7 @@ fn a_trace_carries_what_it_recorded() {
 
 #[test]
 fn three_paths_carry_more_than_two() {
-    let three = cell("5mbit,40ms,0%;5mbit,40ms,0%;5mbit,40ms,0%", "4M");
+    let three = case("5mbit,40ms,0%;5mbit,40ms,0%;5mbit,40ms,0%", "4M");
     let results = run(&three, 2);
     let all = (4 << 20) as f64 * 8.0 / 15e6 * 1e3;
     let mean = mean_ms(&results);
@@ -167,11 +167,11 @@ fn three_paths_carry_more_than_two() {
 #[test]
 fn mixed_runs_open_on_each_path_in_turn() {
     let with = |default_path| {
-        let cell = Cell {
+        let case = Case {
             default_path,
-            ..cell(LOSSY, "64k")
+            ..case(LOSSY, "64k")
         };
-        run(&cell, 4)
+        run(&case, 4)
     };
     let (good, poor) = (with(DefaultPath::Path(0)), with(DefaultPath::Path(1)));
     let mix = with(DefaultPath::Mix);
@@ -185,12 +185,12 @@ fn mixed_runs_open_on_each_path_in_turn() {
 /// Results depend on the seed, not on the number of threads.
 #[test]
 fn threads_change_nothing() {
-    let cell = cell(LOSSY, "64k");
-    let with = |threads| fct::run(&cell, Arm::Sim, 12, threads, &|| ()).unwrap();
+    let case = case(LOSSY, "64k");
+    let with = |threads| fct::run(&case, Backend::Sim, 12, threads, &|| ()).unwrap();
     assert_eq!(with(1), with(5));
-    let other = Cell {
+    let other = Case {
         seed: 2,
-        ..cell.clone()
+        ..case.clone()
     };
     assert_ne!(with(1), run(&other, 12));
 }
@@ -198,17 +198,17 @@ fn threads_change_nothing() {
 /// The initial window bounds the first flight: 32 kB need at least one more round trip with 3 segments.
 #[test]
 fn a_small_initial_window_takes_longer() {
-    let small = Cell {
+    let small = Case {
         initial_window: 3,
-        ..cell(CLEAN, "32k")
+        ..case(CLEAN, "32k")
     };
-    let more = mean_ms(&run(&small, 3)) - mean_ms(&run(&cell(CLEAN, "32k"), 3));
+    let more = mean_ms(&run(&small, 3)) - mean_ms(&run(&case(CLEAN, "32k"), 3));
     assert!(more > 30.0, "{more} ms");
 }
 
 #[test]
 fn runs_differ_also_without_loss() {
-    let results = run(&cell(CLEAN, "64k"), 10);
+    let results = run(&case(CLEAN, "64k"), 10);
     let mut times: Vec<Duration> = results.iter().map(|r| r.fct).collect();
     times.sort_unstable();
     times.dedup();
@@ -224,29 +224,29 @@ fn seeds_of_runs_depend_on_seed_and_index() {
 
 #[test]
 fn what_there_is_not_is_refused() {
-    let refused = |cell: Cell| match fct::run(&cell, Arm::Sim, 1, 1, &|| ()) {
+    let refused = |case: Case| match fct::run(&case, Backend::Sim, 1, 1, &|| ()) {
         Err(Error::Usage(text)) => text,
         other => panic!("{other:?}"),
     };
-    let text = refused(Cell {
+    let text = refused(Case {
         strategy: "fastest".to_owned(),
-        ..cell(CLEAN, "4k")
+        ..case(CLEAN, "4k")
     });
     assert!(
         text.contains("\"fastest\"") && text.contains("minrtt"),
         "{text}"
     );
-    let text = refused(Cell {
+    let text = refused(Case {
         cc: "vegas".to_owned(),
-        ..cell(CLEAN, "4k")
+        ..case(CLEAN, "4k")
     });
     assert!(
         text.contains("\"vegas\"") && text.contains("cubic"),
         "{text}"
     );
-    let text = refused(Cell {
+    let text = refused(Case {
         default_path: DefaultPath::Path(2),
-        ..cell(CLEAN, "4k")
+        ..case(CLEAN, "4k")
     });
     assert!(text.contains("no path 2"), "{text}");
 }

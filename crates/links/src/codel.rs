@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-use crate::queue::{Held, Queue};
+use crate::queue::{Queue, QueuedPacket};
 
 /// Parameters of CoDel, by default those of RFC 8289 section 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +47,9 @@ impl State {
         codel: CoDel,
         now: Instant,
         queue: &mut Queue<P>,
-        mut mark: impl FnMut(&mut Held<P>) -> bool,
-        mut drop: impl FnMut(Held<P>),
-    ) -> Option<Held<P>> {
+        mut mark: impl FnMut(&mut QueuedPacket<P>) -> bool,
+        mut drop: impl FnMut(QueuedPacket<P>),
+    ) -> Option<QueuedPacket<P>> {
         let (mut packet, mut ok_to_drop) = self.take(codel, now, queue);
         if self.dropping {
             self.dropping = ok_to_drop;
@@ -83,7 +83,7 @@ impl State {
         codel: CoDel,
         now: Instant,
         queue: &mut Queue<P>,
-    ) -> (Option<Held<P>>, bool) {
+    ) -> (Option<QueuedPacket<P>>, bool) {
         let Some(packet) = queue.pop() else {
             self.first_above_time = None;
             return (None, false);

@@ -38,7 +38,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod chance;
 mod codel;
 mod counters;
 mod line;
@@ -46,6 +45,7 @@ mod link;
 pub mod middlebox;
 mod model;
 mod queue;
+mod random;
 mod schedule;
 mod settings;
 pub mod text;
@@ -53,7 +53,7 @@ mod trace;
 
 pub use codel::CoDel;
 pub use counters::{Counters, Tally};
-pub use link::{Cause, Delivery, Dropped, Link, MAX_HELD, Verdict, flip_bit};
+pub use link::{Delivery, DropCause, Dropped, Link, MAX_LINK_PACKETS, Verdict, flip_bit};
 pub use model::{LinkModel, TraceFile};
 pub use queue::QueueLimit;
 pub use schedule::{Change, Schedule};

@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 use braid_wire::{Instant, Rng};
 
-use crate::chance::{Fate, LossState};
 use crate::codel;
 use crate::counters::Counters;
 use crate::line::Line;
-use crate::queue::{Held, Queue};
+use crate::queue::{Queue, QueuedPacket};
+use crate::random::{LossState, PacketDraw};
 use crate::settings::{Rate, Settings};
 
 /// Most packets that a link holds in queue, line and air together; more are dropped as by a full queue.
 /// The bound protects memory where the settings have none: unlimited rate, long delay.
-pub const MAX_HELD: usize = 1 << 17;
+pub const MAX_LINK_PACKETS: usize = 1 << 17;
 
 /// One direction of a link, carrying packets of type `P`. The link never looks into packets: it clones
 /// those to be duplicated, [`Delivery::flip`] tells the driver which bit of a corrupted one to flip, and
@@ -32,7 +32,7 @@ pub struct Link<P> {
     queue: Queue<P>,
     line: Line,
     /// The packet on the line and when its last bit leaves.
-    in_service: Option<(Instant, Held<P>)>,
+    in_service: Option<(Instant, QueuedPacket<P>)>,
     /// Packets that have left the line, with their times of delivery, in order.
     in_flight: VecDeque<Delivery<P>>,
     /// Packets on a detour, in order of delivery.
@@ -74,12 +74,12 @@ pub enum Verdict {
     /// The link holds the packet.
     Queued,
     /// The packet is dropped.
-    Dropped(Cause),
+    Dropped(DropCause),
 }
 
 /// The reason for which a link dropped a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum DropCause {
     /// The queue was full.
     Queue,
     /// CoDel dropped the packet.
@@ -98,7 +98,7 @@ pub struct Dropped<P> {
     /// The packet.
     pub packet: P,
     /// The reason.
-    pub cause: Cause,
+    pub cause: DropCause,
 }
 
 impl<P> Link<P> {
@@ -140,7 +140,7 @@ impl<P> Link<P> {
     /// Returns the next dropped packet, in the order in which drops were noticed; CoDel's drops may have
     /// an earlier time than those before them.
     ///
-    /// To be called after any other call until it returns `None`; at most [`MAX_HELD`] packets are kept.
+    /// To be called after any other call until it returns `None`; at most [`MAX_LINK_PACKETS`] packets are kept.
     pub fn poll_dropped(&mut self) -> Option<Dropped<P>> {
         self.dropped.as_mut()?.pop_front()
     }
@@ -155,10 +155,10 @@ impl<P> Link<P> {
         self.advance(now);
         self.counters.offered.add(len);
         if !self.settings.up {
-            return self.drop(self.now, packet, len, Cause::Down);
+            return self.drop(self.now, packet, len, DropCause::Down);
         }
-        if self.loss.strikes(self.settings.loss, rng) {
-            return self.drop(self.now, packet, len, Cause::Loss);
+        if self.loss.loses_next(self.settings.loss, rng) {
+            return self.drop(self.now, packet, len, DropCause::Loss);
         }
         if !rng.chance(self.settings.duplicate) {
             return self.admit(packet, len, rng);
@@ -171,42 +171,46 @@ impl<P> Link<P> {
 
     /// Puts a packet on the line or in the queue.
     fn admit(&mut self, packet: P, len: u32, rng: &mut Rng) -> Verdict {
-        let fate = Fate::draw(&self.settings, len, rng);
-        let held = Held {
+        let draw = PacketDraw::draw(&self.settings, len, rng);
+        let queued = QueuedPacket {
             packet,
             len,
             entered: self.now,
-            jitter: fate.jitter,
-            detour: fate.detour,
-            flip: fate.flip,
+            jitter: draw.jitter,
+            detour: draw.detour,
+            flip: draw.flip,
         };
         let in_air = self.in_flight.len() + self.on_detour.len();
         // The packet on the line is the one more.
-        let room = in_air + self.queue.now().packets as usize + 1 < MAX_HELD;
+        let room = in_air + self.queue.now().packets as usize + 1 < MAX_LINK_PACKETS;
         let taken = if !room {
-            Err(held)
+            Err(queued)
         } else if self.in_service.is_none() {
-            self.serve(self.now, held);
+            self.serve(self.now, queued);
             Ok(())
         } else {
-            self.queue.push(self.settings.queue, held)
+            self.queue.push(self.settings.queue, queued)
         };
         match taken {
             Ok(()) => Verdict::Queued,
-            Err(held) => self.drop(self.now, held.packet, len, Cause::Queue),
+            Err(queued) => self.drop(self.now, queued.packet, len, DropCause::Queue),
         }
     }
 
     /// Counts a dropped packet, and keeps it if the driver asks for drops.
-    fn drop(&mut self, at: Instant, packet: P, len: u32, cause: Cause) -> Verdict {
+    fn drop(&mut self, at: Instant, packet: P, len: u32, cause: DropCause) -> Verdict {
         let tally = match cause {
-            Cause::Queue => &mut self.counters.dropped_queue,
-            Cause::CoDel => &mut self.counters.dropped_codel,
-            Cause::Loss => &mut self.counters.dropped_loss,
-            Cause::Down => &mut self.counters.dropped_down,
+            DropCause::Queue => &mut self.counters.dropped_queue,
+            DropCause::CoDel => &mut self.counters.dropped_codel,
+            DropCause::Loss => &mut self.counters.dropped_loss,
+            DropCause::Down => &mut self.counters.dropped_down,
         };
         tally.add(len);
-        if let Some(kept) = self.dropped.as_mut().filter(|kept| kept.len() < MAX_HELD) {
+        if let Some(kept) = self
+            .dropped
+            .as_mut()
+            .filter(|kept| kept.len() < MAX_LINK_PACKETS)
+        {
             kept.push_back(Dropped { at, packet, cause });
         }
         Verdict::Dropped(cause)
@@ -218,8 +222,8 @@ impl<P> Link<P> {
         let in_order = match (self.in_flight.front(), &self.in_service) {
             (Some(first), _) => Some(first.at),
             // The packet behind one on a detour may arrive before it.
-            (None, Some((ends, held))) if !held.detour.is_zero() => Some(*ends),
-            (None, Some((ends, held))) => Some(self.arrival(*ends, held)),
+            (None, Some((ends, queued))) if !queued.detour.is_zero() => Some(*ends),
+            (None, Some((ends, queued))) => Some(self.arrival(*ends, queued)),
             (None, None) => None,
         };
         let detoured = self.on_detour.front().map(|first| first.at);
@@ -254,7 +258,7 @@ impl<P> Link<P> {
         if !self.settings.up {
             self.lose_everything();
         }
-        let len = self.in_service.as_ref().map_or(0, |(_, held)| held.len);
+        let len = self.in_service.as_ref().map_or(0, |(_, queued)| queued.len);
         let rates = (&old.rate, &self.settings.rate);
         let free_at = self.line.change_rate(self.now, rates, len);
         let leaves = self.leaves(self.now, free_at);
@@ -282,8 +286,8 @@ impl<P> Link<P> {
     /// [`counters`](Self::counters) are as of then.
     pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        while let Some((ends, held)) = self.in_service.take_if(|(ends, _)| *ends <= self.now) {
-            self.launch(ends, held);
+        while let Some((ends, queued)) = self.in_service.take_if(|(ends, _)| *ends <= self.now) {
+            self.launch(ends, queued);
             if let Some(next) = self.dequeue(ends) {
                 self.serve(ends, next);
             }
@@ -291,30 +295,30 @@ impl<P> Link<P> {
     }
 
     /// Returns the packet that the line takes at `now`.
-    fn dequeue(&mut self, now: Instant) -> Option<Held<P>> {
+    fn dequeue(&mut self, now: Instant) -> Option<QueuedPacket<P>> {
         let Some(codel) = self.settings.codel else {
             return self.queue.pop();
         };
         let mut dropped = Vec::new();
-        let drop = |held: Held<P>| dropped.push(held);
+        let drop = |queued: QueuedPacket<P>| dropped.push(queued);
         let (mark, marked) = (self.mark, &mut self.counters.marked);
-        let mark = |held: &mut Held<P>| {
-            let marks = codel.marks && mark(&mut held.packet);
+        let mark = |queued: &mut QueuedPacket<P>| {
+            let marks = codel.marks && mark(&mut queued.packet);
             if marks {
-                marked.add(held.len);
+                marked.add(queued.len);
             }
             marks
         };
         let next = (self.codel).dequeue(codel, now, &mut self.queue, mark, drop);
-        for held in dropped {
-            self.drop(now, held.packet, held.len, Cause::CoDel);
+        for queued in dropped {
+            self.drop(now, queued.packet, queued.len, DropCause::CoDel);
         }
         next
     }
 
-    fn serve(&mut self, now: Instant, held: Held<P>) {
-        let free_at = self.line.send(now, &self.settings.rate, held.len);
-        self.in_service = Some((self.leaves(now, free_at), held));
+    fn serve(&mut self, now: Instant, queued: QueuedPacket<P>) {
+        let free_at = self.line.send(now, &self.settings.rate, queued.len);
+        self.in_service = Some((self.leaves(now, free_at), queued));
     }
 
     /// Returns when the packet on the line leaves, which without tokens would be `free_at`. The line
@@ -329,19 +333,19 @@ impl<P> Link<P> {
     }
 
     /// Sends a packet that has left the line at `ends` on its way.
-    fn launch(&mut self, ends: Instant, held: Held<P>) {
-        let at = self.arrival(ends, &held);
+    fn launch(&mut self, ends: Instant, queued: QueuedPacket<P>) {
+        let at = self.arrival(ends, &queued);
         let delivery = Delivery {
             at,
-            packet: held.packet,
-            len: held.len,
-            flip: held.flip,
+            packet: queued.packet,
+            len: queued.len,
+            flip: queued.flip,
         };
-        if held.detour.is_zero() {
+        if queued.detour.is_zero() {
             self.last_delivery = at;
             self.in_flight.push_back(delivery);
         } else {
-            self.counters.detoured.add(held.len);
+            self.counters.detoured.add(queued.len);
             // Detours of equal length keep the order, but the length may have changed meanwhile.
             let place = self.on_detour.partition_point(|other| other.at <= at);
             self.on_detour.insert(place, delivery);
@@ -350,20 +354,20 @@ impl<P> Link<P> {
 
     /// Returns when a packet that leaves the line at `ends` arrives: never before an earlier packet that
     /// took no detour.
-    fn arrival(&self, ends: Instant, held: &Held<P>) -> Instant {
-        let straight = (ends + self.settings.delay + held.jitter).max(self.last_delivery);
-        straight + held.detour
+    fn arrival(&self, ends: Instant, queued: &QueuedPacket<P>) -> Instant {
+        let straight = (ends + self.settings.delay + queued.jitter).max(self.last_delivery);
+        straight + queued.detour
     }
 
     fn lose_everything(&mut self) {
         let detoured = core::mem::take(&mut self.on_detour);
         let in_air = core::mem::take(&mut self.in_flight);
         for lost in in_air.into_iter().chain(detoured) {
-            self.drop(self.now, lost.packet, lost.len, Cause::Down);
+            self.drop(self.now, lost.packet, lost.len, DropCause::Down);
         }
-        let mut next = self.in_service.take().map(|(_, held)| held);
-        while let Some(held) = next.or_else(|| self.queue.pop()) {
-            self.drop(self.now, held.packet, held.len, Cause::Down);
+        let mut next = self.in_service.take().map(|(_, queued)| queued);
+        while let Some(queued) = next.or_else(|| self.queue.pop()) {
+            self.drop(self.now, queued.packet, queued.len, DropCause::Down);
             next = None;
         }
         self.line.abort();

@@ -6,7 +6,7 @@
 //! before stays corrupted; a box that cuts or joins packets leaves corrupted ones as they are.
 
 mod merge;
-mod narrow;
+mod mtu_limit;
 mod nat;
 mod options;
 mod segment;
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use braid_wire::Instant;
 
 pub use merge::{Keep, Merge};
-pub use narrow::Narrow;
+pub use mtu_limit::MtuLimit;
 pub use nat::{Nat, NatConfig, NatCounters};
 pub use options::{Edit, OptionEdit, Scope, Target};
 pub use sequence::SequenceShift;

@@ -29,7 +29,7 @@ impl QueueLimit {
 
 /// A packet and what the link must know of it.
 #[derive(Debug)]
-pub(crate) struct Held<P> {
+pub(crate) struct QueuedPacket<P> {
     pub packet: P,
     pub len: u32,
     /// The time at which the packet came.
@@ -45,7 +45,7 @@ pub(crate) struct Held<P> {
 /// A queue bounded as by droptail.
 #[derive(Debug)]
 pub(crate) struct Queue<P> {
-    held: VecDeque<Held<P>>,
+    queued: VecDeque<QueuedPacket<P>>,
     bytes: u64,
     largest: u32,
     max: Tally,
@@ -54,7 +54,7 @@ pub(crate) struct Queue<P> {
 impl<P> Queue<P> {
     pub fn new() -> Self {
         Queue {
-            held: VecDeque::new(),
+            queued: VecDeque::new(),
             bytes: 0,
             largest: 0,
             max: Tally::default(),
@@ -62,22 +62,26 @@ impl<P> Queue<P> {
     }
 
     /// Takes the packet, or returns it if that would exceed `limit`.
-    pub fn push(&mut self, limit: QueueLimit, held: Held<P>) -> Result<(), Held<P>> {
-        if !limit.admits(self.held.len(), self.bytes, held.len) {
-            return Err(held);
+    pub fn push(
+        &mut self,
+        limit: QueueLimit,
+        queued: QueuedPacket<P>,
+    ) -> Result<(), QueuedPacket<P>> {
+        if !limit.admits(self.queued.len(), self.bytes, queued.len) {
+            return Err(queued);
         }
-        self.bytes += u64::from(held.len);
-        self.largest = self.largest.max(held.len);
-        self.held.push_back(held);
-        self.max.packets = self.max.packets.max(self.held.len() as u64);
+        self.bytes += u64::from(queued.len);
+        self.largest = self.largest.max(queued.len);
+        self.queued.push_back(queued);
+        self.max.packets = self.max.packets.max(self.queued.len() as u64);
         self.max.bytes = self.max.bytes.max(self.bytes);
         Ok(())
     }
 
-    pub fn pop(&mut self) -> Option<Held<P>> {
-        let held = self.held.pop_front()?;
-        self.bytes -= u64::from(held.len);
-        Some(held)
+    pub fn pop(&mut self) -> Option<QueuedPacket<P>> {
+        let queued = self.queued.pop_front()?;
+        self.bytes -= u64::from(queued.len);
+        Some(queued)
     }
 
     /// Returns the length of the longest packet that was ever in the queue.
@@ -87,7 +91,7 @@ impl<P> Queue<P> {
 
     pub fn now(&self) -> Tally {
         Tally {
-            packets: self.held.len() as u64,
+            packets: self.queued.len() as u64,
             bytes: self.bytes,
         }
     }

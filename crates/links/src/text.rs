@@ -14,7 +14,7 @@ use crate::queue::QueueLimit;
 use crate::settings::{Loss, Reorder};
 
 /// Longest delay, jitter or detour; a longer one is taken for a mistake.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_DURATION: Duration = Duration::from_secs(60);
 
 /// A rate in bit/s: `"20Mbit/s"`, `"20M"`, `"512k"`, `"1.5G"`, `"unlimited"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl FromStr for TimeValue {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        value::duration(text, LONGEST).map(TimeValue)
+        value::duration(text, MAX_DURATION).map(TimeValue)
     }
 }
 
@@ -132,8 +132,8 @@ impl FromStr for CodelValue {
                 None => (text, false),
             };
             let (target, interval) = times.split_once('/')?;
-            let target = value::duration(target, LONGEST).ok()?;
-            let interval = value::duration(interval, LONGEST).ok()?;
+            let target = value::duration(target, MAX_DURATION).ok()?;
+            let interval = value::duration(interval, MAX_DURATION).ok()?;
             (!interval.is_zero()).then_some(CoDel {
                 target,
                 interval,
@@ -158,7 +158,7 @@ impl FromStr for ReorderValue {
             let (share, detour) = text.split_once('/')?;
             Some(Reorder {
                 share: value::probability(share).ok()?,
-                detour: value::duration(detour, LONGEST).ok()?,
+                detour: value::duration(detour, MAX_DURATION).ok()?,
             })
         };
         let expected = "the share of packets that are overtaken and by how much, such as \

@@ -17,7 +17,7 @@ const MAX_FILE: u64 = 64 << 20;
 /// The bytes that a line can carry over time, recorded from a real line in the format of mahimahi
 /// (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015).
 ///
-/// Each line of text is a time in whole milliseconds at which up to [`Trace::OPPORTUNITY`] bytes leave.
+/// Each line of text is a time in whole milliseconds at which up to [`Trace::OPPORTUNITY_BYTES`] bytes leave.
 /// Times do not go back, a time that stands n times gives n opportunities, and after the last time the
 /// trace begins anew.
 ///
@@ -30,21 +30,21 @@ pub struct Trace(Arc<[u32]>);
 
 impl Trace {
     /// Bytes that an opportunity carries.
-    pub const OPPORTUNITY: u32 = 1500;
+    pub const OPPORTUNITY_BYTES: u32 = 1500;
     /// Most opportunities of a trace: 16 MiB of memory, 50 Gbit.
-    pub const MAX_LEN: usize = 1 << 22;
+    pub const MAX_OPPORTUNITIES: usize = 1 << 22;
 
     /// Reads the text of a trace.
     ///
     /// # Errors
     /// Fails if a line is no time or one before its predecessor's, or if the trace is empty, lasts 0 ms
-    /// or has more than [`Self::MAX_LEN`] lines.
+    /// or has more than [`Self::MAX_OPPORTUNITIES`] lines.
     pub fn parse(text: &str) -> Result<Trace, TraceError> {
         let mut times: Vec<u32> = Vec::new();
         for (n, read) in text.trim_end().lines().enumerate() {
             let wrong = |expected: String| TraceError::new(n + 1, read, expected);
-            if n == Self::MAX_LEN {
-                return Err(wrong(format!("at most {} lines", Self::MAX_LEN)));
+            if n == Self::MAX_OPPORTUNITIES {
+                return Err(wrong(format!("at most {} lines", Self::MAX_OPPORTUNITIES)));
             }
             let time = read.trim().parse().map_err(|_| {
                 let most = u32::MAX;
@@ -78,7 +78,7 @@ impl Trace {
             format!(
                 "cannot read the trace `{shown}` ({e}); name a file with a time in milliseconds on \
                  each line, at which {} bytes may leave",
-                Self::OPPORTUNITY
+                Self::OPPORTUNITY_BYTES
             )
         };
         let mut text = String::new();
@@ -99,14 +99,14 @@ impl Trace {
     }
 
     /// Returns the time after which the trace begins anew, at least 1 ms.
-    pub fn length(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.length_nanos())
     }
 
     /// Returns the mean rate, bit/s.
     pub fn mean_rate(&self) -> f64 {
-        let bits = self.0.len() as f64 * f64::from(Self::OPPORTUNITY) * 8.0;
-        bits / self.length().as_secs_f64()
+        let bits = self.0.len() as f64 * f64::from(Self::OPPORTUNITY_BYTES) * 8.0;
+        bits / self.duration().as_secs_f64()
     }
 
     fn length_nanos(&self) -> u64 {
@@ -142,7 +142,7 @@ impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace")
             .field("opportunities", &self.opportunities())
-            .field("length", &self.length())
+            .field("length", &self.duration())
             .finish()
     }
 }
@@ -197,7 +197,7 @@ impl Cursor {
         Cursor {
             origin,
             index: 0,
-            left: Trace::OPPORTUNITY,
+            left: Trace::OPPORTUNITY_BYTES,
         }
     }
 
@@ -216,10 +216,10 @@ impl Cursor {
             };
         }
         if let Some(beyond) = len.checked_sub(self.left).filter(|beyond| *beyond > 0) {
-            let more = beyond.div_ceil(Trace::OPPORTUNITY);
+            let more = beyond.div_ceil(Trace::OPPORTUNITY_BYTES);
             self.index += u64::from(more);
             self.left =
-                (u64::from(more) * u64::from(Trace::OPPORTUNITY) - u64::from(beyond)) as u32;
+                (u64::from(more) * u64::from(Trace::OPPORTUNITY_BYTES) - u64::from(beyond)) as u32;
         } else {
             self.left -= len;
         }
@@ -232,7 +232,7 @@ impl Cursor {
         let Some(ahead) = self.index.checked_sub(next) else {
             return 0;
         };
-        let bytes = (ahead + 1) * u64::from(Trace::OPPORTUNITY) - u64::from(self.left);
+        let bytes = (ahead + 1) * u64::from(Trace::OPPORTUNITY_BYTES) - u64::from(self.left);
         bytes.min(len.into()) as u32
     }
 

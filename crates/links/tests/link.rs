@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_links::{Cause, Counters, Link, Loss, QueueLimit, Rate, Settings, Tally, Verdict};
+use braid_links::{Counters, DropCause, Link, Loss, QueueLimit, Rate, Settings, Tally, Verdict};
 use braid_wire::{Instant, Rng};
 
 const MS: fn(u64) -> Instant = Instant::from_millis;
@@ -90,13 +90,13 @@ fn the_queue_is_bounded_in_packets_besides_the_one_on_the_line() {
     let verdicts: Vec<_> = (0..5)
         .map(|n| link.enqueue(Instant::ZERO, n, 1000, &mut rng()))
         .collect();
-    let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(Cause::Queue));
+    let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(DropCause::Queue));
     assert_eq!(verdicts, [queued, queued, queued, dropped, dropped]);
     // At 1 ms exactly the line takes the next packet, so there is room again.
     assert_eq!(link.enqueue(MS(1), 5, 1000, &mut rng()), Verdict::Queued);
     assert_eq!(
         link.enqueue(MS(1), 6, 1000, &mut rng()),
-        Verdict::Dropped(Cause::Queue)
+        Verdict::Dropped(DropCause::Queue)
     );
     let order: Vec<_> = drain(&mut link, MS(100))
         .into_iter()
@@ -121,7 +121,7 @@ fn the_queue_is_bounded_in_bytes() {
     let verdicts: Vec<_> = [1000, 1000, 600, 500, 1]
         .map(|len| link.enqueue(Instant::ZERO, (), len, &mut rng()))
         .to_vec();
-    let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(Cause::Queue));
+    let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(DropCause::Queue));
     assert_eq!(verdicts, [queued, queued, dropped, queued, dropped]);
     assert_eq!(
         link.counters().queue,
@@ -160,7 +160,7 @@ fn a_link_that_goes_down_loses_what_it_holds_and_takes_nothing() {
     assert_eq!(link.next_event(), None);
     assert_eq!(
         link.enqueue(MS(3), 5, 1000, &mut rng()),
-        Verdict::Dropped(Cause::Down)
+        Verdict::Dropped(DropCause::Down)
     );
     assert_eq!(
         link.counters().dropped_down,
@@ -255,7 +255,7 @@ fn losses_are_within_three_sigma_and_counted() {
     let mut rng = rng();
     let n = 100_000u64;
     let lost = (0..n)
-        .filter(|i| link.enqueue(MS(*i), (), 1000, &mut rng) == Verdict::Dropped(Cause::Loss))
+        .filter(|i| link.enqueue(MS(*i), (), 1000, &mut rng) == Verdict::Dropped(DropCause::Loss))
         .count() as u64;
     // sqrt(100,000 x 0.01 x 0.99) = 31.5
     assert!(lost.abs_diff(1000) <= 94, "{lost} lost");
@@ -302,11 +302,11 @@ fn an_unlimited_link_is_bounded_all_the_same() {
         ..Settings::default()
     });
     let mut rng = rng();
-    let taken = (0..braid_links::MAX_HELD + 10)
+    let taken = (0..braid_links::MAX_LINK_PACKETS + 10)
         .filter(|_| link.enqueue(Instant::ZERO, (), 1, &mut rng) == Verdict::Queued)
         .count();
     assert!(
-        taken <= braid_links::MAX_HELD && taken > braid_links::MAX_HELD - 10,
+        taken <= braid_links::MAX_LINK_PACKETS && taken > braid_links::MAX_LINK_PACKETS - 10,
         "{taken}"
     );
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_links::{
-    Cause, Change, CoDel, Link, Loss, QueueLimit, Rate, Reorder, Schedule, Settings, Trace,
+    Change, CoDel, DropCause, Link, Loss, QueueLimit, Rate, Reorder, Schedule, Settings, Trace,
     Verdict, flip_bit,
 };
 use braid_wire::{Instant, Rng};
@@ -153,8 +153,11 @@ fn a_bad_trace_is_refused_with_its_line_and_what_is_expected() {
         "line 2: `0` where a trace has a last time after 0, the length of the trace"
     );
     assert_eq!(Trace::parse(&"y".repeat(99)).unwrap_err().read.len(), 40);
-    let long = "1\n".repeat(Trace::MAX_LEN + 1);
-    assert_eq!(Trace::parse(&long).unwrap_err().line, Trace::MAX_LEN + 1);
+    let long = "1\n".repeat(Trace::MAX_OPPORTUNITIES + 1);
+    assert_eq!(
+        Trace::parse(&long).unwrap_err().line,
+        Trace::MAX_OPPORTUNITIES + 1
+    );
     assert!(Trace::parse(&long[2..]).is_ok());
 }
 
@@ -162,7 +165,7 @@ fn a_bad_trace_is_refused_with_its_line_and_what_is_expected() {
 fn a_trace_knows_its_figures_and_takes_any_line_ends() {
     let trace = Trace::parse("0\r\n5\r\n 10 \r\n\r\n").unwrap();
     assert_eq!(trace.opportunities(), 3);
-    assert_eq!(trace.length(), Duration::from_millis(10));
+    assert_eq!(trace.duration(), Duration::from_millis(10));
     assert_eq!(trace.mean_rate(), 3.0 * 12_000.0 / 0.01);
 }
 
@@ -234,7 +237,7 @@ fn bursts(loss: Loss, packets: u64) -> (f64, Vec<f64>) {
     let mut rng = rng();
     let (mut lost, mut run, mut runs) = (0, 0.0, Vec::new());
     for n in 0..packets {
-        if link.enqueue(MS(n), (), 1000, &mut rng) == Verdict::Dropped(Cause::Loss) {
+        if link.enqueue(MS(n), (), 1000, &mut rng) == Verdict::Dropped(DropCause::Loss) {
             lost += 1;
             run += 1.0;
         } else if run > 0.0 {
@@ -357,7 +360,7 @@ fn a_copy_follows_its_original_over_the_line() {
     let mut rng = rng();
     let verdicts = [0, 1, 2].map(|n| link.enqueue(MS(0), n, 1000, &mut rng));
     // The second packet's copy and both of the third find the queue full.
-    let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(Cause::Queue));
+    let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(DropCause::Queue));
     assert_eq!(verdicts, [queued, queued, dropped]);
     assert_eq!(drain(&mut link), [(1, 0), (2, 0), (3, 1)]);
     let counters = link.counters();

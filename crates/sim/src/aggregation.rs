@@ -21,7 +21,7 @@ use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, s
 use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
 
-use crate::gateway::{BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig};
+use crate::gateway::{BoxNode, BoxNodeConfig, DownstreamConfig, ServerNode, ServerNodeConfig};
 use crate::host::{Host, HostConfig, options};
 use crate::middlebox::MiddleboxNode;
 use crate::router::{Prefix, Router};
@@ -34,7 +34,7 @@ const MTU: u16 = 1500;
 /// Port of the first transfer; each transfer has a port of its own.
 const FIRST_PORT: u16 = 2_000;
 /// The interval at which a run is checked for its end.
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The box's own address in the LAN.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
@@ -95,7 +95,7 @@ pub struct AggregationConfig {
     /// The TCP settings of users and content hosts.
     pub end_host: Config,
     /// The box's sockets.
-    pub box_local: LocalConfig,
+    pub box_downstream: DownstreamConfig,
 }
 
 /// A server and its surroundings.
@@ -112,7 +112,7 @@ pub struct ServerSettings {
     /// The link to each content host, `up` leading there.
     pub to_content: PathSettings,
     /// The server's sockets.
-    pub local: LocalConfig,
+    pub downstream: DownstreamConfig,
     /// The time by which the server's wall clock is ahead of the box's.
     pub clock_ahead: Duration,
 }
@@ -130,8 +130,8 @@ impl AggregationConfig {
             servers: Vec::new(),
             users: vec![gigabit()],
             contents: 1,
-            end_host: LocalConfig::default().engine,
-            box_local: LocalConfig::default(),
+            end_host: DownstreamConfig::default().engine,
+            box_downstream: DownstreamConfig::default(),
         };
         config.set_servers(1)?;
         Ok(config)
@@ -157,7 +157,7 @@ impl AggregationConfig {
                 from_access: Vec::new(),
                 cross: Vec::new(),
                 to_content: gigabit(),
-                local: LocalConfig::default(),
+                downstream: DownstreamConfig::default(),
                 clock_ahead: Duration::ZERO,
             })
         };
@@ -205,7 +205,7 @@ pub enum Action {
     },
     /// The links between a server and the routers behind the access links change; nobody notices by
     /// itself.
-    Way {
+    ServerLinks {
         /// The server.
         server: usize,
         /// The settings from then on, one for each access link.
@@ -289,7 +289,7 @@ pub struct Aggregation {
     /// LAN links of the users: (up, down).
     pub lan: Vec<(LinkId, LinkId)>,
     /// The links of each server to the router behind each access link: (up, down).
-    pub ways: Vec<Vec<(LinkId, LinkId)>>,
+    pub server_links: Vec<Vec<(LinkId, LinkId)>>,
     /// The settings of each access link while it is plugged in.
     plugged: Vec<PathSettings>,
     transfers: Vec<Ends>,
@@ -300,7 +300,7 @@ pub struct Aggregation {
 
 impl Aggregation {
     /// Builds the network in a world of `seed`. The box needs a moment to find its servers:
-    /// [`settle`](Self::settle).
+    /// [`run_until_intercepting`](Self::run_until_intercepting).
     ///
     /// # Errors
     /// Fails as [`braid_engine::Stack::listen`] does.
@@ -343,7 +343,7 @@ impl Aggregation {
         let lan = lan
             .map(|(user, path)| connect(&mut world, *user, boxed, path))
             .collect();
-        let ways = (0..servers.len()).map(|n| {
+        let server_links = (0..servers.len()).map(|n| {
             join_server(
                 &mut world,
                 &config.servers[n],
@@ -352,7 +352,7 @@ impl Aggregation {
                 (&routers, &contents),
             )
         });
-        let ways = ways.collect();
+        let server_links = server_links.collect();
         for router in &routers {
             for content in &contents {
                 connect(&mut world, *router, *content, &gigabit());
@@ -371,7 +371,7 @@ impl Aggregation {
             access,
             middlebox: middlebox.map(|(node, _)| node),
             lan,
-            ways,
+            server_links,
             plugged: config.access.clone(),
             transfers: Vec::new(),
             agenda: BTreeMap::new(),
@@ -380,7 +380,7 @@ impl Aggregation {
     }
 
     /// Runs until the box intercepts connections; returns false if that takes more than 10 s.
-    pub fn settle(&mut self) -> bool {
+    pub fn run_until_intercepting(&mut self) -> bool {
         let boxed = self.boxed;
         self.world.run(Duration::from_secs(10), |world| {
             let core = world.node::<BoxNode>(boxed).core();
@@ -437,12 +437,12 @@ impl Aggregation {
         hints: &str,
         role: Role,
     ) -> Result<TransferId, ApiError> {
-        let words = [
+        let request = [
             socks::sign_in(hints.as_bytes(), &[]),
             socks::request(None, &destination.into()),
         ];
         let mut stream = Stream::new(role);
-        stream.preface = Preface::new(words.concat(), SOCKS_ANSWER);
+        stream.preface = Preface::new(request.concat(), SOCKS_ANSWER);
         let gateway = SocketAddr::from((GATEWAY, config::DEFAULT_PORT));
         self.open_stream(user, gateway, stream)
     }
@@ -562,7 +562,7 @@ impl Aggregation {
             if left.is_zero() {
                 return false;
             }
-            self.run_for(left.min(GLANCE));
+            self.run_for(left.min(POLL_INTERVAL));
         }
         true
     }
@@ -578,7 +578,7 @@ impl Aggregation {
     }
 
     /// Runs for `count` times `width` and returns the payload bytes that arrived at users in each.
-    pub fn bins(&mut self, width: Duration, count: usize) -> Vec<u64> {
+    pub fn received_by_interval(&mut self, width: Duration, count: usize) -> Vec<u64> {
         let mut before = self.received();
         let mut bin = || {
             self.run_for(width);
@@ -603,8 +603,8 @@ impl Aggregation {
                     node.set_carrier(now, link, up);
                 });
             }
-            Action::Way { server, settings } => {
-                for ((up, down), settings) in self.ways[server].iter().zip(settings) {
+            Action::ServerLinks { server, settings } => {
+                for ((up, down), settings) in self.server_links[server].iter().zip(settings) {
                     self.world.set_link(*up, settings.up);
                     self.world.set_link(*down, settings.down);
                 }
@@ -652,13 +652,13 @@ fn join_server(
     (routers, contents): (&[NodeId], &[NodeId]),
 ) -> Vec<(LinkId, LinkId)> {
     let junctions = add_junctions(world, settings, number);
-    let mut ways = Vec::new();
+    let mut server_links = Vec::new();
     for (n, router) in routers.iter().enumerate() {
         let path = settings.from_access.get(n).cloned();
         let path = path.unwrap_or_else(gigabit);
         let junction = junctions.get(n);
         let next = junction.map_or(server, |(junction, _)| *junction);
-        ways.push(connect(world, *router, next, &path));
+        server_links.push(connect(world, *router, next, &path));
         if let Some((junction, source)) = junction {
             connect(world, *junction, server, &gigabit());
             connect(world, *source, *junction, &gigabit());
@@ -667,7 +667,7 @@ fn join_server(
     for content in contents {
         connect(world, server, *content, &settings.to_content);
     }
-    ways
+    server_links
 }
 
 /// Adds the box. Its interfaces: one to each router, then one to each user.
@@ -683,7 +683,7 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
         links: links.collect(),
         lan: users.collect(),
         gateway: PathConfig::v4(GATEWAY),
-        local: config.box_local.clone(),
+        downstream: config.box_downstream.clone(),
     };
     world.add(|rng| BoxNode::new(settings, rng))
 }
@@ -741,7 +741,7 @@ fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> N
     let settings = ServerNodeConfig {
         config: settings.config.clone(),
         routes: routers.chain(contents).collect(),
-        local: settings.local.clone(),
+        downstream: settings.downstream.clone(),
         clock_ahead: settings.clock_ahead,
     };
     world.add(|rng| ServerNode::new(settings, rng))

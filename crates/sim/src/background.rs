@@ -28,19 +28,19 @@ pub struct Background {
 }
 
 /// The rate of each published generator, bit/s.
-const GENERATOR: u64 = 448_000;
+const GENERATOR_RATE: u64 = 448_000;
 
 impl Background {
     /// Returns the background of the papers on PO-MPTCP and MPTCP-MAPS: four TCP generators and one of
     /// UDP, of 448 kbit/s each, so that 80 % of the bytes are TCP. UDP packets have 100 to 200 bytes.
     pub fn published(span: Duration) -> Self {
         let capped = Role::Capped {
-            rate: GENERATOR,
+            rate: GENERATOR_RATE,
             span,
         };
         Background {
             tcp: vec![capped; 4],
-            udp_rate: GENERATOR,
+            udp_rate: GENERATOR_RATE,
             udp_sizes: 100..=200,
             span,
         }
@@ -56,7 +56,7 @@ impl Background {
 
     /// Starts the traffic over path `path` from the router `from` to the router `to`, which
     /// [`End::router`] made and which are linked already. The hosts have `engine`.
-    pub(crate) fn flow(
+    pub(crate) fn start(
         &self,
         world: &mut World,
         path: usize,

@@ -8,7 +8,7 @@ use braid_wire::Instant;
 
 use crate::node::Packet;
 use crate::pcapng::{Direction, InterfaceId, Writer};
-use crate::tap::{Tap, What};
+use crate::tap::{PacketEvent, Tap};
 use crate::world::{LinkId, NodeId, World};
 
 /// A pcapng file that is written while the world runs.
@@ -125,10 +125,10 @@ struct Point {
 }
 
 impl Tap for Point {
-    fn on_packet(&mut self, at: Instant, _: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
         let here = match self.direction {
-            Direction::Outbound => what == What::Sent,
-            Direction::Inbound => matches!(what, What::Delivered { .. }),
+            Direction::Outbound => what == PacketEvent::Sent,
+            Direction::Inbound => matches!(what, PacketEvent::Delivered { .. }),
         };
         if here {
             let (interface, direction) = (self.interface, self.direction);

@@ -254,10 +254,10 @@ impl Host {
         }
     }
 
-    /// Lets a held stream write.
+    /// Lets a stream write that awaits its release.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
-            stream.held = false;
+            stream.awaiting_release = false;
             // The connection is this stream's, so the stack knows it.
             let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);
@@ -362,7 +362,7 @@ impl Node for Host {
                 break;
             }
         }
-        self.oracle.settle(now, &self.stack);
+        self.oracle.end_turn(now, &self.stack);
         turn.report(self.oracle.take());
     }
 

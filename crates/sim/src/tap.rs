@@ -3,14 +3,14 @@
 use core::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use braid_links::Cause;
+use braid_links::DropCause;
 use braid_wire::Instant;
 
 use crate::node::{LinkId, Packet};
 
 /// The event of a packet on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum PacketEvent {
     /// A node handed it to the link.
     Sent,
     /// The link made a copy of the packet, which follows it under the same number.
@@ -20,7 +20,7 @@ pub enum What {
         /// The time at which the packet was handed to the link.
         sent_at: Instant,
         /// The reason of the drop.
-        cause: Cause,
+        cause: DropCause,
     },
     /// The packet arrived at the far end; twice if the link duplicated it.
     Delivered {
@@ -32,14 +32,14 @@ pub enum What {
 /// An observer of links: see [`World::tap`](crate::World::tap). Hand over an `Arc<Mutex<_>>` to read the
 /// tap's records while the world has it, or to watch several links with one tap.
 pub trait Tap: Debug + Send {
-    /// Notes that `what` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
+    /// Records that `event` happened at `at` to `packet` on `link`. Times do not go back, except for a drop
     /// by CoDel, which is reported when the link is next polled.
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet);
+    fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet);
 }
 
 impl<T: Tap> Tap for Arc<Mutex<T>> {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, event: PacketEvent, packet: &Packet) {
         let mut tap = self.lock().unwrap_or_else(PoisonError::into_inner);
-        tap.on_packet(at, link, what, packet);
+        tap.on_packet(at, link, event, packet);
     }
 }

@@ -17,6 +17,7 @@
 
 mod arrivals;
 mod message;
+mod message_state;
 mod pace;
 mod pattern;
 mod preface;
@@ -24,7 +25,6 @@ mod role;
 mod session;
 mod sizes;
 mod stream;
-mod talk;
 
 pub use arrivals::{Arrivals, MakeFlow};
 pub use message::{HEADER, Kind, Message, Received, jitter};

@@ -92,7 +92,7 @@ pub struct TransferConfig<'a> {
     /// Both ends are told the flow's size in advance.
     pub declared: bool,
     /// The client writes no more than a byte until [`Host::release`].
-    pub held: bool,
+    pub awaiting_release: bool,
 }
 
 impl<'a> TransferConfig<'a> {
@@ -107,7 +107,7 @@ impl<'a> TransferConfig<'a> {
             initial_path: None,
             strategy: braid_strategy::DEFAULT,
             declared: false,
-            held: false,
+            awaiting_release: false,
         }
     }
 
@@ -119,8 +119,8 @@ impl<'a> TransferConfig<'a> {
         ConnectOptions {
             path: self.initial_path,
             protocol: self.protocol,
-            flow_size: match self.held {
-                // A held connection does not know yet what it will be asked for.
+            flow_size: match self.awaiting_release {
+                // A connection that awaits its release does not know yet what it will be asked for.
                 true => FlowSize::Predicted(u64::MAX),
                 false => self.flow_size(),
             },
@@ -129,18 +129,18 @@ impl<'a> TransferConfig<'a> {
     }
 
     /// Returns the client's stream.
-    pub fn asks(&self) -> Stream {
+    pub fn client_stream(&self) -> Stream {
         let mut stream = Stream::new(match self.direction {
             Direction::Down => Role::Fetch { request: REQUEST },
             Direction::Up => Role::Upload { size: self.size },
         });
-        stream.held = self.held;
+        stream.awaiting_release = self.awaiting_release;
         stream.flow_size = self.flow_size();
         stream
     }
 
     /// Returns the server's stream.
-    pub fn answers(&self) -> Stream {
+    pub fn server_stream(&self) -> Stream {
         let mut stream = Stream::new(match self.direction {
             Direction::Down => Role::Answer {
                 request: REQUEST,
@@ -254,7 +254,7 @@ impl Transfer {
             if config.direction == Direction::Up {
                 ends.reverse();
             }
-            background.flow(world, n, ends, &config.engine)?;
+            background.start(world, n, ends, &config.engine)?;
         }
         Ok(transfer)
     }
@@ -292,21 +292,25 @@ impl Transfer {
     /// # Errors
     /// Fails as [`braid_engine::Stack::connect`] does: the initial path does not exist.
     pub fn open(&mut self, config: &TransferConfig<'_>) -> Result<ConnId, ApiError> {
-        self.carry(config.options(), config.asks(), config.answers())
+        self.open_with(
+            config.options(),
+            config.client_stream(),
+            config.server_stream(),
+        )
     }
 
     /// Opens a connection that carries other streams.
     ///
     /// # Errors
     /// Fails as [`open`](Self::open) does.
-    pub fn carry(
+    pub fn open_with(
         &mut self,
         options: ConnectOptions,
-        asks: Stream,
-        answers: Stream,
+        client_stream: Stream,
+        server_stream: Stream,
     ) -> Result<ConnId, ApiError> {
-        self.world.serve(self.server, REMOTE, answers)?;
-        self.world.open(self.client, options, asks)
+        self.world.serve(self.server, REMOTE, server_stream)?;
+        self.world.open(self.client, options, client_stream)
     }
 
     /// Captures the packets at the client or the server; to be called before the connection is opened.

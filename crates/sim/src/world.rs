@@ -10,7 +10,7 @@ use braid_wire::{Instant, Rng, ip};
 
 use crate::node::{Node, Packet, Turn, recycle};
 use crate::oracle::Violation;
-use crate::tap::{Tap, What};
+use crate::tap::{PacketEvent, Tap};
 
 pub use crate::node::{LinkId, NodeId};
 
@@ -48,7 +48,7 @@ struct Wire {
 }
 
 impl Wire {
-    fn tell(&mut self, at: Instant, id: LinkId, what: What, packet: &Packet) {
+    fn notify_taps(&mut self, at: Instant, id: LinkId, what: PacketEvent, packet: &Packet) {
         for tap in &mut self.taps {
             tap.on_packet(at, id, what, packet);
         }
@@ -152,7 +152,7 @@ impl World {
 
     /// Makes hosts compute transport checksums and verify them.
     ///
-    /// Without it checksums cost nothing, as with the offload of a network card: no node could tell as
+    /// Without it checksums cost nothing, as with the offload of a network card: no node could notify_taps as
     /// long as no packet is corrupted or rewritten. Links that corrupt and nodes that rewrite switch this
     /// on by themselves. Packets under way when it is switched on have no checksum, and are dropped as
     /// corrupted.
@@ -397,7 +397,12 @@ impl World {
             if let Some(bit) = delivery.flip {
                 flip_bit(&mut packet.bytes, bit);
             }
-            self.wires[id.0 as usize].tell(at, id, What::Delivered { sent_at }, &packet);
+            self.wires[id.0 as usize].notify_taps(
+                at,
+                id,
+                PacketEvent::Delivered { sent_at },
+                &packet,
+            );
             self.turn(to, |node, turn| node.receive(turn, iface, packet));
         }
         self.clear_dropped(id);
@@ -460,7 +465,7 @@ impl World {
 
     fn transmit(&mut self, id: LinkId, packet: Packet) {
         let wire = &mut self.wires[id.0 as usize];
-        wire.tell(self.now, id, What::Sent, &packet);
+        wire.notify_taps(self.now, id, PacketEvent::Sent, &packet);
         let len = packet.bytes.len() as u32;
         // The link reports no copies, so their counter tells; the clone is made only where a copy is
         // possible.
@@ -474,7 +479,7 @@ impl World {
         if let Some((original, before)) = original
             && wire.link.counters().duplicated != before
         {
-            wire.tell(self.now, id, What::Duplicated, &original);
+            wire.notify_taps(self.now, id, PacketEvent::Duplicated, &original);
         }
         self.clear_dropped(id);
         self.arm_link(id);
@@ -486,7 +491,12 @@ impl World {
         while let Some(dropped) = wire.link.poll_dropped() {
             let Frame { packet, sent_at } = dropped.packet;
             let cause = dropped.cause;
-            wire.tell(dropped.at, id, What::Dropped { sent_at, cause }, &packet);
+            wire.notify_taps(
+                dropped.at,
+                id,
+                PacketEvent::Dropped { sent_at, cause },
+                &packet,
+            );
             recycle(&mut self.spare, packet);
         }
     }

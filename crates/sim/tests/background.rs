@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use braid_links::{Loss, QueueLimit, Rate, Settings};
 use braid_sim::background::Background;
-use braid_sim::tap::What;
+use braid_sim::tap::PacketEvent;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 use braid_sim::{LinkId, Packet, Tap, Transfer};
 use braid_wire::{Instant, ip};
@@ -27,8 +27,8 @@ fn path(mbit: u64) -> PathSettings {
 struct Delivered([u64; 2]);
 
 impl Tap for Delivered {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
-        if matches!(what, What::Delivered { .. }) {
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
+        if matches!(what, PacketEvent::Delivered { .. }) {
             let view = ip::Packet::new(&packet.bytes[..]).unwrap();
             let udp = view.transport().unwrap().0 == ip::PROTO_UDP;
             self.0[usize::from(udp)] += packet.bytes.len() as u64;
@@ -40,20 +40,20 @@ impl Tap for Delivered {
 fn rates(direction: Direction, others: Background, transfer: bool) -> (Vec<[f64; 2]>, f64) {
     let paths = [path(11), path(10)];
     let config = TransferConfig::new(&paths, 1 << 30, direction);
-    let mut bed = Transfer::shared(1, &config, &others).unwrap();
+    let mut fixture = Transfer::shared(1, &config, &others).unwrap();
     let mut taps = Vec::new();
-    for (up, down) in &bed.links {
+    for (up, down) in &fixture.links {
         let tap = Arc::new(Mutex::new(Delivered::default()));
         let link = if direction == Direction::Up { up } else { down };
-        bed.world.tap(*link, Box::new(tap.clone()));
+        fixture.world.tap(*link, Box::new(tap.clone()));
         taps.push(tap);
     }
     if transfer {
-        bed.open(&config).unwrap();
+        fixture.open(&config).unwrap();
     }
-    bed.world.advance(SPAN);
+    fixture.world.advance(SPAN);
     let mbit = |bytes: u64| bytes as f64 * 8e-6 / SPAN.as_secs_f64();
-    let receiver = bed.world.host(bed.receiver(direction));
+    let receiver = fixture.world.host(fixture.receiver(direction));
     let read = receiver.open_streams().map(|(_, s)| s.received).sum();
     let rates = taps.iter().map(|tap| tap.lock().unwrap().0.map(mbit));
     (rates.collect(), mbit(read))

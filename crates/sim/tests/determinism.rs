@@ -8,7 +8,7 @@ use braid_engine::PathConfig;
 use braid_links::middlebox::{Chain, Keep, Merge, Nat, NatConfig, SequenceShift, Split};
 use braid_links::{Change, CoDel, Loss, QueueLimit, Rate, Reorder, Schedule, Settings};
 use braid_sim::host::options;
-use braid_sim::tap::What;
+use braid_sim::tap::PacketEvent;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::udp::{Pauses, UdpFlow, UdpSink, UdpSource};
 use braid_sim::{Host, HostConfig, LinkId, MiddleboxNode, NodeId, Packet, Router, Tap, World};
@@ -24,7 +24,7 @@ const TIME: Duration = Duration::from_secs(8);
 struct Log(Vec<u8>);
 
 impl Tap for Log {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
         let (LinkId(link), at) = (link, at.as_nanos());
         self.0.extend(format!("{at} {link} {what:?} ").bytes());
         self.0.extend_from_slice(&packet.bytes);

@@ -159,14 +159,14 @@ impl Node for Client {
     }
 }
 
-struct Bed {
+struct Fixture {
     world: World,
     client: NodeId,
     server: NodeId,
 }
 
-impl Bed {
-    fn new(seed: u64, loss: f64) -> Bed {
+impl Fixture {
+    fn new(seed: u64, loss: f64) -> Fixture {
         let mut world = World::new(seed);
         let now = world.now();
         let client = world.add(|_| Client::new(now));
@@ -190,14 +190,14 @@ impl Bed {
         });
         let served = world.serve(server, SERVER, answer);
         served.expect("a free port");
-        let mut bed = Bed {
+        let mut fixture = Fixture {
             world,
             client,
             server,
         };
         // The client's SYN is due, but the client reports no timer for it.
-        bed.with(|_| {});
-        bed
+        fixture.with(|_| {});
+        fixture
     }
 
     fn client(&self) -> &Client {
@@ -241,25 +241,25 @@ impl Bed {
 #[test]
 fn a_transfer_by_three_subflows() {
     for closes_early in [false, true] {
-        let mut bed = Bed::new(1, 0.0);
-        bed.with(|client| client.closes_early = closes_early);
-        bed.run_until_answered();
-        let client = bed.client();
+        let mut fixture = Fixture::new(1, 0.0);
+        fixture.with(|client| client.closes_early = closes_early);
+        fixture.run_until_answered();
+        let client = fixture.client();
         assert!(client.has(Event::Connected { mptcp: true }));
         assert_eq!(client.subflows(), PATHS);
         let least = client.arrived.iter().min();
         assert!(least > Some(&300_000), "{:?}", client.arrived);
-        bed.world.advance(SETTLED);
-        assert_eq!(bed.closed(), Some(CloseReason::Finished));
+        fixture.world.advance(SETTLED);
+        assert_eq!(fixture.closed(), Some(CloseReason::Finished));
     }
 }
 
 #[test]
 fn a_transfer_with_loss() {
     for seed in 1..=5 {
-        let mut bed = Bed::new(seed, 0.02);
-        bed.run_until_answered();
-        let client = bed.client();
+        let mut fixture = Fixture::new(seed, 0.02);
+        fixture.run_until_answered();
+        let client = fixture.client();
         assert!(!client.has(Event::FellBack), "{seed}");
         assert_eq!(client.subflows(), PATHS, "{seed}");
     }
@@ -268,53 +268,59 @@ fn a_transfer_with_loss() {
 /// MP_PRIO: a subflow that the client makes a backup carries no data until it is regular again.
 #[test]
 fn a_subflow_that_is_demoted() {
-    let mut bed = Bed::new(1, 0.0);
-    bed.run_until("some of the answer", |client| client.received > 300_000);
-    let demoted = bed.client().events.iter().find_map(|event| match event {
-        Event::SubflowUp { subflow } => Some(*subflow),
-        _ => None,
-    });
+    let mut fixture = Fixture::new(1, 0.0);
+    fixture.run_until("some of the answer", |client| client.received > 300_000);
+    let demoted = fixture
+        .client()
+        .events
+        .iter()
+        .find_map(|event| match event {
+            Event::SubflowUp { subflow } => Some(*subflow),
+            _ => None,
+        });
     let demoted: SubflowId = demoted.expect("a join");
     let mut second = |backup| {
-        bed.with(|client| {
+        fixture.with(|client| {
             let now = theirs(client.now);
             let set = client
                 .endpoint
                 .set_backup(now, client.conn, demoted, backup);
             set.expect("an open subflow");
         });
-        bed.world.advance(SETTLED / 2);
-        let before = bed.client().arrived;
-        bed.world.advance(SETTLED / 2);
-        let after = bed.client().arrived;
+        fixture.world.advance(SETTLED / 2);
+        let before = fixture.client().arrived;
+        fixture.world.advance(SETTLED / 2);
+        let after = fixture.client().arrived;
         after[1] - before[1]
     };
     let (idle, used) = (second(true), second(false));
     assert!(idle < 20_000 && used > 100_000, "{idle}, {used}");
-    bed.run_until_answered();
+    fixture.run_until_answered();
 }
 
 #[test]
 fn the_client_closes_fast() {
-    let mut bed = Bed::new(1, 0.0);
-    bed.run_until("some of the answer", |client| client.received > 300_000);
-    bed.with(|client| {
+    let mut fixture = Fixture::new(1, 0.0);
+    fixture.run_until("some of the answer", |client| client.received > 300_000);
+    fixture.with(|client| {
         let conn = client.endpoint.connection(client.conn);
         conn.expect("it is open").abort();
     });
-    bed.world.advance(SETTLED);
-    assert_eq!(bed.closed(), Some(CloseReason::Reset));
+    fixture.world.advance(SETTLED);
+    assert_eq!(fixture.closed(), Some(CloseReason::Reset));
 }
 
 #[test]
 fn the_server_closes_fast() {
-    let mut bed = Bed::new(1, 0.0);
-    bed.run_until("some of the answer", |client| client.received > 300_000);
-    bed.world.with_node(bed.server, |host: &mut Host, now| {
-        host.abort_labelled(now, 0)
-    });
+    let mut fixture = Fixture::new(1, 0.0);
+    fixture.run_until("some of the answer", |client| client.received > 300_000);
+    fixture
+        .world
+        .with_node(fixture.server, |host: &mut Host, now| {
+            host.abort_labelled(now, 0)
+        });
     let reset = Event::Closed {
         reason: mptcp_rs::CloseReason::Reset,
     };
-    bed.run_until("the end", |client| client.has(reset));
+    fixture.run_until("the end", |client| client.has(reset));
 }

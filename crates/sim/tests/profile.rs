@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use braid_engine::{ConnectOptions, Protocol};
 use braid_links::Rate;
 use braid_sim::profile::Profile;
-use braid_sim::tap::{Tap, What};
+use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::traffic::{Bulk, HEADER, Role, Session, Stream};
 use braid_sim::{Host, HostConfig, LinkId, NodeId, Packet, World};
 use braid_wire::Instant;
@@ -27,12 +27,12 @@ struct Trace {
 }
 
 impl Tap for Trace {
-    fn on_packet(&mut self, at: Instant, _: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
         let note = (at, packet.bytes.len());
         match what {
-            What::Sent => self.sent.push(note),
-            What::Delivered { .. } => self.arrived.push(note),
-            What::Duplicated | What::Dropped { .. } => panic!("{what:?}"),
+            PacketEvent::Sent => self.sent.push(note),
+            PacketEvent::Delivered { .. } => self.arrived.push(note),
+            PacketEvent::Duplicated | PacketEvent::Dropped { .. } => panic!("{what:?}"),
         }
     }
 }

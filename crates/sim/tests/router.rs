@@ -125,9 +125,9 @@ fn hosts_share_the_link_between_two_routers() {
 #[test]
 fn a_smaller_link_behind_a_router_is_found_out() {
     let report = IpAddr::from([10, 1, 255, 1]);
-    let mut bed = Dumbbell::new(1, |router| router.mtu(0, 1200).reports_from(report));
-    bed.run();
-    let counters = bed.counters(0);
+    let mut fixture = Dumbbell::new(1, |router| router.mtu(0, 1200).reports_from(report));
+    fixture.run();
+    let counters = fixture.counters(0);
     // The first flight is too big; packets sent after the report are not.
     assert!((1..=40).contains(&counters.too_big), "{counters:?}");
     assert!(counters.forwarded > SIZE / 1160, "{counters:?}");
@@ -158,11 +158,11 @@ fn knock(world: &mut World, client: NodeId) {
 
 #[test]
 fn a_packet_that_goes_round_in_circles_expires() {
-    let mut bed = Dumbbell::new(1, |router| router);
-    knock(&mut bed.world, bed.clients[0]);
-    bed.world.run(Duration::from_secs(10), |_| false);
-    let expired = bed.counters(0).expired + bed.counters(1).expired;
-    assert!(expired > 0, "{:?}", bed.counters(0));
+    let mut fixture = Dumbbell::new(1, |router| router);
+    knock(&mut fixture.world, fixture.clients[0]);
+    fixture.world.run(Duration::from_secs(10), |_| false);
+    let expired = fixture.counters(0).expired + fixture.counters(1).expired;
+    assert!(expired > 0, "{:?}", fixture.counters(0));
 }
 
 #[test]

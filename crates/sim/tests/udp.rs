@@ -31,19 +31,19 @@ fn link() -> Settings {
     }
 }
 
-struct Bed {
+struct Fixture {
     world: World,
     source: NodeId,
     sink: NodeId,
 }
 
-impl Bed {
-    fn new(seed: u64, flow: &UdpFlow, link: Settings) -> Bed {
+impl Fixture {
+    fn new(seed: u64, flow: &UdpFlow, link: Settings) -> Fixture {
         let mut world = World::new(seed);
         let source = world.add(|rng| UdpSource::new(flow.clone(), rng));
         let sink = world.add(|_| UdpSink::new());
         world.connect(source, sink, link, Settings::default());
-        Bed {
+        Fixture {
             world,
             source,
             sink,
@@ -62,8 +62,8 @@ impl Bed {
 #[test]
 fn a_constant_rate_is_exact() {
     // 3 Mbit/s in packets of 1000 bytes: one every 8/3 ms, which is no whole number of nanoseconds.
-    let mut bed = Bed::new(1, &flow(3_000_000, 1000), link());
-    let (sent, report) = bed.run(SECOND * 8);
+    let mut fixture = Fixture::new(1, &flow(3_000_000, 1000), link());
+    let (sent, report) = fixture.run(SECOND * 8);
     assert_eq!(sent.packets, 3_001, "one at the start, and 375 a second");
     assert_eq!(sent.bytes, sent.packets * 1000);
     // The last four packets are on the way: 11 ms.
@@ -85,7 +85,7 @@ fn sizes_and_pauses_are_as_asked() {
         }),
         ..flow(2_000_000, 0)
     };
-    let run = |seed| Bed::new(seed, &varying, link()).run(SECOND * 300).0;
+    let run = |seed| Fixture::new(seed, &varying, link()).run(SECOND * 300).0;
     let sent = run(1);
     let mean = sent.bytes as f64 / sent.packets as f64;
     // About 15,000 draws with a standard deviation of 289 bytes: 2.4 for the mean.
@@ -101,9 +101,15 @@ fn sizes_and_pauses_are_as_asked() {
         end: Some(START + SECOND * 2),
         ..flow(80_000, 100)
     };
-    assert_eq!(Bed::new(1, &brief, link()).run(SECOND * 9).0.packets, 100);
-    assert_eq!(Bed::new(1, &flow(0, 100), link()).run(SECOND).0.packets, 0);
-    let tiny = Bed::new(1, &flow(8_000, 1), link()).run(SECOND).0;
+    assert_eq!(
+        Fixture::new(1, &brief, link()).run(SECOND * 9).0.packets,
+        100
+    );
+    assert_eq!(
+        Fixture::new(1, &flow(0, 100), link()).run(SECOND).0.packets,
+        0
+    );
+    let tiny = Fixture::new(1, &flow(8_000, 1), link()).run(SECOND).0;
     assert_eq!(tiny.bytes / tiny.packets, 44, "headers and stamp");
 }
 
@@ -118,10 +124,10 @@ fn a_sink_measures_what_the_link_does() {
         },
         ..link()
     };
-    let mut bed = Bed::new(3, &flow(4_000_000, 1000), rough);
-    let (_, report) = bed.run(SECOND * 20);
-    bed.world.refresh();
-    let counters = bed.world.counters(braid_sim::LinkId(0));
+    let mut fixture = Fixture::new(3, &flow(4_000_000, 1000), rough);
+    let (_, report) = fixture.run(SECOND * 20);
+    fixture.world.refresh();
+    let counters = fixture.world.counters(braid_sim::LinkId(0));
     assert_eq!(report.received.packets, counters.delivered.packets);
     // The end of the flow is still on its way.
     assert!(report.lost().abs_diff(counters.dropped_loss.packets) <= 1);
@@ -139,7 +145,7 @@ fn a_sink_measures_what_the_link_does() {
 
 #[test]
 fn more_than_the_link_carries_is_lost_and_the_rest_is_late() {
-    let (sent, report) = Bed::new(1, &flow(16_000_000, 1000), link()).run(SECOND * 10);
+    let (sent, report) = Fixture::new(1, &flow(16_000_000, 1000), link()).run(SECOND * 10);
     let share = report.received.packets as f64 / sent.packets as f64;
     assert!((share - 0.5).abs() < 0.01, "{share}");
     // 50 packets of 1 ms each ahead of the packet, one on the line, and the packet itself.
@@ -153,10 +159,14 @@ fn a_corrupted_packet_is_not_counted() {
         corrupt: 0.1,
         ..link()
     };
-    let mut bed = Bed::new(1, &flow(4_000_000, 1000), spoilt);
-    bed.world.run(SECOND * 10, |_| false);
-    let corrupted = bed.world.counters(braid_sim::LinkId(0)).corrupted.packets;
-    let ignored = bed.world.node::<UdpSink>(bed.sink).ignored();
+    let mut fixture = Fixture::new(1, &flow(4_000_000, 1000), spoilt);
+    fixture.world.run(SECOND * 10, |_| false);
+    let corrupted = fixture
+        .world
+        .counters(braid_sim::LinkId(0))
+        .corrupted
+        .packets;
+    let ignored = fixture.world.node::<UdpSink>(fixture.sink).ignored();
     assert!(corrupted > 100);
     assert_eq!(ignored, corrupted);
 }

@@ -17,13 +17,13 @@ use crate::netns;
 use crate::testbed::Testbed;
 
 /// Largest packet, bytes: GRO joins segments to 64 KiB at most.
-const LARGEST: usize = 1 << 16;
+const MAX_PACKET_LEN: usize = 1 << 16;
 /// Most packets that are kept; one more is an error.
-const MOST: usize = 200_000;
+const MAX_PACKETS: usize = 200_000;
 /// Bytes of packets that may wait to be read.
-const WAITING: usize = 16 << 20;
+const BUFFER_LEN: usize = 16 << 20;
 /// Interval of looks at the flag that ends the capture.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A packet that passed a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,10 +74,10 @@ impl Capture {
             let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
             let interface = interface.map(|name| name_to_index(&socket, name));
             // Only root of the initial user namespace may exceed `net.core.rmem_max`.
-            if set_socket_recv_buffer_size_force(&socket, WAITING).is_err() {
-                socket.set_recv_buffer_size(WAITING)?;
+            if set_socket_recv_buffer_size_force(&socket, BUFFER_LEN).is_err() {
+                socket.set_recv_buffer_size(BUFFER_LEN)?;
             }
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(POLL_INTERVAL))?;
             let interface = interface.transpose()?.unwrap_or(0);
             // No packet has come yet, but the first call makes the kernel take timestamps from now on.
             let asked = sys::packet_timestamp(socket.as_fd());
@@ -128,7 +128,7 @@ impl Drop for Capture {
 
 fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
     let mut packets = Vec::new();
-    let mut buffer = vec![0; LARGEST];
+    let mut buffer = vec![0; MAX_PACKET_LEN];
     let mut ends = false;
     loop {
         if !ends && ending.load(Ordering::Acquire) {
@@ -137,8 +137,10 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
             socket.set_nonblocking(true)?;
         }
         match socket.read(&mut buffer) {
-            Ok(_) if packets.len() >= MOST => {
-                return Err(io::Error::other(format!("there are more than {MOST}")));
+            Ok(_) if packets.len() >= MAX_PACKETS => {
+                return Err(io::Error::other(format!(
+                    "there are more than {MAX_PACKETS}"
+                )));
             }
             Ok(len) => packets.push(Captured {
                 at: sys::packet_timestamp(socket.as_fd())?,

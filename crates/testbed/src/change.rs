@@ -91,7 +91,7 @@ impl FromStr for ScheduledChange {
         };
         let mut words = text.split_whitespace().peekable();
         let at = words.next().ok_or_else(help)?;
-        let at = value::duration(at, MAX_TIME).map_err(|_| help())?;
+        let at = value::duration(at, MAX_SCHEDULE_TIME).map_err(|_| help())?;
         let direction = match words.peek() {
             Some(&"forward") => Some(Direction::Forward),
             Some(&"reverse") => Some(Direction::Reverse),
@@ -114,7 +114,7 @@ impl FromStr for ScheduledChange {
 }
 
 /// Latest time in a schedule.
-const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
+const MAX_SCHEDULE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 impl<'de> Deserialize<'de> for ScheduledChange {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {

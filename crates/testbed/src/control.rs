@@ -20,25 +20,25 @@ use crate::netns::{self, Capability};
 use crate::spec::Spec;
 use crate::status::Status;
 use crate::testbed::{Options, Testbed};
-use crate::{leftovers, state};
+use crate::{stale_resources, state};
 
 /// Time that a client has to send its request, and to take each part of the answer. It bounds only a
 /// client that hangs, for which the daemon keeps the others waiting.
-const CLIENT_TIME: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time that the daemon has to answer. It bounds only a daemon that hangs: the slowest request restarts a
 /// process that does not end, which takes two times 60 s and as much again to start.
-const ANSWER_TIME: Duration = Duration::from_secs(240);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Time that the daemon has to exit once it has taken the testbed down. It bounds only one that hangs,
 /// and is killed then.
-const EXIT_TIME: Duration = Duration::from_secs(60);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest request, bytes.
-const REQUEST_LEN: usize = 64 << 10;
+const MAX_REQUEST_LEN: usize = 64 << 10;
 
 /// Longest answer, bytes.
-const ANSWER_LEN: usize = 1 << 20;
+const MAX_ANSWER_LEN: usize = 1 << 20;
 
 /// The line that the daemon writes to its standard output once the testbed is up.
 const READY: &str = "ready";
@@ -73,7 +73,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
 ) -> Result<Client, Error> {
-    if state::is_claimed(name) {
+    if state::is_locked(name) {
         return Err(Error::Busy(name.to_owned()));
     }
     let step = |e| Error::system("start the testbed's daemon", e);
@@ -86,13 +86,13 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     // Otherwise the terminal's interrupt would end the daemon together with the program in the foreground.
     sys::detach_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
-    let mut said = String::new();
+    let mut first_line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout.take(REQUEST_LEN as u64))
-            .read_line(&mut said)
+        BufReader::new(stdout.take(MAX_REQUEST_LEN as u64))
+            .read_line(&mut first_line)
             .map_err(step)?;
     }
-    match said.trim() {
+    match first_line.trim() {
         READY => Client::connect(name),
         "" => Err(Error::Daemon(
             "the testbed's daemon ended before the testbed was up".to_owned(),
@@ -116,8 +116,8 @@ pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
         let signals = Signals::take_over().map_err(step)?;
         let name = spec.name.to_string();
         // From outside a user namespace, nobody could find the remains of a killed daemon in it.
-        let mortal = capability == Capability::UserNamespace;
-        let testbed = Testbed::up_with(spec, options, mortal)?;
+        let dies_with_thread = capability == Capability::UserNamespace;
+        let testbed = Testbed::up_with(spec, options, dies_with_thread)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
         Ok((testbed, listener, signals))
     };
@@ -161,12 +161,12 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        let request = match lines::read(&stream, REQUEST_LEN, CLIENT_TIME) {
+        let request = match lines::read(&stream, MAX_REQUEST_LEN, CLIENT_TIMEOUT) {
             Ok(request) => request,
             Err(error) => {
                 tracing::warn!(%error, "a request on the control socket makes no sense");
                 let answer = Answer::Failed(error.to_string());
-                let _ = lines::write(&stream, &answer, CLIENT_TIME);
+                let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
                 continue;
             }
         };
@@ -176,13 +176,13 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
                 Ok(()) => Answer::Done,
                 Err(e) => Answer::Failed(e.to_string()),
             };
-            let _ = lines::write(&stream, &answer, CLIENT_TIME);
+            let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
             return result;
         }
         let answer = answer(&mut testbed, request);
         let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
         // A client that has gone away needs no answer.
-        let _ = lines::write(&stream, &answer, CLIENT_TIME);
+        let _ = lines::write(&stream, &answer, CLIENT_TIMEOUT);
     }
 }
 
@@ -303,8 +303,8 @@ impl Client {
 
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
         let stream = self.dial()?;
-        let asked = lines::write(&stream, request, CLIENT_TIME);
-        match asked.and_then(|()| lines::read(&stream, ANSWER_LEN, ANSWER_TIME)) {
+        let asked = lines::write(&stream, request, CLIENT_TIMEOUT);
+        match asked.and_then(|()| lines::read(&stream, MAX_ANSWER_LEN, ANSWER_TIMEOUT)) {
             Ok(Answer::Failed(message)) => Err(Error::Daemon(message)),
             Ok(answer) => Ok(answer),
             Err(e) => Err(Error::system("talk to the testbed's daemon", e)),
@@ -342,7 +342,7 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
 /// [`Error::System`] with the first step that failed.
 pub fn down(name: &str) -> Result<(), Error> {
     stop_daemon(name)?;
-    leftovers::remove(name)
+    stale_resources::remove(name)
 }
 
 /// Asks the daemon of testbed `name` to end, waits for its end, and kills it if it hangs. Does nothing if
@@ -353,11 +353,11 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
         Err(_) => return Ok(()),
     };
     let result = client.order(&Request::Down);
-    let deadline = Instant::now() + EXIT_TIME;
-    while state::is_claimed(name) && Instant::now() < deadline {
+    let deadline = Instant::now() + EXIT_TIMEOUT;
+    while state::is_locked(name) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    if let Some(hung) = state::holder(name) {
+    if let Some(hung) = state::lock_holder(name) {
         let killed = kill_process(hung, Signal::KILL);
         killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }

@@ -36,8 +36,8 @@ pub enum Error {
     },
     /// The daemon's message.
     Daemon(String),
-    /// A condition did not come true in time.
-    InVain(String),
+    /// A wait, a process or a download failed; the text says how.
+    Failed(String),
     /// The wait was interrupted.
     Interrupted,
 }
@@ -78,7 +78,7 @@ impl fmt::Display for Error {
             Error::NotCapable(reason) => reason.fmt(f),
             Error::NotUp(name) => write!(f, "testbed `{name}` is not up"),
             Error::System { step, source } => write!(f, "{step}: {source}"),
-            Error::Daemon(text) | Error::InVain(text) => f.write_str(text),
+            Error::Daemon(text) | Error::Failed(text) => f.write_str(text),
             Error::Interrupted => f.write_str("interrupted"),
         }
     }
@@ -113,7 +113,7 @@ impl From<Error> for Failure {
             | Error::NotCapable(_)
             | Error::System { .. }
             | Error::Daemon(_)
-            | Error::InVain(_)
+            | Error::Failed(_)
             | Error::Interrupted => Failure::Run(error.to_string()),
         }
     }

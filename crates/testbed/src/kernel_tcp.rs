@@ -21,7 +21,7 @@ pub enum Transport {
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 /// Time that a connection attempt may take: by then Linux has sent five SYNs, and would go on for two minutes.
-const OPENING: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
 ///
@@ -102,7 +102,7 @@ pub fn connect(
     if let Some(bind) = bind {
         socket.bind(&SockAddr::from(bind))?;
     }
-    socket.connect_timeout(&SockAddr::from(address), OPENING)?;
+    socket.connect_timeout(&SockAddr::from(address), CONNECT_TIMEOUT)?;
     Ok(socket.into())
 }
 

@@ -23,21 +23,21 @@
 //! them even after the daemon was killed, together with every process that still runs in one of the namespaces.
 //! one of its namespaces is killed then.
 
-pub mod bed;
 mod capture;
 mod change;
 mod control;
 pub mod emulator;
 mod error;
+pub mod fixture;
 pub mod kernel_tcp;
 mod layout;
-mod leftovers;
 pub mod mptcp_info;
 pub mod netns;
 mod pattern;
 pub mod render;
 mod routes;
 mod spec;
+mod stale_resources;
 mod state;
 mod status;
 mod testbed;
@@ -50,5 +50,5 @@ pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 pub use pattern::Pattern;
 pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
 pub use state::is_up;
-pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
+pub use status::{ChildStatus, DeliveryLagStatus, DirectionStatus, HostStatus, LinkStatus, Status};
 pub use testbed::{Options, RenderConfig, Rendered, Testbed};

@@ -21,7 +21,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Environment variable that tells a program started by [`ensure_capable`] that it runs in a
 /// user namespace of its own; its value is the user id outside.
-pub const MARKER: &str = "BRAID_USER_NAMESPACE";
+pub const USER_NAMESPACE_VARIABLE: &str = "BRAID_USER_NAMESPACE";
 
 const DIRECTORY: &str = "/run/netns";
 
@@ -247,7 +247,7 @@ impl Reason {
 ///
 /// The reason if it cannot.
 pub fn capability() -> Result<Capability, Reason> {
-    if std::env::var_os(MARKER).is_some() {
+    if std::env::var_os(USER_NAMESPACE_VARIABLE).is_some() {
         let failed = |e| Reason(format!("cannot mount /run/netns in a user namespace ({e})"));
         prepare_directory().map_err(failed)?;
         return Ok(Capability::UserNamespace);
@@ -280,7 +280,7 @@ pub fn ensure_capable() -> Result<Capability, Reason> {
     static ASKING: Mutex<()> = Mutex::new(());
     let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
     let capability = capability()?;
-    if capability == Capability::Root || std::env::var_os(MARKER).is_some() {
+    if capability == Capability::Root || std::env::var_os(USER_NAMESPACE_VARIABLE).is_some() {
         return Ok(capability);
     }
     let reason = |e: io::Error| Reason(format!("cannot start again in a user namespace ({e})"));
@@ -302,7 +302,10 @@ fn probe() -> io::Result<()> {
 
 /// Runs `command` as root of a new user namespace, with its own network and mounts.
 fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::ExitStatus> {
-    command.env(MARKER, rustix::process::getuid().as_raw().to_string());
+    command.env(
+        USER_NAMESPACE_VARIABLE,
+        rustix::process::getuid().as_raw().to_string(),
+    );
     sys::isolate_on_exec(command);
     let mut child = command.spawn()?;
     // The terminal's interrupt reaches both processes; this one has to wait for the child, which cleans up.

@@ -13,7 +13,7 @@ use crate::testbed::{RenderConfig, Rendered};
 const CONTROL: &str = "control = \"control.sock\"";
 
 /// Most targets to which a server may be told to measure.
-const TARGETS: usize = 8;
+const MAX_TARGETS: usize = 8;
 
 /// Makes `box.toml` and `server.toml` for the hosts of a testbed, with new keys, and with the congestion
 /// control `congestion` or their default.
@@ -37,7 +37,7 @@ pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
 }
 
 /// Returns the same configurations in plaintext.
-pub fn in_clear(render: RenderConfig) -> RenderConfig {
+pub fn with_plaintext(render: RenderConfig) -> RenderConfig {
     Box::new(move |layout, host| {
         let Rendered { text, key } = render(layout, host)?;
         let text = match host.role {
@@ -109,7 +109,7 @@ fn server_config(
     let reachable = reachable.map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6));
     let targets = contents().filter_map(|content| content.interfaces.first());
     let targets = targets
-        .take(TARGETS)
+        .take(MAX_TARGETS)
         .map(|i| format!("\"{}:80\"", i.address4));
     let mut text = format!(
         "listen = [\"{}\", \"{}\"]\nallow = [{}]\ntargets = [{}]\n{settings}",
@@ -146,11 +146,11 @@ mod tests {
     use braid_proxy::config::{BoxConfig, ServerConfig};
 
     use super::*;
-    use crate::bed;
+    use crate::fixture;
 
     fn rendered<const N: usize>(hosts: [&str; N]) -> [Option<Rendered>; N] {
-        let text = bed::description("demo", [("20mbit", "15ms"), ("10mbit", "35ms")]);
-        let spec = bed::spec(&text).expect("a good description");
+        let text = fixture::description("demo", [("20mbit", "15ms"), ("10mbit", "35ms")]);
+        let spec = fixture::spec(&text).expect("a good description");
         let layout = Layout::resolve(&spec).expect("a good description");
         let render = render_config(None).expect("randomness");
         hosts.map(|host| render(&layout, layout.host(host).expect("a known host")))

@@ -165,7 +165,7 @@ fn shortest_ways<'a>(
         .collect();
     let mut seen: Vec<&str> = vec![host];
     let mut reached: Vec<&str> = own.iter().map(|s| s.name.as_str()).collect();
-    let mut ways = Vec::new();
+    let mut next_hops = Vec::new();
     let mut open: VecDeque<(&Segment, &str, &str)> = VecDeque::new();
     for segment in &own {
         for neighbour in segment.hosts.iter().filter(|h| *h != host) {
@@ -180,14 +180,14 @@ fn shortest_ways<'a>(
         for segment in segments.iter().filter(|s| s.hosts.iter().any(|h| h == at)) {
             if !reached.contains(&segment.name.as_str()) {
                 reached.push(&segment.name);
-                ways.push((segment, first, next_hop));
+                next_hops.push((segment, first, next_hop));
             }
             for neighbour in &segment.hosts {
                 open.push_back((first, next_hop, neighbour));
             }
         }
     }
-    ways
+    next_hops
 }
 
 fn add_source_routing(scripts: &mut Scripts, host: &HostLayout, congestion: &str) {

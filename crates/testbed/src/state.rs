@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::netns;
 
 /// Time that a child of a killed process has to become another program. It bounds only one that hangs.
-const EXEC_TIME: Duration = Duration::from_secs(60);
+const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Attempts to make a directory while other testbeds go down. They are counted, not timed: a machine may
 /// stand still between two of them, and users need not wait if the parent does not exist.
@@ -27,7 +27,7 @@ pub(crate) fn directory(name: &str) -> PathBuf {
 
 fn root() -> PathBuf {
     let uid = rustix::process::getuid();
-    match std::env::var(netns::MARKER) {
+    match std::env::var(netns::USER_NAMESPACE_VARIABLE) {
         Err(_) if uid.is_root() => PathBuf::from("/run/braid"),
         Err(_) => std::env::temp_dir().join(format!("braid-{}", uid.as_raw())),
         Ok(outside) => std::env::temp_dir().join(format!("braid-{outside}")),
@@ -44,20 +44,20 @@ pub(crate) fn socket(name: &str) -> PathBuf {
     directory(name).join("control")
 }
 
-/// The claim on a testbed's name, which ends when this is dropped or the process dies.
-pub(crate) struct Claim {
+/// The lock on a testbed's name, which ends when this is dropped or the process dies.
+pub(crate) struct NameLock {
     _lock: File,
 }
 
-/// Returns whether a living process holds the testbed named `name`.
-pub(crate) fn is_claimed(name: &str) -> bool {
+/// Returns whether a living process has locked the name of the testbed named `name`.
+pub(crate) fn is_locked(name: &str) -> bool {
     File::open(directory(name).join("lock"))
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
 /// Returns the process that holds the testbed named `name`, as it wrote it into the lock.
-pub(crate) fn holder(name: &str) -> Option<Pid> {
-    if !is_claimed(name) {
+pub(crate) fn lock_holder(name: &str) -> Option<Pid> {
+    if !is_locked(name) {
         return None;
     }
     let text = fs::read_to_string(directory(name).join("lock")).ok()?;
@@ -65,17 +65,17 @@ pub(crate) fn holder(name: &str) -> Option<Pid> {
 }
 
 /// Returns whether the testbed named `name` is held in the name of a dead process.
-pub(crate) fn is_orphaned(name: &str) -> bool {
+pub(crate) fn is_lock_orphaned(name: &str) -> bool {
     let dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
-    holder(name).is_some_and(dead)
+    lock_holder(name).is_some_and(dead)
 }
 
 /// Returns whether a living process holds a testbed named `name`.
 pub fn is_up(name: &str) -> bool {
     // A child of a killed process holds the lock until it becomes another program.
-    let deadline = Instant::now() + EXEC_TIME;
-    while is_claimed(name) {
-        if !is_orphaned(name) || Instant::now() > deadline {
+    let deadline = Instant::now() + EXEC_TIMEOUT;
+    while is_locked(name) {
+        if !is_lock_orphaned(name) || Instant::now() > deadline {
             return true;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -83,8 +83,8 @@ pub fn is_up(name: &str) -> bool {
     false
 }
 
-/// Takes the name and makes its directory, which must not exist.
-pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
+/// Locks the name and makes its directory, which must not exist.
+pub(crate) fn lock_name(name: &str) -> Result<NameLock, Error> {
     let directory = directory(name);
     let made = || -> io::Result<File> {
         // Another testbed that goes down may remove the root between the two calls.
@@ -101,7 +101,7 @@ pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
         Ok(lock)
     };
     let lock = made().map_err(|e| Error::system(format!("make {}", directory.display()), e))?;
-    Ok(Claim { _lock: lock })
+    Ok(NameLock { _lock: lock })
 }
 
 fn create_private(path: &Path) -> io::Result<()> {

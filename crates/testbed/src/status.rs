@@ -15,8 +15,9 @@ pub struct Status {
     pub hosts: Vec<HostStatus>,
     /// Links, in the order of the file.
     pub links: Vec<LinkStatus>,
-    /// The emulator's lateness.
-    pub lateness: LatenessStatus,
+    /// The emulator's delivery lag.
+    #[serde(rename = "lateness")]
+    pub delivery_lag: DeliveryLagStatus,
 }
 
 /// The present status of a host.
@@ -138,7 +139,7 @@ pub struct DirectionStatus {
 
 /// Delays of packets beyond the delivery times of the model.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct LatenessStatus {
+pub struct DeliveryLagStatus {
     /// Packets counted.
     pub samples: u64,
     /// Median, µs.
@@ -183,7 +184,7 @@ impl fmt::Display for Status {
         for link in &self.links {
             link.fmt(f)?;
         }
-        let late = &self.lateness;
+        let late = &self.delivery_lag;
         writeln!(
             f,
             "emulator lateness: median {:.0} µs, p99 {:.0} µs, max {:.0} µs over {} packets{}",

@@ -14,7 +14,7 @@ use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::layout::{HostLayout, Layout};
 use crate::spec::Spec;
-use crate::{leftovers, state};
+use crate::{stale_resources, state};
 use links::LinkState;
 use process::Process;
 
@@ -53,9 +53,9 @@ pub struct Testbed {
     link_states: Vec<LinkState>,
     emulator: Option<Emulator>,
     processes: BTreeMap<String, Process>,
-    mortal: bool,
+    dies_with_thread: bool,
     removed: bool,
-    _claim: state::Claim,
+    _name_lock: state::NameLock,
 }
 
 impl Testbed {
@@ -70,14 +70,18 @@ impl Testbed {
         Testbed::up_with(spec, options, false)
     }
 
-    /// Does the same as [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
-    pub(crate) fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
+    /// Does the same as [`up`](Self::up); `dies_with_thread` processes are killed when the calling thread ends.
+    pub(crate) fn up_with(
+        spec: Spec,
+        options: Options,
+        dies_with_thread: bool,
+    ) -> Result<Testbed, Error> {
         let layout = Layout::resolve(&spec)?;
-        if state::is_claimed(&spec.name) {
+        if state::is_locked(&spec.name) {
             return Err(Error::Busy(spec.name.to_string()));
         }
-        leftovers::remove(&spec.name)?;
-        let claim = state::claim(&spec.name)?;
+        stale_resources::remove(&spec.name)?;
+        let name_lock = state::lock_name(&spec.name)?;
         let state_dir = state::directory(&spec.name);
         let mut testbed = Testbed {
             spec,
@@ -87,9 +91,9 @@ impl Testbed {
             link_states: Vec::new(),
             emulator: None,
             processes: BTreeMap::new(),
-            mortal,
+            dies_with_thread,
             removed: false,
-            _claim: claim,
+            _name_lock: name_lock,
         };
         testbed.build()?;
         Ok(testbed)

@@ -478,8 +478,8 @@ mod soak {
     /// Attempts at a measurement that is invalid because the emulator was late.
     const ATTEMPTS: usize = 5;
 
-    /// Largest lateness (99th percentile, µs) with which a measurement shows the model, not the machine.
-    const TOLERABLE: f64 = 1000.0;
+    /// Largest delivery lag (99th percentile, µs) with which a measurement shows the model, not the machine.
+    const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
     /// Interval at which a receiver looks whether to go on.
     const LOOK: Duration = Duration::from_millis(300);
@@ -509,14 +509,14 @@ mod soak {
         judge: impl FnOnce(&T),
     ) {
         for _ in 0..ATTEMPTS {
-            testbed.reset_lateness().unwrap();
+            testbed.reset_delivery_lag().unwrap();
             let measured = measure(testbed);
-            let late = testbed.lateness().unwrap();
+            let late = testbed.delivery_lag().unwrap();
             eprintln!(
                 "lateness: p50 {} µs, p99 {} µs, max {} µs",
                 late.p50_us, late.p99_us, late.max_us
             );
-            if late.p99_us <= TOLERABLE {
+            if late.p99_us <= MAX_DELIVERY_LAG_US {
                 return judge(&measured);
             }
         }
@@ -708,7 +708,7 @@ mod soak {
                 break;
             }
         }
-        eprintln!("lateness: {:?}", testbed.lateness().unwrap());
+        eprintln!("lateness: {:?}", testbed.delivery_lag().unwrap());
         assert!(best >= 300e6, "{best} bit/s at best");
         testbed.down().unwrap();
     }

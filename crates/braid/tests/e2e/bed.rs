@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::program::BRAID_LAB;
-use braid_testbed::bed::{self, POLL};
+use braid_testbed::fixture::{self, POLL_INTERVAL};
 use braid_testbed::render::render_config;
 use braid_testbed::{HostLayout, LinkChange, Options, Pattern, RenderConfig, Rendered, Role};
 
@@ -46,7 +46,7 @@ pub fn bulk() -> usize {
 
 /// Returns the description of the testbed of these tests, under a test's own name.
 pub fn description(name: &str) -> String {
-    bed::description(name, [("100mbit", "5ms"), ("60mbit", "15ms")])
+    fixture::description(name, [("100mbit", "5ms"), ("60mbit", "15ms")])
 }
 
 /// Returns a name that no other test uses, neither now nor in a run beside this one.
@@ -83,18 +83,18 @@ pub fn write_script(path: &Path, text: &str) {
 }
 
 /// A testbed that is up; removed when dropped.
-pub struct Bed(bed::Bed);
+pub struct Bed(fixture::Fixture);
 
 impl Deref for Bed {
-    type Target = bed::Bed;
+    type Target = fixture::Fixture;
 
-    fn deref(&self) -> &bed::Bed {
+    fn deref(&self) -> &fixture::Fixture {
         &self.0
     }
 }
 
 impl DerefMut for Bed {
-    fn deref_mut(&mut self) -> &mut bed::Bed {
+    fn deref_mut(&mut self) -> &mut fixture::Fixture {
         &mut self.0
     }
 }
@@ -136,13 +136,13 @@ impl Bed {
     }
 
     fn build(description: &str, render: RenderConfig, program: PathBuf) -> Self {
-        let spec = bed::spec(description).unwrap_or_else(|e| panic!("{e}"));
+        let spec = fixture::spec(description).unwrap_or_else(|e| panic!("{e}"));
         let options = Options {
             executable: Some(program),
             render: Some(render),
             ..Options::default()
         };
-        let bed = bed::Bed::up(spec, options, || false);
+        let bed = fixture::Fixture::up(spec, options, || false);
         let bed = Bed(bed.unwrap_or_else(|e| panic!("testbed up: {e}")));
         fs::create_dir_all(bed.www()).expect("the state directory is writable");
         bed
@@ -156,7 +156,7 @@ impl Bed {
 
     /// Waits until the box intercepts connections.
     pub fn wait_for_intake(&mut self) {
-        let open = self.0.wait_for_intake(WAIT_TIMEOUT);
+        let open = self.0.wait_for_interception(WAIT_TIMEOUT);
         open.unwrap_or_else(|e| panic!("{e}\n{}", self.seen()));
     }
 
@@ -172,7 +172,7 @@ impl Bed {
             if Instant::now() > end {
                 panic!("waited in vain for {what}\n{}", self.seen());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

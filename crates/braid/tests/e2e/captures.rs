@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use braid_secure::keys::{KEY_LEN, PrivateKey};
-use braid_testbed::render::{in_clear, render_config};
-use braid_testbed::{Capture, Captured, Role, bed, netns};
+use braid_testbed::render::{render_config, with_plaintext};
+use braid_testbed::{Capture, Captured, Role, fixture, netns};
 use braid_wire::{ip, tcp};
 use socket2::SockRef;
 
@@ -42,7 +42,7 @@ impl Watched {
     pub fn up(clear: bool) -> Watched {
         let render = render_config(None).expect("randomness");
         let render = match clear {
-            true => in_clear(render),
+            true => with_plaintext(render),
             false => render,
         };
         let render = changed(render, Role::Box, |text| {
@@ -52,7 +52,7 @@ impl Watched {
         let render = changed(render, Role::Server, move |text| {
             text.replace("name = \"box\"", &name)
         });
-        let mut bed = Bed::of_with(&bed::description("NAME", LINKS), render);
+        let mut bed = Bed::of_with(&fixture::description("NAME", LINKS), render);
         let capture = |link| Capture::start_on(&bed.testbed, "box", link);
         let captures = ["link1", "link2"].map(|link| capture(link).expect("a link of the box"));
         bed.start("server");

@@ -16,7 +16,7 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant, SystemTime};
 
 use braid_secure::keys::PrivateKey;
-use braid_testbed::bed::POLL;
+use braid_testbed::fixture::POLL_INTERVAL;
 use braid_testbed::{Capture, Captured, Testbed};
 use braid_wire::{ip, tcp};
 use serde_json::Value;
@@ -198,7 +198,7 @@ impl Interop {
             if Instant::now() >= end {
                 panic!("waited in vain for {what}\n{}", self.seen());
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

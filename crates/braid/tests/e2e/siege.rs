@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_testbed::bed::POLL;
+use braid_testbed::fixture::POLL_INTERVAL;
 use braid_testbed::netns;
 
 use super::bed::{Bed, Download, Judge};
@@ -125,7 +125,7 @@ impl Siege {
             while !state.begun.load(Ordering::Acquire) {
                 let waits = !attacker.is_finished() && called.elapsed() < ONSET;
                 assert!(waits, "the attack does not begin");
-                thread::sleep(POLL);
+                thread::sleep(POLL_INTERVAL);
             }
             let begun = Instant::now();
             let users: Vec<_> = (0..USERS).map(|_| bed.curl("small")).collect();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_sim::thief::{Keys, Thief, keys_in};
+use braid_sim::hijacker::{Hijacker, Keys, keys_in};
 use braid_testbed::Role;
 use braid_wire::{Rng, ip, tcp};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -40,7 +40,7 @@ impl Drop for Ends<'_> {
 }
 
 /// Joins every connection that passes, until `over` is true.
-fn steal(server: IpAddr, over: &AtomicBool) -> Thief {
+fn steal(server: IpAddr, over: &AtomicBool) -> Hijacker {
     let raw = Some(Protocol::from(255));
     let socket = Socket::new(Domain::IPV4, Type::RAW, raw).expect("a raw socket");
     let to = SockAddr::from(SocketAddr::new(server, 0));
@@ -49,7 +49,7 @@ fn steal(server: IpAddr, over: &AtomicBool) -> Thief {
     let ip = Some(Protocol::from(i32::from(ETH_P_IP.to_be())));
     let mut heard = Socket::new(Domain::PACKET, Type::DGRAM, ip).expect("a packet socket");
     heard.set_nonblocking(true).expect("a socket");
-    let (mut thief, mut rng) = (Thief::default(), Rng::for_component(1, 0));
+    let (mut thief, mut rng) = (Hijacker::default(), Rng::for_component(1, 0));
     let (mut buffer, mut seen) = (vec![0; 1 << 16], VecDeque::new());
     let mut next = Instant::now();
     while !over.load(Ordering::Acquire) {
@@ -118,12 +118,15 @@ fn stolen_keys_take_nothing_of(size: usize, judge: Judge) {
         drop(ends);
         (attacked, thief.join().expect("a thief"))
     });
-    println!("{} joins, {} bytes taken", thief.tried, thief.taken);
-    assert!(thief.tried > 0, "nothing was joined");
-    assert_eq!(thief.taken, 0);
+    println!(
+        "{} joins, {} bytes taken",
+        thief.joins_tried, thief.bytes_received
+    );
+    assert!(thief.joins_tried > 0, "nothing was joined");
+    assert_eq!(thief.bytes_received, 0);
     // The last joins may come after their connection has ended.
     bed.wait_for("the joins to be counted", |bed| {
-        status(bed, "server").counters["joins_forged"] + 2 >= thief.tried
+        status(bed, "server").counters["joins_forged"] + 2 >= thief.joins_tried
     });
     let minutes = begun.elapsed().as_secs() / 60;
     let lines = told(&mut bed);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use braid::failure::Failure;
 use braid_lab::content::{self, fetch};
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use braid_testbed::netns;
 use serde::Serialize;
 
-use crate::bed::{self, Gateways};
+use crate::fixture::{self, Gateways};
 use crate::slow;
 use crate::speed::Spread;
 
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// decide how they serve later downloads, so one start would be a single sample.
 const STARTS: u64 = 5;
 /// Uncounted downloads after a start: the first connection of a box has no session ticket.
-const FIRST: usize = 3;
+const WARM_UP_DOWNLOADS: usize = 3;
 /// Most that protection may add: a constant, and a share of the plaintext time.
 const BAR_MS: f64 = 1.0;
 const BAR_SHARE: f64 = 0.05;
@@ -37,18 +37,21 @@ pub struct Fct {
     bytes: u64,
     /// Time of each run from before the user's SYN to the last byte, ms.
     protected_ms: Vec<f64>,
-    clear_ms: Vec<f64>,
+    #[serde(rename = "clear_ms")]
+    plaintext_ms: Vec<f64>,
     median: Comparison,
     mean: Comparison,
-    /// 99th percentile of the emulator's lateness, µs; above 1,000 the runs are worth nothing.
-    lateness_p99_us: f64,
+    /// 99th percentile of the emulator's delivery lag, µs; above 1,000 the runs are worth nothing.
+    #[serde(rename = "lateness_p99_us")]
+    delivery_lag_p99_us: f64,
 }
 
 /// One statistic over all runs, ms.
 #[derive(Debug, Serialize)]
 struct Comparison {
     protected: f64,
-    clear: f64,
+    #[serde(rename = "clear")]
+    plaintext: f64,
     bar: f64,
     holds: bool,
 }
@@ -57,67 +60,67 @@ struct Comparison {
 pub fn measure(runs: u64) -> Result<Vec<Fct>, Failure> {
     let mut rows = Vec::new();
     for warm in [true, false] {
-        let mut cells = SIZES.map(|bytes| Fct::new(warm, bytes));
+        let mut cases = SIZES.map(|bytes| Fct::new(warm, bytes));
         for start in 0..STARTS.min(runs) {
             // Every start takes an equal share of the runs.
             let runs = (start..runs).step_by(STARTS as usize);
-            one_start(&mut cells, warm, runs)?;
+            one_start(&mut cases, warm, runs)?;
         }
-        rows.extend(cells.map(Fct::judged));
+        rows.extend(cases.map(Fct::judged));
     }
     Ok(rows)
 }
 
 /// Starts box and server of both variants anew, and makes these runs of each size.
 fn one_start(
-    cells: &mut [Fct],
+    cases: &mut [Fct],
     warm: bool,
     runs: impl Iterator<Item = u64> + Clone,
 ) -> Result<(), Failure> {
-    let mut ways = [
-        Way::up(Gateways::Braid, warm)?,
-        Way::up(Gateways::Clear, warm)?,
+    let mut variants = [
+        Variant::up(Gateways::Braid, warm)?,
+        Variant::up(Gateways::Plaintext, warm)?,
     ];
-    for way in &ways {
-        (0..FIRST).try_for_each(|_| way.fetch(SIZES[0]).map(drop))?;
+    for variant in &variants {
+        (0..WARM_UP_DOWNLOADS).try_for_each(|_| variant.fetch(SIZES[0]).map(drop))?;
     }
-    for cell in cells {
+    for case in cases {
         for run in runs.clone() {
             thread::sleep(PAUSE);
             // The variants take turns in going first, so that the order favours neither.
-            let [first, second] = [run % 2, 1 - run % 2].map(|way| way as usize);
-            for way in [first, second] {
-                let ms = ways[way].fetch(cell.bytes)?;
-                match way {
-                    0 => cell.protected_ms.push(ms),
-                    _ => cell.clear_ms.push(ms),
+            let [first, second] = [run % 2, 1 - run % 2].map(|variant| variant as usize);
+            for variant in [first, second] {
+                let ms = variants[variant].fetch(case.bytes)?;
+                match variant {
+                    0 => case.protected_ms.push(ms),
+                    _ => case.plaintext_ms.push(ms),
                 }
             }
         }
-        for way in &mut ways {
-            cell.lateness_p99_us = cell.lateness_p99_us.max(way.lateness()?);
+        for variant in &mut variants {
+            case.delivery_lag_p99_us = case.delivery_lag_p99_us.max(variant.delivery_lag()?);
         }
     }
     Ok(())
 }
 
 /// A testbed of its own, with or without protection.
-struct Way {
-    bed: Bed,
+struct Variant {
+    fixture: Fixture,
     user: String,
     content: SocketAddr,
 }
 
-impl Way {
-    fn up(gateways: Gateways, warm: bool) -> Result<Way, Failure> {
+impl Variant {
+    fn up(gateways: Gateways, warm: bool) -> Result<Variant, Failure> {
         let settings = if warm { "" } else { "\n[warm]\nmax = 0\n" };
         let rates = slow::RATES.map(|rate| format!("{rate}mbit"));
         let links = [0, 1].map(|link| (&*rates[link], slow::DELAYS[link]));
-        let bed = bed::up(gateways, links, settings)?;
-        Ok(Way {
-            user: bed.testbed.layout().host("user")?.namespace.clone(),
-            content: content::offer(&bed)?,
-            bed,
+        let fixture = fixture::up(gateways, links, settings)?;
+        Ok(Variant {
+            user: fixture.testbed.layout().host("user")?.namespace.clone(),
+            content: content::offer(&fixture)?,
+            fixture,
         })
     }
 
@@ -128,10 +131,10 @@ impl Way {
         Ok(took.as_secs_f64() * 1e3)
     }
 
-    /// Returns the emulator's lateness since the last call, 99th percentile in µs.
-    fn lateness(&mut self) -> Result<f64, Failure> {
-        let late = self.bed.testbed.lateness()?.p99_us;
-        self.bed.testbed.reset_lateness()?;
+    /// Returns the emulator's delivery lag since the last call, 99th percentile in µs.
+    fn delivery_lag(&mut self) -> Result<f64, Failure> {
+        let late = self.fixture.testbed.delivery_lag()?.p99_us;
+        self.fixture.testbed.reset_delivery_lag()?;
         Ok(late)
     }
 }
@@ -142,16 +145,16 @@ impl Fct {
             warm,
             bytes,
             protected_ms: Vec::new(),
-            clear_ms: Vec::new(),
+            plaintext_ms: Vec::new(),
             median: Comparison::of([f64::NAN; 2]),
             mean: Comparison::of([f64::NAN; 2]),
-            lateness_p99_us: 0.0,
+            delivery_lag_p99_us: 0.0,
         }
     }
 
     /// Computes the comparisons once all runs are there.
     fn judged(self) -> Fct {
-        let both = [&self.protected_ms, &self.clear_ms];
+        let both = [&self.protected_ms, &self.plaintext_ms];
         let median = both.map(|ms| Spread::of(ms.iter().copied()).median());
         let mean = both.map(|ms| ms.iter().sum::<f64>() / ms.len() as f64);
         Fct {
@@ -163,11 +166,11 @@ impl Fct {
 }
 
 impl Comparison {
-    fn of([protected, clear]: [f64; 2]) -> Comparison {
-        let bar = clear * (1.0 + BAR_SHARE) + BAR_MS;
+    fn of([protected, plaintext]: [f64; 2]) -> Comparison {
+        let bar = plaintext * (1.0 + BAR_SHARE) + BAR_MS;
         Comparison {
             protected,
-            clear,
+            plaintext,
             bar,
             holds: protected <= bar,
         }
@@ -178,7 +181,7 @@ impl Comparison {
 pub fn print(rows: &[Fct]) {
     println!(
         "Small downloads with protection and without, over {:?} Mbit/s, one way {:?}: ms from SYN to last \
-         byte, from the second connection on; wanted <= in clear + {BAR_MS} ms + {:.0} %",
+         byte, from the second connection on; wanted <= in plaintext + {BAR_MS} ms + {:.0} %",
         slow::RATES,
         slow::DELAYS,
         BAR_SHARE * 100.0
@@ -188,7 +191,7 @@ pub fn print(rows: &[Fct]) {
             format!(
                 "{:.1}, in clear {:.1}, wanted <= {:.1}: {}",
                 of.protected,
-                of.clear,
+                of.plaintext,
                 of.bar,
                 if of.holds { "holds" } else { "MISSED" }
             )
@@ -206,8 +209,8 @@ pub fn print(rows: &[Fct]) {
             text(&row.median),
             text(&row.mean),
             extremes(&row.protected_ms),
-            extremes(&row.clear_ms),
-            row.lateness_p99_us
+            extremes(&row.plaintext_ms),
+            row.delivery_lag_p99_us
         );
     }
 }

@@ -12,16 +12,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::Arguments;
-use crate::bed::{self, Gateways, LONGEST};
+use crate::fixture::{self, Gateways, WAIT_TIMEOUT};
 
 /// Most memory of an idle plaintext connection in one process, bytes.
-const BAR: f64 = 16_000.0;
+const PLAINTEXT_BAR_BYTES: f64 = 16_000.0;
 /// The same with protection: TLS keeps the keys, tickets and buffers of a connection until it closes.
-const BAR_PROTECTED: f64 = 24_000.0;
+const PROTECTED_BAR_BYTES: f64 = 24_000.0;
 /// Connections opened and closed first, so that pools and tables have the size of a process in use.
-const WARM_UP: u32 = 100;
+const WARM_UP_CONNECTIONS: u32 = 100;
 /// Idle time before a measurement; delayed acknowledgements and joins have ended by then.
-const SETTLE: Duration = Duration::from_secs(4);
+const IDLE_TIME: Duration = Duration::from_secs(4);
 const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: content\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nidle\n";
 
@@ -57,25 +57,29 @@ struct Holding {
 pub fn measure(arguments: &Arguments) -> Result<Vec<Idle>, Failure> {
     // Both ends of each connection are open in this process. Box and server inherit the limit.
     raise_descriptors(u64::from(arguments.idle) * 3 + 1_000)?;
-    let both = [Gateways::Braid, Gateways::Clear];
+    let both = [Gateways::Braid, Gateways::Plaintext];
     let measured = both.map(|gateways| measure_one(gateways, arguments));
     measured.into_iter().collect()
 }
 
 fn measure_one(gateways: Gateways, arguments: &Arguments) -> Result<Idle, Failure> {
-    let mut bed = Bed(bed::up(gateways, [("200mbit", "1ms"); 2], "")?);
-    let content = bed.offer()?;
-    drop(bed.open(content, WARM_UP)?);
-    thread::sleep(SETTLE);
-    let before = bed.holding()?;
-    let open = bed.open(content, arguments.idle)?;
-    thread::sleep(SETTLE);
-    let after = bed.holding()?;
+    let mut fixture = Fixture(fixture::up(gateways, [("200mbit", "1ms"); 2], "")?);
+    let content = fixture.offer()?;
+    drop(fixture.open(content, WARM_UP_CONNECTIONS)?);
+    thread::sleep(IDLE_TIME);
+    let before = fixture.holding()?;
+    let open = fixture.open(content, arguments.idle)?;
+    thread::sleep(IDLE_TIME);
+    let after = fixture.holding()?;
     let count = f64::from(arguments.idle);
     drop(open);
-    bed.0.testbed.down()?;
+    fixture.0.testbed.down()?;
     let protected = gateways == Gateways::Braid;
-    let bar = if protected { BAR_PROTECTED } else { BAR };
+    let bar = if protected {
+        PROTECTED_BAR_BYTES
+    } else {
+        PLAINTEXT_BAR_BYTES
+    };
     Ok(Idle {
         connections: arguments.idle,
         protected,
@@ -125,9 +129,9 @@ impl Idle {
 }
 
 /// A testbed with box and server running.
-struct Bed(braid_testbed::bed::Bed);
+struct Fixture(braid_testbed::fixture::Fixture);
 
-impl Bed {
+impl Fixture {
     /// Serves answers on the content host. Returns the listener's address.
     fn offer(&self) -> Result<SocketAddr, Failure> {
         let listener = content::listen(&self.0)?;
@@ -171,7 +175,7 @@ impl Bed {
 }
 
 fn answer(mut stream: &TcpStream) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(LONGEST))?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
     let mut request = [0; REQUEST.len()];
     stream.read_exact(&mut request)?;
     stream.write_all(ANSWER)
@@ -179,7 +183,7 @@ fn answer(mut stream: &TcpStream) -> std::io::Result<()> {
 
 fn ask(to: SocketAddr) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(to)?;
-    stream.set_read_timeout(Some(LONGEST))?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
     stream.write_all(REQUEST)?;
     let mut answer = [0; ANSWER.len()];
     stream.read_exact(&mut answer)?;

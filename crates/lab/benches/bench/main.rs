@@ -5,10 +5,10 @@
 //! `make bench` runs them. All but the simulator's need what the network tests need: root or a user
 //! namespace, `ip`, `nft`.
 
-mod arms;
-mod bed;
+mod backends;
 mod cost;
 mod fct;
+mod fixture;
 mod idle;
 mod peers;
 mod sim;
@@ -39,7 +39,7 @@ pub struct Arguments {
     /// Idle connections whose memory is measured.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=8_000))]
     idle: u32,
-    /// Runs of each cell on each backend, and downloads of each size.
+    /// Runs of each case on each backend, and downloads of each size.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     runs: u64,
     /// Only this part.
@@ -69,7 +69,8 @@ enum Part {
     /// Speed of the simulator.
     Sim,
     /// The simulator against emulated links.
-    Arms,
+    #[value(name = "arms")]
+    Backends,
 }
 
 /// All results.
@@ -87,8 +88,8 @@ struct Results {
     slow: Option<Vec<slow::Slow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sim: Option<sim::Sim>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arms: Option<Vec<arms::Agreement>>,
+    #[serde(rename = "arms", skip_serializing_if = "Option::is_none")]
+    backends: Option<Vec<backends::Agreement>>,
 }
 
 fn main() -> ExitCode {
@@ -118,7 +119,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         idle: None,
         slow: None,
         sim: None,
-        arms: None,
+        backends: None,
     };
     if wanted(Part::Speed) {
         let speed = speed::measure(arguments)?;
@@ -161,12 +162,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         results.sim = Some(sim);
     }
-    if wanted(Part::Arms) {
-        let rows = arms::measure(arguments.runs)?;
+    if wanted(Part::Backends) {
+        let rows = backends::measure(arguments.runs)?;
         if !arguments.json {
-            arms::print(&rows);
+            backends::print(&rows);
         }
-        results.arms = Some(rows);
+        results.backends = Some(rows);
     }
     if arguments.json {
         braid_lab::kernel_peer::print_line(&results)?;

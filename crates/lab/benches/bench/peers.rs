@@ -15,7 +15,7 @@ const PORT: u16 = 7005;
 /// row; these failures are not what is measured.
 pub const ATTEMPTS: u32 = 8;
 /// Bytes below which a link counts as unused in a transfer.
-pub const LEAST_CARRIED: u64 = 1_000_000;
+pub const MIN_CARRIED_BYTES: u64 = 1_000_000;
 
 /// The stack that opens the connection and is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Stack {
 
 /// The direction of the data, seen from the compared stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// The compared stack sends.
     Send,
     /// The compared stack receives.
@@ -57,11 +57,11 @@ struct Report {
     congestion: String,
     fallback: bool,
     subflows: u8,
-    received: Direction,
+    received: Received,
 }
 
 #[derive(Debug, Deserialize)]
-struct Direction {
+struct Received {
     bytes: u64,
     seconds: f64,
 }
@@ -77,7 +77,7 @@ struct Cost {
 pub fn transfer(
     network: &Network,
     stack: Stack,
-    way: Way,
+    direction: Direction,
     bytes: u64,
     congestion: &str,
 ) -> Result<Run, Failure> {
@@ -86,29 +86,29 @@ pub fn transfer(
         Stack::Engine => 0,
     };
     for _ in 0..again {
-        if let Some(run) = attempt(network, stack, way, bytes, congestion)? {
+        if let Some(run) = attempt(network, stack, direction, bytes, congestion)? {
             return Ok(run);
         }
-        eprintln!("{stack:?} {way:?}: one of {LINKS} links was not in use; again");
+        eprintln!("{stack:?} {direction:?}: one of {LINKS} links was not in use; again");
     }
-    let run = attempt(network, stack, way, bytes, congestion)?;
-    run.ok_or_else(|| Failure::Run(format!("{stack:?} {way:?}: a link was hardly used")))
+    let run = attempt(network, stack, direction, bytes, congestion)?;
+    run.ok_or_else(|| Failure::Run(format!("{stack:?} {direction:?}: a link was hardly used")))
 }
 
 /// Makes one transfer. Returns `None` where a link was hardly used.
 fn attempt(
     network: &Network,
     stack: Stack,
-    way: Way,
+    direction: Direction,
     bytes: u64,
     congestion: &str,
 ) -> Result<Option<Run>, Failure> {
     let before = network.carried()?;
     let machine = cost::Cost::now(&[])?;
     let bytes_text = bytes.to_string();
-    let (near_does, far_does) = match way {
-        Way::Send => ("--send", "--expect"),
-        Way::Receive => ("--expect", "--send"),
+    let (near_does, far_does) = match direction {
+        Direction::Send => ("--send", "--expect"),
+        Direction::Receive => ("--expect", "--send"),
     };
     let address = format!("{}:{PORT}", far_address(1));
     let common = ["--fast", "--congestion", congestion];
@@ -130,18 +130,19 @@ fn attempt(
     let (far, _) = far.finish()?;
     let machine = cost::Cost::now(&[])?.since(&machine).machine;
     for (end, report) in [("near", &near), ("far", &far)] {
-        check(report, congestion)
-            .map_err(|wrong| Failure::Run(format!("{stack:?} {way:?}, {end} end: {wrong}")))?;
+        check(report, congestion).map_err(|wrong| {
+            Failure::Run(format!("{stack:?} {direction:?}, {end} end: {wrong}"))
+        })?;
     }
     let after = network.carried()?;
     let carried = [0, 1].map(|link| after[link] - before[link]);
     let least = carried.into_iter().min().unwrap_or(0);
-    if usize::from(near.subflows.max(far.subflows)) < LINKS || least < LEAST_CARRIED {
+    if usize::from(near.subflows.max(far.subflows)) < LINKS || least < MIN_CARRIED_BYTES {
         return Ok(None);
     }
-    let received = match way {
-        Way::Send => far.received,
-        Way::Receive => near.received,
+    let received = match direction {
+        Direction::Send => far.received,
+        Direction::Receive => near.received,
     };
     let gbit = received.bytes as f64 * 8.0 / 1e9;
     Ok(Some(Run {

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Instant;
 
 use braid::failure::Failure;
-use braid_lab::arm::Arm;
-use braid_lab::fct::{self, Cell};
+use braid_lab::backend::Backend;
+use braid_lab::fct::{self, Case};
 use serde::Serialize;
 
 /// Least simulated seconds per second, and the goal.
@@ -15,7 +15,7 @@ const SPEED_GOAL: f64 = 1000.0;
 /// Most seconds that the table may take on two cores.
 const TABLE_BAR: f64 = 20.0;
 
-/// Flow sizes and losses of the poor path of the table's 40 cells.
+/// Flow sizes and losses of the poor path of the table's 40 cases.
 const SIZES: [&str; 8] = ["4k", "8k", "16k", "32k", "64k", "256k", "512k", "1M"];
 const LOSSES: [&str; 5] = ["0%", "0.5%", "1%", "2%", "5%"];
 const RUNS: u64 = 100;
@@ -27,7 +27,7 @@ pub struct Sim {
     simulated_s_per_s: f64,
     speed_bar: f64,
     speed_holds: bool,
-    /// Time of 40 cells of 100 runs, s.
+    /// Time of 40 cases of 100 runs, s.
     table_s: f64,
     table_cores: usize,
     table_bar: f64,
@@ -52,12 +52,12 @@ pub fn measure() -> Result<Sim, Failure> {
 
 /// Returns simulated seconds per second, the median of five transfers.
 fn speed() -> Result<f64, Failure> {
-    let cell = cell("5mbit,40ms,0%;5mbit,40ms,0%", "512M")?;
-    let mut session = Arm::Sim.open(&cell)?;
+    let case = case("5mbit,40ms,0%;5mbit,40ms,0%", "512M")?;
+    let mut session = Backend::Sim.open(&case)?;
     let mut speeds = Vec::new();
     for index in 0..5 {
         let start = Instant::now();
-        let result = session.run(&cell, index)?;
+        let result = session.run(&case, index)?;
         speeds.push(result.fct.as_secs_f64() / start.elapsed().as_secs_f64());
     }
     speeds.sort_unstable_by(f64::total_cmp);
@@ -69,18 +69,18 @@ fn table(cores: usize) -> Result<f64, Failure> {
     let start = Instant::now();
     for loss in LOSSES {
         for size in SIZES {
-            let cell = cell(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"), size)?;
-            fct::run(&cell, Arm::Sim, RUNS, cores, &|| ())?;
+            let case = case(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"), size)?;
+            fct::run(&case, Backend::Sim, RUNS, cores, &|| ())?;
         }
     }
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Returns the cell of a download with the strategy minRTT.
-pub fn cell(paths: &str, size: &str) -> Result<Cell, Failure> {
+/// Returns the case of a download with the strategy minRTT.
+pub fn case(paths: &str, size: &str) -> Result<Case, Failure> {
     let paths = paths.parse().map_err(|e| Failure::run("paths", e))?;
     let size = size.parse().map_err(|e| Failure::run("size", e))?;
-    Ok(Cell::new(paths, size))
+    Ok(Case::new(paths, size))
 }
 
 impl Sim {

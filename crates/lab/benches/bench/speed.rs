@@ -5,7 +5,7 @@ use braid::failure::Failure;
 use serde::Serialize;
 
 use crate::Arguments;
-use crate::peers::{Run, Stack, Way, transfer};
+use crate::peers::{Direction, Run, Stack, transfer};
 use crate::veth::Network;
 
 /// Bounds of engine to kernel: the least rate in either direction, and the most processor time per Gbit
@@ -66,7 +66,7 @@ pub struct Spread {
 /// Runs all pairs.
 pub fn measure(arguments: &Arguments) -> Result<Speed, Failure> {
     let network = Network::up(&arguments.congestion)?;
-    let compare = |way, cpu_bar| {
+    let compare = |direction, cpu_bar| {
         let mut runs: [Vec<Run>; 2] = [Vec::new(), Vec::new()];
         // The first pair warms caches and grows tables, so it does not count.
         for pair in 0..=arguments.pairs {
@@ -76,30 +76,30 @@ pub fn measure(arguments: &Arguments) -> Result<Speed, Failure> {
                 } else {
                     arguments.bytes
                 };
-                let run = transfer(&network, stack, way, bytes, &arguments.congestion)?;
+                let run = transfer(&network, stack, direction, bytes, &arguments.congestion)?;
                 if pair > 0 {
                     runs.push(run);
                 }
             }
             if !arguments.json {
-                progress(way, pair, &runs);
+                progress(direction, pair, &runs);
             }
         }
         Ok::<_, Failure>(Comparison::of(&runs, cpu_bar))
     };
     Ok(Speed {
-        send: compare(Way::Send, SEND_CPU_BAR)?,
-        receive: compare(Way::Receive, RECEIVE_CPU_BAR)?,
+        send: compare(Direction::Send, SEND_CPU_BAR)?,
+        receive: compare(Direction::Receive, RECEIVE_CPU_BAR)?,
         congestion: arguments.congestion.clone(),
         bytes: arguments.bytes,
         processors: std::thread::available_parallelism().map_or(1, usize::from),
     })
 }
 
-fn progress(way: Way, pair: u32, [kernel, engine]: &[Vec<Run>; 2]) {
+fn progress(direction: Direction, pair: u32, [kernel, engine]: &[Vec<Run>; 2]) {
     if let (Some(kernel), Some(engine)) = (kernel.last(), engine.last()) {
         eprintln!(
-            "{way:?} pair {pair}: kernel {:.2}, engine {:.2} Gbit/s",
+            "{direction:?} pair {pair}: kernel {:.2}, engine {:.2} Gbit/s",
             kernel.gbit_s, engine.gbit_s
         );
     }
@@ -194,8 +194,8 @@ impl Speed {
             "  {:<9}{:<8}{:>24}{:>18}{:>20}{:>13}",
             "", "", "Gbit/s", "user ms/Gbit", "system ms/Gbit", "lesser link"
         );
-        for (name, way) in [("sends", &self.send), ("receives", &self.receive)] {
-            for (stack, summary) in [("kernel", &way.kernel), ("engine", &way.engine)] {
+        for (name, direction) in [("sends", &self.send), ("receives", &self.receive)] {
+            for (stack, summary) in [("kernel", &direction.kernel), ("engine", &direction.engine)] {
                 println!(
                     "  {:<9}{:<8}{:>24}{:>18.2}{:>20.2}{:>11.0} %",
                     name,
@@ -207,15 +207,15 @@ impl Speed {
                 );
             }
             let ratios = [
-                ("rate", &way.rate, ">="),
-                ("the process's time", &way.cpu, "<="),
+                ("rate", &direction.rate, ">="),
+                ("the process's time", &direction.cpu, "<="),
             ];
             for (what, of, wanted) in ratios {
                 println!("  {name:<9}engine / kernel, {what}: {}", of.text(wanted));
             }
             println!(
                 "  {name:<9}engine / kernel, the whole machine's time, both ends: {}",
-                way.machine.text()
+                direction.machine.text()
             );
         }
     }

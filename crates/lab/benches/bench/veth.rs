@@ -96,8 +96,8 @@ impl Network {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(Failure::Run(format!("ip {arguments}: {}", said.trim())))
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        Err(Failure::Run(format!("ip {arguments}: {}", stderr.trim())))
     }
 
     /// Returns a command that runs on the side that opens connections, by kernel or engine.

@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use braid::failure::Failure;
 use braid_lab::content::{self, fetch};
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use braid_testbed::netns;
 use serde::Serialize;
 
 use crate::Arguments;
-use crate::bed::{self, Gateways, LONGEST};
 use crate::cost::Cost;
-use crate::peers::{ATTEMPTS, LEAST_CARRIED};
+use crate::fixture::{self, Gateways, WAIT_TIMEOUT};
+use crate::peers::{ATTEMPTS, MIN_CARRIED_BYTES};
 use crate::speed::{Ratio, Spread};
 
 /// Concurrent connections, as many as a household has.
@@ -26,13 +26,13 @@ const USERS: usize = 16;
 /// Connections of one run.
 const CONNECTIONS: usize = 1_600;
 /// Bytes that each connection fetches.
-const SMALL: u64 = 1_000;
+const SMALL_FETCH_BYTES: u64 = 1_000;
 /// The port of the relay at the server.
 const SERVER_PORT: u16 = 1_080;
 /// The port of the relay at the box, to which users' connections are redirected.
-const INTAKE_PORT: u16 = 12_345;
+const INTERCEPTION_PORT: u16 = 12_345;
 /// Routing table of the relays' second link.
-const TABLE: u32 = 102;
+const SECOND_LINK_TABLE: u32 = 102;
 
 /// The cipher of the relays, which box and server agree on too.
 const CIPHER: &str = "aes-128-gcm";
@@ -55,7 +55,8 @@ pub struct Whole {
     shadowsocks: Option<Summary>,
     braid: Summary,
     /// Box and server with plaintext between them.
-    clear: Summary,
+    #[serde(rename = "clear")]
+    plaintext: Summary,
     /// Ratios of Braid to relays.
     ratios: Summary,
     /// Ratios of Braid to relays that encrypt.
@@ -103,27 +104,27 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
         );
         return Ok(None);
     }
-    let mut arms = vec![
-        Arm::braid(arguments, Gateways::Braid)?,
-        Arm::braid(arguments, Gateways::Clear)?,
-        Arm::relays(arguments)?,
+    let mut variants = vec![
+        Variant::braid(arguments, Gateways::Braid)?,
+        Variant::braid(arguments, Gateways::Plaintext)?,
+        Variant::relays(arguments)?,
     ];
     match missing(&["ss-server", "ss-redir"]) {
         Some(missing) => eprintln!(
             "RELAYS THAT ENCRYPT SKIPPED (the command '{missing}' is missing: apt-get install \
              shadowsocks-libev)"
         ),
-        None => arms.push(Arm::shadowsocks(arguments)?),
+        None => variants.push(Variant::shadowsocks(arguments)?),
     }
-    let runs = alternate(&mut arms, arguments)?;
-    let [braid, clear, relays, others @ ..] = &runs[..] else {
-        return Err(Failure::Run("an arm is missing".to_owned()));
+    let runs = alternate(&mut variants, arguments)?;
+    let [braid, plaintext, relays, others @ ..] = &runs[..] else {
+        return Err(Failure::Run("a variant is missing".to_owned()));
     };
     let over = |others: &Vec<Run>| -> Summary {
         let pairs = braid.iter().zip(others);
         Summary::of(&pairs.map(|(b, other)| b.over(other)).collect::<Vec<_>>())
     };
-    let (protection, over_shadowsocks) = (over(clear), others.first().map(over));
+    let (protection, over_shadowsocks) = (over(plaintext), others.first().map(over));
     Ok(Some(Whole {
         bytes: arguments.bytes / 4,
         connections: CONNECTIONS,
@@ -132,7 +133,7 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
         relays: Summary::of(relays),
         shadowsocks: others.first().map(|runs| Summary::of(runs)),
         braid: Summary::of(braid),
-        clear: Summary::of(clear),
+        plaintext: Summary::of(plaintext),
         ratios: over(relays),
         over_shadowsocks,
         protection,
@@ -142,17 +143,17 @@ pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
 
 /// Runs each variant once per round. The first round warms caches and grows tables, so it does not
 /// count.
-fn alternate(arms: &mut [Arm], arguments: &Arguments) -> Result<Vec<Vec<Run>>, Failure> {
-    let mut runs = vec![Vec::new(); arms.len()];
+fn alternate(variants: &mut [Variant], arguments: &Arguments) -> Result<Vec<Vec<Run>>, Failure> {
+    let mut runs = vec![Vec::new(); variants.len()];
     for round in 0..=arguments.pairs {
-        for (arm, runs) in arms.iter_mut().zip(&mut runs) {
-            let run = arm.run_or_again(arguments.bytes / 4)?;
+        for (variant, runs) in variants.iter_mut().zip(&mut runs) {
+            let run = variant.run_or_again(arguments.bytes / 4)?;
             if round > 0 {
                 runs.push(run);
             }
             eprintln!(
                 "run {round}: {} {:.2} Gbit/s, {:.0} connections/s",
-                arm.name, run.0[0], run.0[3]
+                variant.name, run.0[0], run.0[3]
             );
         }
     }
@@ -226,84 +227,86 @@ impl Summary {
 }
 
 /// A testbed of its own, with the programs of one variant running in it.
-struct Arm {
+struct Variant {
     name: &'static str,
-    bed: Bed,
+    fixture: Fixture,
     content: SocketAddr,
     /// The relays, empty where box and server run.
     children: Vec<Child>,
 }
 
-impl Arm {
-    fn braid(arguments: &Arguments, gateways: Gateways) -> Result<Arm, Failure> {
-        let mut bed = bed::unshaped(gateways, &arguments.congestion)?;
-        bed.start("server", LONGEST)?;
-        bed.start("box", LONGEST)?;
-        bed.wait_for_intake(LONGEST)?;
-        Arm::of(gateways.name(), bed)
+impl Variant {
+    fn braid(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
+        let mut fixture = fixture::unshaped(gateways, &arguments.congestion)?;
+        fixture.start("server", WAIT_TIMEOUT)?;
+        fixture.start("box", WAIT_TIMEOUT)?;
+        fixture.wait_for_interception(WAIT_TIMEOUT)?;
+        Variant::of(gateways.name(), fixture)
     }
 
-    fn relays(arguments: &Arguments) -> Result<Arm, Failure> {
-        let mut arm = Arm::others(arguments, Gateways::Relays)?;
-        let server = arm.bed.address("server")?.to_string();
-        let config = arm.bed.testbed.state_dir().join("redsocks.conf");
+    fn relays(arguments: &Arguments) -> Result<Variant, Failure> {
+        let mut variant = Variant::others(arguments, Gateways::Relays)?;
+        let server = variant.fixture.address("server")?.to_string();
+        let config = variant.fixture.testbed.state_dir().join("redsocks.conf");
         let text = format!(
             "base {{ log_info = off; daemon = off; redirector = iptables; }}\n\
-             redsocks {{ local_ip = 0.0.0.0; local_port = {INTAKE_PORT}; ip = {server}; \
+             redsocks {{ local_ip = 0.0.0.0; local_port = {INTERCEPTION_PORT}; ip = {server}; \
              port = {SERVER_PORT}; type = socks5; }}\n"
         );
         fs::write(&config, text)?;
         let port = SERVER_PORT.to_string();
-        arm.spawn("server", &["microsocks", "-i", &server, "-p", &port])?;
-        arm.spawn("box", &["redsocks", "-c", &config.display().to_string()])?;
-        arm.wait_until_served()?;
-        Ok(arm)
+        variant.spawn("server", &["microsocks", "-i", &server, "-p", &port])?;
+        variant.spawn("box", &["redsocks", "-c", &config.display().to_string()])?;
+        variant.wait_until_served()?;
+        Ok(variant)
     }
 
     /// Starts the relays of shadowsocks-libev. Their option `--mptcp` asks for the interface of
     /// kernels from before Linux 5.6, so `mptcpize` makes them use the kernel's Multipath TCP.
-    fn shadowsocks(arguments: &Arguments) -> Result<Arm, Failure> {
-        let mut arm = Arm::others(arguments, Gateways::Shadowsocks)?;
-        let server = arm.bed.address("server")?.to_string();
-        let [port, intake] = [SERVER_PORT, INTAKE_PORT].map(|port| port.to_string());
+    fn shadowsocks(arguments: &Arguments) -> Result<Variant, Failure> {
+        let mut variant = Variant::others(arguments, Gateways::Shadowsocks)?;
+        let server = variant.fixture.address("server")?.to_string();
+        let [port, interception] = [SERVER_PORT, INTERCEPTION_PORT].map(|port| port.to_string());
         let common = ["-s", &server, "-p", &port, "-k", "bench", "-m", CIPHER];
-        arm.spawn("server", &[&["ss-server"][..], &common].concat())?;
-        let from = ["-b", "0.0.0.0", "-l", &intake];
-        arm.spawn("box", &[&["ss-redir"][..], &common, &from].concat())?;
-        arm.wait_until_served()?;
-        Ok(arm)
+        variant.spawn("server", &[&["ss-server"][..], &common].concat())?;
+        let from = ["-b", "0.0.0.0", "-l", &interception];
+        variant.spawn("box", &[&["ss-redir"][..], &common, &from].concat())?;
+        variant.wait_until_served()?;
+        Ok(variant)
     }
 
-    /// Builds a testbed without box and server. Users' connections are redirected to [`INTAKE_PORT`] of
+    /// Builds a testbed without box and server. Users' connections are redirected to [`INTERCEPTION_PORT`] of
     /// the box, and the kernel uses both links.
-    fn others(arguments: &Arguments, gateways: Gateways) -> Result<Arm, Failure> {
-        let bed = bed::unshaped(gateways, &arguments.congestion)?;
-        let arm = Arm::of(gateways.name(), bed)?;
+    fn others(arguments: &Arguments, gateways: Gateways) -> Result<Variant, Failure> {
+        let fixture = fixture::unshaped(gateways, &arguments.congestion)?;
+        let variant = Variant::of(gateways.name(), fixture)?;
         let redirect = format!(
             "add table ip relay; \
              add chain ip relay in {{ type nat hook prerouting priority -100; }}; \
-             add rule ip relay in iifname home meta l4proto tcp redirect to :{INTAKE_PORT}"
+             add rule ip relay in iifname home meta l4proto tcp redirect to :{INTERCEPTION_PORT}"
         );
-        arm.configure(&["nft", &redirect])?;
-        arm.join_second_link(&arguments.congestion)?;
-        Ok(arm)
+        variant.configure(&["nft", &redirect])?;
+        variant.join_second_link(&arguments.congestion)?;
+        Ok(variant)
     }
 
     fn wait_until_served(&mut self) -> Result<(), Failure> {
         let (content, user) = (self.content, self.user()?);
         let what = format!("the relays ({})", self.name);
-        Ok(self.bed.wait_for(&what, LONGEST, |_| {
-            Ok(netns::run_inside(&user, || fetch(content, SMALL)).is_ok())
+        Ok(self.fixture.wait_for(&what, WAIT_TIMEOUT, |_| {
+            Ok(netns::run_inside(&user, || fetch(content, SMALL_FETCH_BYTES)).is_ok())
         })?)
     }
 
     /// Lets the kernel open a second subflow by itself, from the address of the second link.
     fn join_second_link(&self, congestion: &str) -> Result<(), Failure> {
-        let link = self.bed.interface("box", |i| i.name == "link2")?;
+        let link = self.fixture.interface("box", |i| i.name == "link2")?;
         let (from, (_, via, _)) = (link.address4, &link.neighbours[0]);
         for command in [
-            format!("rule add from {from} lookup {TABLE} pref {TABLE}"),
-            format!("route add default via {via} dev link2 congctl {congestion} table {TABLE}"),
+            format!("rule add from {from} lookup {SECOND_LINK_TABLE} pref {SECOND_LINK_TABLE}"),
+            format!(
+                "route add default via {via} dev link2 congctl {congestion} table {SECOND_LINK_TABLE}"
+            ),
             "mptcp limits set subflows 2".to_owned(),
             format!("mptcp endpoint add {from} dev link2 subflow"),
         ] {
@@ -315,7 +318,7 @@ impl Arm {
 
     fn configure(&self, command: &[&str]) -> Result<(), Failure> {
         let done = self
-            .bed
+            .fixture
             .exec("box", command[0])?
             .args(&command[1..])
             .status()?;
@@ -325,18 +328,18 @@ impl Arm {
         }
     }
 
-    fn of(name: &'static str, bed: Bed) -> Result<Arm, Failure> {
-        let content = content::offer(&bed)?;
-        Ok(Arm {
+    fn of(name: &'static str, fixture: Fixture) -> Result<Variant, Failure> {
+        let content = content::offer(&fixture)?;
+        Ok(Variant {
             name,
-            bed,
+            fixture,
             content,
             children: Vec::new(),
         })
     }
 
     fn spawn(&mut self, host: &str, command: &[&str]) -> Result<(), Failure> {
-        let mut relay = self.bed.exec(host, "mptcpize")?;
+        let mut relay = self.fixture.exec(host, "mptcpize")?;
         relay.arg("run").args(command);
         relay.stdin(Stdio::null());
         // The relays print a line for each connection, which would bury the results.
@@ -346,7 +349,13 @@ impl Arm {
     }
 
     fn user(&self) -> Result<String, Failure> {
-        Ok(self.bed.testbed.layout().host("user")?.namespace.clone())
+        Ok(self
+            .fixture
+            .testbed
+            .layout()
+            .host("user")?
+            .namespace
+            .clone())
     }
 
     /// Runs once; relays on the kernel's Multipath TCP are tried again, with a message. Their join
@@ -381,7 +390,7 @@ impl Arm {
             .map(|(a, b)| a - b)
             .collect();
         let least = *carried.iter().min().unwrap_or(&0);
-        if least < LEAST_CARRIED {
+        if least < MIN_CARRIED_BYTES {
             return Err(Failure::Run(format!(
                 "a link was not in use: {carried:?} bytes"
             )));
@@ -418,14 +427,14 @@ impl Arm {
         hosts
             .map(|host| {
                 let ended = || Failure::Run(format!("the {host} ended"));
-                self.bed.testbed.pid(host).ok_or_else(ended)
+                self.fixture.testbed.pid(host).ok_or_else(ended)
             })
             .collect()
     }
 
     /// Returns the bytes that the box has received and sent on each link.
     fn carried(&self) -> Result<[u64; 2], Failure> {
-        let namespace = self.bed.testbed.layout().host("box")?.namespace.clone();
+        let namespace = self.fixture.testbed.layout().host("box")?.namespace.clone();
         Ok(netns::run_inside(&namespace, || {
             let text = fs::read_to_string("/proc/thread-self/net/dev")?;
             Ok(["link1:", "link2:"].map(|link| crate::veth::carried(&text, link)))
@@ -433,7 +442,7 @@ impl Arm {
     }
 }
 
-impl Drop for Arm {
+impl Drop for Variant {
     fn drop(&mut self) {
         for child in &mut self.children {
             // The relay may have ended by itself.
@@ -443,12 +452,12 @@ impl Drop for Arm {
     }
 }
 
-/// Lets all users fetch [`SMALL`] bytes again and again, each time on a new connection.
+/// Lets all users fetch [`SMALL_FETCH_BYTES`] bytes again and again, each time on a new connection.
 fn connections(user: &str, content: SocketAddr) -> Result<(), Failure> {
     let one = || {
         netns::run_inside(user, || {
             for _ in 0..CONNECTIONS / USERS {
-                fetch(content, SMALL)?;
+                fetch(content, SMALL_FETCH_BYTES)?;
             }
             Ok(())
         })
@@ -469,16 +478,16 @@ impl Whole {
         println!(
             "The whole way, through box and server, and through relays on kernel MPTCP: redsocks and \
              microsocks, and those of shadowsocks ({}): {} GB; {} connections by {} users at once, \
-             {SMALL} bytes each; median (least to most)",
+             {SMALL_FETCH_BYTES} bytes each; median (least to most)",
             self.cipher,
             self.bytes as f64 / 1e9,
             self.connections,
             self.users
         );
-        let mut arms = vec![("relays", self.relays)];
-        arms.extend(self.shadowsocks.map(|summary| ("shadowsocks", summary)));
-        arms.extend([("Braid", self.braid), ("Braid in clear", self.clear)]);
-        table(&arms, |scale| scale);
+        let mut variants = vec![("relays", self.relays)];
+        variants.extend(self.shadowsocks.map(|summary| ("shadowsocks", summary)));
+        variants.extend([("Braid", self.braid), ("Braid in clear", self.plaintext)]);
+        table(&variants, |scale| scale);
         let mut ratios = vec![("Braid / relays", self.ratios)];
         ratios.extend(
             self.over_shadowsocks

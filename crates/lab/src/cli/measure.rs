@@ -12,7 +12,7 @@ use braid_engine::cc::{Algorithm, TABLE};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::arm::Arm;
+use crate::backend::Backend;
 use crate::fct::{DefaultPath, Direction, Records, Size};
 use crate::paths::Paths;
 
@@ -34,8 +34,8 @@ pub fn name_backend_as_before(arguments: impl IntoIterator<Item = OsString>) -> 
 pub struct ListArgs {
     /// Only experiments that run on this backend.
     #[arg(long, alias = OLD_BACKEND,
-          value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
-    pub backend: Option<Arm>,
+          value_parser = one_of::<Backend>([Backend::Sim, Backend::Links].map(Backend::name)))]
+    pub backend: Option<Backend>,
 }
 
 /// Arguments of `braid-lab swarm`.
@@ -64,12 +64,12 @@ pub struct RunArgs {
     /// Backend: sim runs in virtual time and is usual, links runs over emulated links in real time.
     /// Some experiments run over links only.
     #[arg(long, alias = OLD_BACKEND,
-          value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
-    pub backend: Option<Arm>,
+          value_parser = one_of::<Backend>([Backend::Sim, Backend::Links].map(Backend::name)))]
+    pub backend: Option<Backend>,
     /// Directory for the results; created if missing.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
-    /// Runs of each cell instead of the experiment's own number.
+    /// Runs of each case instead of the experiment's own number.
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1_000_000))]
     pub runs: Option<u64>,
     /// Seed of all runs.
@@ -120,7 +120,7 @@ pub struct FctArgs {
         help = known("Congestion controls of both ends", TABLE.iter().map(Algorithm::name))
     )]
     pub cc: Vec<String>,
-    /// Runs of each cell.
+    /// Runs of each case.
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = whole::<u64>(1..=1_000_000))]
     pub runs: u64,
@@ -134,8 +134,8 @@ pub struct FctArgs {
     /// The last two take as long as the flows do, and need root or a user namespace. The kernel has its
     /// own strategy and takes no size.
     #[arg(long, alias = OLD_BACKEND, default_value = "sim",
-          value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
-    pub backend: Arm,
+          value_parser = one_of::<Backend>(Backend::ALL.map(Backend::name)))]
+    pub backend: Backend,
     /// Path (from 0) on which a connection opens; mix: each path in turn.
     #[arg(long, value_name = "N|mix", default_value = "0")]
     pub default_path: DefaultPath,
@@ -160,11 +160,11 @@ pub struct FctArgs {
     /// Direction of the flow: down from the server, up from the client.
     #[arg(long, default_value = "down", value_parser = direction())]
     pub direction: Direction,
-    /// Directory for captures of the first run of each cell, at both ends, as pcapng files for
+    /// Directory for captures of the first run of each case, at both ends, as pcapng files for
     /// Wireshark (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub pcap: Option<PathBuf>,
-    /// Directory for logs of the first run of each cell, one JSON object a line (--backend sim only).
+    /// Directory for logs of the first run of each case, one JSON object a line (--backend sim only).
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::experiments::{self, ALL, Definition, Outcome, Request};
 use crate::report;
 use serde_json::json;
@@ -16,9 +16,9 @@ use braid::print::{print, print_json};
 /// The id that stands for all experiments.
 const EVERYTHING: &str = "all";
 
-/// Prints ids and titles of all experiments, or of those that run on `arm`.
-pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
-    let runs = |d: &&Definition| arm.is_none_or(|arm| d.arms.contains(&arm));
+/// Prints ids and titles of all experiments, or of those that run on `backend`.
+pub fn list(backend: Option<Backend>, json: bool) -> Result<(), Failure> {
+    let runs = |d: &&Definition| backend.is_none_or(|backend| d.backends.contains(&backend));
     let listed: Vec<&Definition> = ALL.iter().filter(runs).collect();
     if json {
         let each = |d: &&Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
@@ -33,18 +33,18 @@ pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
 /// program that is not installed is skipped if others were asked for too.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let chosen = chosen(&args.ids, args.backend)?;
-    let real = chosen.iter().find(|(_, arm)| !arm.is_virtual());
-    prepare(real.map_or(Arm::Sim, |(_, arm)| *arm))?;
-    for (definition, arm) in &chosen {
-        report::prepare(&args.out, definition.id, arm.name()).map_err(Failure::Run)?;
+    let real = chosen.iter().find(|(_, backend)| !backend.is_virtual());
+    prepare(real.map_or(Backend::Sim, |(_, backend)| *backend))?;
+    for (definition, backend) in &chosen {
+        report::prepare(&args.out, definition.id, backend.name()).map_err(Failure::Run)?;
     }
     let alone = chosen.len() == 1;
     let mut outcomes = Vec::new();
-    for (definition, arm) in chosen {
-        let runs = args.runs.unwrap_or(definition.default_runs(arm));
-        let bar = progress_bar((definition.cells)(arm) as u64 * runs);
+    for (definition, backend) in chosen {
+        let runs = args.runs.unwrap_or(definition.default_runs(backend));
+        let bar = progress_bar((definition.cases)(backend) as u64 * runs);
         let found = definition.run(Request {
-            arm,
+            backend,
             runs,
             seed: args.seed,
             threads: cores(),
@@ -71,22 +71,25 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
 }
 
 /// Returns the experiments to run, each with its backend. For `all`, experiments that do not run on
-/// `arm` are left out with a message.
-fn chosen(ids: &[String], arm: Option<Arm>) -> Result<Vec<(&'static Definition, Arm)>, Failure> {
-    let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(arm)?));
+/// `backend` are left out with a message.
+fn chosen(
+    ids: &[String],
+    backend: Option<Backend>,
+) -> Result<Vec<(&'static Definition, Backend)>, Failure> {
+    let with_backend = |d: &'static Definition| Ok::<_, Error>((d, d.backend(backend)?));
     let named = ids.iter().filter(|id| *id != EVERYTHING);
     let named = named.map(|id| experiments::find(id).map_err(|e| Failure::Usage(e.to_string())));
     let named: Vec<&'static Definition> = named.collect::<Result<_, _>>()?;
     if named.len() < ids.len() {
         let left_out = |e: Error| eprintln!("braid-lab: left out: {e}");
-        let all = ALL.iter().map(|d| with_arm(d).map_err(left_out));
+        let all = ALL.iter().map(|d| with_backend(d).map_err(left_out));
         return Ok(all.filter_map(Result::ok).collect());
     }
-    named.into_iter().map(|d| Ok(with_arm(d)?)).collect()
+    named.into_iter().map(|d| Ok(with_backend(d)?)).collect()
 }
 
 fn verdicts(outcome: &Outcome, place: &Path) -> String {
-    let mut text = format!("{} ({}): {}\n", outcome.id, outcome.arm, outcome.title);
+    let mut text = format!("{} ({}): {}\n", outcome.id, outcome.backend, outcome.title);
     for verdict in &outcome.verdicts {
         let word = if verdict.holds {
             "holds        "

@@ -2,29 +2,29 @@
 
 use std::fmt;
 
-use crate::arm::Arm;
-use crate::arm::sim::{self, Recording};
-use crate::fct::{self, Cell, Row, Summary};
+use crate::backend::Backend;
+use crate::backend::sim::{self, Recording};
+use crate::fct::{self, Case, Row, Summary};
 
 use super::setting::{cores, prepare, progress_bar};
 use crate::cli::measure::FctArgs;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
-/// Measures every cell and prints one row for each.
+/// Measures every case and prints one row for each.
 pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
-    let cells = cells(args);
-    for cell in &cells {
-        args.backend.check(cell)?;
+    let cases = cases(args);
+    for case in &cases {
+        args.backend.check(case)?;
     }
-    record(args, &cells)?;
+    record(args, &cases)?;
     prepare(args.backend)?;
-    let bar = progress_bar(cells.len() as u64 * args.runs);
-    let row = |cell| {
-        let results = fct::run(cell, args.backend, args.runs, cores(), &|| bar.inc(1))?;
-        Ok(Row::new(cell, args.backend, &results))
+    let bar = progress_bar(cases.len() as u64 * args.runs);
+    let row = |case| {
+        let results = fct::run(case, args.backend, args.runs, cores(), &|| bar.inc(1))?;
+        Ok(Row::new(case, args.backend, &results))
     };
-    let rows: Result<Vec<Row>, Failure> = cells.iter().map(row).collect();
+    let rows: Result<Vec<Row>, Failure> = cases.iter().map(row).collect();
     bar.finish_and_clear();
     let rows = rows?;
     if json {
@@ -40,13 +40,13 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
         0 => Ok(()),
         n => Err(Failure::Run(format!(
             "{n} of {} runs did not complete; their times are not in the statistics",
-            cells.len() as u64 * args.runs
+            cases.len() as u64 * args.runs
         ))),
     }
 }
 
-/// Records the first run of each cell, if that was asked for.
-fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
+/// Records the first run of each case, if that was asked for.
+fn record(args: &FctArgs, cases: &[Case]) -> Result<(), Failure> {
     let recording = Recording {
         captures: args.pcap.clone(),
         logs: args.log.clone(),
@@ -61,28 +61,28 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
         );
         return Err(Failure::Usage(text));
     }
-    for cell in cells {
-        let name = format!("{}-{}-{}", cell.strategy, cell.cc, cell.size);
+    for case in cases {
+        let name = format!("{}-{}-{}", case.strategy, case.cc, case.size);
         // Settings of a strategy have characters that do not belong in file names.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let name = name.replace(|c| !plain(c), "_");
-        sim::record(cell, 0, &recording, &name)?;
+        sim::record(case, 0, &recording, &name)?;
     }
     Ok(())
 }
 
 /// Returns every size with every congestion control with every strategy.
-fn cells(args: &FctArgs) -> Vec<Cell> {
-    // The kernel has its own strategy, so the names given would only repeat the same cells.
+fn cases(args: &FctArgs) -> Vec<Case> {
+    // The kernel has its own strategy, so the names given would only repeat the same cases.
     let strategies = match args.backend {
-        Arm::Kernel => &args.strategy.0[..1],
+        Backend::Kernel => &args.strategy.0[..1],
         _ => &args.strategy.0,
     };
-    let mut cells = Vec::new();
+    let mut cases = Vec::new();
     for size in &args.size {
         for cc in &args.cc {
             for strategy in strategies {
-                cells.push(Cell {
+                cases.push(Case {
                     paths: args.paths.clone(),
                     size: size.clone(),
                     strategy: strategy.clone(),
@@ -94,13 +94,13 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
                     declare_size: args.declare == "size",
                     queue: args.queue,
                     direction: args.direction,
-                    dark: None,
+                    outage: None,
                     seed: args.seed,
                 });
             }
         }
     }
-    cells
+    cases
 }
 
 /// The rows as text.
@@ -124,7 +124,7 @@ impl fmt::Display for Table<'_> {
             "paths {}, {}, backend {}, {} runs, seed {}\n\
              fct: from the {start} to the last byte; data: from the first byte; times in ms, \
              mean ± 95 % interval",
-            first.paths, first.direction, first.arm, first.runs, first.seed
+            first.paths, first.direction, first.backend, first.runs, first.seed
         )?;
         let mut lines = vec![header()];
         lines.extend(self.rows.iter().map(line));
@@ -219,11 +219,11 @@ mod tests {
 
     /// The command that a failing run prints must repeat that run.
     #[test]
-    fn a_cell_s_command_gives_that_cell() {
+    fn the_command_of_a_case_gives_that_case() {
         let read = |line: &str| {
             let words = line.split(' ').map(|word| word.trim_matches('\''));
             match Cli::try_parse_from(words).map(|cli| cli.command) {
-                Ok(Command::Fct(args)) => (cells(&args), args.runs),
+                Ok(Command::Fct(args)) => (cases(&args), args.runs),
                 other => panic!("{other:?}"),
             }
         };

@@ -3,20 +3,20 @@
 use std::num::NonZero;
 use std::thread;
 
-use crate::arm::{self, Arm};
+use crate::backend::{self, Backend};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::command::testbed;
 use braid::failure::Failure;
 
-/// Checks that `arm` can run here, and lets signals end its runs so that namespaces and links are
+/// Checks that `backend` can run here, and lets signals end its runs so that namespaces and links are
 /// removed. Must be called before anything is started.
-pub fn prepare(arm: Arm) -> Result<(), Failure> {
-    if arm.is_virtual() {
+pub fn prepare(backend: Backend) -> Result<(), Failure> {
+    if backend.is_virtual() {
         return Ok(());
     }
     testbed::netns_allowed()?;
-    ctrlc::set_handler(arm::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
+    ctrlc::set_handler(backend::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
 }
 
 /// Returns the number of processors to spread runs over.

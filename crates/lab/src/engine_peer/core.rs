@@ -20,7 +20,7 @@ use crate::kernel_peer::{Direction, Report, hex};
 const CHUNK: usize = 256 * 1024;
 
 /// Time that the engine runs on after the last connection ended, to answer the peer's retransmissions.
-const LINGER: Duration = Duration::from_millis(500);
+const LINGER_TIME: Duration = Duration::from_millis(500);
 
 /// Transfers on connections of the engine, with the arguments and reports of [`crate::kernel_peer`].
 pub struct Transfers {
@@ -157,7 +157,7 @@ impl Core for Transfers {
                 let next = self.again.filter(|_| !self.is_complete());
                 let failed = next.is_some_and(|to| self.connect(now, to, stack).is_err());
                 if self.is_complete() || failed {
-                    self.end = Some(now + LINGER);
+                    self.end = Some(now + LINGER_TIME);
                 }
             }
         }

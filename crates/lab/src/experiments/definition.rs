@@ -1,8 +1,8 @@
 //! The definition of an experiment.
 
-use super::outcome::{Findings, Outcome, Request};
+use super::outcome::{ExperimentResult, Outcome, Request};
 use super::session::Session;
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 
 /// An experiment.
 #[derive(Debug)]
@@ -20,18 +20,18 @@ pub struct Definition {
     /// The results that a run here must show.
     pub must_hold: &'static str,
     /// Backends that the experiment runs on, the default first.
-    pub arms: &'static [Arm],
-    /// Number of cells on a backend, each measured as often as there are runs; some may be run again.
-    pub cells: fn(Arm) -> usize,
-    /// Default number of runs of a cell, in virtual time and over real links.
+    pub backends: &'static [Backend],
+    /// Number of cases on a backend, each measured as often as there are runs; some may be run again.
+    pub cases: fn(Backend) -> usize,
+    /// Default number of runs of a case, in virtual time and over real links.
     pub runs: (u64, u64),
     pub(super) measure: fn(&mut Session<'_>) -> Result<(), Error>,
 }
 
 impl Definition {
-    /// Returns the default number of runs of a cell on `arm`.
-    pub fn default_runs(&self, arm: Arm) -> u64 {
-        if arm.is_virtual() {
+    /// Returns the default number of runs of a case on `backend`.
+    pub fn default_runs(&self, backend: Backend) -> u64 {
+        if backend.is_virtual() {
             self.runs.0
         } else {
             self.runs.1
@@ -42,12 +42,12 @@ impl Definition {
     ///
     /// # Errors
     /// The experiment does not run on `wanted`; the error names the backends that it runs on.
-    pub fn arm(&self, wanted: Option<Arm>) -> Result<Arm, Error> {
-        let wanted = wanted.unwrap_or(self.arms[0]);
-        if self.arms.contains(&wanted) {
+    pub fn backend(&self, wanted: Option<Backend>) -> Result<Backend, Error> {
+        let wanted = wanted.unwrap_or(self.backends[0]);
+        if self.backends.contains(&wanted) {
             return Ok(wanted);
         }
-        let names: Vec<&str> = self.arms.iter().map(|arm| arm.name()).collect();
+        let names: Vec<&str> = self.backends.iter().map(|backend| backend.name()).collect();
         Err(Error::Usage(format!(
             "{} does not run with --backend {}; expected {}",
             self.id,
@@ -59,8 +59,8 @@ impl Definition {
     /// Runs the experiment.
     ///
     /// # Errors
-    /// A cell could not be run. A claim that does not hold is no error.
-    pub fn run(&self, request: Request<'_>) -> Result<Findings, Error> {
+    /// A case could not be run. A claim that does not hold is no error.
+    pub fn run(&self, request: Request<'_>) -> Result<ExperimentResult, Error> {
         self.run_as(request, self.measure)
     }
 
@@ -69,7 +69,7 @@ impl Definition {
         &self,
         request: Request<'_>,
         measure: impl FnOnce(&mut Session<'_>) -> Result<(), Error>,
-    ) -> Result<Findings, Error> {
+    ) -> Result<ExperimentResult, Error> {
         let outcome = Outcome {
             id: self.id.to_owned(),
             title: self.title.to_owned(),
@@ -77,10 +77,10 @@ impl Definition {
             setup: self.setup.to_owned(),
             reported: self.reported.to_owned(),
             must_hold: self.must_hold.to_owned(),
-            arm: request.arm.name().to_owned(),
+            backend: request.backend.name().to_owned(),
             runs: request.runs,
             seed: request.seed,
-            parameters: versions(request.arm),
+            parameters: versions(request.backend),
             verdicts: Vec::new(),
             tables: Vec::new(),
             figures: Vec::new(),
@@ -93,9 +93,9 @@ impl Definition {
 
 /// Returns the versions that the results depend on. In the simulator the same build gives the same
 /// results; over links the kernel matters too.
-fn versions(arm: Arm) -> Vec<(String, String)> {
+fn versions(backend: Backend) -> Vec<(String, String)> {
     let mut versions = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-    if !arm.is_virtual() {
+    if !backend.is_virtual() {
         let uname = rustix::system::uname();
         let release = uname.release().to_string_lossy();
         // The part after the hyphen names the distributor's build, which the report leaves out.

@@ -6,12 +6,13 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
+use super::series::over_time;
 use super::session::Session;
-use super::sweep::{self, LINUX, Runs, Sweep, Way};
+use super::sweep::{self, LINUX, Runs, Sweep, Variant};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
-use crate::cell::{Arrivals, Cell, Dark, RunResult};
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::backend::{Backend, Error};
+use crate::case::{Case, Outage, ReceivedBytes, RunResult};
+use crate::plot::{Figure, Point, Series};
 use crate::stats;
 
 /// Either of two paths fails for ten seconds.
@@ -25,8 +26,8 @@ pub const FAILOVER: Definition = Definition {
     reported: "",
     must_hold: "The bytes in order pause for at most 2 timeouts that the dead path had; within 1 s \
                 of its return their rate is at least 90 % of what it was.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| 2 * ways(arm).len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |backend| 2 * variants(backend).len(),
     runs: (10, 2),
     measure,
 };
@@ -35,18 +36,18 @@ pub const FAILOVER: Definition = Definition {
 const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
 const SIZES: &[&str] = &["64M"];
 /// Start and end of the dark time.
-const FROM: Duration = Duration::from_secs(8);
-const UNTIL: Duration = Duration::from_secs(18);
+const OUTAGE_FROM: Duration = Duration::from_secs(8);
+const OUTAGE_UNTIL: Duration = Duration::from_secs(18);
 /// Time over which the full rate is measured, up to the failure.
-const WINDOW: Duration = Duration::from_secs(4);
+const RATE_WINDOW: Duration = Duration::from_secs(4);
 /// Time of a point in the figures.
-const BIN: Duration = Duration::from_millis(250);
+const BIN_WIDTH: Duration = Duration::from_millis(250);
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
 
-fn ways(arm: Arm) -> Vec<Way> {
-    let mut ways = vec![Way::strategy("adaptive"), Way::strategy("minrtt")];
-    ways.extend((!arm.is_virtual()).then_some(LINUX));
-    ways
+fn variants(backend: Backend) -> Vec<Variant> {
+    let mut variants = vec![Variant::strategy("adaptive"), Variant::strategy("minrtt")];
+    variants.extend((!backend.is_virtual()).then_some(LINUX));
+    variants
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
@@ -66,19 +67,19 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         let sweep = Sweep {
             name: format!("dark{path}"),
             sizes: SIZES,
-            cell: Cell {
-                dark: Some(Dark {
+            case: Case {
+                outage: Some(Outage {
                     path,
-                    from: FROM,
-                    until: UNTIL,
+                    from: OUTAGE_FROM,
+                    until: OUTAGE_UNTIL,
                 }),
-                ..sweep::cell(PATHS)?
+                ..sweep::case(PATHS)?
             },
-            ways: ways(session.arm()),
+            variants: variants(session.backend()),
         };
         let swept = sweep.run(session)?;
         let mut series = Vec::new();
-        for (name, runs) in &swept.ways {
+        for (name, runs) in &swept.variants {
             let Some(runs) = runs.first() else { continue };
             let (pauses, back) = (of_each(runs, pause), of_each(runs, back));
             let rtos: Vec<f64> = runs.0.iter().map(timeout).collect();
@@ -133,15 +134,15 @@ fn verdicts(
     ]
 }
 
-fn of_each(runs: &Runs, value: fn(&Arrivals) -> f64) -> Vec<f64> {
+fn of_each(runs: &Runs, value: fn(&ReceivedBytes) -> f64) -> Vec<f64> {
     runs.0.iter().map(|run| value(&run.arrivals)).collect()
 }
 
 /// Returns the timeout of the path before it went dark, ms; NaN where the sender does not report it.
 fn timeout(run: &RunResult) -> f64 {
-    match run.dark_rto.is_zero() {
+    match run.outage_rto.is_zero() {
         true => f64::NAN,
-        false => run.dark_rto.as_secs_f64() * 1e3,
+        false => run.outage_rto.as_secs_f64() * 1e3,
     }
 }
 
@@ -158,45 +159,41 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// Returns the longest pause while the path is dark, ms.
-fn pause(arrivals: &Arrivals) -> f64 {
-    arrivals.longest_gap(FROM, UNTIL).as_nanos() as f64 / 1e6
+fn pause(arrivals: &ReceivedBytes) -> f64 {
+    arrivals.longest_gap(OUTAGE_FROM, OUTAGE_UNTIL).as_nanos() as f64 / 1e6
 }
 
 /// Returns the time from the path's return until the rate is 90 % of the full rate, s; NaN if it never
 /// is.
-fn back(arrivals: &Arrivals) -> f64 {
-    let again = arrivals.comes_to(0.9 * full(arrivals), UNTIL);
+fn back(arrivals: &ReceivedBytes) -> f64 {
+    let again = arrivals.time_to_rate(0.9 * full(arrivals), OUTAGE_UNTIL);
     again.map_or(f64::NAN, |time| time.as_secs_f64())
 }
 
 /// Returns the rate before the path goes dark, Mb/s.
-fn full(arrivals: &Arrivals) -> f64 {
-    arrivals.mbit_s(FROM - WINDOW, WINDOW)
+fn full(arrivals: &ReceivedBytes) -> f64 {
+    arrivals.mbit_s(OUTAGE_FROM - RATE_WINDOW, RATE_WINDOW)
 }
 
-fn goodput(name: &str, arrivals: &Arrivals) -> Series {
-    let bins = (0..).map(|n| BIN * n);
-    let bins = bins.take_while(|at| arrivals.by(*at + BIN) > arrivals.by(*at) || *at < UNTIL);
-    let point = |at: Duration| Point::new((at + BIN / 2).as_secs_f64(), arrivals.mbit_s(at, BIN));
-    Series {
-        name: name.to_owned(),
-        points: bins.map(point).collect(),
-        mark: Mark::Line,
-    }
+fn goodput(name: &str, arrivals: &ReceivedBytes) -> Series {
+    let bins = (0..).map(|n| BIN_WIDTH * n);
+    let bins =
+        bins.take_while(|at| arrivals.at(*at + BIN_WIDTH) > arrivals.at(*at) || *at < OUTAGE_UNTIL);
+    let point = |at: Duration| {
+        Point::new(
+            (at + BIN_WIDTH / 2).as_secs_f64(),
+            arrivals.mbit_s(at, BIN_WIDTH),
+        )
+    };
+    Series::line(name, bins.map(point))
 }
 
 fn figure(path: usize, series: Vec<Series>) -> Figure {
-    Figure {
-        title: format!(
-            "Goodput while the {} path is dark from 8 to 18 s",
-            NAMES[path]
-        ),
-        note: format!(
-            "{PATHS}; CUBIC; the first run, over {} ms each",
-            BIN.as_millis()
-        ),
-        x: Axis::linear("time (s)"),
-        y: Axis::linear("bytes in order (Mb/s)"),
-        body: Body::Plane(series),
-    }
+    let title = format!(
+        "Goodput while the {} path is dark from 8 to 18 s",
+        NAMES[path]
+    );
+    let width = BIN_WIDTH.as_millis();
+    let note = format!("{PATHS}; CUBIC; the first run, over {width} ms each");
+    over_time(&title, &note, "bytes in order (Mb/s)", series)
 }

@@ -6,19 +6,19 @@ mod users;
 use std::time::Duration;
 
 use braid_proxy::config::DEFAULT_CONGESTION;
-use braid_testbed::bed;
+use braid_testbed::fixture;
 use serde_json::json;
 
 use self::catalogue::{Fault, LINKS, PATHS};
-use self::users::Seen;
+use self::users::UserObservations;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::series::{bars, quantile};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error};
-use crate::cell::Arrivals;
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error};
+use crate::case::ReceivedBytes;
 use crate::plot::{Figure, Point};
 use crate::stats;
 
@@ -36,59 +36,59 @@ pub const FAULTS: Definition = Definition {
                 second without a byte; from the third on at least 90 % of what the second link gives \
                 alone; 90 % of the full rate within 2 s after the fault; 99 % of echoes within \
                 600 ms. Where both links are dark: bytes within 1 s of their return.",
-    arms: &[Arm::Links],
-    cells: |_| 1 + catalogue::all().len(),
+    backends: &[Backend::Links],
+    cases: |_| 1 + catalogue::all().len(),
     runs: (0, 1),
     measure,
 };
 
 /// Time before the fault, and after it.
-const BEFORE: Duration = Duration::from_secs(8);
-const AFTER: Duration = Duration::from_secs(6);
+const BEFORE_FAULT: Duration = Duration::from_secs(8);
+const AFTER_FAULT: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
 /// Time from the start of a fault until the rate must reach the sound link's.
-const SETTLED: Duration = Duration::from_secs(2);
+const RECOVERY_TIME: Duration = Duration::from_secs(2);
 /// Resolution of the search for a time without a byte.
-const STEP: Duration = Duration::from_millis(10);
-const WAYS: [&str; 2] = ["download", "upload"];
+const GAP_RESOLUTION: Duration = Duration::from_millis(10);
+const DIRECTIONS: [&str; 2] = ["download", "upload"];
 
 /// The measurement of one fault.
 #[derive(Debug)]
-struct Case {
+struct FaultRun {
     name: &'static str,
     total: bool,
     until: Duration,
-    seen: Seen,
+    seen: UserObservations,
 }
 
-impl Case {
+impl FaultRun {
     /// Returns the rate before the fault, Mb/s.
-    fn full(&self, way: usize) -> f64 {
-        self.seen.bulk[way].mbit_s(BEFORE / 2, BEFORE / 2)
+    fn full(&self, direction: usize) -> f64 {
+        self.seen.bulk[direction].mbit_s(BEFORE_FAULT / 2, BEFORE_FAULT / 2)
     }
 
-    /// Returns the rate during the fault from [`SETTLED`] on, Mb/s.
-    fn during(&self, way: usize) -> f64 {
-        let from = BEFORE + SETTLED;
-        self.seen.bulk[way].mbit_s(from, self.until - from)
+    /// Returns the rate during the fault from [`RECOVERY_TIME`] on, Mb/s.
+    fn during(&self, direction: usize) -> f64 {
+        let from = BEFORE_FAULT + RECOVERY_TIME;
+        self.seen.bulk[direction].mbit_s(from, self.until - from)
     }
 
     /// Returns the longest time without a byte after the first second of the fault, s.
-    fn silence(&self, way: usize) -> f64 {
-        let end = self.until + AFTER;
-        silence(&self.seen.bulk[way], BEFORE + SECOND, end).as_secs_f64()
+    fn silence(&self, direction: usize) -> f64 {
+        let end = self.until + AFTER_FAULT;
+        silence(&self.seen.bulk[direction], BEFORE_FAULT + SECOND, end).as_secs_f64()
     }
 
     /// Returns the time from the end of the fault to the first byte, s; NaN if none came.
-    fn first(&self, way: usize) -> f64 {
-        let next = self.seen.bulk[way].next_after(self.until);
+    fn first(&self, direction: usize) -> f64 {
+        let next = self.seen.bulk[direction].next_after(self.until);
         next.map_or(f64::NAN, |time| (time - self.until).as_secs_f64())
     }
 
     /// Returns the time from the end of the fault to the first second at 90 % of the full rate, s; NaN
     /// if it never came.
-    fn back(&self, way: usize) -> f64 {
-        let again = self.seen.bulk[way].comes_to(0.9 * self.full(way), self.until);
+    fn back(&self, direction: usize) -> f64 {
+        let again = self.seen.bulk[direction].time_to_rate(0.9 * self.full(direction), self.until);
         again.map_or(f64::NAN, |time| time.as_secs_f64())
     }
 
@@ -100,11 +100,11 @@ impl Case {
 }
 
 /// Returns the longest time without a byte between `from` and `until`.
-fn silence(arrivals: &Arrivals, from: Duration, until: Duration) -> Duration {
+fn silence(arrivals: &ReceivedBytes, from: Duration, until: Duration) -> Duration {
     let (mut longest, mut since, mut at) = (Duration::ZERO, from, from);
     while at < until {
-        let next = at + STEP;
-        if arrivals.by(next) > arrivals.by(at) {
+        let next = at + GAP_RESOLUTION;
+        if arrivals.at(next) > arrivals.at(at) {
             since = next;
         }
         longest = longest.max(next - since);
@@ -116,17 +116,17 @@ fn silence(arrivals: &Arrivals, from: Duration, until: Duration) -> Duration {
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let faults = catalogue::all();
     let columns = 1 + faults.len() as u64;
-    let cases = session.each(session.runs() * columns, |index, _| {
+    let fault_runs = session.each(session.runs() * columns, |index, _| {
         match (index % columns).checked_sub(1) {
             None => alone().map(|rates| (Some(rates), None)),
-            Some(n) => play(&faults[n as usize]).map(|case| (None, Some(case))),
+            Some(n) => play(&faults[n as usize]).map(|run| (None, Some(run))),
         }
     })?;
-    let (alone, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let (alone, fault_runs): (Vec<_>, Vec<_>) = fault_runs.into_iter().unzip();
     let alone: Vec<[f64; 2]> = alone.into_iter().flatten().collect();
-    let cases: Vec<Case> = cases.into_iter().flatten().collect();
-    let alone = [0, 1].map(|way| {
-        let rates: Vec<f64> = alone.iter().map(|rates| rates[way]).collect();
+    let fault_runs: Vec<FaultRun> = fault_runs.into_iter().flatten().collect();
+    let alone = [0, 1].map(|direction| {
+        let rates: Vec<f64> = alone.iter().map(|rates| rates[direction]).collect();
         stats::mean(&rates).unwrap_or(f64::NAN)
     });
     session.parameter(
@@ -135,21 +135,21 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     );
     session.parameter("congestion control", DEFAULT_CONGESTION.name());
     for fault in &faults {
-        let of = cases.iter().filter(|case| case.name == fault.name);
+        let of = fault_runs.iter().filter(|run| run.name == fault.name);
         let runs: Vec<_> = of.map(record).collect();
         let name = fault.name.replace(", ", "-").replace([' ', '%', '/'], "-");
         session.record(name, json!({ "runs": runs }));
     }
-    for verdict in verdicts(&cases, alone) {
+    for verdict in verdicts(&fault_runs, alone) {
         session.verdict(verdict);
     }
-    session.table(table(&cases));
-    session.figure("rates", figure(&cases, alone));
+    session.table(table(&fault_runs));
+    session.figure("rates", figure(&fault_runs, alone));
     Ok(())
 }
 
 fn network() -> Result<Gateways, Error> {
-    let mut net = Gateways::build(|name| bed::description(name, PATHS), None, 1)?;
+    let mut net = Gateways::build(|name| fixture::description(name, PATHS), None, 1)?;
     net.start_server("server")?;
     net.start_box()?;
     Ok(net)
@@ -159,20 +159,24 @@ fn network() -> Result<Gateways, Error> {
 fn alone() -> Result<[f64; 2], Error> {
     let mut net = network()?;
     net.ask(&["link", LINKS[0], "off"])?;
-    let seen = net.on_time(|net| users::at_work(net, 2 * BEFORE, |_| Ok(())))?;
-    Ok(seen.bulk.map(|bulk| bulk.mbit_s(BEFORE, BEFORE)))
+    let seen = net.retry_while_late(|net| users::observe(net, 2 * BEFORE_FAULT, |_| Ok(())))?;
+    Ok(seen
+        .bulk
+        .map(|bulk| bulk.mbit_s(BEFORE_FAULT, BEFORE_FAULT)))
 }
 
-fn play(fault: &Fault) -> Result<Case, Error> {
+fn play(fault: &Fault) -> Result<FaultRun, Error> {
     let mut net = network()?;
-    let until = BEFORE + fault.lasts();
-    let seen = net.on_time(|net| {
-        users::at_work(net, until + AFTER, |net| {
-            net.bed.sleep(BEFORE).map_err(crate::arm::run_error)?;
-            fault.happen(&mut net.bed)
+    let until = BEFORE_FAULT + fault.duration();
+    let seen = net.retry_while_late(|net| {
+        users::observe(net, until + AFTER_FAULT, |net| {
+            net.fixture
+                .sleep(BEFORE_FAULT)
+                .map_err(crate::backend::run_error)?;
+            fault.apply(&mut net.fixture)
         })
     })?;
-    Ok(Case {
+    Ok(FaultRun {
         name: fault.name,
         total: fault.total,
         until,
@@ -180,61 +184,61 @@ fn play(fault: &Fault) -> Result<Case, Error> {
     })
 }
 
-fn record(case: &Case) -> serde_json::Value {
-    let by_second = |bulk: &Arrivals| {
-        let seconds = (case.until + AFTER).as_secs() as u32;
+fn record(run: &FaultRun) -> serde_json::Value {
+    let by_second = |bulk: &ReceivedBytes| {
+        let seconds = (run.until + AFTER_FAULT).as_secs() as u32;
         let rate = |n| bulk.mbit_s(SECOND * n, SECOND);
         (0..seconds).map(rate).collect::<Vec<_>>()
     };
-    let [down, up] = [0, 1].map(|way| by_second(&case.seen.bulk[way]));
-    let echoes = case.seen.echoes.iter();
+    let [down, up] = [0, 1].map(|direction| by_second(&run.seen.bulk[direction]));
+    let echoes = run.seen.echoes.iter();
     let echoes: Vec<_> = echoes
         .map(|(at, took)| [at, took].map(Duration::as_secs_f64))
         .collect();
-    json!({ "down_mbit_s": down, "up_mbit_s": up, "echoes_s": echoes, "failures": case.seen.failures })
+    json!({ "down_mbit_s": down, "up_mbit_s": up, "echoes_s": echoes, "failures": run.seen.failures })
 }
 
-fn verdicts(cases: &[Case], alone: [f64; 2]) -> Vec<Verdict> {
-    let partial = || cases.iter().filter(|case| !case.total);
-    let of = |value: fn(&Case, usize) -> f64, way: usize| {
-        move |case: &Case| (case.name, value(case, way))
+fn verdicts(fault_runs: &[FaultRun], alone: [f64; 2]) -> Vec<Verdict> {
+    let partial = || fault_runs.iter().filter(|run| !run.total);
+    let of = |value: fn(&FaultRun, usize) -> f64, direction: usize| {
+        move |run: &FaultRun| (run.name, value(run, direction))
     };
     let mut verdicts = vec![Verdict::new(
         "connections that ended or had a wrong byte",
         Bound::AtMost(0.0),
         "",
-        cases
+        fault_runs
             .iter()
-            .map(|case| (case.name, case.seen.failures.len() as f64)),
+            .map(|run| (run.name, run.seen.failures.len() as f64)),
     )];
-    for (way, name) in WAYS.into_iter().enumerate() {
+    for (direction, name) in DIRECTIONS.into_iter().enumerate() {
         verdicts.extend([
             Verdict::new(
                 format!("{name}: longest silence after the first second of a fault"),
                 Bound::Below(1.0),
                 "s",
-                partial().map(of(Case::silence, way)),
+                partial().map(of(FaultRun::silence, direction)),
             ),
             Verdict::new(
                 format!("{name}: during a fault, of what the second link gives alone"),
                 Bound::AtLeast(90.0),
                 "%",
-                partial().map(|case| (case.name, case.during(way) / alone[way] * 100.0)),
+                partial().map(|run| (run.name, run.during(direction) / alone[direction] * 100.0)),
             ),
             Verdict::new(
                 format!("{name}: after a fault, time to 90 % of the full rate"),
                 Bound::AtMost(2.0),
                 "s",
-                partial().map(of(Case::back, way)),
+                partial().map(of(FaultRun::back, direction)),
             ),
             Verdict::new(
                 format!("{name}: both links dark, from their return to the first byte"),
                 Bound::AtMost(1.0),
                 "s",
-                cases
+                fault_runs
                     .iter()
-                    .filter(|case| case.total)
-                    .map(of(Case::first, way)),
+                    .filter(|run| run.total)
+                    .map(of(FaultRun::first, direction)),
             ),
         ]);
     }
@@ -242,12 +246,12 @@ fn verdicts(cases: &[Case], alone: [f64; 2]) -> Vec<Verdict> {
         "99th percentile of the echo",
         Bound::AtMost(600.0),
         "ms",
-        partial().map(|case| (case.name, case.echo(0.99))),
+        partial().map(|run| (run.name, run.echo(0.99))),
     ));
     verdicts
 }
 
-fn table(cases: &[Case]) -> Table {
+fn table(fault_runs: &[FaultRun]) -> Table {
     let columns = [
         "fault of the first link",
         "before, Mb/s down + up",
@@ -259,30 +263,33 @@ fn table(cases: &[Case]) -> Table {
     let both = |value: &dyn Fn(usize) -> f64, decimals: usize| {
         format!("{:.decimals$} + {:.decimals$}", value(0), value(1))
     };
-    let row = |case: &Case| {
+    let row = |run: &FaultRun| {
         vec![
-            case.name.to_owned(),
-            both(&|way| case.full(way), 1),
-            both(&|way| case.during(way), 1),
-            both(&|way| case.silence(way), 2),
-            both(&|way| case.back(way), 2),
-            format!("{:.0}, {:.0}", case.echo(0.5), case.echo(0.99)),
+            run.name.to_owned(),
+            both(&|direction| run.full(direction), 1),
+            both(&|direction| run.during(direction), 1),
+            both(&|direction| run.silence(direction), 2),
+            both(&|direction| run.back(direction), 2),
+            format!("{:.0}, {:.0}", run.echo(0.5), run.echo(0.99)),
         ]
     };
-    Table::new("Each fault", &columns, cases.iter().map(row).collect())
+    Table::new("Each fault", &columns, fault_runs.iter().map(row).collect())
 }
 
-fn figure(cases: &[Case], alone: [f64; 2]) -> Figure {
-    let groups: Vec<&str> = cases.iter().map(|case| case.name).collect();
-    let shares = |way: usize| {
-        let share = |case: &Case| Point::new(0.0, case.during(way) / alone[way]);
-        cases.iter().map(share).collect()
+fn figure(fault_runs: &[FaultRun], alone: [f64; 2]) -> Figure {
+    let groups: Vec<&str> = fault_runs.iter().map(|run| run.name).collect();
+    let shares = |direction: usize| {
+        let share = |run: &FaultRun| Point::new(0.0, run.during(direction) / alone[direction]);
+        fault_runs.iter().map(share).collect()
     };
     bars(
         "Goodput from the third second of a fault on",
         "1 is what the second link gives alone; the first link has the fault",
         "share",
-        (&groups, vec![(WAYS[0], shares(0)), (WAYS[1], shares(1))]),
+        (
+            &groups,
+            vec![(DIRECTIONS[0], shares(0)), (DIRECTIONS[1], shares(1))],
+        ),
     )
 }
 
@@ -291,22 +298,28 @@ mod tests {
     use super::*;
 
     /// A steady flow with one pause, in ms.
-    fn arrivals(pause: (u64, u64), total: u64) -> Arrivals {
-        let mut arrivals = Arrivals::default();
+    fn arrivals(pause: (u64, u64), total: u64) -> ReceivedBytes {
+        let mut arrivals = ReceivedBytes::default();
         let mut bytes = 0;
         for ms in (0..total)
             .step_by(5)
             .filter(|ms| *ms < pause.0 || *ms >= pause.1)
         {
             bytes += 1000;
-            arrivals.note(Duration::from_millis(ms), bytes);
+            arrivals.record(Duration::from_millis(ms), bytes);
         }
         arrivals
     }
 
     #[test]
     fn silence_counts_from_the_second_second_of_a_fault_on() {
-        let within = |pause| silence(&arrivals(pause, 24_000), BEFORE + SECOND, BEFORE * 3);
+        let within = |pause| {
+            silence(
+                &arrivals(pause, 24_000),
+                BEFORE_FAULT + SECOND,
+                BEFORE_FAULT * 3,
+            )
+        };
         assert!(within((8_100, 8_900)) < Duration::from_millis(50));
         let across = within((8_100, 9_700));
         assert!(

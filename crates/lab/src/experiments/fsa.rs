@@ -7,15 +7,16 @@ use braid_strategy::parts::flow::Limits;
 pub use self::mosquitoes::FSA_6A;
 use super::definition::Definition;
 use super::outcome::Table;
+use super::series::by_size;
 use super::session::Session;
-use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Variant};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
-use crate::cell::{Cell, DefaultPath, Records};
-use crate::plot::{Axis, Body, Figure, Format, Mark, Point, Series};
+use crate::backend::{Backend, Error};
+use crate::case::{Case, DefaultPath, Records};
+use crate::plot::{Axis, Figure, Format, Mark, Point, Series};
 use crate::stats;
 
-const ARMS: &[Arm] = &[Arm::Sim, Arm::Links];
+const BACKENDS: &[Backend] = &[Backend::Sim, Backend::Links];
 /// Two equal paths.
 const ALIKE: &str = "5mbit,40ms,1%;5mbit,40ms,1%";
 /// A good path and a poor one.
@@ -29,7 +30,7 @@ struct Plan {
     /// Sizes in virtual time, and over links.
     sizes: [&'static [&'static str]; 2],
     ccs: &'static [&'static str],
-    ways: &'static [Way],
+    variants: &'static [Variant],
     /// True if Linux runs beside the strategies over links.
     linux: bool,
     default_path: DefaultPath,
@@ -41,24 +42,24 @@ struct Plan {
 const WINDOWS: [u32; 2] = [10, 3];
 
 impl Plan {
-    fn sweeps(&self, arm: Arm) -> Result<Vec<(String, Sweep)>, Error> {
+    fn sweeps(&self, backend: Backend) -> Result<Vec<(String, Sweep)>, Error> {
         let mut sweeps = Vec::new();
         for cc in self.ccs {
-            let mut ways = self.ways.to_vec();
-            ways.extend(self.linux(arm, cc).then_some(LINUX));
+            let mut variants = self.variants.to_vec();
+            variants.extend(self.linux(backend, cc).then_some(LINUX));
             for window in WINDOWS {
                 let sweep = Sweep {
                     name: format!("{cc}-iw{window}"),
-                    sizes: self.sizes[usize::from(!arm.is_virtual())],
-                    cell: Cell {
+                    sizes: self.sizes[usize::from(!backend.is_virtual())],
+                    case: Case {
                         cc: (*cc).to_owned(),
                         initial_window: window,
                         default_path: self.default_path,
                         records: self.records,
                         warm_subflows: self.warm_subflows,
-                        ..sweep::cell(self.paths)?
+                        ..sweep::case(self.paths)?
                     },
-                    ways: ways.clone(),
+                    variants: variants.clone(),
                 };
                 let label = format!("{}, IW {window}", cc.to_uppercase());
                 sweeps.push((label, sweep));
@@ -69,14 +70,14 @@ impl Plan {
 
     /// Returns whether Linux runs beside the strategies: over links, and only with CUBIC, which every
     /// kernel has.
-    fn linux(&self, arm: Arm, cc: &str) -> bool {
-        self.linux && !arm.is_virtual() && cc == "cubic"
+    fn linux(&self, backend: Backend, cc: &str) -> bool {
+        self.linux && !backend.is_virtual() && cc == "cubic"
     }
 
-    fn cells(&self, arm: Arm) -> usize {
-        let sizes = self.sizes[usize::from(!arm.is_virtual())].len();
-        let ways = |cc: &&str| self.ways.len() + usize::from(self.linux(arm, cc));
-        self.ccs.iter().map(ways).sum::<usize>() * sizes * WINDOWS.len()
+    fn cases(&self, backend: Backend) -> usize {
+        let sizes = self.sizes[usize::from(!backend.is_virtual())].len();
+        let variants = |cc: &&str| self.variants.len() + usize::from(self.linux(backend, cc));
+        self.ccs.iter().map(variants).sum::<usize>() * sizes * WINDOWS.len()
     }
 
     /// Measures and judges all sweeps, with a table and a figure of completion times for each. Claims
@@ -88,7 +89,7 @@ impl Plan {
         judge: fn(&Swept) -> Vec<Verdict>,
     ) -> Result<Vec<(String, Swept)>, Error> {
         let mut done = Vec::new();
-        for (label, sweep) in self.sweeps(session.arm())? {
+        for (label, sweep) in self.sweeps(session.backend())? {
             let swept = sweep.run(session)?;
             for mut verdict in judge(&swept) {
                 verdict.claim = format!("{label}: {}", verdict.claim);
@@ -120,8 +121,8 @@ pub const FSA_2A: Definition = Definition {
                less for large flows; at 4 kB the first subflow carries everything.",
     must_hold: "The gap is 30 to 200 ms at every size and at least 80 ms up to 256 k; at 4 k no \
                 byte goes over the second subflow.",
-    arms: ARMS,
-    cells: |arm| STARTS.cells(arm),
+    backends: BACKENDS,
+    cases: |backend| STARTS.cases(backend),
     runs: (30, 3),
     measure: fsa_2a,
 };
@@ -129,25 +130,29 @@ pub const FSA_2A: Definition = Definition {
 const ON_FAST: &str = "start on 40 ms";
 const ON_SLOW: &str = "start on 100 ms";
 
-const fn start(name: &'static str, apply: fn(&mut Cell, &str)) -> Way {
-    let arm = None;
-    Way { name, arm, apply }
+const fn start(name: &'static str, apply: fn(&mut Case, &str)) -> Variant {
+    let backend = None;
+    Variant {
+        name,
+        backend,
+        apply,
+    }
 }
 
-fn begin(cell: &mut Cell, strategy: &str, path: usize) {
-    cell.strategy = strategy.to_owned();
-    cell.default_path = DefaultPath::Path(path);
+fn begin(case: &mut Case, strategy: &str, path: usize) {
+    case.strategy = strategy.to_owned();
+    case.default_path = DefaultPath::Path(path);
 }
 
 const STARTS: Plan = Plan {
     paths: "5mbit,40ms,0%;5mbit,100ms,0%",
     sizes: [&["4k", "16k", "64k", "256k", "1M", "4M"]; 2],
     ccs: &["cubic"],
-    ways: &[
-        start(ON_FAST, |cell, _| begin(cell, "minrtt", 0)),
-        start(ON_SLOW, |cell, _| begin(cell, "minrtt", 1)),
-        start("adaptive on 40 ms", |cell, _| begin(cell, "adaptive", 0)),
-        start("adaptive on 100 ms", |cell, _| begin(cell, "adaptive", 1)),
+    variants: &[
+        start(ON_FAST, |case, _| begin(case, "minrtt", 0)),
+        start(ON_SLOW, |case, _| begin(case, "minrtt", 1)),
+        start("adaptive on 40 ms", |case, _| begin(case, "adaptive", 0)),
+        start("adaptive on 100 ms", |case, _| begin(case, "adaptive", 1)),
     ],
     linux: false,
     default_path: DefaultPath::Path(0),
@@ -164,8 +169,8 @@ fn fsa_2a(session: &mut Session<'_>) -> Result<(), Error> {
             .zip(swept.of(ON_FAST))
             .map(|((_, gap), fast)| gap / fast.mean())
             .collect();
-        let elsewhere = |way: &str, path: usize| {
-            let first = swept.of(way).first();
+        let elsewhere = |variant: &str, path: usize| {
+            let first = swept.of(variant).first();
             first.map_or(f64::NAN, |runs| runs.bytes(path))
         };
         vec![
@@ -210,25 +215,20 @@ fn gaps(swept: &Swept, most: u64) -> Vec<(String, f64)> {
 fn gap_figure(all: &[(String, Swept)]) -> Figure {
     let series = all.iter().map(|(label, swept)| {
         let pairs = swept.of(ON_SLOW).iter().zip(swept.of(ON_FAST));
-        let point = |(size, (slow, fast)): (&crate::cell::Size, (&Runs, &Runs))| {
+        let point = |(size, (slow, fast)): (&crate::case::Size, (&Runs, &Runs))| {
             let gaps = stats::differences(&slow.fct(), &fast.fct()).unwrap_or_default();
             let mean = stats::mean(&gaps).unwrap_or(f64::NAN);
             let half = stats::half_width(&gaps, 0.95).unwrap_or(0.0);
             Point::with_error(size.bytes() as f64, mean, half)
         };
-        Series {
-            name: label.clone(),
-            points: swept.sizes.iter().zip(pairs).map(point).collect(),
-            mark: Mark::Line,
-        }
+        Series::line(label, swept.sizes.iter().zip(pairs).map(point))
     });
-    Figure {
-        title: "What a start on the 40 ms path saves against one on the 100 ms path".to_owned(),
-        note: "2 × 5 Mb/s, minRTT; bars are 95 % intervals of the mean of pairs".to_owned(),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("difference of flow completion times (ms)"),
-        body: Body::Plane(series.collect()),
-    }
+    by_size(
+        "What a start on the 40 ms path saves against one on the 100 ms path",
+        "2 × 5 Mb/s, minRTT; bars are 95 % intervals of the mean of pairs",
+        Axis::linear("difference of flow completion times (ms)"),
+        series.collect(),
+    )
 }
 
 /// Round robin against redundant transmission.
@@ -242,8 +242,8 @@ pub const FSA_2B: Definition = Definition {
                transmission is steadier everywhere, and much longer for large flows.",
     must_hold: "The signs of all four statements from 64 k up: means of the completion time, \
                 standard deviations of it from the first byte of the response.",
-    arms: ARMS,
-    cells: |arm| REDUNDANCY.cells(arm),
+    backends: BACKENDS,
+    cases: |backend| REDUNDANCY.cases(backend),
     runs: (2000, 20),
     measure: |session| {
         let title = "Flow completion time over two paths that lose 1 %";
@@ -265,10 +265,10 @@ const REDUNDANCY: Plan = Plan {
         &["64k", "256k", "1M"],
     ],
     ccs: &["cubic"],
-    ways: &[
-        Way::strategy("roundrobin"),
-        Way::strategy("redundant"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("roundrobin"),
+        Variant::strategy("redundant"),
+        Variant::strategy("adaptive"),
     ],
     linux: false,
     default_path: DefaultPath::Mix,
@@ -321,9 +321,9 @@ fn file_name(label: &str) -> String {
 
 /// Returns a table of one value of each variant, by size.
 fn of_values(title: &str, swept: &Swept, value: fn(&Runs) -> String) -> Table {
-    let names = swept.ways.iter().map(|(name, _)| (*name).to_owned());
-    let row = |(n, size): (usize, &crate::cell::Size)| {
-        let values = swept.ways.iter().map(|(_, runs)| value(&runs[n]));
+    let names = swept.variants.iter().map(|(name, _)| (*name).to_owned());
+    let row = |(n, size): (usize, &crate::case::Size)| {
+        let values = swept.variants.iter().map(|(_, runs)| value(&runs[n]));
         std::iter::once(size.to_string()).chain(values).collect()
     };
     Table {
@@ -344,8 +344,8 @@ pub const FSA_3: Definition = Definition {
     must_hold: "Timeouts per flow, and the share of flows that have any: redundant and fsa lower \
                 than roundrobin, over all sizes.",
     // Over links the runs are too few to see any: one flow in two hundred has a timeout.
-    arms: &[Arm::Sim],
-    cells: |arm| TIMEOUTS.cells(arm),
+    backends: &[Backend::Sim],
+    cases: |backend| TIMEOUTS.cases(backend),
     runs: (2000, 3),
     measure: |session| {
         let title = "Flow completion time of mice over two paths that lose 1 %";
@@ -366,25 +366,25 @@ pub const FSA_3: Definition = Definition {
             );
             session.figure(&format!("rtos-{}", file_name(label)), figure);
         }
-        session.lead_with("rtos-cubic-iw10");
+        session.put_first("rtos-cubic-iw10");
         Ok(())
     },
 };
 
 const TIMEOUTS: Plan = Plan {
     sizes: [&["16k", "32k", "64k", "128k", "256k", "512k"]; 2],
-    ways: &[
-        Way::strategy("roundrobin"),
-        Way::strategy("redundant"),
-        Way::strategy("fsa"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("roundrobin"),
+        Variant::strategy("redundant"),
+        Variant::strategy("fsa"),
+        Variant::strategy("adaptive"),
     ],
     ..REDUNDANCY
 };
 
 fn fsa_3(swept: &Swept) -> Vec<Verdict> {
-    let mean = |way: &str, value| {
-        let values = swept.values(way, ALL, value).into_iter();
+    let mean = |variant: &str, value| {
+        let values = swept.values(variant, ALL, value).into_iter();
         stats::mean(&values.map(|(_, value)| value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     };
     let mut verdicts = Vec::new();
@@ -393,13 +393,13 @@ fn fsa_3(swept: &Swept) -> Vec<Verdict> {
         ("share of flows with a timeout", Runs::timed_out),
     ] {
         let base = mean("roundrobin", value);
-        for way in ["redundant", "fsa"] {
+        for variant in ["redundant", "fsa"] {
             verdicts.push(
                 Verdict::new(
-                    format!("{what}: {way} less roundrobin"),
+                    format!("{what}: {variant} less roundrobin"),
                     Bound::Below(0.0),
                     "",
-                    [("", mean(way, value) - base)],
+                    [("", mean(variant, value) - base)],
                 )
                 .reported("partly avoided"),
             );
@@ -419,8 +419,8 @@ pub const FSA_5: Definition = Definition {
     reported: "94 % at 64 k, 50 % at 512 k.",
     must_hold: "The formula gives the reported shares; the measured ones are printed beside it, \
                 within 5 points from 64 k up.",
-    arms: ARMS,
-    cells: |arm| COPIES.cells(arm),
+    backends: BACKENDS,
+    cases: |backend| COPIES.cases(backend),
     runs: (400, 10),
     measure: fsa_5,
 };
@@ -431,7 +431,7 @@ const COPIES: Plan = Plan {
         &["16k", "32k", "64k", "128k", "256k", "512k", "768k", "1M"],
         &["64k", "128k", "256k", "512k"],
     ],
-    ways: &[Way::strategy("fsa")],
+    variants: &[Variant::strategy("fsa")],
     // With records a path takes a whole mouse at once, and no packet is sent while unsent data remains.
     records: Records::Cold,
     warm_subflows: true,
@@ -465,31 +465,22 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
     }];
     for (label, swept) in &all {
         let points = swept.sizes.iter().zip(swept.of("fsa"));
-        series.push(Series {
-            name: format!("measured, {label}"),
-            points: points
-                .map(|(size, runs)| Point::new(size.bytes() as f64, runs.copies(1)))
-                .collect(),
-            mark: Mark::Line,
-        });
+        let points = points.map(|(size, runs)| Point::new(size.bytes() as f64, runs.copies(1)));
+        series.push(Series::line(format!("measured, {label}"), points));
         session.table(of_values(
             &format!("Share of copies on the poor path, {label}"),
             swept,
             |runs| format!("{:.3}", runs.copies(1)),
         ));
     }
-    let figure = Figure {
-        title: "Share of copies on the poor path".to_owned(),
-        note: format!("{UNLIKE}; fsa, packets sent while unsent data remained"),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis {
-            format: Format::Percent,
-            ..Axis::linear("share of copies")
-        },
-        body: Body::Plane(series),
+    let note = format!("{UNLIKE}; fsa, packets sent while unsent data remained");
+    let y = Axis {
+        format: Format::Percent,
+        ..Axis::linear("share of copies")
     };
+    let figure = by_size("Share of copies on the poor path", &note, y, series);
     session.figure("alpha", figure);
-    session.lead_with("alpha");
+    session.put_first("alpha");
     Ok(())
 }
 
@@ -497,7 +488,7 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
 fn copies_verdict(swept: &Swept) -> Verdict {
     let sizes = swept.sizes.iter().filter(|size| size.bytes() >= 64 * K);
     let shares = swept.values("fsa", (64 * K, u64::MAX), |runs| runs.copies(1));
-    let distance = |(size, (label, share)): (&crate::cell::Size, (String, f64))| {
+    let distance = |(size, (label, share)): (&crate::case::Size, (String, f64))| {
         (
             label,
             (share - Limits::default().redundancy(size.bytes())) * 100.0,
@@ -525,8 +516,8 @@ pub const FSA_6B: Definition = Definition {
                sizes; 94 % of the packets on the poor path are redundant at 64 kB, 50 % at 512 kB.",
     must_hold: "Both orders on the mix of first paths; the share of copies on the poor path within \
                 5 points of alpha.",
-    arms: ARMS,
-    cells: |arm| MICE.cells(arm) + MICE_COPIES.cells(arm),
+    backends: BACKENDS,
+    cases: |backend| MICE.cases(backend) + MICE_COPIES.cases(backend),
     runs: (400, 6),
     measure: |session| {
         let all = MICE.run(session, "Flow completion time of mice", fsa_6b)?;
@@ -538,7 +529,7 @@ pub const FSA_6B: Definition = Definition {
             );
             session.figure(&format!("sd-{}", file_name(label)), figure);
         }
-        for (label, sweep) in MICE_COPIES.sweeps(session.arm())? {
+        for (label, sweep) in MICE_COPIES.sweeps(session.backend())? {
             let sweep = Sweep {
                 name: format!("joined-{}", sweep.name),
                 ..sweep
@@ -554,12 +545,12 @@ pub const FSA_6B: Definition = Definition {
 const MICE: Plan = Plan {
     paths: UNLIKE,
     sizes: [&["64k", "128k", "256k", "512k"]; 2],
-    ways: &[
-        Way::strategy("fsa"),
-        Way::strategy("minrtt"),
-        Way::strategy("roundrobin"),
-        Way::strategy("redundant"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("fsa"),
+        Variant::strategy("minrtt"),
+        Variant::strategy("roundrobin"),
+        Variant::strategy("redundant"),
+        Variant::strategy("adaptive"),
     ],
     linux: true,
     ..REDUNDANCY
@@ -615,8 +606,8 @@ pub const FSA_6C: Definition = Definition {
     reported: "FSA, round robin and minRTT take the same time, all less than redundant.",
     must_hold: "fsa within 3 % of the better of minrtt and roundrobin; redundant at least 1.15 \
                 times as long as fsa.",
-    arms: ARMS,
-    cells: |arm| ELEPHANTS.cells(arm),
+    backends: BACKENDS,
+    cases: |backend| ELEPHANTS.cases(backend),
     runs: (100, 2),
     measure: |session| {
         let title = "Flow completion time of elephants";

@@ -1,7 +1,7 @@
-//! Every strategy in every cell, to judge whether the candidate is at least as good as the best of the
+//! Every strategy in every case, to judge whether the candidate is at least as good as the best of the
 //! others everywhere.
 
-mod cells;
+mod cases;
 mod judge;
 
 use std::collections::BTreeSet;
@@ -9,19 +9,19 @@ use std::fmt;
 
 use serde_json::json;
 
-pub(super) use self::cells::Grid;
-use self::cells::oracle_ms;
+pub(super) use self::cases::Grid;
+use self::cases::oracle_ms;
 use self::judge::{ALPHA, Comparison, MEAN_MARGIN, Sample, TAIL_MARGIN, TAIL_RUNS, copies_allowed};
 use super::definition::Definition;
 use super::outcome::Table;
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
-use crate::cell::Cell;
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::backend::{Backend, Error};
+use crate::case::Case;
+use crate::plot::{Axis, Figure, Point, Series};
 use crate::stats;
 
-/// One strategy against all others in every cell.
+/// One strategy against all others in every case.
 pub const GRID: Definition = Definition {
     id: "grid",
     title: "The adaptive strategy against every other, cell by cell",
@@ -38,10 +38,10 @@ pub const GRID: Definition = Definition {
                 are at most 10 % of the bytes from 256 k on, and none from 1 M on without loss. \
                 Geometric mean of completion times at most 0.97 of minrtt's and 0.95 of fsa's \
                 cold, 0.95 of minrtt's warm.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| grid_of(arm).len() * braid_strategy::names().count(),
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |backend| grid_of(backend).len() * braid_strategy::names().count(),
     runs: (30, 3),
-    measure: |session| measure(session, grid_of(session.arm())),
+    measure: |session| measure(session, grid_of(session.backend())),
 };
 
 /// The strategy that is judged.
@@ -67,7 +67,7 @@ const FULL: Grid = Grid {
     starts: &[Start::Cold, Start::Warm, Start::Joined],
 };
 
-/// The grid in real time: 12 cells.
+/// The grid in real time: 12 cases.
 const SMALL: Grid = Grid {
     sizes: &["16k", "128k", "1M"],
     paths: &["5mbit,40ms,H;5mbit,100ms,L", "20mbit,20ms,H;5mbit,200ms,L"],
@@ -79,9 +79,9 @@ const SMALL: Grid = Grid {
 /// Factors of the first number of runs, for the two rounds in which suspects run again.
 const AGAIN: [u64; 2] = [10, 167];
 /// Most runs of a suspect.
-const MOST_RUNS: u64 = 5_000;
-/// Number of cells in which the 99th percentile is compared too, the factor of their runs over the
-/// other cells', and their most runs.
+const MAX_SUSPECT_RUNS: u64 = 5_000;
+/// Number of cases in which the 99th percentile is compared too, the factor of their runs over the
+/// other cases', and their most runs.
 const TAILS: (usize, u64, u64) = (60, 67, 2_000);
 
 /// Bounds on geometric means: the start, the rival, and the largest ratio.
@@ -91,8 +91,8 @@ const BARS: [(Start, &str, f64); 3] = [
     (Start::Warm, "minrtt", 0.95),
 ];
 
-fn grid_of(arm: Arm) -> &'static Grid {
-    match arm.is_virtual() {
+fn grid_of(backend: Backend) -> &'static Grid {
+    match backend.is_virtual() {
         true => &FULL,
         false => &SMALL,
     }
@@ -119,7 +119,7 @@ impl fmt::Display for Start {
     }
 }
 
-/// Another strategy in a cell.
+/// Another strategy in a case.
 struct Rival {
     name: &'static str,
     comparison: Comparison,
@@ -129,10 +129,10 @@ struct Rival {
     ratio: f64,
 }
 
-/// A cell, and the results of all strategies in it.
+/// A case, and the results of all strategies in it.
 struct Judged {
     start: Start,
-    cell: Cell,
+    case: Case,
     candidate: Sample,
     rivals: Vec<Rival>,
     missing: u64,
@@ -144,12 +144,12 @@ impl Judged {
     /// Returns the copies of the candidate as a share of the flow's bytes.
     fn copies(&self) -> f64 {
         let runs = self.candidate.ms.len().max(1) as f64;
-        self.candidate.copied as f64 / (self.cell.size.bytes() as f64 * runs)
+        self.candidate.copied as f64 / (self.case.size.bytes() as f64 * runs)
     }
 
     fn is_too_dear(&self) -> bool {
-        let lossy = self.cell.paths.specs().iter().any(|path| path.loss > 0.0);
-        self.copies() > copies_allowed(self.cell.size.bytes(), lossy)
+        let lossy = self.case.paths.specs().iter().any(|path| path.loss > 0.0);
+        self.copies() > copies_allowed(self.case.size.bytes(), lossy)
     }
 }
 
@@ -157,25 +157,25 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
     if !braid_strategy::names().any(|name| name == CANDIDATE) {
         return Err(Error::Usage(format!("there is no strategy `{CANDIDATE}`")));
     }
-    let cells = grid.cells(session.seed())?;
-    // The stride is no multiple of the number of sizes, so that all sizes are among the cells.
+    let cases = grid.cases(session.seed())?;
+    // The stride is no multiple of the number of sizes, so that all sizes are among the cases.
     let (tails, times, most) = TAILS;
-    let step = (cells.len() / tails).saturating_sub(1);
+    let step = (cases.len() / tails).saturating_sub(1);
     let is_tail = |n: usize| step > 0 && n.is_multiple_of(step) && n / step < tails;
     let mut judged = Vec::new();
-    for (n, (start, cell)) in cells.into_iter().enumerate() {
+    for (n, (start, case)) in cases.into_iter().enumerate() {
         let runs = match is_tail(n) {
             true => (session.runs() * times).min(most).max(session.runs()),
             false => session.runs(),
         };
-        judged.push(judge(session, start, cell, runs)?);
+        judged.push(judge(session, start, case, runs)?);
     }
     let starts: BTreeSet<Start> = judged.iter().map(|j| j.start).collect();
     session.parameter(
         "queue",
-        format!("{} packets each way", judged[0].cell.queue),
+        format!("{} packets each way", judged[0].case.queue),
     );
-    session.parameter("initial window", judged[0].cell.initial_window);
+    session.parameter("initial window", judged[0].case.initial_window);
     session.parameter("cells", judged.len());
     let lost = lost(&judged);
     for start in &starts {
@@ -191,15 +191,15 @@ pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Erro
     Ok(())
 }
 
-/// Runs every strategy `first` times in `cell`, and repeats with more runs those that may be faster
+/// Runs every strategy `first` times in `case`, and repeats with more runs those that may be faster
 /// than the candidate.
-fn judge(session: &Session<'_>, start: Start, cell: Cell, first: u64) -> Result<Judged, Error> {
+fn judge(session: &Session<'_>, start: Start, case: Case, first: u64) -> Result<Judged, Error> {
     let runs_of = |strategy: &str, runs| {
-        let cell = Cell {
+        let case = Case {
             strategy: strategy.to_owned(),
-            ..cell.clone()
+            ..case.clone()
         };
-        let results = session.runs_of(&cell, runs)?;
+        let results = session.runs_of(&case, runs)?;
         Ok::<_, Error>(Sample::new(&results))
     };
     let tail = first >= TAIL_RUNS;
@@ -218,7 +218,7 @@ fn judge(session: &Session<'_>, start: Start, cell: Cell, first: u64) -> Result<
     }
     // Few runs prove little, so a rival near the margin gets more.
     for (times, share) in AGAIN.into_iter().zip([0.5, 1.0]) {
-        let runs = (session.runs() * times).min(MOST_RUNS).max(first);
+        let runs = (session.runs() * times).min(MAX_SUSPECT_RUNS).max(first);
         let suspected = |r: &Rival| r.comparison.is_suspect(share, tail);
         if !rivals.iter().any(suspected) {
             break;
@@ -232,7 +232,7 @@ fn judge(session: &Session<'_>, start: Start, cell: Cell, first: u64) -> Result<
     }
     Ok(Judged {
         start,
-        cell,
+        case,
         candidate,
         rivals,
         missing,
@@ -249,7 +249,7 @@ struct Lost<'a> {
     p99: bool,
 }
 
-/// Returns all lost comparisons. Each statistic is tested over all cells in which it counts.
+/// Returns all lost comparisons. Each statistic is tested over all cases in which it counts.
 fn lost(judged: &[Judged]) -> Vec<Lost<'_>> {
     let all: Vec<(&Judged, &Rival)> = judged
         .iter()
@@ -282,15 +282,15 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
         Verdict::new(format!("{start}: {claim}"), bound, unit, [("", value)])
     };
     let none = Bound::AtMost(0.0);
-    let cells = |in_what: fn(&Lost<'_>) -> bool| {
+    let cases = |in_what: fn(&Lost<'_>) -> bool| {
         let lost = lost
             .iter()
             .filter(|l| l.judged.start == start && in_what(l));
-        // A cell that several rivals win counts once.
-        let cells = lost.map(|l| std::ptr::from_ref(l.judged));
-        cells.collect::<BTreeSet<_>>().len() as f64
+        // A case that several rivals win counts once.
+        let cases = lost.map(|l| std::ptr::from_ref(l.judged));
+        cases.collect::<BTreeSet<_>>().len() as f64
     };
-    let lost_cells = |what: &str, margin: f64, lost: f64| {
+    let lost_cases = |what: &str, margin: f64, lost: f64| {
         let claim = format!(
             "another's {what} is more than {:.0} % shorter",
             margin * 100.0
@@ -306,8 +306,8 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
             "",
             missing as f64,
         ),
-        lost_cells("mean", MEAN_MARGIN, cells(|l| l.mean)),
-        lost_cells("95th percentile", TAIL_MARGIN, cells(|l| l.p95)),
+        lost_cases("mean", MEAN_MARGIN, cases(|l| l.mean)),
+        lost_cases("95th percentile", TAIL_MARGIN, cases(|l| l.p95)),
         verdict(
             "copies beyond their limit".to_owned(),
             none,
@@ -321,7 +321,7 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
             "another's 99th percentile is more than 5 % shorter".to_owned(),
             none,
             &format!("of {tails} cells"),
-            cells(|l| l.p99),
+            cases(|l| l.p99),
         ));
     }
     for (_, rival, most) in BARS.into_iter().filter(|(bar, ..)| *bar == start) {
@@ -344,9 +344,9 @@ fn ratio(of: &[&Judged], rival: &str) -> Option<f64> {
 }
 
 fn means(start: Start, of: &[&Judged]) -> Table {
-    let ccs: BTreeSet<&str> = of.iter().map(|j| j.cell.cc.as_str()).collect();
+    let ccs: BTreeSet<&str> = of.iter().map(|j| j.case.cc.as_str()).collect();
     let within =
-        |cc: &str| -> Vec<&Judged> { of.iter().copied().filter(|j| j.cell.cc == cc).collect() };
+        |cc: &str| -> Vec<&Judged> { of.iter().copied().filter(|j| j.case.cc == cc).collect() };
     let show = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.3}"));
     let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
     let mut rows: Vec<Vec<String>> = others
@@ -356,10 +356,10 @@ fn means(start: Start, of: &[&Judged]) -> Table {
         })
         .collect();
     let beyond = |cc: &&str| {
-        let cells = within(cc);
-        let shares: Vec<f64> = cells
+        let cases = within(cc);
+        let shares: Vec<f64> = cases
             .iter()
-            .map(|j| j.candidate.mean() / oracle_ms(&j.cell))
+            .map(|j| j.candidate.mean() / oracle_ms(&j.case))
             .collect();
         show(stats::geometric_mean(&shares))
     };
@@ -382,9 +382,9 @@ fn losses(lost: &[Lost<'_>]) -> Table {
         let Comparison { mean, p95, p99, .. } = l.rival.comparison;
         vec![
             l.judged.start.to_string(),
-            l.judged.cell.cc.clone(),
-            l.judged.cell.paths.to_string(),
-            l.judged.cell.size.to_string(),
+            l.judged.case.cc.clone(),
+            l.judged.case.paths.to_string(),
+            l.judged.case.size.to_string(),
             l.rival.name.to_owned(),
             share(mean, l.mean),
             share(p95, l.p95),
@@ -401,28 +401,21 @@ fn losses(lost: &[Lost<'_>]) -> Table {
 
 fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
     let point = |name: &str, size: &str| {
-        let of_size = of.iter().filter(|j| j.cell.size.to_string() == size);
+        let of_size = of.iter().filter(|j| j.case.size.to_string() == size);
         let of_size: Vec<&Judged> = of_size.copied().collect();
-        let bytes = of_size.first()?.cell.size.bytes();
+        let bytes = of_size.first()?.case.size.bytes();
         Some(Point::new(bytes as f64, 1.0 / ratio(&of_size, name)?))
     };
     let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
-    let series = others.map(|name| Series {
-        name: name.to_owned(),
-        points: grid
-            .sizes
-            .iter()
-            .filter_map(|size| point(name, size))
-            .collect(),
-        mark: Mark::Line,
-    });
-    Figure {
-        title: format!("Flow completion time as a multiple of that of {CANDIDATE}, {start}"),
-        note: "geometric means over all paths, losses and congestion controls".to_owned(),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("multiple"),
-        body: Body::Plane(series.collect()),
-    }
+    let sizes = grid.sizes.iter();
+    let series =
+        others.map(|name| Series::line(name, sizes.clone().filter_map(|size| point(name, size))));
+    super::series::by_size(
+        &format!("Flow completion time as a multiple of that of {CANDIDATE}, {start}"),
+        "geometric means over all paths, losses and congestion controls",
+        Axis::linear("multiple"),
+        series.collect(),
+    )
 }
 
 fn record(judged: &Judged) -> serde_json::Value {
@@ -440,10 +433,10 @@ fn record(judged: &Judged) -> serde_json::Value {
         })
     };
     json!({
-        "cell": Cell { strategy: CANDIDATE.to_owned(), ..judged.cell.clone() }.command(30),
+        "cell": Case { strategy: CANDIDATE.to_owned(), ..judged.case.clone() }.command(30),
         "mean_ms": judged.candidate.mean(),
         "p95_ms": judged.candidate.p95(),
-        "oracle_ms": oracle_ms(&judged.cell),
+        "oracle_ms": oracle_ms(&judged.case),
         "copies": judged.copies(),
         "rivals": judged.rivals.iter().map(rival).collect::<Vec<_>>(),
     })

@@ -1,12 +1,13 @@
 //! The same downloads by Linux and by the engine.
 
 use super::definition::Definition;
+use super::series::by_size;
 use super::session::Session;
-use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Variant};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
-use crate::cell::{Cell, DefaultPath};
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::backend::{Backend, Error};
+use crate::case::{Case, DefaultPath};
+use crate::plot::{Axis, Figure, Point, Series};
 use crate::stats;
 
 /// The engine beside the kernel's Multipath TCP.
@@ -22,16 +23,20 @@ pub const KERNEL: Definition = Definition {
     must_hold: "In no cell does the engine take more than 5 % longer than the kernel, with \
                 adaptive not more than 3 %; it is faster in the geometric mean, with adaptive at \
                 most 0.90 of the kernel's time.",
-    arms: &[Arm::Links],
-    cells: |_| LOSSES.len() * SIZES.len() * WAYS.len(),
+    backends: &[Backend::Links],
+    cases: |_| LOSSES.len() * SIZES.len() * VARIANTS.len(),
     runs: (0, 10),
     measure,
 };
 
 const LOSSES: [&str; 2] = ["0%", "2%"];
 const SIZES: &[&str] = &["4k", "16k", "64k", "256k", "1M", "4M"];
-const WAYS: [Way; 3] = [LINUX, Way::strategy("minrtt"), Way::strategy("adaptive")];
-/// For each strategy: the largest share of the kernel's time in a cell, and the bound on the geometric
+const VARIANTS: [Variant; 3] = [
+    LINUX,
+    Variant::strategy("minrtt"),
+    Variant::strategy("adaptive"),
+];
+/// For each strategy: the largest share of the kernel's time in a case, and the bound on the geometric
 /// mean of the shares.
 const BARS: [(&str, f64, Bound); 2] = [
     ("minrtt", 1.05, Bound::Below(1.0)),
@@ -41,15 +46,15 @@ const BARS: [(&str, f64, Bound); 2] = [
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let mut parts = Vec::new();
     for loss in LOSSES {
-        let cell = sweep::cell(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"))?;
+        let case = sweep::case(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"))?;
         let sweep = Sweep {
             name: format!("loss{}", loss.trim_end_matches('%')),
             sizes: SIZES,
-            cell: Cell {
+            case: Case {
                 default_path: DefaultPath::Mix,
-                ..cell
+                ..case
             },
-            ways: WAYS.to_vec(),
+            variants: VARIANTS.to_vec(),
         };
         let swept = sweep.run(session)?;
         for (path, opened) in ["40 ms", "100 ms"].into_iter().enumerate() {
@@ -73,7 +78,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the strategy's mean time as a share of the kernel's, by cell.
+/// Returns the strategy's mean time as a share of the kernel's, by case.
 fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> {
     let mut shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
     for (label, _) in &mut shares {
@@ -86,21 +91,14 @@ fn figure(strategy: &str, parts: &[(String, Swept)]) -> Figure {
     let series = parts.iter().map(|(name, part)| {
         let shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
         let points = shares.iter().zip(&part.sizes);
-        Series {
-            name: name.clone(),
-            points: points
-                .map(|((_, share), size)| Point::new(size.bytes() as f64, *share))
-                .collect(),
-            mark: Mark::Line,
-        }
+        let points = points.map(|((_, share), size)| Point::new(size.bytes() as f64, *share));
+        Series::line(name, points)
     });
-    Figure {
-        title: format!("Completion time of the engine ({strategy}) as a share of Linux MPTCP's"),
-        note: "2 × 5 Mb/s, 40 and 100 ms, CUBIC, initial window 10; loss is on the 100 ms path; \
-               below 1 the engine is faster"
-            .to_owned(),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("share of Linux MPTCP's time"),
-        body: Body::Plane(series.collect()),
-    }
+    by_size(
+        &format!("Completion time of the engine ({strategy}) as a share of Linux MPTCP's"),
+        "2 × 5 Mb/s, 40 and 100 ms, CUBIC, initial window 10; loss is on the 100 ms path; \
+         below 1 the engine is faster",
+        Axis::linear("share of Linux MPTCP's time"),
+        series.collect(),
+    )
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use braid_engine::{Config, PathId};
 use braid_links::{Change, Schedule, Settings};
 use braid_sim::background::Background;
+use braid_sim::mobility;
 use braid_sim::traffic::Role;
 use braid_sim::transfer::{PathSettings, client_addr, external_addr};
-use braid_sim::walk;
 use serde_json::json;
 
 use super::definition::Definition;
@@ -16,12 +16,12 @@ use super::outcome::Table;
 use super::series::{
     BySecond, by_second, estimate, gains, over_time, plus_minus, quantile, values,
 };
-use super::session::{Common, Session};
+use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
+use crate::backend::{Backend, Error};
 use crate::plot::{Mark, Point, Series};
+use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace};
 use crate::stats;
-use crate::watch::{Packet, Scene, TICK, Watched};
 
 const SETUP: &str = "WiFi as the host walks (11 Mb/s, 20 ms, 1 % at its best; 0.5 Mb/s, 200 ms, 20 % \
     at its worst) and cellular of 10 Mb/s, 40 ms, 2 %; queues of 50 packets; on each path four \
@@ -37,8 +37,8 @@ pub const MAPS_2A: Definition = Definition {
     reported: "Switches to 4G near 20 s, back near 60 s, away near 75 s.",
     must_hold: "Each switch of maps:single within 5 s of the crossing of the two path qualities; no \
                 second without a byte.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| schemes(arm).len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |backend| schemes(backend).len(),
     runs: (30, 3),
     measure: switches,
 };
@@ -89,8 +89,8 @@ pub const MAPS_5: Definition = Definition {
     reported: "",
     must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
                 address opens by itself.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |_| MOVES.len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |_| MOVES.len(),
     runs: (30, 3),
     measure: moves,
 };
@@ -133,22 +133,26 @@ const FORMS: [usize; 2] = [1, 2];
 const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
 const CC: &str = "cubic";
 /// Reported gain in throughput over staying on WiFi, %.
-const GAIN: f64 = 58.0;
+const REPORTED_GAIN_PERCENT: f64 = 58.0;
 /// Most time between a switch and the crossing of the path qualities, s.
-const NEAR: f64 = 5.0;
+const MAX_SWITCH_OFFSET_S: f64 = 5.0;
 /// The time from which MAPS must be ahead.
-const AHEAD: Duration = Duration::from_secs(25);
+const LEAD_FROM: Duration = Duration::from_secs(25);
 
-fn schemes(arm: Arm) -> &'static [Scheme] {
-    match arm.is_virtual() {
+fn schemes(backend: Backend) -> &'static [Scheme] {
+    match backend.is_virtual() {
         true => &SCHEMES[..5],
         false => &SCHEMES,
     }
 }
 
-fn scene(scheme: &Scheme, first: Schedule, span: Duration) -> Result<Scene<'_>, Error> {
-    let paths = [walk::wifi(), walk::cellular()].map(PathSettings::both);
-    Ok(Scene {
+fn scenario(
+    scheme: &Scheme,
+    first: Schedule,
+    span: Duration,
+) -> Result<SessionScenario<'_>, Error> {
+    let paths = [mobility::wifi(), mobility::cellular()].map(PathSettings::both);
+    Ok(SessionScenario {
         strategy: scheme.strategy,
         engine: Config {
             congestion: CC.parse().map_err(Error::Usage)?,
@@ -183,17 +187,17 @@ struct Walk {
 }
 
 /// Figures show every packet whose number is a multiple of this.
-const SHOWN: usize = 40;
+const SHOWN_PACKET_STEP: usize = 40;
 
 impl Walk {
-    fn new(watched: &Watched, first: bool) -> Self {
+    fn new(trace: &SessionTrace, first: bool) -> Self {
         let mut rate = BySecond::default();
-        let read = seconds_of(&watched.read);
+        let read = seconds_of(&trace.read);
         for (second, bytes) in read.iter().enumerate() {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
         let mut by_second = BySecond::default();
-        let delayed = watched.packets.iter().filter(|p| p.fresh > 0);
+        let delayed = trace.packets.iter().filter(|p| p.fresh > 0);
         let delays: Vec<f64> = delayed
             .filter_map(|p| {
                 let delay = (p.arrived? - p.sent) * 1e3;
@@ -201,28 +205,32 @@ impl Walk {
                 Some(delay)
             })
             .collect();
-        let shown = watched.packets.iter().step_by(SHOWN).filter(|_| first);
+        let shown = trace
+            .packets
+            .iter()
+            .step_by(SHOWN_PACKET_STEP)
+            .filter(|_| first);
         Walk {
             rate,
             mean_rate: read.iter().sum::<u64>() as f64 * 8e-6 / read.len().max(1) as f64,
             delays: by_second,
             mean_delay: stats::mean(&delays).unwrap_or(f64::NAN),
             p95_delay: quantile(delays, 0.95),
-            switches: switched(&watched.packets),
-            acked: watched.acked.clone(),
+            switches: switched(&trace.packets),
+            acked: trace.acked.clone(),
             empty: empty_seconds(&read),
             packets: shown.copied().collect(),
         }
     }
 }
 
-/// Returns the bytes of each second from a count at each [`TICK`].
+/// Returns the bytes of each second from a count at each [`SAMPLE_INTERVAL`].
 fn seconds_of(read: &[u64]) -> Vec<u64> {
-    let ticks = (1.0 / TICK.as_secs_f64()).round() as usize;
+    let samples = (1.0 / SAMPLE_INTERVAL.as_secs_f64()).round() as usize;
     let ends: Vec<u64> = read
         .iter()
-        .skip(ticks - 1)
-        .step_by(ticks)
+        .skip(samples - 1)
+        .step_by(samples)
         .copied()
         .collect();
     let starts = std::iter::once(0).chain(ends.iter().copied());
@@ -246,9 +254,9 @@ fn empty_seconds(read: &[u64]) -> Vec<usize> {
 fn switched(packets: &[Packet]) -> [f64; 3] {
     let ends = [0, 1, 2, 3].map(|n| match n {
         0 => 0.0,
-        3 => walk::SPAN.as_secs_f64(),
+        3 => mobility::SPAN.as_secs_f64(),
         n => {
-            let [a, b] = [n - 1, n].map(|n| walk::CROSSINGS[n].as_secs_f64());
+            let [a, b] = [n - 1, n].map(|n| mobility::CROSSINGS[n].as_secs_f64());
             (a + b) / 2.0
         }
     });
@@ -278,25 +286,25 @@ fn switched(packets: &[Packet]) -> [f64; 3] {
 type Walks = Arc<Vec<Walk>>;
 
 /// Runs that the four experiments on the walk share.
-static WALKS: Common<Walk> = Common::new();
+static WALKS: SharedRuns<Walk> = SharedRuns::new();
 
 fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("congestion control", CC);
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
     let mut all = Vec::new();
-    for scheme in schemes(session.arm()) {
-        let scene = scene(scheme, walk::away_and_back(), walk::SPAN)?;
+    for scheme in schemes(session.backend()) {
+        let scenario = scenario(scheme, mobility::wifi_schedule(), mobility::SPAN)?;
         let which = (scheme.name.to_owned(), session.runs());
-        let arm = session.arm();
-        let play = |index, seed| {
-            let watched = match scheme.name {
-                LINUX => scene.play_by_kernel(seed),
-                _ => scene.play_on(arm, seed),
+        let backend = session.backend();
+        let run = |index, seed| {
+            let trace = match scheme.name {
+                LINUX => scenario.run_by_kernel(seed),
+                _ => scenario.run_on(backend, seed),
             };
-            Ok(Walk::new(&watched?, index == 0))
+            Ok(Walk::new(&trace?, index == 0))
         };
-        let runs = WALKS.runs(session, which, play)?;
+        let runs = WALKS.runs(session, which, run)?;
         let record: Vec<_> = runs.iter().map(record).collect();
         session.record(file_name(scheme.name), json!({ "runs": record }));
         all.push(runs);
@@ -339,7 +347,7 @@ fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
 fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let single = &all[FORMS[0]];
-    for (n, crossing) in walk::CROSSINGS.iter().enumerate() {
+    for (n, crossing) in mobility::CROSSINGS.iter().enumerate() {
         let crossing = crossing.as_secs_f64();
         let times = values(single, |walk| walk.switches[n] - crossing);
         let ends = [
@@ -353,7 +361,7 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
         });
         let what = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"][n];
         let claim = format!("maps:single {what}, after the paths are alike at {crossing} s");
-        let bound = Bound::Within(-NEAR, NEAR);
+        let bound = Bound::Within(-MAX_SWITCH_OFFSET_S, MAX_SWITCH_OFFSET_S);
         session
             .verdict(Verdict::new(claim, bound, "s", ends).reported(&format!("near {crossing} s")));
     }
@@ -403,7 +411,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     session.verdict(
         Verdict::new(
             "throughput above that of staying on WiFi",
-            Bound::AtLeast(GAIN),
+            Bound::AtLeast(REPORTED_GAIN_PERCENT),
             "%",
             FORMS.map(|n| (SCHEMES[n].name, more(n).0)),
         )
@@ -499,7 +507,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
-    let from = AHEAD.div_duration_f64(TICK).round() as usize - 1;
+    let from = LEAD_FROM.div_duration_f64(SAMPLE_INTERVAL).round() as usize - 1;
     let behind = |n: usize| {
         let runs = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
             let pairs = ours.acked.iter().zip(&stays.acked).skip(from);
@@ -540,7 +548,7 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Adds figures of the packets' data sequence numbers against the time.
 fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
-    let note = format!("{CC}; the first run; one packet in {SHOWN}");
+    let note = format!("{CC}; the first run; one packet in {SHOWN_PACKET_STEP}");
     let dots = |name: &str, points: Vec<Point>| Series {
         name: name.to_owned(),
         points,
@@ -589,15 +597,15 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
 }
 
 /// Duration of the download of maps-5, and the longest time until it has ended.
-const MOVE: Duration = Duration::from_secs(60);
-const DRAIN: Duration = Duration::from_secs(10);
+const MOVE_SPAN: Duration = Duration::from_secs(60);
+const MOVE_DRAIN: Duration = Duration::from_secs(10);
 /// The times at which the WiFi vanishes and is back.
-const VANISHES: Duration = Duration::from_secs(20);
-const RETURNS: Duration = Duration::from_secs(40);
-/// Number of the tick after which the host has its new address.
-const MOVES_AT: usize = (RETURNS.as_millis() / TICK.as_millis()) as usize;
+const WIFI_LOST_AT: Duration = Duration::from_secs(20);
+const WIFI_BACK_AT: Duration = Duration::from_secs(40);
+/// Number of the sample after which the host has its new address.
+const MOVE_SAMPLE: usize = (WIFI_BACK_AT.as_millis() / SAMPLE_INTERVAL.as_millis()) as usize;
 /// Longest time until a subflow over the new address, s.
-const REOPENED: f64 = 1.0;
+const MAX_REOPEN_S: f64 = 1.0;
 
 /// The kept figures of a run.
 struct Move {
@@ -623,12 +631,12 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         let mut waits = runs.iter().map(|run| run.reopened);
         let latest = waits.try_fold(0.0, |a: f64, b| Some(a.max(b?)));
         let latest = latest.unwrap_or(f64::NAN);
-        let said = [cut as f64, empty as f64, latest];
-        let texts = said.map(|value| format!("{value:.1}").replace(".0", ""));
+        let columns = [cut as f64, empty as f64, latest];
+        let texts = columns.map(|value| format!("{value:.1}").replace(".0", ""));
         rows.push([&[strategy.to_owned()], &texts[..]].concat());
         let rates = runs.iter().map(|run| &run.rate);
         figure.push(by_second(strategy, &BySecond::means(rates)));
-        measured.push((strategy, said));
+        measured.push((strategy, columns));
     }
     let claims = [
         (
@@ -645,14 +653,14 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         ),
         (
             "time from the return to a subflow over the new address, latest run",
-            Bound::AtMost(REOPENED),
+            Bound::AtMost(MAX_REOPEN_S),
             "s",
             "a SYN of the join that is lost is sent again after a second (RFC 6298)",
         ),
     ];
     for (k, (claim, bound, unit, why)) in claims.into_iter().enumerate() {
         let forms = measured.iter().take(FORMS.len());
-        let values = forms.map(|(strategy, said)| (strategy, said[k]));
+        let values = forms.map(|(strategy, columns)| (strategy, columns[k]));
         session.verdict(Verdict::new(claim, bound, unit, values).unless(why));
     }
     session.table(Table::new(
@@ -674,26 +682,34 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the course of a WiFi that carries nothing until it is back, while its interface stays up.
+/// Returns the schedule of a WiFi that carries nothing until it is back, while its interface stays up.
 fn gone_for_a_while() -> Schedule {
     let change = |at, up| Change {
         at,
-        settings: Settings { up, ..walk::wifi() },
+        settings: Settings {
+            up,
+            ..mobility::wifi()
+        },
     };
-    Schedule::new([change(VANISHES, false), change(RETURNS, true)])
+    Schedule::new([change(WIFI_LOST_AT, false), change(WIFI_BACK_AT, true)])
 }
 
 /// Plays the runs of a strategy.
 fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
     let scheme = scheme(strategy);
-    let scene = Scene {
-        span: MOVE + DRAIN,
-        moves: Some(MOVES_AT),
-        ..scene(&scheme, gone_for_a_while(), MOVE)?
+    let scenario = SessionScenario {
+        span: MOVE_SPAN + MOVE_DRAIN,
+        moves: Some(MOVE_SAMPLE),
+        ..scenario(&scheme, gone_for_a_while(), MOVE_SPAN)?
     };
-    let arm = session.arm();
-    let play = |_, seed| Ok(Move::new(&scene.play_on(arm, seed)?, scene.second()));
-    let runs = session.each(session.runs(), play)?;
+    let backend = session.backend();
+    let run = |_, seed| {
+        Ok(Move::new(
+            &scenario.run_on(backend, seed)?,
+            scenario.second_path(),
+        ))
+    };
+    let runs = session.each(session.runs(), run)?;
     let record = runs.iter().map(|r| {
         json!({ "whole": r.whole, "seconds_without_a_byte": r.empty.len(), "reopened_s": r.reopened })
     });
@@ -703,19 +719,19 @@ fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>,
 }
 
 impl Move {
-    fn new(watched: &Watched, second: PathId) -> Self {
-        let read = seconds_of(&watched.read);
-        let during = &read[..MOVE.as_secs() as usize];
+    fn new(trace: &SessionTrace, second: PathId) -> Self {
+        let read = seconds_of(&trace.read);
+        let during = &read[..MOVE_SPAN.as_secs() as usize];
         let mut rate = BySecond::default();
         for (second, bytes) in during.iter().enumerate() {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
-        let mut back = watched.subflows.iter().skip(MOVES_AT);
+        let mut back = trace.subflows.iter().skip(MOVE_SAMPLE);
         let reopened = back.position(|on| on & 1 << second.0 != 0);
         Move {
-            whole: watched.ended,
+            whole: trace.ended,
             empty: empty_seconds(during),
-            reopened: reopened.map(|ticks| TICK.as_secs_f64() * (ticks + 1) as f64),
+            reopened: reopened.map(|samples| SAMPLE_INTERVAL.as_secs_f64() * (samples + 1) as f64),
             rate,
         }
     }

@@ -1,7 +1,7 @@
 //! The experiments: definitions that run on backends and judge whether their claims hold.
 //!
-//! A [`Definition`] is an entry of [`ALL`]. [`Definition::run`] measures its cells and returns
-//! [`Findings`]: an [`Outcome`] (parameters, tables, verdicts), figures, and one record for each cell.
+//! A [`Definition`] is an entry of [`ALL`]. [`Definition::run`] measures its cases and returns
+//! [`ExperimentResult`]: an [`Outcome`] (parameters, tables, verdicts), figures, and one record for each case.
 //! [`crate::report`] stores them and makes pages of what is stored.
 
 mod definition;
@@ -26,7 +26,7 @@ mod tests;
 use std::fmt;
 
 pub use definition::Definition;
-pub use outcome::{Findings, Outcome, Request, Table};
+pub use outcome::{ExperimentResult, Outcome, Request, Table};
 pub use session::Session;
 pub use verdict::{Bound, Verdict};
 

@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::verdict::Verdict;
-use crate::arm::Arm;
+use crate::backend::Backend;
 use crate::plot::Figure;
 
 /// The settings of an experiment's run.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The backend.
-    pub arm: Arm,
-    /// Runs of each cell, at least 1.
+    pub backend: Backend,
+    /// Runs of each case, at least 1.
     pub runs: u64,
-    /// Seed of all cells.
+    /// Seed of all cases.
     pub seed: u64,
     /// Threads to spread runs over, at least 1.
     pub threads: usize,
@@ -27,7 +27,7 @@ pub struct Request<'a> {
 impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
-            .field("arm", &self.arm)
+            .field("backend", &self.backend)
             .field("runs", &self.runs)
             .field("seed", &self.seed)
             .field("threads", &self.threads)
@@ -37,18 +37,18 @@ impl fmt::Debug for Request<'_> {
 
 /// Everything that an experiment found.
 #[derive(Debug)]
-pub struct Findings {
+pub struct ExperimentResult {
     /// The part that the report shows.
     pub outcome: Outcome,
     /// Figures by name, in the order of [`Outcome::figures`].
     pub figures: Vec<(String, Figure)>,
-    /// The measurements, by cell.
+    /// The measurements, by case.
     pub records: Vec<(String, serde_json::Value)>,
     /// Captures by name, as pcapng files.
     pub captures: Vec<(String, Vec<u8>)>,
 }
 
-/// The findings of an experiment as the report shows them.
+/// The result of an experiment as the report shows them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`Definition::id`](super::Definition::id).
@@ -64,10 +64,11 @@ pub struct Outcome {
     /// [`Definition::must_hold`](super::Definition::must_hold).
     pub must_hold: String,
     /// Name of the backend.
-    pub arm: String,
-    /// Runs of each cell.
+    #[serde(rename = "arm")]
+    pub backend: String,
+    /// Runs of each case.
     pub runs: u64,
-    /// Seed of all cells.
+    /// Seed of all cases.
     pub seed: u64,
     /// Parameters that the source leaves open, with the chosen values.
     pub parameters: Vec<(String, String)>,
@@ -116,7 +117,7 @@ impl Outcome {
         let parameters = self.parameters.iter();
         let parameters = parameters.map(|(name, value)| (name.clone(), json!(value)));
         let mut parameters: Map<String, Value> = parameters.collect();
-        parameters.insert("arm".to_owned(), json!(self.arm));
+        parameters.insert("arm".to_owned(), json!(self.backend));
         parameters.insert("runs".to_owned(), json!(self.runs));
         parameters.insert("set-up".to_owned(), json!(self.setup));
         json!({

@@ -13,14 +13,14 @@ use serde_json::json;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::series::{
-    BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile, values,
+    BySecond, bars, by_second, estimate, gains, over_time, plus_minus, quantile, values,
 };
-use super::session::{Common, Session};
+use super::session::{Session, SharedRuns};
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
-use crate::plot::Point;
+use crate::backend::{Backend, Error};
+use crate::plot::{Point, Series};
+use crate::session_trace::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, seconds};
 use crate::stats;
-use crate::watch::{Packet, Scene, TICK, Watched, seconds};
 
 const SETUP: &str = "WiFi of 11 Mb/s and WiMAX of 10 Mb/s, 10 ms each way, queues of 50 packets; on \
     each four generators of TCP and one of UDP, 448 kb/s each; 60 s; one session of three streams: I \
@@ -37,8 +37,8 @@ pub const PO_4: Definition = Definition {
                and 5 %.",
     must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
                 throughput of all streams (95 % interval).",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| others(arm).len() * reported(arm).len() * SCHEMES.len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |backend| others(backend).len() * reported(backend).len() * SCHEMES.len(),
     runs: (30, 3),
     measure: throughput,
 };
@@ -50,7 +50,7 @@ pub const PO_5: Definition = Definition {
     source: "PO-MPTCP, figure 5",
     reported: "Lower than standard MPTCP's at every loss.",
     must_hold: "Lower at every loss from 0 to 5 %, for the important data and for the whole video.",
-    cells: |arm| losses(arm).len() * SCHEMES.len(),
+    cases: |backend| losses(backend).len() * SCHEMES.len(),
     measure: delay,
     ..PO_4
 };
@@ -63,7 +63,7 @@ pub const PO_6: Definition = Definition {
     reported: "Lower than standard MPTCP's.",
     must_hold: "Lower in every second, for the important data and for the whole video (means over the \
                 runs).",
-    cells: |_| SCHEMES.len(),
+    cases: |_| SCHEMES.len(),
     measure: delay_over_time,
     ..PO_4
 };
@@ -76,7 +76,7 @@ pub const PO_7: Definition = Definition {
     reported: "Smaller, and fewer packets out of order.",
     must_hold: "The 95th percentile of jitter and the number of packets that arrive out of order are \
                 both smaller.",
-    cells: |_| SCHEMES.len(),
+    cases: |_| SCHEMES.len(),
     measure: jitters,
     ..PO_4
 };
@@ -112,23 +112,23 @@ const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.0
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
 
 /// Returns the losses of figure 4. Over links the two of figures 6 and 7 are enough.
-fn reported(arm: Arm) -> &'static [(f64, f64)] {
-    match arm.is_virtual() {
+fn reported(backend: Backend) -> &'static [(f64, f64)] {
+    match backend.is_virtual() {
         true => &REPORTED,
         false => &REPORTED[1..3],
     }
 }
 
-fn losses(arm: Arm) -> &'static [f64] {
-    match arm.is_virtual() {
+fn losses(backend: Backend) -> &'static [f64] {
+    match backend.is_virtual() {
         true => &LOSSES,
         false => &LOSSES[1..3],
     }
 }
 
 /// Returns whether the background traffic is greedy, for each table; over links it never is.
-fn others(arm: Arm) -> &'static [bool] {
-    match arm.is_virtual() {
+fn others(backend: Backend) -> &'static [bool] {
+    match backend.is_virtual() {
         true => &[false, true],
         false => &[false],
     }
@@ -143,7 +143,7 @@ const RECV_BUFFER: usize = 64 << 10;
 /// Send buffer: twice the receive buffer, so that the receiver's window limits the bytes in flight.
 const SEND_BUFFER: usize = 2 * RECV_BUFFER;
 /// Bytes of a message of the bulk stream.
-const BULK: u32 = 16_000;
+const BULK_MESSAGE_BYTES: u32 = 16_000;
 /// Streams of the I frames and of the bulk data; the other frames have the stream between.
 const IMPORTANT: u16 = 0;
 const BULK_STREAM: u16 = 2;
@@ -170,23 +170,23 @@ impl Scheme {
 }
 
 /// Returns the scenario of these frames and bulk data.
-pub(super) fn scene(
+pub(super) fn scenario(
     scheme: &Scheme,
     frames: Vec<Frame>,
     loss: f64,
     background: Background,
-) -> Result<Scene<'_>, Error> {
+) -> Result<SessionScenario<'_>, Error> {
     let session = Streams {
         frames: frames.into(),
         bulk: vec![Bulk {
             stream: BULK_STREAM,
             priority: scheme.priorities[2],
-            message: BULK,
+            message: BULK_MESSAGE_BYTES,
             rate: None,
             span: SPAN,
         }],
     };
-    Ok(Scene {
+    Ok(SessionScenario {
         strategy: scheme.strategy,
         engine: Config {
             congestion: CC.parse().map_err(Error::Usage)?,
@@ -238,8 +238,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(watched: &Watched, frames: usize) -> Self {
-        let video = watched
+    fn new(trace: &SessionTrace, frames: usize) -> Self {
+        let video = trace
             .messages
             .iter()
             .filter(|m| m.message.kind != Kind::Bulk);
@@ -256,8 +256,8 @@ impl Run {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let mut run = Run {
             video: sum(&within),
-            in_time: sum(&|m| within(m) && m.lateness().is_zero()),
-            total: rate(watched.read[SPAN.div_duration_f64(TICK) as usize - 1]),
+            in_time: sum(&|m| within(m) && m.deadline_miss().is_zero()),
+            total: rate(trace.read[SPAN.div_duration_f64(SAMPLE_INTERVAL) as usize - 1]),
             missing: frames - video.len(),
             ..Run::default()
         };
@@ -272,7 +272,7 @@ impl Run {
             }
             run.mean_delay[n] = stats::mean(&delays).unwrap_or(f64::NAN);
         }
-        run.add_packets(watched);
+        run.add_packets(trace);
         run
     }
 
@@ -286,8 +286,8 @@ impl Run {
         self.p95_jitter[n] = quantile(all, 0.95);
     }
 
-    fn add_packets(&mut self, watched: &Watched) {
-        let fresh = watched.packets.iter().filter(|p| p.fresh > 0);
+    fn add_packets(&mut self, trace: &SessionTrace) {
+        let fresh = trace.packets.iter().filter(|p| p.fresh > 0);
         let mut arrived: Vec<(f64, &Packet)> =
             fresh.filter_map(|p| Some((p.arrived?, p))).collect();
         arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -318,16 +318,16 @@ impl Run {
 }
 
 /// The runs of each scheme, with the same loss on both paths.
-type Cell = [Arc<Vec<Run>>; 3];
+type RunsByScheme = [Arc<Vec<Run>>; 3];
 
 /// Runs that the experiments share, which show the same session at different losses.
-static RUNS: Common<Run> = Common::new();
+static RUNS: SharedRuns<Run> = SharedRuns::new();
 /// Most runs beside greedy background traffic, which are shown and not judged.
-const GREEDY: u64 = 10;
+const MAX_GREEDY_RUNS: u64 = 10;
 
-fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Error> {
-    let mut cell = Cell::default();
-    for (scheme, runs) in SCHEMES.iter().zip(&mut cell) {
+fn measure_loss(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<RunsByScheme, Error> {
+    let mut by_scheme = RunsByScheme::default();
+    for (scheme, runs) in SCHEMES.iter().zip(&mut by_scheme) {
         let span = SPAN + DRAIN;
         let (kind, others) = match greedy {
             false => ("", Background::published(span)),
@@ -335,17 +335,19 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
         };
         let frames = scheme.video().frames(SPAN);
         let frame_count = frames.len();
-        let scene = scene(scheme, frames, loss, others)?;
+        let scenario = scenario(scheme, frames, loss, others)?;
         let name = scheme.name.replace(' ', "-");
         let name = format!("{name}-loss{}{kind}", loss * 100.0);
-        let count = session.runs().min(if greedy { GREEDY } else { u64::MAX });
-        let arm = session.arm();
-        let play = |_, seed| Ok(Run::new(&scene.play_on(arm, seed)?, frame_count));
-        *runs = RUNS.runs(session, (name.clone(), count), play)?;
+        let count = session
+            .runs()
+            .min(if greedy { MAX_GREEDY_RUNS } else { u64::MAX });
+        let backend = session.backend();
+        let run = |_, seed| Ok(Run::new(&scenario.run_on(backend, seed)?, frame_count));
+        *runs = RUNS.runs(session, (name.clone(), count), run)?;
         let record: Vec<_> = runs.iter().map(Run::record).collect();
         session.record(name, json!({ "runs": record }));
     }
-    Ok(cell)
+    Ok(by_scheme)
 }
 
 /// The video where only the sizes of its frames matter.
@@ -358,10 +360,10 @@ pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
     session.parameter("send buffer", format!("{} kB", SEND_BUFFER >> 10));
     session.parameter(
         "bulk",
-        format!("messages of {BULK} bytes, as fast as they are taken"),
+        format!("messages of {BULK_MESSAGE_BYTES} bytes, as fast as they are taken"),
     );
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
-    if !session.arm().is_virtual() {
+    if !session.backend().is_virtual() {
         let ends = "the engine at both, for standard MPTCP too: the kernel's has no streams; others' \
                     traffic is the kernel's";
         session.parameter("ends", ends);
@@ -393,42 +395,42 @@ const RATES: [Measure; 3] = [
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    for &greedy in others(session.arm()) {
-        let mut cells = Vec::new();
-        for (loss, _) in reported(session.arm()) {
-            cells.push(cell(session, *loss, greedy)?);
+    for &greedy in others(session.backend()) {
+        let mut measured = Vec::new();
+        for (loss, _) in reported(session.backend()) {
+            measured.push(measure_loss(session, *loss, greedy)?);
         }
         if !greedy {
-            more(session, &cells);
-            figures(session, &cells);
+            more(session, &measured);
+            figures(session, &measured);
         }
         let with = if greedy {
             "greedy FTP, 10 runs at most"
         } else {
             "TCP of 448 kb/s a generator"
         };
-        session.table(rates(with, reported(session.arm()), &cells));
+        session.table(rates(with, reported(session.backend()), &measured));
     }
     Ok(())
 }
 
 /// Judges the throughput by loss.
-fn more(session: &mut Session<'_>, cells: &[Cell]) {
-    let gain = |cell: &Cell, of: fn(&Run) -> f64| {
-        let [standard, po, _] = cell.each_ref().map(|runs| values(runs, of));
+fn more(session: &mut Session<'_>, measured: &[RunsByScheme]) {
+    let gain = |by_scheme: &RunsByScheme, of: fn(&Run) -> f64| {
+        let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, of));
         estimate(&gains(&po, &standard))
     };
-    let losses = reported(session.arm());
-    let by_loss = |value: &dyn Fn(&Cell) -> f64| {
-        let each = losses.iter().zip(cells);
-        each.map(|((loss, _), cell)| (percent(*loss), value(cell)))
+    let losses = reported(session.backend());
+    let by_loss = |value: &dyn Fn(&RunsByScheme) -> f64| {
+        let each = losses.iter().zip(measured);
+        each.map(|((loss, _), by_scheme)| (percent(*loss), value(by_scheme)))
             .collect::<Vec<_>>()
     };
     let reported = REPORTED.map(|(loss, more)| format!("{more} ({})", percent(loss)));
     let reported = format!("{} %", reported.join(", "));
-    let video = by_loss(&|cell| gain(cell, RATES[0].1).0);
-    let total = by_loss(&|cell| {
-        let (mean, half) = gain(cell, RATES[2].1);
+    let video = by_loss(&|by_scheme| gain(by_scheme, RATES[0].1).0);
+    let total = by_loss(&|by_scheme| {
+        let (mean, half) = gain(by_scheme, RATES[2].1);
         mean + half
     });
     for (claim, values, why) in [
@@ -446,11 +448,11 @@ fn more(session: &mut Session<'_>, cells: &[Cell]) {
     }
 }
 
-fn rates(with: &str, losses: &[(f64, f64)], cells: &[Cell]) -> Table {
+fn rates(with: &str, losses: &[(f64, f64)], measured: &[RunsByScheme]) -> Table {
     let mut rows = Vec::new();
-    for ((loss, reported), cell) in losses.iter().zip(cells) {
+    for ((loss, reported), by_scheme) in losses.iter().zip(measured) {
         for (what, of) in RATES {
-            let rates = cell.each_ref().map(|runs| values(runs, of));
+            let rates = by_scheme.each_ref().map(|runs| values(runs, of));
             let gain = |n: usize| {
                 let (mean, half) = estimate(&gains(&rates[n], &rates[0]));
                 format!("{mean:+.2} ± {half:.2} %")
@@ -478,17 +480,17 @@ fn rates(with: &str, losses: &[(f64, f64)], cells: &[Cell]) -> Table {
     )
 }
 
-fn figures(session: &mut Session<'_>, cells: &[Cell]) {
-    let losses = reported(session.arm()).iter();
+fn figures(session: &mut Session<'_>, measured: &[RunsByScheme]) {
+    let losses = reported(session.backend()).iter();
     let losses: Vec<String> = losses.map(|(loss, _)| percent(*loss)).collect();
     let losses: Vec<&str> = losses.iter().map(String::as_str).collect();
     for (what, of) in RATES {
         let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
-            let bar = |cell: &Cell| {
-                let (mean, half) = estimate(&values(&cell[n], of));
+            let bar = |by_scheme: &RunsByScheme| {
+                let (mean, half) = estimate(&values(&by_scheme[n], of));
                 Point::with_error(0.0, mean, half)
             };
-            (scheme.name, cells.iter().map(bar).collect())
+            (scheme.name, measured.iter().map(bar).collect())
         });
         let title = format!("Mean throughput by loss: {what}");
         let mut figure = bars(
@@ -504,14 +506,14 @@ fn figures(session: &mut Session<'_>, cells: &[Cell]) {
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let (losses, mut cells) = (losses(session.arm()), Vec::new());
+    let (losses, mut measured) = (losses(session.backend()), Vec::new());
     for loss in losses {
-        cells.push(cell(session, *loss, false)?);
+        measured.push(measure_loss(session, *loss, false)?);
     }
     let mut rows = Vec::new();
-    for (loss, cell) in losses.iter().zip(&cells) {
+    for (loss, by_scheme) in losses.iter().zip(&measured) {
         for (n, what) in BOTH.iter().enumerate() {
-            let delays = cell
+            let delays = by_scheme
                 .each_ref()
                 .map(|runs| values(runs, |run| run.mean_delay[n]));
             let means = delays
@@ -521,12 +523,12 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         }
     }
     for (n, what) in BOTH.iter().enumerate() {
-        let less = |cell: &Cell| {
-            let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n])).0;
+        let less = |by_scheme: &RunsByScheme| {
+            let delay = |s: usize| estimate(&values(&by_scheme[s], |run| run.mean_delay[n])).0;
             delay(1) - delay(0)
         };
-        let by_loss = losses.iter().zip(&cells);
-        let by_loss = by_loss.map(|(loss, cell)| (percent(*loss), less(cell)));
+        let by_loss = losses.iter().zip(&measured);
+        let by_loss = by_loss.map(|(loss, by_scheme)| (percent(*loss), less(by_scheme)));
         let claim = format!("mean delay of {what}, less standard MPTCP's");
         let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", by_loss);
         session.verdict(verdict.reported("lower"));
@@ -539,11 +541,11 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     ));
     for (n, what) in BOTH.iter().enumerate() {
         let series = SCHEMES.iter().enumerate().map(|(s, scheme)| {
-            let point = |(loss, cell): (&f64, &Cell)| {
-                let (mean, half) = estimate(&values(&cell[s], |run| run.mean_delay[n]));
+            let point = |(loss, by_scheme): (&f64, &RunsByScheme)| {
+                let (mean, half) = estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
                 Point::with_error(loss * 100.0, mean, half)
             };
-            line(scheme.name, losses.iter().zip(&cells).map(point).collect())
+            Series::line(scheme.name, losses.iter().zip(&measured).map(point))
         });
         let mut figure = over_time(
             &format!("Mean delay by loss: {what}"),
@@ -559,10 +561,10 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let cell = cell(session, 0.01, false)?;
+    let by_scheme = measure_loss(session, 0.01, false)?;
     let mut rows = Vec::new();
     for (n, what) in BOTH.iter().enumerate() {
-        let means = cell
+        let means = by_scheme
             .each_ref()
             .map(|runs| BySecond::means(runs.iter().map(|run| &run.delays[n])));
         let pairs = means[0].iter().zip(&means[1]);
@@ -570,7 +572,7 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
         let claim = format!("seconds in which {what} are not earlier than by standard MPTCP");
         let verdict = Verdict::new(claim, Bound::AtMost(0.0), "", [("", later)]);
         session.verdict(verdict.reported("lower"));
-        let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n]));
+        let delay = |s: usize| estimate(&values(&by_scheme[s], |run| run.mean_delay[n]));
         let delays = [0, 1, 2].map(|s| plus_minus(delay(s), 1));
         rows.push([&[(*what).to_owned()], &delays[..]].concat());
         let lines = SCHEMES.iter().zip(&means);
@@ -590,9 +592,9 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session, MODEL);
-    let cell = cell(session, 0.02, false)?;
-    let p95 = |s: usize, n: usize| estimate(&values(&cell[s], |run| run.p95_jitter[n]));
-    let disorder = |s: usize| estimate(&values(&cell[s], |run| run.out_of_order));
+    let by_scheme = measure_loss(session, 0.02, false)?;
+    let p95 = |s: usize, n: usize| estimate(&values(&by_scheme[s], |run| run.p95_jitter[n]));
+    let disorder = |s: usize| estimate(&values(&by_scheme[s], |run| run.out_of_order));
     session.verdict(
         Verdict::new(
             "95th percentile of jitter, less standard MPTCP's",
@@ -621,7 +623,7 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
         ),
     );
     let rows = SCHEMES.iter().enumerate().map(|(s, scheme)| {
-        let share = values(&cell[s], |run| run.out_of_order / run.packets * 100.0);
+        let share = values(&by_scheme[s], |run| run.out_of_order / run.packets * 100.0);
         let jitters = [0, 1, 2, 3].map(|n| plus_minus(p95(s, n), 1));
         let disorder = [plus_minus(disorder(s), 0), plus_minus(estimate(&share), 2)];
         [&[scheme.name.to_owned()], &jitters[..], &disorder].concat()
@@ -633,7 +635,7 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
         rows.collect(),
     ));
     for (n, what) in JITTERS.iter().enumerate() {
-        let lines = SCHEMES.iter().zip(&cell).map(|(scheme, runs)| {
+        let lines = SCHEMES.iter().zip(&by_scheme).map(|(scheme, runs)| {
             by_second(
                 scheme.name,
                 &BySecond::means(runs.iter().map(|run| &run.jitter[n])),

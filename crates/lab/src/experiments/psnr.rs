@@ -8,14 +8,14 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scene};
+use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scenario};
 use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::{Arm, Error};
-use crate::clip::{self, Clip};
+use crate::backend::{Backend, Error};
 use crate::plot::Point;
 use crate::stats;
+use crate::video::{self, EncodedVideo};
 
 /// PSNR of a video.
 pub const PO_8: Definition = Definition {
@@ -30,8 +30,8 @@ pub const PO_8: Definition = Definition {
                steadier.",
     must_hold: "The true PSNR is higher and steadier; that of the paper's formula, in windows of 1 s, is \
                 at least 3.7 % higher.",
-    arms: &[Arm::Sim],
-    cells: |_| LOSSES.len() * SCHEMES.len(),
+    backends: &[Backend::Sim],
+    cases: |_| LOSSES.len() * SCHEMES.len(),
     measure,
     ..PO_4
 };
@@ -40,7 +40,7 @@ pub const PO_8: Definition = Definition {
 const LOSSES: [f64; 2] = [0.02, 0.05];
 /// Least difference of throughputs in the formula, bit/s; without it the formula has no value at a
 /// difference of 0.
-const FLOOR: f64 = 1e3;
+const MIN_RATE_DIFFERENCE: f64 = 1e3;
 
 /// The kept figures of a run.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
     let mut streams: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
     for received in messages.iter().rev() {
         let came = streams.entry(received.message.stream).or_default();
-        came.push(received.lateness().is_zero());
+        came.push(received.deadline_miss().is_zero());
     }
     let came = |frame: &Frame| streams.get_mut(&frame.stream)?.pop();
     frames
@@ -120,7 +120,9 @@ fn formula(frames: &[Frame], here: &[bool]) -> Vec<f64> {
     }
     let peak = offered.iter().copied().fold(0.0, f64::max);
     let seconds = offered.iter().zip(&came);
-    let psnr = |(offered, came): (&f64, &f64)| 20.0 * (peak / (offered - came).max(FLOOR)).log10();
+    let psnr = |(offered, came): (&f64, &f64)| {
+        20.0 * (peak / (offered - came).max(MIN_RATE_DIFFERENCE)).log10()
+    };
     seconds.map(psnr).collect()
 }
 
@@ -136,32 +138,32 @@ fn late(frames: &[Frame], here: &[bool], stream: u16) -> f64 {
     late / all * 100.0
 }
 
-/// A clip, and the PSNR of its frames where none is late.
+/// An encoded video, and the PSNR of its frames where none is late.
 struct Source {
-    clip: Clip,
+    encoded: EncodedVideo,
     whole: Vec<f64>,
 }
 
 impl Source {
     fn new() -> Result<Self, Error> {
-        let clip = Clip::encode(SPAN)?;
-        let all = vec![true; clip.len()];
-        let whole = clip.psnr(&all)?;
-        Ok(Source { clip, whole })
+        let encoded = EncodedVideo::encode(SPAN)?;
+        let all = vec![true; encoded.len()];
+        let whole = encoded.psnr(&all)?;
+        Ok(Source { encoded, whole })
     }
 
     fn runs(&self, session: &Session<'_>, scheme: &Scheme, loss: f64) -> Result<Vec<Run>, Error> {
         let video = scheme.video();
-        let frames = self.clip.frames(&video);
+        let frames = self.encoded.frames(&video);
         let others = Background::published(SPAN + DRAIN);
-        let scene = scene(scheme, frames.clone(), loss, others)?;
+        let scenario = scenario(scheme, frames.clone(), loss, others)?;
         session.each(session.runs(), |_, seed| {
-            let here = in_time(&frames, &scene.play(seed)?.messages);
+            let here = in_time(&frames, &scenario.simulate(seed)?.messages);
             let streams = [video.important, video.other].map(|(stream, _)| stream);
             Ok(Run {
                 psnr: match here.iter().all(|here| *here) {
                     true => self.whole.clone(),
-                    false => self.clip.psnr(&here)?,
+                    false => self.encoded.psnr(&here)?,
                 },
                 formula: formula(&frames, &here),
                 late: streams.map(|stream| late(&frames, &here, stream)),
@@ -171,19 +173,19 @@ impl Source {
 }
 
 /// The runs of each scheme.
-type Cell = [Vec<Run>; 3];
+type RunsByScheme = [Vec<Run>; 3];
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let source = Source::new()?;
-    let rate = source.clip.bits_per_second() / 1e6;
-    let about = format!("{}; {rate:.2} Mb/s, deadline 250 ms", clip::ABOUT);
+    let rate = source.encoded.bits_per_second() / 1e6;
+    let about = format!("{}; {rate:.2} Mb/s, deadline 250 ms", video::ABOUT);
     parameters(session, &about);
-    session.parameter("encoder and decoder", clip::version()?);
+    session.parameter("encoder and decoder", video::version()?);
     session.parameter("floor of the formula's difference", "1 kb/s");
-    let mut cells = Vec::new();
+    let mut measured = Vec::new();
     for loss in LOSSES {
-        let mut cell = Cell::default();
-        for (scheme, runs) in SCHEMES.iter().zip(&mut cell) {
+        let mut by_scheme = RunsByScheme::default();
+        for (scheme, runs) in SCHEMES.iter().zip(&mut by_scheme) {
             *runs = source.runs(session, scheme, loss)?;
             let name = scheme.name.replace(' ', "-");
             let record: Vec<_> = runs.iter().map(Run::record).collect();
@@ -192,28 +194,28 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
                 json!({ "runs": record }),
             );
         }
-        cells.push(cell);
+        measured.push(by_scheme);
     }
-    judge(session, &cells);
-    session.table(numbers(&source, &cells));
-    figures(session, &source, &cells);
+    judge(session, &measured);
+    session.table(numbers(&source, &measured));
+    figures(session, &source, &measured);
     Ok(())
 }
 
-fn judge(session: &mut Session<'_>, cells: &[Cell]) {
-    let by_loss = |value: &dyn Fn(&Cell) -> f64| {
-        let each = LOSSES.iter().zip(cells);
-        each.map(|(loss, cell)| (percent(*loss), value(cell)))
+fn judge(session: &mut Session<'_>, measured: &[RunsByScheme]) {
+    let by_loss = |value: &dyn Fn(&RunsByScheme) -> f64| {
+        let each = LOSSES.iter().zip(measured);
+        each.map(|(loss, by_scheme)| (percent(*loss), value(by_scheme)))
             .collect::<Vec<_>>()
     };
-    let more = |cell: &Cell, of: fn(&Run) -> f64| {
-        let mean = |n: usize| estimate(&values(&cell[n], of)).0;
+    let more = |by_scheme: &RunsByScheme, of: fn(&Run) -> f64| {
+        let mean = |n: usize| estimate(&values(&by_scheme[n], of)).0;
         mean(1) - mean(0)
     };
-    let mean = by_loss(&|cell| more(cell, Run::mean));
-    let deviation = by_loss(&|cell| more(cell, Run::deviation));
-    let formula = by_loss(&|cell| {
-        let [standard, po, _] = cell.each_ref().map(|runs| values(runs, Run::formula));
+    let mean = by_loss(&|by_scheme| more(by_scheme, Run::mean));
+    let deviation = by_loss(&|by_scheme| more(by_scheme, Run::deviation));
+    let formula = by_loss(&|by_scheme| {
+        let [standard, po, _] = by_scheme.each_ref().map(|runs| values(runs, Run::formula));
         estimate(&gains(&po, &standard)).0
     });
     session.verdict(
@@ -263,11 +265,11 @@ const MEASURES: [Measure; 5] = [
     (KINDS[1], |run| run.late[1], 2),
 ];
 
-fn numbers(source: &Source, cells: &[Cell]) -> Table {
+fn numbers(source: &Source, measured: &[RunsByScheme]) -> Table {
     let mut rows = Vec::new();
-    for (loss, cell) in LOSSES.iter().zip(cells) {
+    for (loss, by_scheme) in LOSSES.iter().zip(measured) {
         for (what, of, decimals) in MEASURES {
-            let runs = cell.each_ref().map(|runs| values(runs, of));
+            let runs = by_scheme.each_ref().map(|runs| values(runs, of));
             let means = runs
                 .each_ref()
                 .map(|runs| plus_minus(estimate(runs), decimals));
@@ -284,17 +286,17 @@ fn numbers(source: &Source, cells: &[Cell]) -> Table {
     )
 }
 
-fn figures(session: &mut Session<'_>, source: &Source, cells: &[Cell]) {
+fn figures(session: &mut Session<'_>, source: &Source, measured: &[RunsByScheme]) {
     let whole = Run {
         psnr: source.whole.clone(),
         formula: Vec::new(),
         late: [0.0; 2],
     };
     let runs = session.runs();
-    for (loss, cell) in LOSSES.iter().zip(cells) {
+    for (loss, by_scheme) in LOSSES.iter().zip(measured) {
         let mut lines: Vec<_> = SCHEMES
             .iter()
-            .zip(cell)
+            .zip(by_scheme)
             .map(|(scheme, runs)| {
                 let seconds: Vec<BySecond> = runs.iter().map(Run::by_second).collect();
                 by_second(scheme.name, &BySecond::means(&seconds))
@@ -311,11 +313,11 @@ fn figures(session: &mut Session<'_>, source: &Source, cells: &[Cell]) {
     }
     let losses = LOSSES.map(percent);
     let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
-        let bar = |cell: &Cell| {
-            let (mean, half) = estimate(&values(&cell[n], Run::mean));
+        let bar = |by_scheme: &RunsByScheme| {
+            let (mean, half) = estimate(&values(&by_scheme[n], Run::mean));
             Point::with_error(0.0, mean, half)
         };
-        (scheme.name, cells.iter().map(bar).collect())
+        (scheme.name, measured.iter().map(bar).collect())
     });
     let figure = bars(
         "Mean PSNR by loss",

@@ -1,6 +1,6 @@
 //! Helpers for experiments over time: means over runs, and their figures.
 
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::plot::{Axis, Body, Figure, Point, Series};
 use crate::stats;
 
 /// Returns the mean and the half width of its 95 % interval, which is 0 for a single run.
@@ -68,10 +68,17 @@ impl BySecond {
 /// Returns a line through values at the middle of each second.
 pub(super) fn by_second(name: &str, values: &[f64]) -> Series {
     let point = |(second, value): (usize, &f64)| Point::new(second as f64 + 0.5, *value);
-    Series {
-        name: name.to_owned(),
-        points: values.iter().enumerate().map(point).collect(),
-        mark: Mark::Line,
+    Series::line(name, values.iter().enumerate().map(point))
+}
+
+/// Returns a figure against the size of flows.
+pub(super) fn by_size(title: &str, note: &str, y: Axis, series: Vec<Series>) -> Figure {
+    Figure {
+        title: title.to_owned(),
+        note: note.to_owned(),
+        x: Axis::sizes("flow size (bytes)"),
+        y,
+        body: Body::Plane(series),
     }
 }
 
@@ -94,11 +101,7 @@ pub(super) fn bars(
     y: &str,
     (groups, series): (&[&str], Vec<(&str, Vec<Point>)>),
 ) -> Figure {
-    let one = |(name, points): (&str, Vec<Point>)| Series {
-        name: name.to_owned(),
-        points,
-        mark: Mark::Line,
-    };
+    let series = series.into_iter();
     Figure {
         title: title.to_owned(),
         note: note.to_owned(),
@@ -106,16 +109,9 @@ pub(super) fn bars(
         y: Axis::linear(y),
         body: Body::Bars {
             groups: groups.iter().map(|g| (*g).to_owned()).collect(),
-            series: series.into_iter().map(one).collect(),
+            series: series
+                .map(|(name, points)| Series::line(name, points))
+                .collect(),
         },
-    }
-}
-
-/// Returns a line through these points.
-pub(super) fn line(name: &str, points: Vec<Point>) -> Series {
-    Series {
-        name: name.to_owned(),
-        points,
-        mark: Mark::Line,
     }
 }

@@ -1,21 +1,22 @@
 //! Several variants of the same transfers, side by side, by size.
 
 use super::outcome::Table;
+use super::series::{bars, by_size};
 use super::session::Session;
-use crate::arm::{Arm, Error};
-use crate::cell::{Cell, Records, RunResult, Size};
+use crate::backend::{Backend, Error};
+use crate::case::{Case, Records, RunResult, Size};
 use crate::paths::PathError;
-use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
+use crate::plot::{Axis, Figure, Point, Scale, Series};
 use crate::stats;
 
 /// All sizes, bytes.
 pub const ALL: (u64, u64) = (0, u64::MAX);
 
 /// Standard MPTCP of Linux. It takes no records of paths.
-pub const LINUX: Way = Way {
+pub const LINUX: Variant = Variant {
     name: "Linux MPTCP",
-    arm: Some(Arm::Kernel),
-    apply: |cell, _| cell.records = Records::Cold,
+    backend: Some(Backend::Kernel),
+    apply: |case, _| case.records = Records::Cold,
 };
 
 /// A set of variants, each run with every size.
@@ -26,99 +27,99 @@ pub struct Sweep {
     /// Sizes of the flows.
     pub sizes: &'static [&'static str],
     /// Settings that all variants share; its size is not used.
-    pub cell: Cell,
+    pub case: Case,
     /// The variants.
-    pub ways: Vec<Way>,
+    pub variants: Vec<Variant>,
 }
 
 /// A variant of the transfers.
 #[derive(Debug, Clone, Copy)]
-pub struct Way {
+pub struct Variant {
     /// Name in tables and figures.
     pub name: &'static str,
     /// Backend, if it is not the experiment's own.
-    pub arm: Option<Arm>,
-    /// Applies the variant's settings to a cell; the text is the variant's name.
-    pub apply: fn(&mut Cell, &str),
+    pub backend: Option<Backend>,
+    /// Applies the variant's settings to a case; the text is the variant's name.
+    pub apply: fn(&mut Case, &str),
 }
 
-impl Way {
+impl Variant {
     /// Returns the variant with the strategy called `name`.
-    pub const fn strategy(name: &'static str) -> Way {
-        Way {
+    pub const fn strategy(name: &'static str) -> Variant {
+        Variant {
             name,
-            arm: None,
-            apply: |cell, name| cell.strategy = name.to_owned(),
+            backend: None,
+            apply: |case, name| case.strategy = name.to_owned(),
         }
     }
 }
 
-/// Returns a cell over `paths`, in the syntax of the command line.
-pub fn cell(paths: &str) -> Result<Cell, Error> {
+/// Returns a case over `paths`, in the syntax of the command line.
+pub fn case(paths: &str) -> Result<Case, Error> {
     let paths = paths.parse();
     let paths = paths.map_err(|e: PathError| Error::Usage(e.to_string()))?;
-    Ok(Cell::new(paths, size("1")?))
+    Ok(Case::new(paths, size("1")?))
 }
 
 fn size(text: &str) -> Result<Size, Error> {
     let size = text.parse();
-    size.map_err(|e: crate::cell::SizeError| Error::Usage(e.to_string()))
+    size.map_err(|e: crate::case::SizeError| Error::Usage(e.to_string()))
 }
 
 impl Sweep {
-    /// Returns the cells that run on `arm`, with their names.
-    pub fn cells(&self, seed: u64, arm: Arm) -> Result<Vec<(String, Cell)>, Error> {
-        let mut cells = Vec::new();
-        for way in self
-            .ways
+    /// Returns the cases that run on `backend`, with their names.
+    pub fn cases(&self, seed: u64, backend: Backend) -> Result<Vec<(String, Case)>, Error> {
+        let mut cases = Vec::new();
+        for variant in self
+            .variants
             .iter()
-            .filter(|way| way.arm.is_none_or(|own| own == arm))
+            .filter(|variant| variant.backend.is_none_or(|own| own == backend))
         {
             for text in self.sizes {
-                cells.push(self.cell(way, &size(text)?, seed));
+                cases.push(self.case(variant, &size(text)?, seed));
             }
         }
-        Ok(cells)
+        Ok(cases)
     }
 
-    fn cell(&self, way: &Way, size: &Size, seed: u64) -> (String, Cell) {
-        let mut cell = Cell {
+    fn case(&self, variant: &Variant, size: &Size, seed: u64) -> (String, Case) {
+        let mut case = Case {
             size: size.clone(),
             seed,
-            ..self.cell.clone()
+            ..self.case.clone()
         };
-        (way.apply)(&mut cell, way.name);
-        let name = format!("{}-{size}-{}", self.name, way.name.replace(' ', "-"));
-        (name, cell)
+        (variant.apply)(&mut case, variant.name);
+        let name = format!("{}-{size}-{}", self.name, variant.name.replace(' ', "-"));
+        (name, case)
     }
 
     /// Measures all variants with all sizes.
     pub fn run(&self, session: &mut Session<'_>) -> Result<Swept, Error> {
         let mut swept = Swept {
             sizes: Vec::new(),
-            ways: Vec::new(),
+            variants: Vec::new(),
         };
         for text in self.sizes {
             swept.sizes.push(size(text)?);
         }
-        session.parameter("paths", &self.cell.paths);
-        session.parameter("congestion control", &self.cell.cc);
-        session.parameter("initial window", self.cell.initial_window);
+        session.parameter("paths", &self.case.paths);
+        session.parameter("congestion control", &self.case.cc);
+        session.parameter("initial window", self.case.initial_window);
         let queue = format!(
             "{} packets where a path has none of its own",
-            self.cell.queue
+            self.case.queue
         );
         session.parameter("queue", queue);
-        session.parameter("opens on path", self.cell.default_path);
-        session.parameter("records of paths", self.cell.records.name());
-        for way in &self.ways {
+        session.parameter("opens on path", self.case.default_path);
+        session.parameter("records of paths", self.case.records.name());
+        for variant in &self.variants {
             let mut runs = Vec::new();
             for size in &swept.sizes {
-                let (name, cell) = self.cell(way, size, session.seed());
-                let arm = way.arm.unwrap_or(session.arm());
-                runs.push(Runs(session.fct_on(arm, name, &cell)?));
+                let (name, case) = self.case(variant, size, session.seed());
+                let backend = variant.backend.unwrap_or(session.backend());
+                runs.push(Runs(session.fct_on(backend, name, &case)?));
             }
-            swept.ways.push((way.name, runs));
+            swept.variants.push((variant.name, runs));
         }
         Ok(swept)
     }
@@ -130,24 +131,24 @@ pub struct Swept {
     /// The sizes.
     pub sizes: Vec<Size>,
     /// For each variant, the runs of each size.
-    pub ways: Vec<(&'static str, Vec<Runs>)>,
+    pub variants: Vec<(&'static str, Vec<Runs>)>,
 }
 
 impl Swept {
     /// Returns the runs of a variant by size; empty where there is no such variant.
-    pub fn of(&self, way: &str) -> &[Runs] {
-        let found = self.ways.iter().find(|(name, _)| *name == way);
+    pub fn of(&self, variant: &str) -> &[Runs] {
+        let found = self.variants.iter().find(|(name, _)| *name == variant);
         found.map_or(&[], |(_, runs)| runs)
     }
 
     /// Returns `value` of a variant for each size from `least` to `most` bytes.
     pub fn values(
         &self,
-        way: &str,
+        variant: &str,
         (least, most): (u64, u64),
         value: fn(&Runs) -> f64,
     ) -> Vec<(String, f64)> {
-        let sizes = self.sizes.iter().zip(self.of(way));
+        let sizes = self.sizes.iter().zip(self.of(variant));
         let within = sizes.filter(|(size, _)| (least..=most).contains(&size.bytes()));
         within
             .map(|(size, runs)| (size.to_string(), value(runs)))
@@ -157,12 +158,12 @@ impl Swept {
     /// Returns `value` of a variant as a share of the least value among `others`, by size.
     pub fn shares(
         &self,
-        way: &str,
+        variant: &str,
         others: &[&str],
         sizes: (u64, u64),
         value: fn(&Runs) -> f64,
     ) -> Vec<(String, f64)> {
-        let mut shares = self.values(way, sizes, value);
+        let mut shares = self.values(variant, sizes, value);
         let others: Vec<_> = others
             .iter()
             .map(|o| self.values(o, sizes, value))
@@ -180,10 +181,10 @@ impl Swept {
     /// Returns only the runs that opened on `path`, where runs open on each of `paths` paths in turn.
     pub fn opened_on(&self, path: usize, paths: usize) -> Swept {
         let part = |runs: &Runs| Runs(runs.0.iter().skip(path).step_by(paths).cloned().collect());
-        let ways = self.ways.iter();
+        let variants = self.variants.iter();
         Swept {
             sizes: self.sizes.clone(),
-            ways: ways
+            variants: variants
                 .map(|(name, runs)| (*name, runs.iter().map(part).collect()))
                 .collect(),
         }
@@ -191,9 +192,9 @@ impl Swept {
 
     /// Returns a table of completion times, with a row for each size and a column for each variant.
     pub fn table(&self, title: &str) -> Table {
-        let head = std::iter::once("size").chain(self.ways.iter().map(|(name, _)| *name));
+        let head = std::iter::once("size").chain(self.variants.iter().map(|(name, _)| *name));
         let row = |(n, size): (usize, &Size)| {
-            let times = self.ways.iter().map(|(_, runs)| runs[n].text());
+            let times = self.variants.iter().map(|(_, runs)| runs[n].text());
             std::iter::once(size.to_string()).chain(times).collect()
         };
         Table {
@@ -205,28 +206,18 @@ impl Swept {
 
     /// Returns a figure of the mean completion time against the size, with 95 % intervals.
     pub fn figure(&self, title: &str, note: &str) -> Figure {
-        let series = self.ways.iter().map(|(name, runs)| Series {
-            name: (*name).to_owned(),
-            points: self
-                .sizes
-                .iter()
-                .zip(runs)
-                .map(|(size, runs)| {
-                    Point::with_error(size.bytes() as f64, runs.mean(), runs.half_width())
-                })
-                .collect(),
-            mark: Mark::Line,
-        });
-        Figure {
-            title: title.to_owned(),
-            note: format!("{note}; bars are 95 % intervals of the mean"),
-            x: Axis::sizes("flow size (bytes)"),
-            y: Axis {
-                scale: Scale::Log,
-                ..Axis::linear("flow completion time (ms)")
-            },
-            body: Body::Plane(series.collect()),
-        }
+        let point = |(size, runs): (&Size, &Runs)| {
+            Point::with_error(size.bytes() as f64, runs.mean(), runs.half_width())
+        };
+        let variants = self.variants.iter();
+        let series = variants
+            .map(|(name, runs)| Series::line(*name, self.sizes.iter().zip(runs).map(point)));
+        let note = format!("{note}; bars are 95 % intervals of the mean");
+        let y = Axis {
+            scale: Scale::Log,
+            ..Axis::linear("flow completion time (ms)")
+        };
+        by_size(title, &note, y, series.collect())
     }
 
     /// Returns a figure of bars of one value of each variant and size.
@@ -236,28 +227,19 @@ impl Swept {
         note: &str,
         (label, value): (&str, fn(&Runs) -> f64),
     ) -> Figure {
-        let series = self.ways.iter().map(|(name, runs)| Series {
-            name: (*name).to_owned(),
-            points: runs
-                .iter()
-                .map(|runs| Point::new(0.0, value(runs)))
-                .collect(),
-            mark: Mark::Line,
-        });
+        let point = |runs: &Runs| Point::new(0.0, value(runs));
+        let variants = self.variants.iter();
+        let series = variants.map(|(name, runs)| (*name, runs.iter().map(point).collect()));
+        let sizes: Vec<String> = self.sizes.iter().map(ToString::to_string).collect();
+        let groups: Vec<&str> = sizes.iter().map(String::as_str).collect();
         Figure {
-            title: title.to_owned(),
-            note: note.to_owned(),
             x: Axis::sizes("flow size (bytes)"),
-            y: Axis::linear(label),
-            body: Body::Bars {
-                groups: self.sizes.iter().map(ToString::to_string).collect(),
-                series: series.collect(),
-            },
+            ..bars(title, note, label, (&groups, series.collect()))
         }
     }
 }
 
-/// The runs of a cell, in their order.
+/// The runs of a case, in their order.
 #[derive(Debug, Clone)]
 pub struct Runs(pub Vec<RunResult>);
 

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::arm::Arm;
+use crate::backend::Backend;
 
 #[test]
 fn ids_are_unique_and_fit_for_directories() {
@@ -15,41 +15,41 @@ fn ids_are_unique_and_fit_for_directories() {
 #[test]
 fn an_unknown_id_is_answered_with_near_ones() {
     assert_eq!(find("fsa-2a").unwrap().id, "fsa-2a");
-    let said = |id| find(id).unwrap_err().to_string();
-    let near = said("fsa2a");
+    let message = |id| find(id).unwrap_err().to_string();
+    let near = message("fsa2a");
     assert!(
         near.starts_with("there is no experiment `fsa2a`; did you mean fsa-2a"),
         "{near}"
     );
     assert_eq!(
-        said("xyz"),
+        message("xyz"),
         "there is no experiment `xyz`; `braid-lab list` shows all"
     );
 }
 
-fn run(id: &str, runs: u64, seed: u64, threads: usize) -> Findings {
+fn run(id: &str, runs: u64, seed: u64, threads: usize) -> ExperimentResult {
     let made = AtomicU64::new(0);
     let count = || {
         made.fetch_add(1, Ordering::Relaxed);
     };
     let definition = find(id).unwrap();
     let request = Request {
-        arm: Arm::Sim,
+        backend: Backend::Sim,
         runs,
         seed,
         threads,
         progress: &count,
     };
-    let findings = definition.run(request).unwrap();
-    let announced = (definition.cells)(Arm::Sim) as u64 * runs;
+    let result = definition.run(request).unwrap();
+    let announced = (definition.cases)(Backend::Sim) as u64 * runs;
     assert_eq!(made.load(Ordering::Relaxed), announced, "{id}");
-    findings
+    result
 }
 
 /// Checks what every outcome must fulfil: complete tables, and unique claims and record names.
-fn assert_whole(findings: &Findings) {
-    let outcome = &findings.outcome;
-    assert_eq!(outcome.figures.len(), findings.figures.len());
+fn assert_whole(result: &ExperimentResult) {
+    let outcome = &result.outcome;
+    assert_eq!(outcome.figures.len(), result.figures.len());
     for Table { columns, rows, .. } in &outcome.tables {
         assert!(rows.iter().all(|row| row.len() == columns.len()));
     }
@@ -59,56 +59,56 @@ fn assert_whole(findings: &Findings) {
         outcome.verdicts.len(),
         "no claim hides another"
     );
-    let names = findings.records.iter().map(|(name, _)| name);
+    let names = result.records.iter().map(|(name, _)| name);
     let names: BTreeSet<_> = names.collect();
-    assert_eq!(names.len(), findings.records.len(), "no file hides another");
+    assert_eq!(names.len(), result.records.len(), "no file hides another");
     let json = outcome.json();
     for claim in claims {
         assert!(json["measured"][claim]["holds"].is_boolean(), "{claim}");
     }
 }
 
-/// The seed alone decides the findings.
+/// The seed alone decides the result.
 #[test]
 fn fsa_2a_runs_in_the_simulator() {
-    let findings = run("fsa-2a", 2, 1, 2);
-    assert_whole(&findings);
+    let result = run("fsa-2a", 2, 1, 2);
+    assert_whole(&result);
     assert_eq!(
-        findings.records.len(),
-        (find("fsa-2a").unwrap().cells)(Arm::Sim)
+        result.records.len(),
+        (find("fsa-2a").unwrap().cases)(Backend::Sim)
     );
     // A flow of three packets behaves the same in every run; the other claims are about means.
-    let sure = findings
+    let sure = result
         .outcome
         .verdicts
         .iter()
         .filter(|v| v.claim.contains("bytes on the second subflow"));
     let sure: Vec<bool> = sure.map(|v| v.holds).collect();
-    assert_eq!(sure, [true, true], "{:#?}", findings.outcome.verdicts);
+    assert_eq!(sure, [true, true], "{:#?}", result.outcome.verdicts);
     let again = run("fsa-2a", 2, 1, 1);
-    assert_eq!(again.outcome, findings.outcome);
-    assert_eq!(again.records, findings.records);
-    assert_ne!(run("fsa-2a", 2, 2, 2).records, findings.records);
+    assert_eq!(again.outcome, result.outcome);
+    assert_eq!(again.records, result.records);
+    assert_ne!(run("fsa-2a", 2, 2, 2).records, result.records);
 }
 
 /// No claim depends on chance: each holds in every single run.
 #[test]
 fn a_tiny_flow_opens_no_second_subflow_with_fsa() {
-    let findings = run("fsa-6a", 2, 1, 2);
-    assert_whole(&findings);
-    assert!(findings.outcome.holds(), "{:#?}", findings.outcome.verdicts);
+    let result = run("fsa-6a", 2, 1, 2);
+    assert_whole(&result);
+    assert!(result.outcome.holds(), "{:#?}", result.outcome.verdicts);
     let again = run("fsa-6a", 2, 1, 1);
-    assert_eq!(again.captures, findings.captures);
-    assert_eq!(again.outcome, findings.outcome);
+    assert_eq!(again.captures, result.captures);
+    assert_eq!(again.outcome, result.outcome);
 }
 
 #[test]
 fn every_fsa_experiment_measures_what_it_claims() {
     for id in ["fsa-2b", "fsa-3", "fsa-5", "fsa-6b"] {
-        let findings = run(id, 2, 1, 2);
-        assert_whole(&findings);
+        let result = run(id, 2, 1, 2);
+        assert_whole(&result);
         let missing = |v: &&Verdict| v.values.iter().any(|(_, value)| value.is_none());
-        let missing: Vec<_> = findings.outcome.verdicts.iter().filter(missing).collect();
+        let missing: Vec<_> = result.outcome.verdicts.iter().filter(missing).collect();
         assert!(missing.is_empty(), "{id}: {missing:#?}");
     }
 }
@@ -116,10 +116,10 @@ fn every_fsa_experiment_measures_what_it_claims() {
 /// Ten seconds without one of the paths show as a pause and a return.
 #[test]
 fn a_dark_path_is_seen_in_what_arrives() {
-    let findings = run("failover", 1, 1, 2);
-    assert_whole(&findings);
-    let values = findings.outcome.verdicts.iter().flat_map(|v| &v.values);
-    let pauses = findings.outcome.verdicts.iter();
+    let result = run("failover", 1, 1, 2);
+    assert_whole(&result);
+    let values = result.outcome.verdicts.iter().flat_map(|v| &v.values);
+    let pauses = result.outcome.verdicts.iter();
     let pauses = pauses.filter(|v| v.claim.ends_with("longest pause"));
     for (_, pause) in pauses.flat_map(|v| &v.values) {
         // A failure cannot be noticed before an acknowledgement is overdue.
@@ -128,7 +128,7 @@ fn a_dark_path_is_seen_in_what_arrives() {
     assert!(values.into_iter().all(|(_, value)| value.is_some()));
 }
 
-/// Two cells, both without loss, so that a few runs show which strategy is faster.
+/// Two cases, both without loss, so that a few runs show which strategy is faster.
 #[test]
 fn a_small_grid_is_judged() {
     const SMALL: grid::Grid = grid::Grid {
@@ -140,30 +140,30 @@ fn a_small_grid_is_judged() {
     };
     let definition = find("grid").unwrap();
     let request = Request {
-        arm: Arm::Sim,
+        backend: Backend::Sim,
         runs: 2,
         seed: 1,
         threads: 2,
         progress: &|| (),
     };
-    let findings = definition
+    let result = definition
         .run_as(request, |session| grid::measure(session, &SMALL))
         .unwrap();
-    let outcome = &findings.outcome;
+    let outcome = &result.outcome;
     assert!(outcome.holds(), "{:#?}", outcome.verdicts);
     // Arrival, mean, p95, copies, and the one geometric mean that warm starts must meet.
     assert_eq!(outcome.verdicts.len(), 5);
-    let cells = findings.records[0].1.as_array().unwrap();
-    assert_eq!(cells.len(), SMALL.len());
-    for cell in cells {
-        assert!(cell["mean_ms"].as_f64() >= cell["oracle_ms"].as_f64());
-        assert_eq!(cell["copies"].as_f64(), Some(0.0), "{cell}");
+    let cases = result.records[0].1.as_array().unwrap();
+    assert_eq!(cases.len(), SMALL.len());
+    for case in cases {
+        assert!(case["mean_ms"].as_f64() >= case["oracle_ms"].as_f64());
+        assert_eq!(case["copies"].as_f64(), Some(0.0), "{case}");
     }
     assert_eq!(outcome.figures, ["warm-by-size"]);
 }
 
 /// Checks that one run finds the same with two threads and with one.
-fn twice(id: &str) -> Findings {
+fn twice(id: &str) -> ExperimentResult {
     let first = run(id, 1, 1, 2);
     assert_whole(&first);
     let again = run(id, 1, 1, 1);
@@ -203,7 +203,7 @@ mod ffmpeg {
 /// The address changes in the middle of a download, and no byte is lost.
 #[test]
 fn maps_5_runs_in_the_simulator() {
-    let findings = run("maps-5", 1, 1, 2);
-    assert_whole(&findings);
-    assert!(findings.outcome.holds(), "{:#?}", findings.outcome.verdicts);
+    let result = run("maps-5", 1, 1, 2);
+    assert_whole(&result);
+    assert!(result.outcome.holds(), "{:#?}", result.outcome.verdicts);
 }

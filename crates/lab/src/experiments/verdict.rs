@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Most values that are all shown; of more, only the lowest and the highest are.
-const FEW: usize = 4;
+const MAX_SHOWN_VALUES: usize = 4;
 
 /// One claim: measured values, and the bound that all of them must keep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,7 +132,7 @@ impl Verdict {
             .iter()
             .max_by(|a, b| known(a).total_cmp(&known(b)));
         let text = match (low, high) {
-            (Some(low), Some(high)) if self.values.len() > FEW => {
+            (Some(low), Some(high)) if self.values.len() > MAX_SHOWN_VALUES => {
                 format!("{} to {}", show(low), show(high))
             }
             _ => self.values.iter().map(show).collect::<Vec<_>>().join(", "),

@@ -1,14 +1,14 @@
-//! The statistics over all runs of a cell.
+//! The statistics over all runs of a case.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Cell, RunResult};
-use crate::arm::Arm;
+use super::{Case, RunResult};
+use crate::backend::Backend;
 use crate::stats;
 
-/// A cell and the statistics of its runs; the object that `braid-lab fct --json` prints.
+/// A case and the statistics of its runs; the object that `braid-lab fct --json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the strategy.
@@ -18,7 +18,8 @@ pub struct Row {
     /// Name of the congestion control.
     pub cc: String,
     /// Name of the backend.
-    pub arm: &'static str,
+    #[serde(rename = "arm")]
+    pub backend: &'static str,
     /// Number of runs.
     pub runs: u64,
     /// The paths as given.
@@ -46,7 +47,7 @@ pub struct Row {
     pub completed: u64,
 }
 
-/// Times of a cell's completed runs, ms; `None` where there were too few.
+/// Times of a case's completed runs, ms; `None` where there were too few.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// Mean.
@@ -64,9 +65,9 @@ pub struct Summary {
 }
 
 impl Row {
-    /// Computes the statistics of `results` of `cell` on `arm`.
-    pub fn new(cell: &Cell, arm: Arm, results: &[RunResult]) -> Self {
-        let paths = cell.paths.specs().len();
+    /// Computes the statistics of `results` of `case` on `backend`.
+    pub fn new(case: &Case, backend: Backend, results: &[RunResult]) -> Self {
+        let paths = case.paths.specs().len();
         let sum = |of: fn(&RunResult) -> &Vec<u64>| -> Vec<u64> {
             let path = |n| results.iter().filter_map(|r| of(r).get(n)).sum();
             (0..paths).map(path).collect()
@@ -76,17 +77,17 @@ impl Row {
         let shares = packets.iter().zip(&copies);
         let completed: Vec<&RunResult> = results.iter().filter(|r| r.completed).collect();
         Row {
-            strategy: match arm {
-                Arm::Kernel => arm.name().to_owned(),
-                Arm::Sim | Arm::Links => cell.strategy.clone(),
+            strategy: match backend {
+                Backend::Kernel => backend.name().to_owned(),
+                Backend::Sim | Backend::Links => case.strategy.clone(),
             },
-            size: cell.size.to_string(),
-            cc: cell.cc.clone(),
-            arm: arm.name(),
+            size: case.size.to_string(),
+            cc: case.cc.clone(),
+            backend: backend.name(),
             runs: results.len() as u64,
-            paths: cell.paths.to_string(),
-            direction: cell.direction.to_string(),
-            seed: cell.seed,
+            paths: case.paths.to_string(),
+            direction: case.direction.to_string(),
+            seed: case.seed,
             fct_ms: Summary::new(completed.iter().map(|r| r.fct)),
             fct_data_ms: Summary::new(completed.iter().map(|r| r.fct_data)),
             bytes_by_path: sum(|r| &r.bytes_by_path),
@@ -133,8 +134,8 @@ fn share(part: u64, whole: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn cell() -> Cell {
-        Cell::new(
+    fn case() -> Case {
+        Case::new(
             "5mbit,40ms,0%;5mbit,100ms,2%".parse().unwrap(),
             "64k".parse().unwrap(),
         )
@@ -162,7 +163,7 @@ mod tests {
             result(true, 300, [10, 4], [1, 1]),
             result(false, 9999, [10, 0], [0, 0]),
         ];
-        let row = Row::new(&cell(), Arm::Sim, &results);
+        let row = Row::new(&case(), Backend::Sim, &results);
         assert_eq!((row.runs, row.completed), (3, 2));
         assert_eq!(row.fct_ms.mean, Some(200.0));
         assert_eq!(row.fct_ms.p95, Some(290.0));
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn without_a_completed_run_there_are_no_times() {
-        let row = Row::new(&cell(), Arm::Sim, &[result(false, 1, [1, 0], [0, 0])]);
+        let row = Row::new(&case(), Backend::Sim, &[result(false, 1, [1, 0], [0, 0])]);
         assert_eq!(row.fct_ms.mean, None);
         assert_eq!(row.copy_share_by_path, [0.0, 0.0]);
     }

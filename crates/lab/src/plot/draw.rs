@@ -10,13 +10,13 @@ use super::scene::{Anchor, Place, Scene, Shape, Text};
 use super::style::{self, Colour, GRID, INK, PAPER, QUIET, Style};
 
 // Lengths are in points, the user units of the SVG.
-const WIDTH: f64 = 720.0;
+const FIGURE_WIDTH: f64 = 720.0;
 const PLOT_HEIGHT: f64 = 330.0;
 const MARGIN: f64 = 16.0;
-const TITLE: f64 = 15.0;
-const SMALL: f64 = 11.5;
+const TITLE_SIZE: f64 = 15.0;
+const LABEL_SIZE: f64 = 11.5;
 /// Width of a sample line or bar in the legend.
-const SWATCH: f64 = 30.0;
+const SWATCH_WIDTH: f64 = 30.0;
 /// Most points of a line that are marked one by one.
 const MAX_MARKERS: usize = 30;
 /// Distance along a line between two markers.
@@ -37,8 +37,8 @@ pub fn scene(figure: &Figure) -> Scene {
         shapes: Vec::new(),
         y: MARGIN,
     };
-    page.paragraph(&figure.title, TITLE, INK);
-    page.paragraph(&figure.note, SMALL, QUIET);
+    page.paragraph(&figure.title, TITLE_SIZE, INK);
+    page.paragraph(&figure.note, LABEL_SIZE, QUIET);
     let series = match &figure.body {
         Body::Plane(series) | Body::Bars { series, .. } => series,
     };
@@ -49,10 +49,10 @@ pub fn scene(figure: &Figure) -> Scene {
     let y_ticks = y.ticks(7, figure.y.format);
     let widest = y_ticks
         .iter()
-        .map(|t| font::width(&scale::label(*t, &y_ticks, figure.y.format), SMALL));
+        .map(|t| font::width(&scale::label(*t, &y_ticks, figure.y.format), LABEL_SIZE));
     let frame = Frame {
-        left: MARGIN + SMALL + 14.0 + widest.fold(0.0, f64::max),
-        right: WIDTH - MARGIN - 10.0,
+        left: MARGIN + LABEL_SIZE + 14.0 + widest.fold(0.0, f64::max),
+        right: FIGURE_WIDTH - MARGIN - 10.0,
         top,
         bottom,
     };
@@ -65,7 +65,7 @@ pub fn scene(figure: &Figure) -> Scene {
             page.horizontal_axis(figure, &x, frame);
             page.axes(frame);
             page.plane(series, figure, (&x, &y));
-            SMALL + 8.0
+            LABEL_SIZE + 8.0
         }
         Body::Bars { groups, series } => {
             let below = page.group_names(groups, frame);
@@ -74,11 +74,17 @@ pub fn scene(figure: &Figure) -> Scene {
             below
         }
     };
-    let label = bottom + below + SMALL + 8.0;
+    let label = bottom + below + LABEL_SIZE + 8.0;
     let middle = (frame.left + frame.right) / 2.0;
-    page.text((middle, label), &figure.x.label, SMALL, Anchor::Middle, INK);
+    page.text(
+        (middle, label),
+        &figure.x.label,
+        LABEL_SIZE,
+        Anchor::Middle,
+        INK,
+    );
     Scene {
-        size: (WIDTH, label + MARGIN),
+        size: (FIGURE_WIDTH, label + MARGIN),
         shapes: page.shapes,
         title: figure.title.clone(),
     }
@@ -121,7 +127,7 @@ impl Page {
     }
 
     fn paragraph(&mut self, text: &str, size: f64, colour: Colour) {
-        for line in wrap(text, size, WIDTH - 2.0 * MARGIN) {
+        for line in wrap(text, size, FIGURE_WIDTH - 2.0 * MARGIN) {
             self.y += size;
             self.text((MARGIN, self.y), &line, size, Anchor::Start, colour);
             self.y += 5.0;
@@ -135,17 +141,17 @@ impl Page {
         }
         self.y += 4.0;
         let mut x = MARGIN;
-        let row = SMALL + 7.0;
+        let row = LABEL_SIZE + 7.0;
         for (n, one) in series.iter().enumerate() {
-            let width = SWATCH + 6.0 + font::width(&one.name, SMALL) + 18.0;
-            if x > MARGIN && x + width > WIDTH - MARGIN {
+            let width = SWATCH_WIDTH + 6.0 + font::width(&one.name, LABEL_SIZE) + 18.0;
+            if x > MARGIN && x + width > FIGURE_WIDTH - MARGIN {
                 x = MARGIN;
                 self.y += row;
             }
             let middle = self.y + row / 2.0;
             self.swatch(one, bars, style::nth(n), (x, middle));
-            let at = (x + SWATCH + 6.0, middle + SMALL * 0.36);
-            self.text(at, &one.name, SMALL, Anchor::Start, INK);
+            let at = (x + SWATCH_WIDTH + 6.0, middle + LABEL_SIZE * 0.36);
+            self.text(at, &one.name, LABEL_SIZE, Anchor::Start, INK);
             x += width;
         }
         self.y += row;
@@ -153,18 +159,18 @@ impl Page {
 
     fn swatch(&mut self, series: &Series, bars: bool, style: Style, (x, y): Place) {
         if bars {
-            self.bar((x + 8.0, y - 5.0), (x + SWATCH, y + 5.0), style);
+            self.bar((x + 8.0, y - 5.0), (x + SWATCH_WIDTH, y + 5.0), style);
             return;
         }
         if series.mark != Mark::Dots {
             self.shapes.push(Shape::Line {
-                points: vec![(x, y), (x + SWATCH, y)],
+                points: vec![(x, y), (x + SWATCH_WIDTH, y)],
                 width: 1.8,
                 dash: style.dash,
                 colour: style.colour,
             });
         }
-        self.marker((x + SWATCH / 2.0, y), 3.6, style);
+        self.marker((x + SWATCH_WIDTH / 2.0, y), 3.6, style);
     }
 
     fn vertical_axis(&mut self, figure: &Figure, y: &Placed, ticks: &[f64], frame: Frame) {
@@ -172,13 +178,13 @@ impl Page {
             let at = y.at(*tick);
             self.line(vec![(frame.left, at), (frame.right, at)], 0.8, GRID);
             let label = scale::label(*tick, ticks, figure.y.format);
-            let place = (frame.left - 7.0, at + SMALL * 0.36);
-            self.text(place, &label, SMALL, Anchor::End, INK);
+            let place = (frame.left - 7.0, at + LABEL_SIZE * 0.36);
+            self.text(place, &label, LABEL_SIZE, Anchor::End, INK);
         }
         self.shapes.push(Shape::Text(Text {
-            at: (MARGIN + SMALL * 0.7, (frame.top + frame.bottom) / 2.0),
+            at: (MARGIN + LABEL_SIZE * 0.7, (frame.top + frame.bottom) / 2.0),
             text: figure.y.label.clone(),
-            size: SMALL,
+            size: LABEL_SIZE,
             anchor: Anchor::Middle,
             colour: INK,
             upright: true,
@@ -192,8 +198,8 @@ impl Page {
             self.line(vec![(at, frame.top), (at, frame.bottom)], 0.8, GRID);
             self.line(vec![(at, frame.bottom), (at, frame.bottom + 4.0)], 1.0, INK);
             let label = scale::label(*tick, &ticks, figure.x.format);
-            let place = (at, frame.bottom + SMALL + 7.0);
-            self.text(place, &label, SMALL, Anchor::Middle, INK);
+            let place = (at, frame.bottom + LABEL_SIZE + 7.0);
+            self.text(place, &label, LABEL_SIZE, Anchor::Middle, INK);
         }
     }
 
@@ -211,9 +217,9 @@ impl Page {
         let room = slot - 8.0;
         let words = groups.iter().flat_map(|name| name.split_whitespace());
         let widest = words
-            .map(|word| font::width(word, SMALL))
+            .map(|word| font::width(word, LABEL_SIZE))
             .fold(room, f64::max);
-        let size = SMALL * room / widest;
+        let size = LABEL_SIZE * room / widest;
         let mut rows = 1;
         for (n, name) in groups.iter().enumerate() {
             let middle = frame.left + slot * (n as f64 + 0.5);
@@ -395,12 +401,12 @@ fn marked(places: &[Place]) -> Vec<Place> {
         return places.to_vec();
     }
     let mut out = Vec::new();
-    let mut way = MARKER_GAP / 2.0;
+    let mut travelled = MARKER_GAP / 2.0;
     for pair in places.windows(2) {
-        way += (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
-        if way >= MARKER_GAP {
+        travelled += (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
+        if travelled >= MARKER_GAP {
             out.push(pair[1]);
-            way = 0.0;
+            travelled = 0.0;
         }
     }
     out

@@ -141,6 +141,15 @@ impl Point {
 }
 
 impl Series {
+    /// Returns a line through `points`, or one bar of each group.
+    pub fn line(name: impl Into<String>, points: impl IntoIterator<Item = Point>) -> Self {
+        Series {
+            name: name.into(),
+            points: points.into_iter().collect(),
+            mark: Mark::Line,
+        }
+    }
+
     /// Returns the empirical distribution function of `samples`, as shares from 0 to 1.
     pub fn cdf(name: &str, samples: &[f64]) -> Self {
         let mut sorted: Vec<f64> = samples.iter().copied().filter(|s| s.is_finite()).collect();

@@ -62,7 +62,7 @@ pub struct Scene {
     pub title: String,
 }
 
-const RIM: f64 = 0.7;
+const MARKER_RIM_WIDTH: f64 = 0.7;
 
 fn hex(c: Colour) -> String {
     format!("#{:02x}{:02x}{:02x}", c[0], c[1], c[2])
@@ -126,7 +126,10 @@ impl Scene {
 
 fn element(shape: &Shape) -> String {
     let rim = |rim: bool| match rim {
-        true => format!(" stroke=\"{}\" stroke-width=\"{RIM}\"", hex(PAPER)),
+        true => format!(
+            " stroke=\"{}\" stroke-width=\"{MARKER_RIM_WIDTH}\"",
+            hex(PAPER)
+        ),
         false => String::new(),
     };
     match shape {

@@ -31,16 +31,16 @@ pub fn html(stored: &[Stored]) -> String {
         table(&mut out, &failing);
     }
     table(&mut out, &summary(stored));
-    for arms in by_experiment(stored) {
-        section(&mut out, arms);
+    for backends in by_experiment(stored) {
+        section(&mut out, backends);
     }
     out += "</body>\n</html>\n";
     out
 }
 
 /// Writes an experiment with its results on all backends.
-fn section(out: &mut String, arms: &[Stored]) {
-    let first = &arms[0].outcome;
+fn section(out: &mut String, backends: &[Stored]) {
+    let first = &backends[0].outcome;
     let (id, title) = (escape(&first.id), escape(&first.title));
     // Writing to a string does not fail.
     let _ = writeln!(out, "<h2 id=\"{id}\">{id}: {title}</h2>");
@@ -52,19 +52,19 @@ fn section(out: &mut String, arms: &[Stored]) {
     ];
     let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
     let texts = texts.map(|(name, text)| (name.to_owned(), text.clone()));
-    let run_with = arms.iter().map(|Stored { outcome, .. }| {
+    let run_with = backends.iter().map(|Stored { outcome, .. }| {
         let text = format!("{}; {}", command(outcome), parameters(outcome, None));
-        (format!("Run with ({})", outcome.arm), text)
+        (format!("Run with ({})", outcome.backend), text)
     });
     facts(out, texts.chain(run_with));
-    table(out, &claims(arms));
-    facts(out, reasons(arms).into_iter());
-    for Stored { outcome, svgs } in arms {
+    table(out, &claims(backends));
+    facts(out, reasons(backends).into_iter());
+    for Stored { outcome, svgs } in backends {
         for svg in svgs {
             let _ = writeln!(out, "<figure>{svg}</figure>");
         }
         for one in &outcome.tables {
-            let title = format!("{}: {}", outcome.arm, one.title);
+            let title = format!("{}: {}", outcome.backend, one.title);
             table(
                 out,
                 &Table {

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use super::overview::{by_source, failing};
 use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
 use super::store::{Stored, failed, write};
-use crate::arm::Error;
+use crate::backend::Error;
 use crate::experiments::{Outcome, Table};
 
 const OPENING: &str = "\
@@ -28,7 +28,7 @@ it writes from the same results, has every table and figure.
 /// Returns the page for the directory of the results, with links to the figures stored there.
 pub fn markdown(stored: &[Stored]) -> String {
     page(stored, |outcome, name| {
-        format!("{}/{}/{name}.svg", outcome.id, outcome.arm)
+        format!("{}/{}/{name}.svg", outcome.id, outcome.backend)
     })
 }
 
@@ -44,8 +44,8 @@ fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
     out.push_str("\n## Experiments\n\n");
     table(&mut out, &summary(stored));
     // Writing to a string does not fail.
-    for arms in by_experiment(stored) {
-        let first = &arms[0].outcome;
+    for backends in by_experiment(stored) {
+        let first = &backends[0].outcome;
         let _ = writeln!(
             out,
             "\n## {}\n\n{} ({}): {}\n",
@@ -54,17 +54,17 @@ fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
         if !first.reported.is_empty() {
             let _ = writeln!(out, "Reported: {}\n", first.reported);
         }
-        table(&mut out, &claims(arms));
-        for (n, (claims, why)) in reasons(arms).iter().enumerate() {
+        table(&mut out, &claims(backends));
+        for (n, (claims, why)) in reasons(backends).iter().enumerate() {
             let gap = if n == 0 { "\n" } else { "" };
             let _ = writeln!(out, "{gap}- {claims}: {why}");
         }
-        for (n, Stored { outcome, .. }) in arms.iter().enumerate() {
-            let before = n.checked_sub(1).map(|n| &arms[n].outcome);
+        for (n, Stored { outcome, .. }) in backends.iter().enumerate() {
+            let before = n.checked_sub(1).map(|n| &backends[n].outcome);
             let _ = writeln!(
                 out,
                 "\n**{}**: `{}`; {}",
-                outcome.arm,
+                outcome.backend,
                 command(outcome),
                 parameters(outcome, before)
             );
@@ -96,7 +96,7 @@ fn table(out: &mut String, table: &Table) {
     }
 }
 
-/// Returns the page for a file elsewhere, `at`. Writes its figures as `ID-ARM-NAME.svg` into the
+/// Returns the page for a file elsewhere, `at`. Writes its figures as `ID-BACKEND-NAME.svg` into the
 /// directory `figures`, which is created.
 ///
 /// # Errors
@@ -105,7 +105,8 @@ fn table(out: &mut String, table: &Table) {
 pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, Error> {
     let below = below(at.parent().unwrap_or(Path::new("")), figures)?;
     fs::create_dir_all(figures).map_err(|e| Error::Run(failed("create", figures, &e)))?;
-    let file = |outcome: &Outcome, name: &str| format!("{}-{}-{name}.svg", outcome.id, outcome.arm);
+    let file =
+        |outcome: &Outcome, name: &str| format!("{}-{}-{name}.svg", outcome.id, outcome.backend);
     for Stored { outcome, svgs } in stored {
         if let (Some(name), Some(svg)) = (outcome.figures.first(), svgs.first()) {
             let file = figures.join(file(outcome, name));

@@ -1,6 +1,6 @@
 //! Stored results, and the report made from them.
 //!
-//! `DIR/ID/ARM/` has `outcome.json`, `cells/NAME.json` with every run, and each figure as SVG. The
+//! `DIR/ID/BACKEND/` has `outcome.json`, `cells/NAME.json` with every run, and each figure as SVG. The
 //! report reads nothing but these files, so results of several runs, backends and machines can share a
 //! directory.
 

@@ -1,6 +1,6 @@
 //! The texts and tables that both pages share.
 
-use crate::arm::Arm;
+use crate::backend::Backend;
 use crate::experiments::{Outcome, Table, Verdict};
 
 use super::store::Stored;
@@ -16,13 +16,17 @@ pub(super) fn columns(names: &[&str]) -> Vec<String> {
 
 /// Returns a table with a row for each experiment and a column for each backend that has results.
 pub(super) fn summary(stored: &[Stored]) -> Table {
-    let has = |arm: &&str| stored.iter().any(|one| one.outcome.arm == *arm);
-    let arms: Vec<&str> = Arm::ALL.map(Arm::name).into_iter().filter(has).collect();
+    let has = |backend: &&str| stored.iter().any(|one| one.outcome.backend == *backend);
+    let backends: Vec<&str> = Backend::ALL
+        .map(Backend::name)
+        .into_iter()
+        .filter(has)
+        .collect();
     let row = |results: &[Stored]| {
         let first = &results[0].outcome;
         let mut row = vec![first.id.clone(), first.title.clone(), first.source.clone()];
-        row.extend(arms.iter().map(|arm| {
-            let here = results.iter().find(|one| one.outcome.arm == *arm);
+        row.extend(backends.iter().map(|backend| {
+            let here = results.iter().find(|one| one.outcome.backend == *backend);
             here.map_or_else(String::new, |one| in_short(&one.outcome))
         }));
         row
@@ -31,7 +35,7 @@ pub(super) fn summary(stored: &[Stored]) -> Table {
         title: "All results".to_owned(),
         columns: [
             columns(&["id", "what is compared", "source"]),
-            columns(&arms),
+            columns(&backends),
         ]
         .concat(),
         rows: by_experiment(stored).map(row).collect(),
@@ -48,37 +52,40 @@ fn in_short(outcome: &Outcome) -> String {
 }
 
 /// Returns a table of the reported and measured values of each claim, on every backend.
-pub(super) fn claims(arms: &[Stored]) -> Table {
+pub(super) fn claims(backends: &[Stored]) -> Table {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let judged = |one: &Stored, expected: &str| -> Option<Verdict> {
         let mut verdicts = one.outcome.verdicts.iter();
         verdicts.find(|v| v.expected() == expected).cloned()
     };
-    for verdict in arms.iter().flat_map(|one| &one.outcome.verdicts) {
+    for verdict in backends.iter().flat_map(|one| &one.outcome.verdicts) {
         let expected = verdict.expected();
         if rows.iter().any(|row| row[0] == expected) {
             continue;
         }
-        let of_arms: Vec<Option<Verdict>> = arms.iter().map(|a| judged(a, &expected)).collect();
+        let of_backends: Vec<Option<Verdict>> =
+            backends.iter().map(|a| judged(a, &expected)).collect();
         let mut row = vec![expected, verdict.reported.clone()];
         let measured = |v: &Option<Verdict>| v.as_ref().map(Verdict::measured);
-        row.extend(of_arms.iter().map(|v| measured(v).unwrap_or_default()));
-        let words = arms.iter().zip(&of_arms);
-        let words = words.filter_map(|(one, v)| Some((&one.outcome.arm, v.as_ref()?.word())));
+        row.extend(of_backends.iter().map(|v| measured(v).unwrap_or_default()));
+        let words = backends.iter().zip(&of_backends);
+        let words = words.filter_map(|(one, v)| Some((&one.outcome.backend, v.as_ref()?.word())));
         let mut words: Vec<(&String, &str)> = words.collect();
         words.dedup_by(|a, b| a.1 == b.1);
         row.push(match &words[..] {
             [(_, word)] => (*word).to_owned(),
             _ => {
-                let each = words.iter().map(|(arm, word)| format!("{arm} {word}"));
+                let each = words
+                    .iter()
+                    .map(|(backend, word)| format!("{backend} {word}"));
                 each.collect::<Vec<_>>().join("; ")
             }
         });
         rows.push(row);
     }
-    let measured = arms
+    let measured = backends
         .iter()
-        .map(|one| format!("measured ({})", one.outcome.arm));
+        .map(|one| format!("measured ({})", one.outcome.backend));
     let mut head = columns(&["must hold", "reported"]);
     head.extend(measured);
     head.push("holds?".to_owned());
@@ -90,11 +97,11 @@ pub(super) fn claims(arms: &[Stored]) -> Table {
 }
 
 /// Returns the reasons why claims do not hold, each with the claims that it explains.
-pub(super) fn reasons(arms: &[Stored]) -> Vec<(String, String)> {
+pub(super) fn reasons(backends: &[Stored]) -> Vec<(String, String)> {
     let mut reasons: Vec<(String, String)> = Vec::new();
-    for Stored { outcome, .. } in arms {
+    for Stored { outcome, .. } in backends {
         for verdict in outcome.verdicts.iter().filter(|v| !v.why.is_empty()) {
-            let claim = format!("{} ({})", verdict.claim, outcome.arm);
+            let claim = format!("{} ({})", verdict.claim, outcome.backend);
             match reasons.iter_mut().find(|(_, why)| *why == verdict.why) {
                 Some((claims, _)) => *claims += &format!("; {claim}"),
                 None => reasons.push((claim, verdict.why.clone())),
@@ -108,12 +115,12 @@ pub(super) fn reasons(arms: &[Stored]) -> Vec<(String, String)> {
 pub(super) fn command(outcome: &Outcome) -> String {
     let Outcome {
         id,
-        arm,
+        backend,
         runs,
         seed,
         ..
     } = outcome;
-    format!("braid-lab run {id} --backend {arm} --runs {runs} --seed {seed}")
+    format!("braid-lab run {id} --backend {backend} --runs {runs} --seed {seed}")
 }
 
 /// Returns the parameters of a result, without those that `before` has too.

@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::arm::Arm;
-use crate::experiments::{ALL, Findings, Outcome};
+use crate::backend::Backend;
+use crate::experiments::{ALL, ExperimentResult, Outcome};
 
 /// The file that marks a directory as written by [`store`].
 const OUTCOME: &str = "outcome.json";
@@ -19,17 +19,20 @@ pub struct Stored {
     pub svgs: Vec<String>,
 }
 
-/// Writes `findings` below `directory`. Returns their directory, in which the results of an earlier run
+/// Writes `result` below `directory`. Returns their directory, in which the results of an earlier run
 /// of the same experiment and backend are replaced.
 ///
 /// # Errors
 /// One line that names the file that cannot be written, or the directory if it holds anything else than
 /// results.
-pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
+pub fn store(directory: &Path, result: &ExperimentResult) -> Result<PathBuf, String> {
     let Outcome {
-        id, arm, figures, ..
-    } = &findings.outcome;
-    let place = prepare(directory, id, arm)?;
+        id,
+        backend,
+        figures,
+        ..
+    } = &result.outcome;
+    let place = prepare(directory, id, backend)?;
     // Written beside its place until it is complete, so that an interrupted write is never read as a
     // result.
     let draft = place.with_extension("part");
@@ -38,16 +41,16 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     }
     let cells = draft.join("cells");
     fs::create_dir_all(&cells).map_err(|e| failed("create", &cells, &e))?;
-    for (name, record) in &findings.records {
+    for (name, record) in &result.records {
         write_json(&cells.join(format!("{name}.json")), record)?;
     }
-    for (name, capture) in &findings.captures {
+    for (name, capture) in &result.captures {
         write(&cells.join(format!("{name}.pcapng")), capture)?;
     }
-    for (name, (_, figure)) in figures.iter().zip(&findings.figures) {
+    for (name, (_, figure)) in figures.iter().zip(&result.figures) {
         write(&draft.join(format!("{name}.svg")), figure.svg().as_bytes())?;
     }
-    write_json(&draft.join(OUTCOME), &findings.outcome)?;
+    write_json(&draft.join(OUTCOME), &result.outcome)?;
     if place.exists() {
         fs::remove_dir_all(&place).map_err(|e| failed("remove", &place, &e))?;
     }
@@ -55,15 +58,15 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     Ok(place)
 }
 
-/// Returns the directory into which [`store`] will put the results of experiment `id` on `arm`, and
+/// Returns the directory into which [`store`] will put the results of experiment `id` on `backend`, and
 /// creates its parent. Called before measuring, so that a wrong directory is found early.
 ///
 /// # Errors
 /// The errors of [`store`].
-pub fn prepare(directory: &Path, id: &str, arm: &str) -> Result<PathBuf, String> {
+pub fn prepare(directory: &Path, id: &str, backend: &str) -> Result<PathBuf, String> {
     let experiment = directory.join(id);
     fs::create_dir_all(&experiment).map_err(|e| failed("create", &experiment, &e))?;
-    let place = experiment.join(arm);
+    let place = experiment.join(backend);
     if place.exists() && !place.join(OUTCOME).is_file() {
         return Err(format!(
             "{} exists, and is no result of the lab",
@@ -87,9 +90,14 @@ pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
         }
     }
     let listed = |s: &Stored| {
-        let Outcome { id, arm, .. } = &s.outcome;
+        let Outcome { id, backend, .. } = &s.outcome;
         let id = ALL.iter().position(|definition| definition.id == id);
-        (id, Arm::ALL.iter().position(|known| known.name() == arm))
+        (
+            id,
+            Backend::ALL
+                .iter()
+                .position(|known| known.name() == backend),
+        )
     };
     // Unknown ids sort first, by name.
     stored.sort_by_key(listed);
@@ -109,10 +117,10 @@ fn load_one(place: &Path) -> Result<Stored, String> {
     // Id and backend become file names of the report, so a stored file must not choose them freely.
     let named =
         |path: Option<&Path>, name: &str| path.and_then(Path::file_name) == Some(name.as_ref());
-    let Outcome { id, arm, .. } = &outcome;
-    if !named(place.parent(), id) || !named(Some(place), arm) {
+    let Outcome { id, backend, .. } = &outcome;
+    if !named(place.parent(), id) || !named(Some(place), backend) {
         return Err(format!(
-            "{} is of `{id}` with --backend {arm}, and not of what its directories are called after",
+            "{} is of `{id}` with --backend {backend}, and not of what its directories are called after",
             file.display()
         ));
     }

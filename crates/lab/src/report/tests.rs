@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::experiments::{Bound, Findings, Outcome, Table, Verdict};
+use crate::experiments::{Bound, ExperimentResult, Outcome, Table, Verdict};
 use crate::plot::{Axis, Body, Figure};
 
 /// A directory that is removed when the test ends.
@@ -22,10 +22,10 @@ impl Drop for Scratch {
     }
 }
 
-fn findings(holds: bool) -> Findings {
+fn result(holds: bool) -> ExperimentResult {
     let bound = if holds { 3.0 } else { 5.0 };
     let text = |s: &str| s.to_owned();
-    Findings {
+    ExperimentResult {
         outcome: Outcome {
             id: text("x-1"),
             title: text("A <b> & C"),
@@ -33,7 +33,7 @@ fn findings(holds: bool) -> Findings {
             setup: text("two paths"),
             reported: text("more"),
             must_hold: text("more than"),
-            arm: text("sim"),
+            backend: text("sim"),
             runs: 30,
             seed: 1,
             parameters: vec![(text("queue"), text("50"))],
@@ -67,16 +67,16 @@ fn findings(holds: bool) -> Findings {
 #[test]
 fn what_is_stored_is_loaded_and_replaced() {
     let scratch = Scratch::new("report-store");
-    let place = store(&scratch.0, &findings(true)).unwrap();
+    let place = store(&scratch.0, &result(true)).unwrap();
     fs::write(place.join("cells/left-over.json"), "{}").unwrap();
-    let place = store(&scratch.0, &findings(false)).unwrap();
+    let place = store(&scratch.0, &result(false)).unwrap();
     assert_eq!(place, scratch.0.join("x-1/sim"));
     assert!(!place.join("cells/left-over.json").exists());
     assert!(place.join("cells/cell-1.json").is_file());
     let loaded = load(&scratch.0).unwrap();
     assert_eq!(loaded.len(), 1);
-    assert_eq!(loaded[0].outcome, findings(false).outcome);
-    assert_eq!(loaded[0].svgs, [findings(false).figures[0].1.svg()]);
+    assert_eq!(loaded[0].outcome, result(false).outcome);
+    assert_eq!(loaded[0].svgs, [result(false).figures[0].1.svg()]);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn nothing_is_removed_that_is_no_result() {
     let foreign = scratch.0.join("x-1/sim");
     fs::create_dir_all(&foreign).unwrap();
     fs::write(foreign.join("thesis.txt"), "years of work").unwrap();
-    let error = store(&scratch.0, &findings(true)).unwrap_err();
+    let error = store(&scratch.0, &result(true)).unwrap_err();
     assert!(
         error.ends_with("exists, and is no result of the lab"),
         "{error}"
@@ -100,14 +100,14 @@ fn a_directory_without_results_is_refused() {
     assert!(error.contains("there are no results in"), "{error}");
     let error = load(&scratch.0.join("none")).unwrap_err();
     assert!(error.starts_with("cannot read"), "{error}");
-    let place = store(&scratch.0, &findings(true)).unwrap();
+    let place = store(&scratch.0, &result(true)).unwrap();
     for (text, expected) in [("{}", "is no outcome"), ("[", "is no outcome")] {
         fs::write(place.join("outcome.json"), text).unwrap();
         let error = load(&scratch.0).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
     let changed = |change: fn(&mut Outcome)| {
-        let mut outcome = findings(true).outcome;
+        let mut outcome = result(true).outcome;
         change(&mut outcome);
         let text = serde_json::to_string(&outcome).unwrap();
         fs::write(place.join("outcome.json"), text).unwrap();
@@ -117,7 +117,7 @@ fn a_directory_without_results_is_refused() {
     assert!(error.contains("is no name of a figure"), "{error}");
     let away: [fn(&mut Outcome); 2] = [
         |outcome| outcome.id = "../../x-1".to_owned(),
-        |outcome| outcome.arm = "/etc/sim".to_owned(),
+        |outcome| outcome.backend = "/etc/sim".to_owned(),
     ];
     for change in away {
         let error = changed(change);
@@ -128,9 +128,9 @@ fn a_directory_without_results_is_refused() {
 #[test]
 fn the_page_stands_alone_and_says_what_holds() {
     let stored = |holds| {
-        let Findings {
+        let ExperimentResult {
             outcome, figures, ..
-        } = findings(holds);
+        } = result(holds);
         [Stored {
             outcome,
             svgs: vec![figures[0].1.svg()],
@@ -162,7 +162,7 @@ fn the_page_stands_alone_and_says_what_holds() {
 #[test]
 fn a_page_elsewhere_has_its_figures_beside_it() {
     let scratch = Scratch::new("report-publish");
-    store(&scratch.0, &findings(true)).unwrap();
+    store(&scratch.0, &result(true)).unwrap();
     let stored = load(&scratch.0).unwrap();
     let [page, figures] = ["docs/results.md", "docs/figures"].map(|name| scratch.0.join(name));
     let text = publish(&stored, &page, &figures).unwrap();
@@ -175,15 +175,15 @@ fn a_page_elsewhere_has_its_figures_beside_it() {
 
 /// A claim measured on both backends has one row, and a claim of one backend is kept.
 #[test]
-fn arms_stand_side_by_side() {
+fn backends_stand_side_by_side() {
     let mut results = [true, true].map(|holds| Stored {
-        outcome: findings(holds).outcome,
+        outcome: result(holds).outcome,
         svgs: Vec::new(),
     });
     let value = |claim, value| Verdict::new(claim, Bound::AtMost(1.0), "", [("", value)]);
     results[0].outcome.verdicts = vec![value("a", 0.5), value("b", 0.5)];
     results[1].outcome.verdicts = vec![value("a", 2.0), value("c", 0.25)];
-    results[1].outcome.arm = "links".to_owned();
+    results[1].outcome.backend = "links".to_owned();
     let kernel = ("kernel".to_owned(), "6.18".to_owned());
     results[1].outcome.parameters.push(kernel);
     let text = markdown(&results);

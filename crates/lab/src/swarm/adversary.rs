@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use braid_links::middlebox::{Direction, Middlebox, Output, Packet};
 use braid_proxy::config;
-use braid_sim::thief::{self, Keys, Thief, keys_in, signed};
+use braid_sim::hijacker::{self, Hijacker, Keys, hmac_sha256, keys_in};
 use braid_sim::traffic::pattern_from;
 use braid_wire::mptcp::{AddAddr, Dss, DssMapping, MptcpOption, RemoveAddr, WireDsn};
 use braid_wire::tcp::{self, Flags, Timestamps};
@@ -73,7 +73,7 @@ pub struct Adversary {
     subflows: BTreeMap<(SocketAddr, SocketAddr), Subflow>,
     /// Keys of connections that were opened over this link, with the address of their server.
     keys: Vec<(SocketAddr, Keys)>,
-    thief: Thief,
+    hijacker: Hijacker,
     next_port: u16,
     /// Data sequence numbers at which the attacker would write into connections that it joins, by its
     /// address.
@@ -105,7 +105,7 @@ impl Adversary {
             attacks: &Attack::ALL,
             subflows: BTreeMap::new(),
             keys: Vec::new(),
-            thief: Thief::default(),
+            hijacker: Hijacker::default(),
             next_port: FIRST_PORT,
             dsns: BTreeMap::new(),
             kept: VecDeque::new(),
@@ -115,7 +115,7 @@ impl Adversary {
     }
 
     /// Limits the attacks to MP_JOIN if `alone`.
-    pub fn with_joins_alone(mut self, alone: bool) -> Self {
+    pub fn with_joins_only(mut self, alone: bool) -> Self {
         if alone {
             self.attacks = &[Attack::Join];
         }
@@ -224,7 +224,7 @@ impl Adversary {
                 } else if let Some(byte) = changed.get_mut(at) {
                     *byte ^= 1 << self.rng.below(8);
                 }
-                let bytes = thief::packet((ip.src, ip.dst), tcp, &changed);
+                let bytes = hijacker::packet((ip.src, ip.dst), tcp, &changed);
                 return Some(Packet { bytes, ..packet });
             }
             Attack::Replay => {
@@ -236,7 +236,7 @@ impl Adversary {
                 let mut forged = self.forge(direction, *ip, tcp, payload.len());
                 if self.fill_in(attack, &mut forged).is_some() {
                     let ends = (forged.ip.src, forged.ip.dst);
-                    let bytes = thief::packet(ends, &forged.tcp, &forged.payload);
+                    let bytes = hijacker::packet(ends, &forged.tcp, &forged.payload);
                     out.push_back((forged.direction, Packet::new(bytes)));
                 }
             }
@@ -324,14 +324,16 @@ impl Adversary {
         let known = self.subflows.iter().filter(|((_, to), _)| *to == server);
         let dsn = known.filter_map(|(_, s)| s.next[0]).next_back();
         self.dsns.extend(dsn.map(|dsn| (local, dsn)));
-        let syn = self.thief.join(keys, (local, server), (address_id, nonce));
+        let syn = self
+            .hijacker
+            .join(keys, (local, server), (address_id, nonce));
         out.push_back((Direction::Outbound, Packet::new(syn)));
     }
 
     /// Answers on a subflow that the attacker opens: proves the keys and sends data of its own, then
     /// acknowledges whatever arrives.
     fn go_on(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
-        let Some(answer) = self.thief.answer(received) else {
+        let Some(answer) = self.hijacker.answer(received) else {
             return;
         };
         out.push_back((Direction::Outbound, Packet::new(answer)));
@@ -353,7 +355,7 @@ impl Adversary {
             mapping: Some(mapping),
             ..Dss::default()
         }));
-        let bytes = thief::packet((ip.dst, ip.src), &data, &payload);
+        let bytes = hijacker::packet((ip.dst, ip.src), &data, &payload);
         out.push_back((Direction::Outbound, Packet::new(bytes)));
     }
 }
@@ -366,7 +368,7 @@ impl Middlebox for Adversary {
         };
         let (ip, tcp, payload) = &parsed;
         let (boxed, server) = place(direction, ends(ip, tcp)).0;
-        if self.thief.is_at(boxed) {
+        if self.hijacker.owns(boxed) {
             self.go_on(&packet.bytes, &parsed, out);
             return;
         }
@@ -425,7 +427,7 @@ fn announcement(keys: Keys, address_id: u8, port: Option<u16>) -> AddAddr {
     message.extend(port.unwrap_or(0).to_be_bytes());
     // RFC 8684, 3.4.1: the rightmost 64 bits of the HMAC.
     let mut tail = [0; 8];
-    tail.copy_from_slice(&signed(keys, &message)[24..]);
+    tail.copy_from_slice(&hmac_sha256(keys, &message)[24..]);
     AddAddr {
         address_id,
         addr: ELSEWHERE.into(),

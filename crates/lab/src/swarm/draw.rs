@@ -12,18 +12,18 @@ use braid_wire::Rng;
 use braid_wire::tcp::kind;
 
 /// Stream of the scenario's random numbers, apart from the streams of the world's components.
-const DRAW: u64 = 1 << 41;
+const DRAW_STREAM: u64 = 1 << 41;
 /// Flows have at most two to this power of bytes.
-const SIZE_BITS: u64 = 22;
+const MAX_SIZE_BITS: u64 = 22;
 /// Time from the start, ms, within which outages and other changes begin. Notices of a link monitor may
 /// come later.
-pub(super) const RESTLESS_MS: u64 = 12_000;
+pub(super) const CHANGES_WITHIN_MS: u64 = 12_000;
 /// Longest outage of a link or path, ms, well below the engine's timeouts for a dead connection.
-pub(super) const LONGEST_OUTAGE_MS: u64 = 6_000;
+pub(super) const MAX_OUTAGE_MS: u64 = 6_000;
 
 /// Everything that is drawn from one seed.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct HostScenario {
     /// The paths between the client and the server.
     pub paths: Vec<Path>,
     /// The client's engine.
@@ -50,12 +50,12 @@ pub struct Path {
     /// True if the client reaches the path by a router that another host behind it shares.
     pub shared: bool,
     /// The middleboxes on the path, from the inside out.
-    pub middleboxes: Vec<Meddling>,
+    pub middleboxes: Vec<MiddleboxSpec>,
 }
 
-/// A middlebox.
+/// A middlebox of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Meddling {
+pub enum MiddleboxSpec {
     /// A NAT.
     Nat,
     /// Sequence numbers are shifted; SACK blocks are left unshifted if true.
@@ -70,14 +70,17 @@ pub enum Meddling {
     Lack(u8),
 }
 
-impl Meddling {
+impl MiddleboxSpec {
     /// Returns whether an MPTCP connection through the middlebox may break: options that vanish after
     /// the handshake remove the mapping of bytes that TCP has delivered already.
     pub fn breaks_mptcp(self) -> bool {
         match self {
-            Meddling::Nat | Meddling::Shift(_) | Meddling::Split(_) | Meddling::Lack(_) => false,
-            Meddling::Merge(..) => true,
-            Meddling::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
+            MiddleboxSpec::Nat
+            | MiddleboxSpec::Shift(_)
+            | MiddleboxSpec::Split(_)
+            | MiddleboxSpec::Lack(_) => false,
+            MiddleboxSpec::Merge(..) => true,
+            MiddleboxSpec::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
         }
     }
 }
@@ -137,7 +140,7 @@ pub struct Notice {
 }
 
 /// Draws a scenario.
-pub fn scenario(d: &mut Draw) -> Scenario {
+pub fn scenario(d: &mut Draw) -> HostScenario {
     let count = 1 + d.0.below(4) as usize;
     let paths: Vec<Path> = (0..count).map(|n| d.path(n)).collect();
     let notices = d.notices(count);
@@ -148,7 +151,7 @@ pub fn scenario(d: &mut Draw) -> Scenario {
     }
     client.fast_open = d.0.chance(0.6);
     server.fast_open = d.0.chance(0.8);
-    Scenario {
+    HostScenario {
         paths,
         client,
         server,
@@ -163,7 +166,7 @@ pub struct Draw(Rng);
 impl Draw {
     /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Self {
-        Draw(Rng::for_component(seed, DRAW))
+        Draw(Rng::for_component(seed, DRAW_STREAM))
     }
 
     /// Returns a whole number below `n`.
@@ -277,7 +280,7 @@ impl Draw {
         }
         let mut at = Duration::ZERO;
         for _ in 0..=self.0.below(3) {
-            at += self.up_to_ms(RESTLESS_MS / 4);
+            at += self.up_to_ms(CHANGES_WITHIN_MS / 4);
             let (mut there, mut back) = (up.clone(), down.clone());
             match self.0.below(3) {
                 0 => {
@@ -290,29 +293,29 @@ impl Draw {
                 _ => back.up = false,
             }
             changes.push((at, there, back));
-            at += self.up_to_ms(LONGEST_OUTAGE_MS);
+            at += self.up_to_ms(MAX_OUTAGE_MS);
             changes.push((at, up.clone(), down.clone()));
         }
         changes
     }
 
-    fn middlebox(&mut self, v6: bool) -> Meddling {
+    fn middlebox(&mut self, v6: bool) -> MiddleboxSpec {
         match self.0.below(7) {
             // The NAT translates IPv4 only, so paths with IPv6 get another middlebox.
-            0 | 1 if !v6 => Meddling::Nat,
-            0..=2 => Meddling::Shift(self.0.chance(0.3)),
-            3 => Meddling::Split(200 + self.0.below(1200) as u16),
-            4 => Meddling::Merge(
+            0 | 1 if !v6 => MiddleboxSpec::Nat,
+            0..=2 => MiddleboxSpec::Shift(self.0.chance(0.3)),
+            3 => MiddleboxSpec::Split(200 + self.0.below(1200) as u16),
+            4 => MiddleboxSpec::Merge(
                 1500 + self.0.below(20_000) as usize,
                 self.up_to_ms(3),
                 self.one_of(&[Keep::First, Keep::Last]),
             ),
-            5 => Meddling::Lack(self.one_of(&[
+            5 => MiddleboxSpec::Lack(self.one_of(&[
                 kind::TIMESTAMPS,
                 kind::TIMESTAMPS,
                 kind::SACK_PERMITTED,
             ])),
-            _ => Meddling::Options(
+            _ => MiddleboxSpec::Options(
                 self.one_of(&[Scope::Syn, Scope::Syn, Scope::Later, Scope::All]),
                 self.one_of(&[Edit::Remove, Edit::Blank, Edit::Zero]),
                 if self.0.chance(0.7) {
@@ -332,10 +335,10 @@ impl Draw {
             if !self.0.chance(0.2) {
                 continue;
             }
-            let within = self.one_of(&[RESTLESS_MS / 2, 500]);
+            let within = self.one_of(&[CHANGES_WITHIN_MS / 2, 500]);
             let mut at = Duration::ZERO;
             for _ in 0..=self.0.below(3) {
-                for (up, ms) in [(false, within), (true, LONGEST_OUTAGE_MS)] {
+                for (up, ms) in [(false, within), (true, MAX_OUTAGE_MS)] {
                     at += self.up_to_ms(ms);
                     notices.push(Notice { at, path, up });
                 }
@@ -388,7 +391,7 @@ impl Draw {
             protocol,
             path,
             direction: self.one_of(&[Direction::Down, Direction::Down, Direction::Up]),
-            size: self.size(SIZE_BITS),
+            size: self.size(MAX_SIZE_BITS),
             declared: self.0.chance(0.5),
             strategy: self.one_of(&strategies),
             abort: self.abort(),
@@ -418,7 +421,7 @@ impl Draw {
             protocol: Protocol::Tcp,
             path: None,
             direction: self.one_of(&[Direction::Down, Direction::Up]),
-            size: self.size(SIZE_BITS - 1),
+            size: self.size(MAX_SIZE_BITS - 1),
             declared: false,
             strategy: braid_strategy::DEFAULT,
             abort: None,

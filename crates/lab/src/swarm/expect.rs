@@ -4,26 +4,26 @@ use braid_engine::{CloseReason, Protocol};
 use braid_links::Loss;
 use braid_sim::traffic::Stream;
 
-use super::draw::{Flow, Opener, Path, Scenario};
+use super::draw::{Flow, HostScenario, Opener, Path};
 use super::figures::Figures;
-use super::play::{Play, due};
+use super::hosts::{ScenarioRun, expected_bytes};
 
 /// Checks the end of every connection against the scenario.
 ///
 /// # Errors
 /// The first expectation that was not met.
-pub fn check(scenario: &Scenario, play: &Play<'_>) -> Result<Figures, String> {
+pub fn check(scenario: &HostScenario, run: &ScenarioRun<'_>) -> Result<Figures, String> {
     let mut figures = Figures::default();
     for (n, flow) in scenario.flows.iter().enumerate() {
-        if play.opened(n) {
-            check_flow(scenario, play, n, flow, &mut figures).map_err(|what| {
-                let (opener, server) = play.ends(n);
-                let ends = [("opener", opener), ("server", server)].map(told);
+        if run.opened(n) {
+            check_flow(scenario, run, n, flow, &mut figures).map_err(|what| {
+                let (opener, server) = run.ends(n);
+                let ends = [("opener", opener), ("server", server)].map(describe_end);
                 format!("flow {n} {what}: {flow:?}\n{}\n{}", ends[0], ends[1])
             })?;
         }
     }
-    match play.buffered() {
+    match run.buffered() {
         0 => Ok(figures),
         bytes => Err(format!(
             "{bytes} bytes are left in buffers after the last connection"
@@ -32,13 +32,13 @@ pub fn check(scenario: &Scenario, play: &Play<'_>) -> Result<Figures, String> {
 }
 
 fn check_flow(
-    scenario: &Scenario,
-    play: &Play<'_>,
+    scenario: &HostScenario,
+    run: &ScenarioRun<'_>,
     n: usize,
     flow: &Flow,
     figures: &mut Figures,
 ) -> Result<(), String> {
-    let (opener, server) = play.ends(n);
+    let (opener, server) = run.ends(n);
     let opener = opener.ok_or("ended without a word to its opener")?;
     figures.connections += 1;
     let asked = flow.protocol == Protocol::Mptcp;
@@ -50,15 +50,15 @@ fn check_flow(
             |e: &Stream| e.complete_at.is_some() || reason(Some(e)) == Some(CloseReason::Finished);
         end.is_some_and(|e| e.received == received && e.sent == sent && told(e))
     };
-    let due = due(flow);
-    let complete = whole(Some(opener), due[0]) && whole(server, due[1]);
+    let expected = expected_bytes(flow);
+    let complete = whole(Some(opener), expected[0]) && whole(server, expected[1]);
     let finished = |end: Option<&Stream>| reason(end) == Some(CloseReason::Finished);
     let in_order = usize::from(finished(Some(opener))) + usize::from(finished(server));
     if complete && in_order == 2 {
         return Ok(());
     }
-    for (end, due) in [(Some(opener), due[0]), (server, due[1])] {
-        if finished(end) && !whole(end, due) {
+    for (end, expected) in [(Some(opener), expected[0]), (server, expected[1])] {
+        if finished(end) && !whole(end, expected) {
             return Err("closes in order at an end that has not moved all bytes".to_owned());
         }
     }
@@ -66,7 +66,7 @@ fn check_flow(
         figures.aborted += 1;
         return Ok(());
     }
-    if asked && ways(scenario, flow).any(breaks) {
+    if asked && paths_of(scenario, flow).any(breaks) {
         figures.broken += 1;
         return Ok(());
     }
@@ -78,14 +78,14 @@ fn check_flow(
     let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
     let fast = scenario.client.fast_open && scenario.server.fast_open;
     let unheard = server.is_none() || (fast && reasons[1] == Some(CloseReason::TimedOut));
-    if (unheard && (gave_up || refused) && ways(scenario, flow).any(loses))
-        || (gave_up && ways(scenario, flow).any(bursts))
+    if (unheard && (gave_up || refused) && paths_of(scenario, flow).any(loses))
+        || (gave_up && paths_of(scenario, flow).any(bursts))
     {
         figures.cut_off += 1;
         return Ok(());
     }
     // The last acknowledgement may be lost for longer than the other end waits to repeat it.
-    if complete && in_order == 1 && ways(scenario, flow).any(loses) {
+    if complete && in_order == 1 && paths_of(scenario, flow).any(loses) {
         figures.late += 1;
         return Ok(());
     }
@@ -93,7 +93,7 @@ fn check_flow(
 }
 
 /// Describes the state of one end in a line.
-pub fn told((who, end): (&str, Option<&Stream>)) -> String {
+pub fn describe_end((who, end): (&str, Option<&Stream>)) -> String {
     match end {
         None => format!("  {who}: no connection"),
         Some(s) => format!(
@@ -113,7 +113,7 @@ fn reason(end: Option<&Stream>) -> Option<CloseReason> {
 }
 
 /// Returns the paths that a flow may take.
-fn ways<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = &'a Path> {
+fn paths_of<'a>(scenario: &'a HostScenario, flow: &Flow) -> impl Iterator<Item = &'a Path> {
     let only = match (flow.opener, flow.protocol) {
         (Opener::Neighbour(path), _) => Some(path),
         (Opener::Client, Protocol::Tcp) => flow.path.map(usize::from),

@@ -36,7 +36,7 @@ pub struct Figures {
 
 impl Figures {
     /// Adds the time of a world and its traffic over `links`.
-    pub(super) fn note(&mut self, world: &World, links: impl Iterator<Item = LinkId>) {
+    pub(super) fn record(&mut self, world: &World, links: impl Iterator<Item = LinkId>) {
         for link in links {
             let counters = world.counters(link);
             self.packets += counters.offered.packets;

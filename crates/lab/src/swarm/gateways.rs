@@ -14,24 +14,24 @@ use braid_sim::transfer::{PathSettings, REQUEST};
 use braid_wire::Rng;
 
 use super::adversary::Adversary;
-use super::draw::{Draw, LONGEST_OUTAGE_MS, RESTLESS_MS};
-use super::expect::told;
+use super::draw::{CHANGES_WITHIN_MS, Draw, MAX_OUTAGE_MS};
+use super::expect::describe_end;
 use super::figures::Figures;
 
 /// Transfers have at most two to this power of bytes.
-const SIZE_BITS: u64 = 20;
+const MAX_SIZE_BITS: u64 = 20;
 /// Longest time until all connections have ended; longer ones count as hanging.
-const LIMIT: Duration = Duration::from_secs(1_800);
+const RUN_LIMIT: Duration = Duration::from_secs(1_800);
 
 /// Stream of the attacker's random numbers, apart from the streams of the world's components.
-const ADVERSARY: u64 = 1 << 42;
+const ADVERSARY_STREAM: u64 = 1 << 42;
 
 /// Rules that hold for an end only if no third party forges segments of its peer.
 const TRUSTING: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
 
 /// Everything that is drawn from one seed.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct GatewayScenario {
     access: Vec<PathSettings>,
     servers: usize,
     events: Vec<(Duration, Action)>,
@@ -66,7 +66,7 @@ enum Step {
     Abort(usize),
 }
 
-impl Scenario {
+impl GatewayScenario {
     /// Draws a scenario, with an attacker on one of the links or without.
     pub fn draw(d: &mut Draw, attacked: bool) -> Self {
         let count = 1 + d.below(4) as usize;
@@ -77,8 +77,8 @@ impl Scenario {
             events.extend(d.outages(link, settings));
         }
         if d.chance(0.15) {
-            let at = d.up_to_ms(RESTLESS_MS);
-            let back = at + d.up_to_ms(LONGEST_OUTAGE_MS);
+            let at = d.up_to_ms(CHANGES_WITHIN_MS);
+            let back = at + d.up_to_ms(MAX_OUTAGE_MS);
             let server = d.below(servers as u64) as usize;
             let (down, up) = match d.chance(0.7) {
                 true => (Action::KillServer(server), Action::StartServer(server)),
@@ -93,7 +93,7 @@ impl Scenario {
             attacks: d.size(8) as u32,
             joins: false,
         });
-        Scenario {
+        GatewayScenario {
             access,
             servers,
             events,
@@ -102,24 +102,24 @@ impl Scenario {
         }
     }
 
-    /// Plays the scenario and checks how its connections end.
+    /// Runs the scenario and checks how its connections end.
     ///
     /// # Errors
     /// The first expectation that was not met.
-    pub fn play(&self, seed: u64) -> Result<Figures, String> {
+    pub fn simulate(&self, seed: u64) -> Result<Figures, String> {
         let config = AggregationConfig::new(self.access.clone());
         let mut config = config.map_err(|e| e.to_string())?;
         config
             .set_servers(self.servers)
             .map_err(|e| e.to_string())?;
-        self.play_in(seed, &config)
+        self.simulate_with(seed, &config)
     }
 
-    fn play_in(&self, seed: u64, config: &AggregationConfig) -> Result<Figures, String> {
+    fn simulate_with(&self, seed: u64, config: &AggregationConfig) -> Result<Figures, String> {
         let attacker = self.attacked.map(|attacked| {
-            let rng = Rng::for_component(seed, ADVERSARY);
+            let rng = Rng::for_component(seed, ADVERSARY_STREAM);
             let attacker = Adversary::new(rng, attacked.every, attacked.attacks);
-            let attacker = attacker.with_joins_alone(attacked.joins);
+            let attacker = attacker.with_joins_only(attacked.joins);
             (attacked.link, Chain::new().and(attacker))
         });
         let net = Aggregation::with_middlebox(seed, config, attacker);
@@ -127,7 +127,7 @@ impl Scenario {
         if self.attacked.is_some() {
             net.world.keep_violations();
         }
-        let begun = net.settle();
+        let begun = net.run_until_intercepting();
         if !begun && !self.loses() && self.attacked.is_none() {
             return Err("the box finds no server over links that lose nothing".to_owned());
         }
@@ -150,8 +150,8 @@ impl Scenario {
                 }
             }
         }
-        if !net.finish(LIMIT) {
-            return Err(format!("hangs: {}", self.told(&net, &open)));
+        if !net.finish(RUN_LIMIT) {
+            return Err(format!("hangs: {}", self.describe_ends(&net, &open)));
         }
         let holds = |(node, violation): &&(_, Violation)| {
             let gateway = *node == net.boxed || net.servers.contains(node);
@@ -169,7 +169,7 @@ impl Scenario {
             }
         }
         let mut figures = Figures::default();
-        figures.note(
+        figures.record(
             &net.world,
             net.access.iter().flat_map(|(up, down)| [*up, *down]),
         );
@@ -203,7 +203,7 @@ impl Scenario {
         figures.connections += 1;
         let transfer = &self.transfers[n];
         let wrong = |what: &str| {
-            let ends = [("user", Some(user)), ("content", content)].map(told);
+            let ends = [("user", Some(user)), ("content", content)].map(describe_end);
             Err(format!(
                 "transfer {n} {what}: {transfer:?}\n{}\n{}",
                 ends[0], ends[1]
@@ -250,13 +250,13 @@ impl Scenario {
             .any(|link| lossy(&link.up) || lossy(&link.down))
     }
 
-    fn told(&self, net: &Aggregation, open: &[Option<TransferId>]) -> String {
+    fn describe_ends(&self, net: &Aggregation, open: &[Option<TransferId>]) -> String {
         let each = open.iter().flatten().flat_map(|id| {
             [
                 ("user", Some(net.at_user(*id))),
                 ("content", net.at_content(*id)),
             ]
-            .map(told)
+            .map(describe_end)
         });
         each.collect::<Vec<_>>().join("\n")
     }
@@ -288,8 +288,8 @@ impl Draw {
         if self.chance(0.65) {
             return events;
         }
-        let at = self.up_to_ms(RESTLESS_MS);
-        let back = at + self.up_to_ms(LONGEST_OUTAGE_MS);
+        let at = self.up_to_ms(CHANGES_WITHIN_MS);
+        let back = at + self.up_to_ms(MAX_OUTAGE_MS);
         if self.chance(0.4) {
             events.push((at, Action::Carrier { link, up: false }));
             events.push((back, Action::Carrier { link, up: true }));
@@ -305,18 +305,18 @@ impl Draw {
     }
 
     fn transfer(&mut self) -> Transfer {
-        let size = self.size(SIZE_BITS);
+        let size = self.size(MAX_SIZE_BITS);
         let load = match self.below(4) {
             0 | 1 => Load::Down(size),
             2 => Load::Up(size),
             _ => Load::Post {
-                sends: self.size(SIZE_BITS - 2),
+                sends: self.size(MAX_SIZE_BITS - 2),
                 answer: size,
             },
         };
         let abort = self.up_to_ms(4_000);
         Transfer {
-            at: self.up_to_ms(RESTLESS_MS),
+            at: self.up_to_ms(CHANGES_WITHIN_MS),
             load,
             abort: self.chance(0.1).then_some(abort),
         }
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    impl Scenario {
+    impl GatewayScenario {
         fn config(&self, protection: Protection) -> AggregationConfig {
             let config = AggregationConfig::new(self.access.clone());
             let mut config = config.expect("as many links as a box may have");
@@ -346,10 +346,10 @@ mod tests {
         }
     }
 
-    /// Plays a scenario over links without loss, with an attacker who only joins connections whose keys
+    /// Runs a scenario over links without loss, with an attacker who only joins connections whose keys
     /// passed its link.
     fn joined(seed: u64) -> Result<Figures, String> {
-        let mut scenario = Scenario::draw(&mut Draw::new(seed), true);
+        let mut scenario = GatewayScenario::draw(&mut Draw::new(seed), true);
         scenario.events.clear();
         for transfer in &mut scenario.transfers {
             transfer.abort = None;
@@ -362,7 +362,7 @@ mod tests {
         if let Some(attacked) = &mut scenario.attacked {
             (attacked.joins, attacked.every, attacked.attacks) = (true, 4, 256);
         }
-        scenario.play_in(seed, &scenario.config(Protection::Tls))
+        scenario.simulate_with(seed, &scenario.config(Protection::Tls))
     }
 
     /// An attacker who has only the keys of Multipath TCP gets no part of a connection, however often
@@ -380,11 +380,11 @@ mod tests {
     fn without_protection_an_attacker_reads_and_forges() {
         let mut seen = String::new();
         for seed in 0..60 {
-            let mut scenario = Scenario::draw(&mut Draw::new(seed), true);
+            let mut scenario = GatewayScenario::draw(&mut Draw::new(seed), true);
             // Only the attacker disturbs the connections.
             scenario.events.clear();
             let config = scenario.config(Protection::None);
-            seen.extend(scenario.play_in(seed, &config).err());
+            seen.extend(scenario.simulate_with(seed, &config).err());
         }
         for what in ["packets show what users say", "is not what was sent"] {
             assert!(seen.contains(what), "{what}: {seen}");

@@ -11,7 +11,7 @@ mod draw;
 mod expect;
 mod figures;
 mod gateways;
-mod play;
+mod hosts;
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -22,12 +22,12 @@ use std::thread;
 use serde::Serialize;
 
 use self::draw::Draw;
-use self::play::Play;
+use self::hosts::ScenarioRun;
 
 pub use self::figures::Figures;
 
 /// Every so many seeds one is run twice, to check that both runs are equal.
-const TWICE: u64 = 10;
+const REPEAT_EVERY_SEEDS: u64 = 10;
 
 /// The kind of worlds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -74,9 +74,9 @@ pub fn describe(worlds: Worlds, seed: u64) -> String {
 #[derive(Debug)]
 enum Scenario {
     /// Two hosts, and others on their paths.
-    Hosts(Box<draw::Scenario>),
+    Hosts(Box<draw::HostScenario>),
     /// Users behind a box, content behind servers.
-    Gateways(gateways::Scenario),
+    Gateways(gateways::GatewayScenario),
 }
 
 impl Scenario {
@@ -84,21 +84,21 @@ impl Scenario {
         let mut draw = Draw::new(seed);
         let attacked = worlds == Worlds::Attacked;
         match attacked || draw.chance(0.25) {
-            true => Scenario::Gateways(gateways::Scenario::draw(&mut draw, attacked)),
+            true => Scenario::Gateways(gateways::GatewayScenario::draw(&mut draw, attacked)),
             false => Scenario::Hosts(Box::new(draw::scenario(&mut draw))),
         }
     }
 
-    /// Plays the scenario and checks how its connections end.
-    fn play(&self, seed: u64) -> Result<Figures, String> {
+    /// Runs the scenario and checks how its connections end.
+    fn simulate(&self, seed: u64) -> Result<Figures, String> {
         let scenario = match self {
             Scenario::Hosts(scenario) => scenario,
-            Scenario::Gateways(scenario) => return scenario.play(seed),
+            Scenario::Gateways(scenario) => return scenario.simulate(seed),
         };
-        let mut play = Play::new(seed, scenario)?;
-        play.run()?;
-        let mut figures = expect::check(scenario, &play)?;
-        play.note(&mut figures);
+        let mut run = ScenarioRun::new(seed, scenario)?;
+        run.run()?;
+        let mut figures = expect::check(scenario, &run)?;
+        run.record(&mut figures);
         Ok(figures)
     }
 }
@@ -120,7 +120,7 @@ pub fn run(
             let Some(seed) = first.checked_add(index).filter(|_| index < seeds) else {
                 break;
             };
-            let result = guarded(|| checked(worlds, seed));
+            let result = catch_panic(|| check_seed(worlds, seed));
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
                 Ok(figures) => found.1 += figures,
@@ -162,40 +162,40 @@ fn violation(worlds: Worlds, seed: u64, what: String) -> Violation {
 thread_local! {
     /// The text of a panic while a seed runs, which is kept instead of printed; `None` outside of
     /// seeds.
-    static NOTED: RefCell<Option<String>> = const { RefCell::new(None) };
+    static PANIC_TEXT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Runs a seed, and turns a panic into a violation.
-fn guarded(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, String> {
+fn catch_panic(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let noted = NOTED.with_borrow_mut(|noted| match noted {
+            let kept = PANIC_TEXT.with_borrow_mut(|text| match text {
                 Some(text) => {
                     *text = info.to_string();
                     true
                 }
                 None => false,
             });
-            if !noted {
+            if !kept {
                 before(info);
             }
         }));
     });
-    NOTED.set(Some(String::new()));
+    PANIC_TEXT.set(Some(String::new()));
     let result = panic::catch_unwind(AssertUnwindSafe(seed));
-    let noted = NOTED.take().unwrap_or_default();
-    result.unwrap_or(Err(noted))
+    let text = PANIC_TEXT.take().unwrap_or_default();
+    result.unwrap_or(Err(text))
 }
 
-fn checked(worlds: Worlds, seed: u64) -> Result<Figures, String> {
+fn check_seed(worlds: Worlds, seed: u64) -> Result<Figures, String> {
     let scenario = Scenario::draw(worlds, seed);
-    let figures = scenario.play(seed)?;
+    let figures = scenario.simulate(seed)?;
     // TLS takes its randomness from the system, so an attack on its handshake hits other bytes in each
     // run.
-    if seed.is_multiple_of(TWICE) && worlds != Worlds::Attacked {
-        let again = scenario.play(seed)?;
+    if seed.is_multiple_of(REPEAT_EVERY_SEEDS) && worlds != Worlds::Attacked {
+        let again = scenario.simulate(seed)?;
         if again != figures {
             return Err(format!("two runs differ: {figures:?} and {again:?}"));
         }
@@ -256,10 +256,10 @@ mod tests {
 
     #[test]
     fn a_panic_is_noted_with_its_place_and_the_way_to_repeat_it() {
-        let noted = guarded(|| panic!("not as it should be")).unwrap_err();
+        let text = catch_panic(|| panic!("not as it should be")).unwrap_err();
         assert!(
-            noted.contains("not as it should be") && noted.contains("swarm/mod.rs:"),
-            "{noted}"
+            text.contains("not as it should be") && text.contains("swarm/mod.rs:"),
+            "{text}"
         );
         for (worlds, replay) in [
             (Worlds::All, "braid-lab swarm --seeds 1 --first-seed 7 -v"),

@@ -144,7 +144,7 @@ mod soak {
         {
             assert_eq!(judged["holds"], true, "{claim}: {judged}");
         }
-        let linux: Value = serde_json::from_str(&linux.expect("the cell")).expect("JSON");
+        let linux: Value = serde_json::from_str(&linux.expect("the case")).expect("JSON");
         assert_eq!(linux["cell"]["completed"], 2);
     }
 }

@@ -32,7 +32,7 @@ pub struct Merge {
     most: usize,
     hold: Duration,
     keep: Keep,
-    held: BTreeMap<Flow, Held>,
+    held: BTreeMap<Flow, HeldSegment>,
     merged: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Merge {
 type Flow = (Direction, SocketAddr, SocketAddr);
 
 #[derive(Debug)]
-struct Held {
+struct HeldSegment {
     packet: Packet,
     segment: Segment,
     until: Instant,
@@ -66,13 +66,13 @@ impl Merge {
 
     /// Returns whether `segment` continues `held` and both may become one. Segments with different ECN
     /// bits stay apart: a mark is about its packet alone (RFC 3168 section 5.3).
-    fn joins(&self, held: &Held, segment: &Segment) -> bool {
+    fn joins(&self, held: &HeldSegment, segment: &Segment) -> bool {
         held.segment.end() == segment.seq
             && held.segment.class == segment.class
             && held.segment.payload_len + segment.payload_len <= self.most
     }
 
-    fn join(&mut self, held: &mut Held, packet: &Packet, segment: &Segment) {
+    fn join(&mut self, held: &mut HeldSegment, packet: &Packet, segment: &Segment) {
         self.merged += 1;
         let (first, last) = (held.segment, *segment);
         let header = match self.keep {
@@ -124,7 +124,7 @@ impl Middlebox for Merge {
             }
             other => {
                 out.extend(other.map(|held| (direction, held.packet)));
-                Held {
+                HeldSegment {
                     packet,
                     segment,
                     until: now + self.hold,

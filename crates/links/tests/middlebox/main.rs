@@ -1,7 +1,7 @@
 //! Middleboxes, packet by packet.
 
-mod meddle;
-mod narrow;
+mod mtu_limit;
 mod nat;
+mod rewrite;
 mod segment;
 mod shape;

@@ -144,8 +144,8 @@ pub fn process(
 /// Returns the segments that leave for `seg`, all in its direction.
 pub fn through(middlebox: &mut dyn Middlebox, direction: Direction, seg: &Seg) -> Vec<Seg> {
     let out = process(middlebox, T0, direction, seg.packet());
-    let read = |(way, packet): &(Direction, Packet)| {
-        assert_eq!(*way, direction);
+    let read = |(left, packet): &(Direction, Packet)| {
+        assert_eq!(*left, direction);
         Seg::read(packet)
     };
     out.iter().map(read).collect()

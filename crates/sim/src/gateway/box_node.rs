@@ -13,13 +13,13 @@ use braid_wire::{Instant, Rng, ip};
 use ipnet::IpNet;
 
 use super::machine::Machine;
-use super::{LocalConfig, LocalTcp, child, ports, wall_clock};
+use super::{DownstreamConfig, DownstreamTcp, child, ports, wall_clock};
 use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
 /// The number of no interface: packets sent there are dropped.
-const NOWHERE: u32 = u32::MAX;
+const NO_INTERFACE: u32 = u32::MAX;
 /// Most connections that are remembered as forwarded.
 const MAX_FORWARDED: usize = 1_024;
 
@@ -35,7 +35,7 @@ pub struct BoxNodeConfig {
     /// The box's own address in the LAN.
     pub gateway: PathConfig,
     /// The box's sockets.
-    pub local: LocalConfig,
+    pub downstream: DownstreamConfig,
 }
 
 /// The aggregation box, which can be switched off and on. If its configuration names a state directory,
@@ -60,7 +60,7 @@ pub struct BoxNode {
 struct Running {
     machine: Machine<BoxCore>,
     paths: Vec<PathId>,
-    intake: bool,
+    intercepting: bool,
     /// The link for forwarded packets.
     forward_over: usize,
     /// Forwarded connections (from, to), oldest first.
@@ -105,18 +105,19 @@ impl BoxNode {
             paths.push(path);
         }
         core.restore_state(now, &mut stack, &self.saved);
-        let local = self.config.local.clone();
-        let mut local = LocalTcp::new(local, self.config.gateway, child(&mut self.rng));
-        local.take_in(&config.socks)?;
+        let downstream = self.config.downstream.clone();
+        let mut downstream =
+            DownstreamTcp::new(downstream, self.config.gateway, child(&mut self.rng));
+        downstream.listen_any(&config.socks)?;
         self.running = Some(Running {
             machine: Machine {
                 core,
                 stack,
-                local,
+                downstream,
                 oracle,
             },
             paths,
-            intake: false,
+            intercepting: false,
             forward_over: 0,
             forwarded: VecDeque::new(),
         });
@@ -159,8 +160,8 @@ impl BoxNode {
     }
 
     /// Returns the sockets towards the LAN, while the box is on.
-    pub fn local(&self) -> Option<&LocalTcp> {
-        self.running.as_ref().map(|r| &r.machine.local)
+    pub fn downstream(&self) -> Option<&DownstreamTcp> {
+        self.running.as_ref().map(|r| &r.machine.downstream)
     }
 
     /// Returns the path of a link.
@@ -189,7 +190,7 @@ impl BoxNode {
         let has_carrier = |link: &usize| self.carrier.get(*link) == Some(&true);
         let link = Some(over).filter(has_carrier);
         let link = link.or_else(|| (0..self.links()).find(has_carrier));
-        link.map_or(NOWHERE, |link| link as u32)
+        link.map_or(NO_INTERFACE, |link| link as u32)
     }
 
     fn lan_port(&self, addr: IpAddr) -> Option<u32> {
@@ -217,8 +218,8 @@ impl BoxNode {
             SocketAddr::new(src, src_port),
             SocketAddr::new(dst, dst_port),
         );
-        let local = running.machine.local.stack();
-        if local.subflow_between(to, from).is_some() {
+        let downstream = running.machine.downstream.stack();
+        if downstream.subflow_between(to, from).is_some() {
             return true;
         }
         let Ok((segment, _)) = tcp::Repr::parse(segment) else {
@@ -236,7 +237,7 @@ impl BoxNode {
             MptcpHosts::Forward => !segment.options.mptcp.is_empty(),
             MptcpHosts::Proxy => segment.options.join().is_some(),
         };
-        if running.intake && !left_alone && !bypassed {
+        if running.intercepting && !left_alone && !bypassed {
             return true;
         }
         if running.forwarded.len() >= MAX_FORWARDED {
@@ -256,7 +257,7 @@ impl Running {
                     let link = self.paths.iter().position(|p| *p == path);
                     self.forward_over = link.unwrap_or(self.forward_over);
                 }
-                Notice::Intercept(open) => self.intake = open,
+                Notice::Intercept(open) => self.intercepting = open,
                 // A forwarded packet keeps its addresses here, so it may take any link.
                 Notice::BestPath(None) | Notice::Reached(..) => {}
                 // Servers of a simulated world reach both families.
@@ -295,18 +296,18 @@ impl Node for BoxNode {
         let lan = &self.config.lan;
         let inner = |dst: IpAddr| {
             let host = lan.iter().position(|host| *host == dst);
-            host.map_or(NOWHERE, |host| (links + host) as u32)
+            host.map_or(NO_INTERFACE, |host| (links + host) as u32)
         };
         let Some(running) = &mut self.running else {
             return;
         };
         loop {
-            running.machine.settle(turn.now);
+            running.machine.drain(turn.now);
             let (paths, carrier) = (&running.paths, &self.carrier);
             let outer = |path: PathId, _| {
                 let link = paths.iter().position(|p| *p == path);
                 let link = link.filter(|link| carrier[*link]);
-                link.map_or(NOWHERE, |link| link as u32)
+                link.map_or(NO_INTERFACE, |link| link as u32)
             };
             if !running.machine.transmit(turn, outer, inner) {
                 break;

@@ -6,7 +6,7 @@ use braid_engine::{PathId, RxMeta, Stack, Transmit};
 use braid_proxy::app::{self, Core, Ctx};
 use braid_wire::Instant;
 
-use super::LocalTcp;
+use super::DownstreamTcp;
 use crate::host::{destination, segment, send_all};
 use crate::node::Turn;
 use crate::oracle::Oracle;
@@ -20,7 +20,7 @@ const MAX_ROUNDS: usize = 100_000;
 pub(super) struct Machine<C> {
     pub(super) core: C,
     pub(super) stack: Stack,
-    pub(super) local: LocalTcp,
+    pub(super) downstream: DownstreamTcp,
     /// The oracle that watches `stack`.
     pub(super) oracle: Oracle,
 }
@@ -34,19 +34,19 @@ impl<C: Core> Machine<C> {
 
     /// Hands a packet to the downstream sockets.
     pub(super) fn receive_local(&mut self, turn: &Turn<'_>, packet: &[u8]) {
-        self.local.set_now(turn.now);
-        self.local.receive(packet, meta(turn));
+        self.downstream.set_now(turn.now);
+        self.downstream.receive(packet, meta(turn));
     }
 
     /// Serves timers, and gives the core its events until there are none.
-    pub(super) fn settle(&mut self, now: Instant) {
-        self.local.set_now(now);
+    pub(super) fn drain(&mut self, now: Instant) {
+        self.downstream.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for _ in 0..MAX_ROUNDS {
             let (core, mut ctx) = self.core(now);
             app::serve_timers(core, &mut ctx);
-            if due(self.local.next_timeout()) {
-                self.local.handle_timeout();
+            if due(self.downstream.next_timeout()) {
+                self.downstream.handle_timeout();
             }
             let mut idle = true;
             while let Some(event) = self.stack.poll_event() {
@@ -55,7 +55,7 @@ impl<C: Core> Machine<C> {
                 core.on_engine_event(&mut ctx, event);
                 idle = false;
             }
-            while let Some(event) = self.local.next_event() {
+            while let Some(event) = self.downstream.next_event() {
                 let (core, mut ctx) = self.core(now);
                 core.on_downstream_event(&mut ctx, event);
                 idle = false;
@@ -72,7 +72,7 @@ impl<C: Core> Machine<C> {
         let ctx = Ctx {
             now,
             stack: &mut self.stack,
-            downstream: &mut self.local,
+            downstream: &mut self.downstream,
         };
         (&mut self.core, ctx)
     }
@@ -92,17 +92,17 @@ impl<C: Core> Machine<C> {
             turn,
             (outer, |_: &_, _| ()),
         );
-        self.local.set_now(turn.now);
-        while let Some(transmit) = self.local.poll_transmit() {
+        self.downstream.set_now(turn.now);
+        while let Some(transmit) = self.downstream.poll_transmit() {
             let iface = inner(destination(transmit.header));
             segment(&transmit, turn, iface);
             any = true;
         }
-        // The oracles judge timers and bounds only once nothing is left to send.
+        // The oracles take_violations timers and bounds only once nothing is left to send.
         if !any {
-            self.oracle.settle(turn.now, &self.stack);
+            self.oracle.end_turn(turn.now, &self.stack);
             turn.report(self.oracle.take());
-            turn.report(self.local.judge());
+            turn.report(self.downstream.take_violations());
         }
         any
     }
@@ -111,7 +111,7 @@ impl<C: Core> Machine<C> {
         let times = [
             self.stack.next_timeout(),
             self.core.next_timeout(),
-            self.local.next_timeout(),
+            self.downstream.next_timeout(),
         ];
         times.into_iter().flatten().min()
     }

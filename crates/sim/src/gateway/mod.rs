@@ -1,7 +1,7 @@
 //! Box and server in virtual time: the proxy cores as nodes of the world.
 
 mod box_node;
-mod local_tcp;
+mod downstream_tcp;
 mod machine;
 mod server_node;
 
@@ -10,15 +10,15 @@ use core::time::Duration;
 use braid_wire::{Instant, Rng};
 
 pub use box_node::{BoxNode, BoxNodeConfig};
-pub use local_tcp::{LocalConfig, LocalCounters, LocalTcp};
+pub use downstream_tcp::{DownstreamConfig, DownstreamCounters, DownstreamTcp};
 pub use server_node::{ServerNode, ServerNodeConfig};
 
 /// The time that every wall clock shows at time 0 of a world, from 1970 on. Wall clocks are never set, so
 /// cores are told the time only once.
-const EPOCH: Duration = Duration::from_secs(1_800_000_000);
+const WALL_CLOCK_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
 fn wall_clock(now: Instant) -> Duration {
-    EPOCH + now.saturating_since(Instant::ZERO)
+    WALL_CLOCK_AT_START + now.saturating_since(Instant::ZERO)
 }
 
 /// Returns a random stream that depends on the number of earlier draws from `rng`.

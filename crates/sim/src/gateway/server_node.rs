@@ -9,7 +9,7 @@ use braid_wire::icmp::TcpError;
 use braid_wire::{Instant, Rng, ip};
 
 use super::machine::Machine;
-use super::{LocalConfig, LocalTcp, child, ports, wall_clock};
+use super::{DownstreamConfig, DownstreamTcp, child, ports, wall_clock};
 use crate::host::strategy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
@@ -23,7 +23,7 @@ pub struct ServerNodeConfig {
     /// Interfaces by destination; packets to other addresses leave by interface 0.
     pub routes: Vec<(IpAddr, u32)>,
     /// The server's sockets; the timeout of connection attempts comes from the configuration.
-    pub local: LocalConfig,
+    pub downstream: DownstreamConfig,
     /// The time by which the server's wall clock is ahead of the world's.
     pub clock_ahead: Duration,
 }
@@ -69,17 +69,17 @@ impl ServerNode {
         let mut core = ServerCore::new(config);
         core.set_wall_clock(now, wall_clock(now) + self.config.clock_ahead);
         core.set_own_addresses(config.listen.clone());
-        let mut local = self.config.local.clone();
-        local.engine.connect_timeout = config.timeouts.connect;
-        let local = LocalTcp::new(
-            local,
+        let mut downstream = self.config.downstream.clone();
+        downstream.engine.connect_timeout = config.timeouts.connect;
+        let downstream = DownstreamTcp::new(
+            downstream,
             path(config.listen.iter().copied()),
             child(&mut self.rng),
         );
         self.machine = Some(Machine {
             core,
             stack,
-            local,
+            downstream,
             oracle,
         });
         Ok(())
@@ -101,8 +101,8 @@ impl ServerNode {
     }
 
     /// Returns the sockets towards destinations, while the machine is on.
-    pub fn local(&self) -> Option<&LocalTcp> {
-        self.machine.as_ref().map(|m| &m.local)
+    pub fn downstream(&self) -> Option<&DownstreamTcp> {
+        self.machine.as_ref().map(|m| &m.downstream)
     }
 
     /// Returns whether the packet is for the listening engine, and not for the machine's own sockets.
@@ -163,7 +163,7 @@ impl Node for ServerNode {
             found.map_or(0, |(_, iface)| *iface)
         };
         loop {
-            machine.settle(turn.now);
+            machine.drain(turn.now);
             if !machine.transmit(turn, |_: PathId, dst| route(dst), route) {
                 return;
             }

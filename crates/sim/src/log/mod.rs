@@ -27,7 +27,7 @@ pub use record::{
     SubflowSample,
 };
 pub use segments::MAX_OPEN;
-pub use state::{Log, Reader, SAMPLE};
+pub use state::{Log, Reader, SAMPLE_INTERVAL};
 
 impl Log {
     /// Begins a log of `hosts`, by names, and of all links. No packet may have been sent before.
@@ -49,13 +49,13 @@ impl Log {
             .collect();
         let log = Log::new(world, hosts.clone(), reader);
         for (node, _) in hosts {
-            let watch = log.of_host(node);
-            world.with_node(node, |host: &mut Host, _| host.set_log(watch));
+            let host_log = log.of_host(node);
+            world.with_node(node, |host: &mut Host, _| host.set_log(host_log));
         }
         for link in world.links() {
             world.tap(link, Box::new(log.clone()));
         }
-        world.sample(SAMPLE, Box::new(log.clone()));
+        world.sample(SAMPLE_INTERVAL, Box::new(log.clone()));
         log
     }
 }
@@ -65,7 +65,7 @@ impl Sampler for Log {
         let at_ns = world.now().as_nanos();
         let state = &mut *self.state();
         state.segments.review();
-        state.write_settled();
+        state.write_finalized();
         for link in world.links() {
             let queue = world.counters(link).queue;
             state.lines.write(&Record::Link(LinkSample {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use braid_engine::{ConnId, PathId, SubflowId};
-use braid_links::Cause;
+use braid_links::DropCause;
 use braid_wire::Instant;
 
 use super::record::Kind;
@@ -34,7 +34,7 @@ pub(super) struct Sent {
 pub(super) struct Lost {
     pub at: Instant,
     pub link: Option<LinkId>,
-    pub cause: Option<Cause>,
+    pub cause: Option<DropCause>,
 }
 
 /// The arrival of a segment.
@@ -63,7 +63,7 @@ pub(super) struct Fate {
 
 impl Fate {
     /// Returns whether no packet of the segment is under way, and none of its bytes wait behind a hole.
-    fn is_through(&self) -> bool {
+    fn is_final(&self) -> bool {
         self.on_links == 0 && self.arrival.is_none_or(|arrival| arrival.fresh == 0)
     }
 }
@@ -78,7 +78,7 @@ pub(super) struct Segments {
     /// Segments that become final unless another part comes. A middlebox hands parts to a link one after
     /// the other, and the link may drop the first before it has the second.
     doubtful: Vec<u64>,
-    settled: Vec<Fate>,
+    finalized: Vec<Fate>,
 }
 
 impl Segments {
@@ -86,7 +86,7 @@ impl Segments {
         if self.open.len() >= MAX_OPEN
             && let Some((oldest, _)) = self.open.first_key_value()
         {
-            self.settle(*oldest);
+            self.finalize(*oldest);
         }
         let fate = Fate {
             on_links: 0,
@@ -125,8 +125,8 @@ impl Segments {
     /// Makes segments final that were lost, or arrived without news, and had no later part.
     pub fn review(&mut self) {
         for id in core::mem::take(&mut self.doubtful) {
-            if self.open.get(&id).is_some_and(Fate::is_through) {
-                self.settle(id);
+            if self.open.get(&id).is_some_and(Fate::is_final) {
+                self.finalize(id);
             }
         }
     }
@@ -161,14 +161,14 @@ impl Segments {
             if let Some(fate) = self.open.get_mut(&id) {
                 fate.delivered = Some(at);
             }
-            self.settle(id);
+            self.finalize(id);
         }
     }
 
     /// Makes the segments that wait at a connection final: the connection ended and takes no more.
     pub fn on_closed(&mut self, end: End) {
         for (_, id) in self.waiting.remove(&end).unwrap_or_default() {
-            self.settle(id);
+            self.finalize(id);
         }
     }
 
@@ -177,20 +177,20 @@ impl Segments {
         self.waiting.clear();
         self.doubtful.clear();
         while let Some((id, _)) = self.open.first_key_value() {
-            self.settle(*id);
+            self.finalize(*id);
         }
     }
 
-    fn settle(&mut self, id: u64) {
+    fn finalize(&mut self, id: u64) {
         if let Some(mut fate) = self.open.remove(&id) {
             // One packet of the segment was lost, but another one arrived.
             fate.lost = fate.lost.filter(|_| fate.arrival.is_none());
-            self.settled.push(fate);
+            self.finalized.push(fate);
         }
     }
 
     /// Returns the segments that became final since the last call.
-    pub fn settled(&mut self) -> Vec<Fate> {
-        core::mem::take(&mut self.settled)
+    pub fn finalized(&mut self) -> Vec<Fate> {
+        core::mem::take(&mut self.finalized)
     }
 }

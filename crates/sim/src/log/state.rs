@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use braid_engine::stats::SubflowStats;
 use braid_engine::{ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
-use braid_links::Cause;
+use braid_links::DropCause;
 use braid_wire::{Instant, ip, tcp};
 
 use super::record::{Ack, EngineEvent, Header, Kind, LinkEnds, Record, Segment, SubflowSample};
 use super::segments::{Arrival, Fate, Lost, Segments, Sent};
 use crate::node::{LinkId, NodeId, Packet};
-use crate::tap::{Tap, What};
+use crate::tap::{PacketEvent, Tap};
 use crate::world::World;
 
 /// The time between samples.
-pub const SAMPLE: Duration = Duration::from_millis(10);
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A log that is written while the world runs.
 #[derive(Debug, Clone)]
@@ -124,7 +124,7 @@ impl Log {
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state();
         state.segments.close();
-        state.write_settled();
+        state.write_finalized();
         match state.lines.error.take() {
             Some(error) => Err(error),
             None => state.lines.out.finish(),
@@ -137,12 +137,12 @@ impl Log {
 }
 
 impl Tap for Log {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
         let mut state = self.state();
         match what {
-            What::Sent | What::Duplicated => state.segments.on_link(packet.id, link),
-            What::Delivered { .. } => state.segments.off_link(packet.id),
-            What::Dropped { cause, .. } => {
+            PacketEvent::Sent | PacketEvent::Duplicated => state.segments.on_link(packet.id, link),
+            PacketEvent::Delivered { .. } => state.segments.off_link(packet.id),
+            PacketEvent::Dropped { cause, .. } => {
                 let lost = Lost {
                     at,
                     link: Some(link),
@@ -191,7 +191,7 @@ impl HostLog {
                 at: now,
             });
         }
-        state.write_settled();
+        state.write_finalized();
     }
 
     /// Notes the state before the engine takes in `packet`.
@@ -239,7 +239,7 @@ impl HostLog {
         }
         let rcv_nxt = stats.map_or(0, |stats| stats.rcv_nxt);
         state.segments.on_arrived(packet.id, arrival, rcv_nxt);
-        state.write_settled();
+        state.write_finalized();
     }
 
     /// Writes the engine's `event`.
@@ -276,7 +276,7 @@ impl HostLog {
             "closed" => {
                 state.live.remove(&end);
                 state.segments.on_closed(end);
-                state.write_settled();
+                state.write_finalized();
             }
             _ => {}
         }
@@ -344,7 +344,7 @@ impl State {
             version: 1,
             seed: world.seed(),
             start_ns: world.now().as_nanos(),
-            sample_ns: SAMPLE.as_nanos() as u64,
+            sample_ns: SAMPLE_INTERVAL.as_nanos() as u64,
             hosts: self.hosts.iter().map(|(_, name)| name.as_str()).collect(),
             links: world.links().map(ends).collect(),
         }));
@@ -366,8 +366,8 @@ impl State {
         }));
     }
 
-    pub fn write_settled(&mut self) {
-        for fate in self.segments.settled() {
+    pub fn write_finalized(&mut self) {
+        for fate in self.segments.finalized() {
             let Fate {
                 sent,
                 link,
@@ -407,12 +407,12 @@ pub(super) fn name(hosts: &[(NodeId, String)], node: NodeId) -> &str {
     host.map_or("", |(_, name)| name)
 }
 
-fn cause(cause: Option<Cause>) -> &'static str {
+fn cause(cause: Option<DropCause>) -> &'static str {
     match cause {
-        Some(Cause::Queue) => "queue",
-        Some(Cause::CoDel) => "codel",
-        Some(Cause::Loss) => "loss",
-        Some(Cause::Down) => "down",
+        Some(DropCause::Queue) => "queue",
+        Some(DropCause::CoDel) => "codel",
+        Some(DropCause::Loss) => "loss",
+        Some(DropCause::Down) => "down",
         None => "corruption",
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::flow::{Arrived, Flow, Map, Placed};
 use super::segment::Segment;
-use super::violation::{Rule, Scribe};
+use super::violation::{Checker, Rule};
 
 /// A key with its token and initial data sequence number (RFC 8684 section 3.1).
 #[derive(Debug, Clone, Copy)]
@@ -57,12 +57,12 @@ fn numbered_from(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
 }
 
 /// The length of a mapping without an end; a quarter of the range, so that sums do not overflow.
-const INFINITE: u64 = u64::MAX >> 2;
+const INFINITE_LEN: u64 = u64::MAX >> 2;
 
 /// Returns the payload bytes of a mapping; the infinite one has no end (RFC 8684 section 3.7).
 fn mapped(mapping: &DssMapping, data_fin: bool) -> u64 {
     match mapping.is_infinite() {
-        true => INFINITE,
+        true => INFINITE_LEN,
         false => u64::from(mapping.len).saturating_sub(u64::from(data_fin)),
     }
 }
@@ -160,7 +160,7 @@ impl Conn {
         let whole = Map {
             data: 0,
             sub: 1,
-            len: INFINITE,
+            len: INFINITE_LEN,
         };
         for flow in flows.filter(|flow| self.mapped && flow.id == self.initial) {
             let arrived = &mut self.arrived;
@@ -178,9 +178,9 @@ impl Conn {
         (flow, first): (&Flow, bool),
         segment: &Segment,
         info: &TransmitInfo,
-        scribe: &mut Scribe<'_>,
+        checker: &mut Checker<'_>,
     ) {
-        scribe.check(info.data == (0..segment.len), Rule::Info, || {
+        checker.check(info.data == (0..segment.len), Rule::Info, || {
             format!("a SYN with {} bytes is called {info:?}", segment.len)
         });
         if first && segment.ack.is_some() && segment.join.is_none() {
@@ -188,7 +188,7 @@ impl Conn {
             self.in_syn.1 = taken;
             self.arrived = Arrived::default();
             self.arrived.insert(0..taken);
-            scribe.check(delivered <= taken, Rule::Gap, || {
+            checker.check(delivered <= taken, Rule::Gap, || {
                 format!("{delivered} bytes are delivered, {taken} of the SYN are acknowledged")
             });
         }
@@ -199,16 +199,16 @@ impl Conn {
             self.initial = Some(info.subflow);
         }
         let Some(Join::Syn { token, .. }) = segment.join else {
-            scribe.check(info.kind == SegmentKind::Control, Rule::Info, || {
+            checker.check(info.kind == SegmentKind::Control, Rule::Info, || {
                 format!("a SYN without MP_JOIN is called {:?}", info.kind)
             });
             return;
         };
-        scribe.check(info.kind == SegmentKind::JoinSyn, Rule::Info, || {
+        checker.check(info.kind == SegmentKind::JoinSyn, Rule::Info, || {
             format!("a SYN with MP_JOIN is called {:?}", info.kind)
         });
         let known = self.remote.map(|key| key.token);
-        scribe.check(known == Some(token), Rule::Mapping, || {
+        checker.check(known == Some(token), Rule::Mapping, || {
             format!("joins {token:#x}, the peer's token is {known:#x?}")
         });
     }
@@ -240,31 +240,31 @@ impl Conn {
         flow: &Flow,
         (segment, info): (&Segment, &TransmitInfo),
         placed: &Placed,
-        scribe: &mut Scribe<'_>,
+        checker: &mut Checker<'_>,
     ) {
         if let Some(Capable::Ack { sender_key, .. } | Capable::Data { sender_key, .. }) =
             segment.capable
         {
             learn(&mut self.local, sender_key);
         }
-        self.check_data_ack(flow, segment, scribe);
-        let map = self.map_sent(flow, segment, placed.payload.start, scribe);
+        self.check_data_ack(flow, segment, checker);
+        let map = self.map_sent(flow, segment, placed.payload.start, checker);
         if info.kind == SegmentKind::Control {
             // A probe repeats a byte of the subflow.
-            scribe.check(!placed.new || segment.len == 0, Rule::Info, || {
+            checker.check(!placed.new || segment.len == 0, Rule::Info, || {
                 format!("payload {:?} goes as control", placed.payload)
             });
             return;
         }
         let place = match map {
             Some(map) => {
-                scribe.check(map.covers(&placed.payload), Rule::Mapping, || {
+                checker.check(map.covers(&placed.payload), Rule::Mapping, || {
                     format!("{map:?} does not cover the payload {:?}", placed.payload)
                 });
                 map.place(&placed.payload)
             }
             None => {
-                scribe.check(self.is_plain(), Rule::Mapping, || {
+                checker.check(self.is_plain(), Rule::Mapping, || {
                     format!("no mapping for the payload {:?}", placed.payload)
                 });
                 placed.payload.start.saturating_sub(1)..placed.payload.end.saturating_sub(1)
@@ -274,24 +274,24 @@ impl Conn {
             true => flow.edge.saturating_sub(1),
             false => self.edge,
         };
-        self.check_place(&place, (info, placed.new, edge), scribe);
+        self.check_place(&place, (info, placed.new, edge), checker);
     }
 
     fn check_place(
         &mut self,
         place: &Range<u64>,
         (info, new, edge): (&TransmitInfo, bool, u64),
-        scribe: &mut Scribe<'_>,
+        checker: &mut Checker<'_>,
     ) {
         let nxt = self.nxt;
-        scribe.check(place.start <= nxt, Rule::Gap, || {
+        checker.check(place.start <= nxt, Rule::Gap, || {
             format!("{place:?} of the stream is sent after {nxt}")
         });
-        scribe.check(!new || place.end <= edge, Rule::PeerWindow, || {
+        checker.check(!new || place.end <= edge, Rule::PeerWindow, || {
             format!("{place:?} of the stream is sent, the peer takes what is below {edge}")
         });
         if let Some(fin) = self.fin {
-            scribe.check(place.end <= fin, Rule::Fin, || {
+            checker.check(place.end <= fin, Rule::Fin, || {
                 format!("{place:?} of the stream lies behind DATA_FIN at {fin}")
             });
         }
@@ -300,7 +300,7 @@ impl Conn {
             (true, true) => SegmentKind::Copy,
             (true, false) => SegmentKind::New,
         };
-        scribe.check((info.kind, &info.data) == (kind, place), Rule::Info, || {
+        checker.check((info.kind, &info.data) == (kind, place), Rule::Info, || {
             format!("{kind:?} of {place:?} is called {info:?}")
         });
         self.nxt = nxt.max(place.end);
@@ -313,7 +313,7 @@ impl Conn {
         flow: &Flow,
         segment: &Segment,
         near: u64,
-        scribe: &mut Scribe<'_>,
+        checker: &mut Checker<'_>,
     ) -> Option<Map> {
         let in_syn = flow.in_syn.0;
         if let Some(Capable::Data { data_len, .. }) = segment.capable {
@@ -327,12 +327,12 @@ impl Conn {
         let mapping = dss.mapping?;
         let data = self.local?.offset(mapping.dsn, self.nxt, self.in_syn.0)?;
         let len = mapped(&mapping, dss.data_fin);
-        self.check_last(data..data + len, dss.data_fin, scribe);
+        self.check_last(data..data + len, dss.data_fin, checker);
         if dss.data_fin {
             let at = data + len;
             let known = *self.fin.get_or_insert(at);
             let nxt = self.nxt;
-            scribe.check(known == at && nxt <= at, Rule::Fin, || {
+            checker.check(known == at && nxt <= at, Rule::Fin, || {
                 format!("DATA_FIN at {at}, after one at {known}, with all below {nxt} sent")
             });
         }
@@ -345,7 +345,7 @@ impl Conn {
 
     /// Checks that either all mappings that end with the last byte carry DATA_FIN, or none: Linux
     /// overlooks DATA_FIN on one that comes late.
-    fn check_last(&mut self, mapping: Range<u64>, fin: bool, scribe: &mut Scribe<'_>) {
+    fn check_last(&mut self, mapping: Range<u64>, fin: bool, checker: &mut Checker<'_>) {
         if mapping.is_empty() {
             return;
         }
@@ -353,14 +353,14 @@ impl Conn {
         if mapping.end > end {
             self.last = (mapping.end, fin);
         }
-        scribe.check(mapping.end != end || rides == fin, Rule::Fin, || {
+        checker.check(mapping.end != end || rides == fin, Rule::Fin, || {
             format!("DATA_FIN on one copy of {mapping:?} and not on another")
         });
     }
 
     /// Checks that acknowledged data has arrived at the data level, and that the window is not taken
     /// back.
-    fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, scribe: &mut Scribe<'_>) {
+    fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, checker: &mut Checker<'_>) {
         let next = self.arrived.next;
         let ack = match segment.dss.and_then(|dss| dss.data_ack) {
             Some(ack) => self
@@ -376,13 +376,13 @@ impl Conn {
             return;
         };
         let fin = u64::from(self.peer_fin == Some(next));
-        scribe.check(ack <= next + fin, Rule::Gap, || {
+        checker.check(ack <= next + fin, Rule::Gap, || {
             format!("DATA_ACK {ack}, with all below {next} here")
         });
         let shift = flow.local_shift();
         let edge = ack + (u64::from(segment.window) << shift);
         let announced = self.announced;
-        scribe.check(
+        checker.check(
             edge + (1 << shift) + 1 > announced,
             Rule::WindowShrunk,
             || format!("the window ends at {edge}, after {announced}"),

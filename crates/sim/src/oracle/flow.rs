@@ -11,14 +11,14 @@ use braid_wire::tcp::Flags;
 use braid_wire::{Instant, Seq32};
 
 use super::segment::Segment;
-use super::violation::{Rule, Scribe};
+use super::violation::{Checker, Rule};
 
 /// Most ranges and mappings remembered of one subflow; beyond that its receiving side is no longer
 /// judged.
 const MAX_REMEMBERED: usize = 16_384;
 
 /// Bytes by which the options grow when data sequence numbers and DATA_ACKs are sent in full.
-const LONGER_OPTIONS: u64 = 8;
+const MAX_OPTION_GROWTH: u64 = 8;
 
 /// The ranges of a sequence that arrived, in any order.
 #[derive(Debug, Default)]
@@ -164,7 +164,7 @@ impl Flow {
     }
 
     /// Notes this end's SYN or SYN/ACK. Returns whether it is the first.
-    pub fn on_syn_sent(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) -> bool {
+    pub fn on_syn_sent(&mut self, segment: &Segment, checker: &mut Checker<'_>) -> bool {
         let first = self.iss != Some(segment.seq);
         if first {
             if !segment.has(Flags::ACK) {
@@ -177,7 +177,7 @@ impl Flow {
         if let Some((ack, irs)) = segment.ack.zip(self.irs) {
             let (taken, came) = (ack.diff(irs.add(1)), self.offered.1);
             let sound = u64::try_from(taken).is_ok_and(|taken| taken <= came);
-            scribe.check(sound, Rule::Gap, || {
+            checker.check(sound, Rule::Gap, || {
                 format!("acknowledges {taken} bytes of a SYN that carried {came}")
             });
             if first && sound {
@@ -187,7 +187,7 @@ impl Flow {
             }
         } else {
             let len = segment.len;
-            scribe.check(first || len == 0, Rule::Info, || {
+            checker.check(first || len == 0, Rule::Info, || {
                 format!("a SYN that is repeated carries {len} bytes")
             });
         }
@@ -223,30 +223,30 @@ impl Flow {
     }
 
     /// Checks a segment of this end, not a SYN or RST, and returns its place.
-    pub fn on_sent(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) -> Option<Placed> {
+    pub fn on_sent(&mut self, segment: &Segment, checker: &mut Checker<'_>) -> Option<Placed> {
         let start = segment.seq.offset_near(self.iss?, self.nxt)?;
         let nxt = self.nxt;
-        scribe.check(start <= nxt, Rule::Gap, || {
+        checker.check(start <= nxt, Rule::Gap, || {
             format!("byte {start} of a subflow is sent after {nxt}")
         });
         let payload = start..start + segment.len;
         let fin = segment.has(Flags::FIN);
         if fin {
             let known = *self.fin.get_or_insert(payload.end);
-            scribe.check(known == payload.end, Rule::Fin, || {
+            checker.check(known == payload.end, Rule::Fin, || {
                 format!("FIN at {} after one at {known}", payload.end)
             });
         }
         if let Some(fin) = self.fin {
             // A probe repeats the last acknowledged byte, even if that is FIN.
-            scribe.check(payload.end <= fin.max(nxt), Rule::Fin, || {
+            checker.check(payload.end <= fin.max(nxt), Rule::Fin, || {
                 format!("payload {payload:?} behind FIN at {fin}")
             });
         }
         let end = payload.end + u64::from(fin);
         let new = end > self.nxt;
         self.nxt = self.nxt.max(end);
-        self.check_ack(segment, scribe);
+        self.check_ack(segment, checker);
         Some(Placed { payload, new })
     }
 
@@ -258,7 +258,7 @@ impl Flow {
     }
 
     /// Checks that acknowledged data has arrived.
-    fn check_ack(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) {
+    fn check_ack(&mut self, segment: &Segment, checker: &mut Checker<'_>) {
         let (Some(ack), Some(irs)) = (segment.ack, self.irs) else {
             return;
         };
@@ -268,7 +268,7 @@ impl Flow {
         let next = self.arrived.next;
         let ack = ack.offset_near(irs, next).unwrap_or(0);
         let acked = self.acked;
-        scribe.check((acked..=next).contains(&ack), Rule::Gap, || {
+        checker.check((acked..=next).contains(&ack), Rule::Gap, || {
             format!("acknowledges {ack} after {acked}, with all below {next} here")
         });
         self.acked = acked.max(ack);
@@ -362,7 +362,7 @@ impl Flow {
         now: Instant,
         stats: &SubflowStats,
         (kind, single): (SegmentKind, bool),
-        scribe: &mut Scribe<'_>,
+        checker: &mut Checker<'_>,
     ) {
         let mss = u64::from(stats.mss);
         let outstanding = self.outstanding();
@@ -370,14 +370,14 @@ impl Flow {
         let len = self.duplicate_len.max(self.mss).max(mss);
         let told = (self.duplicates * len).min(outstanding.saturating_sub(1));
         let outstanding = outstanding - told;
-        scribe.check(
+        checker.check(
             stats.in_flight + stats.lost >= outstanding,
             Rule::Flight,
             || format!("{outstanding} bytes are outstanding: {stats:?}"),
         );
         // Longer options make segments smaller at the moment of sending, and the window counts segments.
         let before = match core::mem::replace(&mut self.mss, mss) {
-            0 => mss + LONGER_OPTIONS,
+            0 => mss + MAX_OPTION_GROWTH,
             before => before.max(mss),
         };
         let limit = match stats.recovery {
@@ -414,7 +414,7 @@ impl Flow {
         let rare = self.excess_at.is_none_or(|at| now >= at + pause);
         self.excess_at = Some(now);
         let excused = kind == SegmentKind::Retransmission && single && rare;
-        scribe.check(excused, Rule::CongestionWindow, || {
+        checker.check(excused, Rule::CongestionWindow, || {
             format!("{in_flight} bytes in flight after {kind:?}, {limit} allowed: {stats:?}")
         });
     }

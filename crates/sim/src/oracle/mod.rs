@@ -11,11 +11,11 @@
 
 mod conn;
 mod flow;
+mod periodic;
 mod segment;
 #[cfg(test)]
 mod tests;
 mod violation;
-mod watch;
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
@@ -27,10 +27,10 @@ use braid_wire::tcp::Flags;
 
 use self::conn::Conn;
 use self::flow::Flow;
+use self::periodic::{MAX_LINGER, TimerCheck, check_bounds, check_life};
 use self::segment::Segment;
-use self::violation::{Log, Scribe};
+use self::violation::{Checker, ViolationLog};
 pub use self::violation::{Rule, Violation};
-use self::watch::{Clock, MAX_LINGER, check_bounds, check_life};
 
 /// The ends of a subflow, local and remote, as numbers, which compare faster than addresses.
 type Tuple = [(u128, u16); 2];
@@ -53,17 +53,17 @@ fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
 ///    application reads and knows what to expect;
 /// 4. [`on_transmit`](Self::on_transmit) for each packet of [`Stack::poll_transmit`], and
 ///    [`check_sent`](Self::check_sent) when that packet is handed on;
-/// 5. [`settle`](Self::settle) once both are drained;
+/// 5. [`end_turn`](Self::end_turn) once both are drained;
 /// 6. [`take`](Self::take).
 #[derive(Debug)]
 pub struct Oracle {
     config: Config,
-    log: Log,
+    log: ViolationLog,
     flows: BTreeMap<Tuple, Flow>,
     conns: BTreeMap<ConnId, Conn>,
     /// Connections whose end was reported, with the time of the report.
     ended: VecDeque<(Instant, ConnId)>,
-    clock: Clock,
+    timers: TimerCheck,
     /// Packets that the engine found damaged so far.
     damaged: u64,
 }
@@ -89,11 +89,11 @@ impl Oracle {
     pub fn new(config: Config) -> Self {
         Oracle {
             config,
-            log: Log::default(),
+            log: ViolationLog::default(),
             flows: BTreeMap::new(),
             conns: BTreeMap::new(),
             ended: VecDeque::new(),
-            clock: Clock::default(),
+            timers: TimerCheck::default(),
             damaged: 0,
         }
     }
@@ -106,7 +106,7 @@ impl Oracle {
 
     /// Notes that `packet` was handed to `stack`.
     pub fn on_received(&mut self, now: Instant, packet: &[u8], stack: &Stack) {
-        self.clock.progressed();
+        self.timers.progressed();
         let stats = stack.stats();
         let damaged = stats.bad_checksum + stats.malformed;
         if core::mem::replace(&mut self.damaged, damaged) != damaged {
@@ -170,7 +170,7 @@ impl Oracle {
 
     /// Checks an event of the engine.
     pub fn on_event(&mut self, now: Instant, event: &Event) {
-        self.clock.progressed();
+        self.timers.progressed();
         let conn = event.conn();
         let known = self.conns.get_mut(&conn);
         let ended = known.as_ref().is_some_and(|c| c.ended);
@@ -258,11 +258,11 @@ impl Oracle {
 
     /// Checks that the engine may send `transmit`.
     pub fn on_transmit(&mut self, now: Instant, transmit: &Transmit<'_>) -> Sent {
-        self.clock.progressed();
+        self.timers.progressed();
         let Some(info) = &transmit.info else {
             return Sent(None);
         };
-        let mut scribe = Scribe {
+        let mut checker = Checker {
             log: &mut self.log,
             at: now,
             conn: info.conn,
@@ -270,18 +270,18 @@ impl Oracle {
         let payload = transmit.payload.iter().map(|p| p.len() as u64).sum();
         let parsed = Segment::parse(transmit.header, Some(payload));
         let Some(segment) = &parsed else {
-            scribe.check(false, Rule::Info, || "not a TCP segment".to_owned());
+            checker.check(false, Rule::Info, || "not a TCP segment".to_owned());
             return Sent(None);
         };
         let tuple = tuple(segment.src, segment.dst);
         if segment.has(Flags::SYN) {
             let flow = self.flows.entry(tuple).or_default();
-            let first = flow.on_syn_sent(segment, &mut scribe);
+            let first = flow.on_syn_sent(segment, &mut checker);
             flow.conn = Some(info.conn);
             flow.id = Some(info.subflow);
             let conn = self.conns.entry(info.conn);
             let conn = conn.or_insert_with(|| Conn::new(now));
-            conn.on_syn_sent((flow, first), segment, info, &mut scribe);
+            conn.on_syn_sent((flow, first), segment, info, &mut checker);
             return Sent(None);
         }
         let flow = self.flows.get_mut(&tuple);
@@ -289,7 +289,7 @@ impl Oracle {
             flow.filter(|flow| flow.conn == Some(info.conn) && flow.id == Some(info.subflow));
         let known = flow.is_some();
         let (Some(flow), Some(conn)) = (flow, self.conns.get_mut(&info.conn)) else {
-            scribe.check(known, Rule::Info, || {
+            checker.check(known, Rule::Info, || {
                 let ends = (segment.src, segment.dst);
                 format!("{info:?} on a subflow {ends:?} that was never opened")
             });
@@ -298,8 +298,8 @@ impl Oracle {
         if segment.has(Flags::RST) {
             return Sent(None);
         }
-        if let Some(placed) = flow.on_sent(segment, &mut scribe) {
-            conn.on_sent(flow, (segment, info), &placed, &mut scribe);
+        if let Some(placed) = flow.on_sent(segment, &mut checker) {
+            conn.on_sent(flow, (segment, info), &placed, &mut checker);
         }
         Sent((info.kind != SegmentKind::Control).then_some(Payload {
             conn: info.conn,
@@ -317,20 +317,20 @@ impl Oracle {
         let flow = self.flows.get_mut(&payload.tuple);
         let stats = stack.subflow(payload.conn, payload.subflow);
         if let (Some(flow), Some(stats)) = (flow, stats) {
-            let mut scribe = Scribe {
+            let mut checker = Checker {
                 log: &mut self.log,
                 at: now,
                 conn: payload.conn,
             };
-            flow.check_flight(now, &stats, (payload.kind, payload.single), &mut scribe);
+            flow.check_flight(now, &stats, (payload.kind, payload.single), &mut checker);
         }
     }
 
     /// Checks, once the engine's outputs are drained, that timers lie ahead and bounds hold, and from
     /// time to time that no connection has outlived its time.
-    pub fn settle(&mut self, now: Instant, stack: &Stack) {
+    pub fn end_turn(&mut self, now: Instant, stack: &Stack) {
         let (buffered, connections) = (stack.buffered(), stack.connections());
-        self.clock
+        self.timers
             .check(now, (stack.next_timeout(), connections), &mut self.log);
         let config = &self.config;
         self.log.check(
@@ -339,7 +339,7 @@ impl Oracle {
             (now, None),
             || format!("{buffered} bytes buffered, {connections} connections"),
         );
-        if self.clock.sweep_due(now) {
+        if self.timers.sweep_due(now) {
             self.sweep(now, stack);
         }
     }
@@ -362,7 +362,7 @@ impl Oracle {
             if conn.ended {
                 continue;
             }
-            let mut scribe = Scribe {
+            let mut checker = Checker {
                 log: &mut self.log,
                 at: now,
                 conn: *id,
@@ -370,12 +370,12 @@ impl Oracle {
             match stack.conn_stats(*id) {
                 Some(stats) => {
                     let subflows = stack.subflows(*id).len();
-                    check_bounds(&self.config, &stats, subflows, &mut scribe);
-                    check_life(&self.config, conn, &stats, &mut scribe);
+                    check_bounds(&self.config, &stats, subflows, &mut checker);
+                    check_life(&self.config, conn, &stats, &mut checker);
                 }
                 None => {
                     // Only a connection that was never reported may end without a report.
-                    scribe.check(!conn.open, Rule::Liveness, || {
+                    checker.check(!conn.open, Rule::Liveness, || {
                         "vanished without an end".to_owned()
                     });
                     gone.insert(*id);

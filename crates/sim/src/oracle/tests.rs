@@ -116,7 +116,7 @@ impl Pair {
                 self.oracle.on_event(self.now, &event);
             }
             self.send();
-            self.oracle.settle(self.now, &self.client);
+            self.oracle.end_turn(self.now, &self.client);
             self.now += Duration::from_millis(1);
             self.client.handle_timeout(self.now);
             self.server.handle_timeout(self.now);
@@ -402,9 +402,9 @@ fn an_option_that_is_malformed_signals_nothing() {
 #[test]
 fn payload_behind_a_fin() {
     let mut flow = Flow::default();
-    let mut log = Log::default();
+    let mut log = ViolationLog::default();
     let pair = Pair::open(honest);
-    let mut scribe = Scribe {
+    let mut checker = Checker {
         log: &mut log,
         at: pair.now,
         conn: pair.conn,
@@ -416,14 +416,14 @@ fn payload_behind_a_fin() {
         };
         Segment::parse(&packet(&repr), Some(payload)).unwrap()
     };
-    flow.on_syn_sent(&segment(Flags::SYN, 10, 0), &mut scribe);
-    flow.on_sent(&segment(Flags::FIN, 11, 5), &mut scribe);
-    flow.on_sent(&segment(Flags::FIN, 11, 5), &mut scribe);
-    assert!(scribe.log.take().is_empty());
-    flow.on_sent(&segment(Flags::EMPTY, 17, 1), &mut scribe);
-    assert_eq!(scribe.log.take()[0].rule, Rule::Fin);
-    flow.on_sent(&segment(Flags::FIN, 11, 4), &mut scribe);
-    assert_eq!(scribe.log.take()[0].rule, Rule::Fin);
+    flow.on_syn_sent(&segment(Flags::SYN, 10, 0), &mut checker);
+    flow.on_sent(&segment(Flags::FIN, 11, 5), &mut checker);
+    flow.on_sent(&segment(Flags::FIN, 11, 5), &mut checker);
+    assert!(checker.log.take().is_empty());
+    flow.on_sent(&segment(Flags::EMPTY, 17, 1), &mut checker);
+    assert_eq!(checker.log.take()[0].rule, Rule::Fin);
+    flow.on_sent(&segment(Flags::FIN, 11, 4), &mut checker);
+    assert_eq!(checker.log.take()[0].rule, Rule::Fin);
 }
 
 /// Middleboxes cut and join segments, and keep the option of the first or of the last. So mappings come
@@ -559,12 +559,12 @@ fn flight(pair: &mut Pair) -> (Tuple, SubflowStats) {
 
 fn judge(pair: &mut Pair, tuple: Tuple, stats: &SubflowStats, kind: SegmentKind) -> Option<Rule> {
     let flow = pair.oracle.flows.get_mut(&tuple).unwrap();
-    let mut scribe = Scribe {
+    let mut checker = Checker {
         log: &mut pair.oracle.log,
         at: pair.now,
         conn: pair.conn,
     };
-    flow.check_flight(pair.now, stats, (kind, true), &mut scribe);
+    flow.check_flight(pair.now, stats, (kind, true), &mut checker);
     pair.broken()
 }
 
@@ -642,14 +642,14 @@ fn segment(flags: Flags, (seq, ack): (u32, u32), len: u64, takes_sack: bool) -> 
 fn outstanding(pair: &mut Pair, takes_sack: bool) -> (Tuple, SubflowStats) {
     let (tuple, stats) = flight(pair);
     let mut flow = Flow::default();
-    let mut scribe = Scribe {
+    let mut checker = Checker {
         log: &mut pair.oracle.log,
         at: pair.now,
         conn: pair.conn,
     };
-    flow.on_syn_sent(&segment(Flags::SYN, (0, 0), 0, true), &mut scribe);
+    flow.on_syn_sent(&segment(Flags::SYN, (0, 0), 0, true), &mut checker);
     flow.on_syn_received(&segment(Flags::SYN | Flags::ACK, (0, 1), 0, takes_sack));
-    flow.on_sent(&segment(Flags::ACK, (1, 1), 20_000, false), &mut scribe);
+    flow.on_sent(&segment(Flags::ACK, (1, 1), 20_000, false), &mut checker);
     pair.oracle.flows.insert(tuple, flow);
     let stats = SubflowStats {
         in_flight: 20_000,
@@ -773,17 +773,17 @@ fn a_timer_that_is_not_served() {
     pair.upload(1000);
     pair.send();
     pair.oracle
-        .settle(pair.now + Duration::from_secs(5), &pair.client);
+        .end_turn(pair.now + Duration::from_secs(5), &pair.client);
     assert_eq!(pair.broken(), Some(Rule::Timer));
 }
 
 #[test]
 fn timers_that_lead_to_nothing() {
     let spin = |step: Duration| {
-        let (mut clock, mut log) = (Clock::default(), Log::default());
+        let (mut timers, mut log) = (TimerCheck::default(), ViolationLog::default());
         let mut now = Instant::from_millis(1);
         for _ in 0..500 {
-            clock.check(now, (Some(now + step), 1), &mut log);
+            timers.check(now, (Some(now + step), 1), &mut log);
             now += step;
         }
         log.take().first().map(|v| v.rule)

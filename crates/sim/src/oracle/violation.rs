@@ -64,11 +64,11 @@ const MAX_KEPT: usize = 16;
 
 /// Violations not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct ViolationLog {
     kept: Vec<Violation>,
 }
 
-impl Log {
+impl ViolationLog {
     /// Notes a violation unless `holds`; only then calls `seen`.
     pub fn check(
         &mut self,
@@ -94,14 +94,14 @@ impl Log {
 }
 
 /// A log with the connection and the time of its next entries.
-pub(super) struct Scribe<'a> {
-    pub log: &'a mut Log,
+pub(super) struct Checker<'a> {
+    pub log: &'a mut ViolationLog,
     pub at: Instant,
     pub conn: ConnId,
 }
 
-impl Scribe<'_> {
-    /// Notes a violation like [`Log::check`].
+impl Checker<'_> {
+    /// Notes a violation like [`ViolationLog::check`].
     pub fn check(&mut self, holds: bool, rule: Rule, seen: impl FnOnce() -> String) {
         self.log
             .check(holds, rule, (self.at, Some(self.conn)), seen);

@@ -75,7 +75,7 @@ impl Received {
     }
 
     /// Returns by how much the message missed its deadline; zero if it was in time.
-    pub fn lateness(&self) -> Duration {
+    pub fn deadline_miss(&self) -> Duration {
         let deadline = self.message.deadline.unwrap_or(Instant::FAR_FUTURE);
         self.complete_at.saturating_since(deadline)
     }
@@ -496,7 +496,7 @@ mod tests {
         ];
         let ms = Duration::from_millis;
         assert_eq!(all.map(|m| m.delay()), [ms(30), ms(60), ms(320)]);
-        assert_eq!(all.map(|m| m.lateness()), [ms(0), ms(0), ms(70)]);
+        assert_eq!(all.map(|m| m.deadline_miss()), [ms(0), ms(0), ms(70)]);
         assert_eq!(jitter(&all).collect::<Vec<_>>(), [ms(30), ms(260)]);
     }
 }

@@ -7,39 +7,39 @@ use braid_wire::Instant;
 /// together with the content.
 #[derive(Debug, Clone, Default)]
 pub struct Preface {
-    words: Vec<u8>,
-    said: usize,
+    request: Vec<u8>,
+    written: usize,
     answer: u64,
-    heard: u64,
+    answer_read: u64,
 }
 
 impl Preface {
-    /// Makes a preface of `words` whose answer has so many bytes.
-    pub fn new(words: Vec<u8>, answer: u64) -> Self {
+    /// Makes a preface of this request, whose answer has so many bytes.
+    pub fn new(request: Vec<u8>, answer: u64) -> Self {
         Preface {
-            words,
+            request,
             answer,
             ..Preface::default()
         }
     }
 
     /// Returns how many bytes of the answer were read.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard
+    pub(super) fn answer_read(&self) -> u64 {
+        self.answer_read
     }
 
     /// Removes the answer's bytes from the front of `slice`.
-    pub(super) fn hear<'a>(&mut self, slice: &'a [u8]) -> &'a [u8] {
-        let len = (self.answer - self.heard).min(slice.len() as u64);
-        self.heard += len;
+    pub(super) fn strip_answer<'a>(&mut self, slice: &'a [u8]) -> &'a [u8] {
+        let len = (self.answer - self.answer_read).min(slice.len() as u64);
+        self.answer_read += len;
         &slice[len as usize..]
     }
 
-    /// Writes the rest of the words; returns whether all are written.
-    pub(super) fn say(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
-        while self.said < self.words.len() {
-            match stack.write(now, conn, &self.words[self.said..]) {
-                Ok(n) if n > 0 => self.said += n,
+    /// Writes the rest of the request; returns whether all of it is written.
+    pub(super) fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
+        while self.written < self.request.len() {
+            match stack.write(now, conn, &self.request[self.written..]) {
+                Ok(n) if n > 0 => self.written += n,
                 _ => return false,
             }
         }

@@ -152,7 +152,7 @@ pub(super) struct Progress {
 
 impl Session {
     /// Makes the messages that are due `elapsed` after `opened_at`.
-    pub(super) fn make(
+    pub(super) fn make_due(
         &self,
         progress: &mut Progress,
         opened_at: Instant,
@@ -235,7 +235,7 @@ mod tests {
             }],
         };
         let (mut progress, mut out) = (Progress::default(), Outbox::default());
-        session.make(&mut progress, Instant::ZERO, span, &mut out);
+        session.make_due(&mut progress, Instant::ZERO, span, &mut out);
         assert_eq!(progress.bulk, [1_000]);
         assert!(session.is_over(&progress, span));
     }

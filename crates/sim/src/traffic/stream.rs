@@ -6,11 +6,11 @@ use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack, Urgency}
 use braid_wire::Instant;
 
 use super::message::Received;
+use super::message_state::MessageState;
 use super::pace::Bucket;
 use super::pattern::{fill, pattern_from};
 use super::preface::Preface;
 use super::role::Role;
-use super::talk::Talk;
 use crate::oracle::Oracle;
 
 /// One end of a connection, which checks every byte that it receives.
@@ -48,12 +48,12 @@ pub struct Stream {
     /// The bytes before all that is counted here.
     pub preface: Preface,
     /// The stream writes only the first byte, which establishes the connection, until this is unset.
-    pub held: bool,
+    pub awaiting_release: bool,
     shut: bool,
     /// The rate limit of [`Role::Capped`].
     bucket: Bucket,
     /// The messages of roles with messages.
-    talk: Talk,
+    messages: MessageState,
 }
 
 impl Stream {
@@ -75,10 +75,10 @@ impl Stream {
             flow_size: FlowSize::Unknown,
             urgency: Urgency::default(),
             preface: Preface::default(),
-            held: false,
+            awaiting_release: false,
             shut: false,
             bucket: Bucket::default(),
-            talk: Talk::default(),
+            messages: MessageState::default(),
         }
     }
 
@@ -91,16 +91,16 @@ impl Stream {
     /// Returns the messages that arrived, in order, the first million at most. Requests are not among
     /// them: they are dropped when they are answered.
     pub fn messages(&self) -> &[Received] {
-        &self.talk.inbox.records
+        &self.messages.inbox.records
     }
 
     /// Returns how many messages were never written because too many waited.
     pub fn messages_dropped(&self) -> u64 {
-        self.talk.out.dropped
+        self.messages.out.dropped
     }
 
     /// Returns whether the connection carries messages.
-    fn talks(&self) -> bool {
+    fn carries_messages(&self) -> bool {
         matches!(
             self.role,
             Role::Ask(_) | Role::Serve | Role::Send(_) | Role::Collect
@@ -121,12 +121,16 @@ impl Stream {
             Role::Greedy { .. } | Role::Capped { .. } => self.sent,
             _ => 0,
         };
-        if self.held { due.min(1) } else { due }
+        if self.awaiting_release {
+            due.min(1)
+        } else {
+            due
+        }
     }
 
     /// Returns whether the sending side ends once all due bytes have been written.
     fn may_shut(&self, now: Instant) -> bool {
-        if self.held {
+        if self.awaiting_release {
             return false;
         }
         let ended = self.complete_at.is_some();
@@ -135,7 +139,7 @@ impl Stream {
             Role::Answer { request, .. } => self.received >= *request,
             Role::Upload { .. } => true,
             Role::Greedy { span } | Role::Capped { span, .. } => now >= self.opened_at + *span,
-            role => self.talk.is_over(now, role, self.opened_at, ended),
+            role => self.messages.is_over(now, role, self.opened_at, ended),
         }
     }
 
@@ -150,7 +154,7 @@ impl Stream {
                 let chunk = self.bucket.next(*rate);
                 chunk.into_iter().chain([self.opened_at + *span]).min()
             }
-            role => self.talk.next_timeout(role, self.opened_at),
+            role => self.messages.next_timeout(role, self.opened_at),
         }
     }
 
@@ -159,13 +163,13 @@ impl Stream {
         if !self.paused {
             self.read(now, conn, stack, oracle);
         }
-        if self.shut || !self.preface.say(now, conn, stack) {
+        if self.shut || !self.preface.write(now, conn, stack) {
             return;
         }
-        let written = match self.talks() {
+        let written = match self.carries_messages() {
             true => {
                 let ends = (conn, &mut *stack);
-                self.sent += self.talk.act(now, &self.role, self.opened_at, ends);
+                self.sent += self.messages.pump(now, &self.role, self.opened_at, ends);
                 true
             }
             false => self.write(now, conn, stack),
@@ -179,16 +183,16 @@ impl Stream {
         while stack.readable(conn) > 0 {
             let start = self.received;
             let mut content = 0;
-            let mut inbox = self.talks().then_some(&mut self.talk.inbox);
+            let mut inbox = self.carries_messages().then_some(&mut self.messages.inbox);
             let preface = &mut self.preface;
             let read = stack.read_with(now, conn, |slices| {
                 let mut at = start;
                 let mut all = 0;
                 for slice in slices {
-                    let from = preface.heard() + at;
+                    let from = preface.answer_read() + at;
                     oracle.on_read(now, conn, from..from + slice.len() as u64);
                     all += slice.len();
-                    let slice = preface.hear(slice);
+                    let slice = preface.strip_answer(slice);
                     let about = (now, Some(conn));
                     match &mut inbox {
                         Some(inbox) => inbox.take(about, slice, oracle),

@@ -20,7 +20,7 @@ use braid_sim::aggregation::{
     Aggregation, AggregationConfig, Load, TransferId, content_addr, server_addr,
 };
 use braid_sim::host::options;
-use braid_sim::tap::{Tap, What};
+use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::traffic::{Preface, Role, Stream};
 use braid_sim::{Host, LinkId, Packet};
 use braid_wire::{Instant, Seq32, ip, tcp};
@@ -128,7 +128,7 @@ fn with_guest() -> AggregationConfig {
     let private = ["127.0.0.1", "192.168.1.1", "169.254.169.254"];
     let private = private.map(|addr| addr.parse().unwrap());
     let mixed = [&private[..], &[content_addr(0).into()]].concat();
-    let names = &mut server.local.names;
+    let names = &mut server.downstream.names;
     names.insert("private.test".to_owned(), private.to_vec());
     names.insert("mixed.test".to_owned(), mixed);
     config
@@ -284,18 +284,18 @@ fn refused_requests_change_nothing_for_users() {
     let served = 2 + USERS as u64;
     assert_eq!(before.connected, served, "guest, download, users");
 
-    let (mut said, mut n) = (BTreeMap::new(), 0);
+    let (mut counts, mut n) = (BTreeMap::new(), 0);
     work.goes_on_during(|net| {
         let counter = refused(n, net, &mut guest, &once);
-        *said.entry(counter).or_default() += 1;
+        *counts.entry(counter).or_default() += 1;
         n += 1;
     });
     work.net.run_for(secs(1));
-    let failed: BTreeMap<_, u64> = said
+    let failed: BTreeMap<_, u64> = counts
         .keys()
         .map(|name| (*name, work.counted(name)))
         .collect();
-    assert_eq!(failed, said);
+    assert_eq!(failed, counts);
     let served = work.counted("connected") - before.connected;
     assert_eq!(served, USERS as u64, "only users were connected");
     work.ends();
@@ -335,11 +335,11 @@ struct FirstFlights {
 }
 
 impl Tap for FirstFlights {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
         let Some((segment, payload)) = segment(&packet.bytes) else {
             return;
         };
-        if !matches!(what, What::Sent) {
+        if !matches!(what, PacketEvent::Sent) {
             return;
         }
         let opens = segment.flags == tcp::Flags::SYN && segment.options.join().is_none();
@@ -350,11 +350,11 @@ impl Tap for FirstFlights {
         } else if segment.dst_port == DEFAULT_PORT && opens {
             let flight = (segment.seq.add(1), Vec::new());
             self.flights.insert(segment.src_port, flight);
-        } else if let Some((next, said)) = self.flights.get_mut(&segment.src_port)
+        } else if let Some((next, bytes)) = self.flights.get_mut(&segment.src_port)
             && segment.seq == *next
             && !self.answered.contains(&segment.src_port)
         {
-            said.extend_from_slice(payload);
+            bytes.extend_from_slice(payload);
             *next = next.add(payload.len() as u32);
         }
     }
@@ -380,7 +380,7 @@ fn recorded(net: &mut Aggregation) -> Vec<u8> {
     net.open(0, 0, Load::Down(SMALL)).unwrap();
     net.run_for(secs(2));
     let flights = core::mem::take(&mut flights.lock().unwrap().flights);
-    let flights = flights.into_values().map(|(_, said)| said);
+    let flights = flights.into_values().map(|(_, bytes)| bytes);
     flights.max_by_key(Vec::len).unwrap()
 }
 
@@ -393,16 +393,16 @@ fn recorded_first_flights_change_nothing_for_users() {
     let flight = recorded(&mut net);
     let mut work = Work::begin(net);
     let before = server_counters(&work.net);
-    let mut said = 0;
+    let mut attempts = 0;
     work.goes_on_during(|net| {
         // Every second flight is sent twice on one connection.
-        attempt(net, flight.repeat(1 + said % 2));
-        said += 1;
+        attempt(net, flight.repeat(1 + attempts % 2));
+        attempts += 1;
     });
     work.net.run_for(secs(1));
     let counters = server_counters(&work.net);
     let unknown = counters.unknown_tickets - before.unknown_tickets;
-    assert_eq!(unknown, said as u64);
+    assert_eq!(unknown, attempts as u64);
     assert_eq!(counters.connected - before.connected, USERS as u64);
     work.ends();
 }
@@ -416,12 +416,12 @@ fn half_open_handshakes_change_nothing_for_users() {
     let hello = recorded(&mut net);
     let mut work = Work::begin(net);
     let before = server_counters(&work.net);
-    let mut held = 0;
+    let mut opened = 0;
     work.goes_on_during(|net| {
         // All attempts come in the first tenth of the span, and half of them send nothing at all.
-        for _ in 0..(HALF_OPEN - held).min(HALF_OPEN / 20) {
-            attempt(net, hello[..(held % 2) * hello.len() / 8].to_vec());
-            held += 1;
+        for _ in 0..(HALF_OPEN - opened).min(HALF_OPEN / 20) {
+            attempt(net, hello[..(opened % 2) * hello.len() / 8].to_vec());
+            opened += 1;
         }
     });
     let open = work.net.server_node(0).core().unwrap().connections();

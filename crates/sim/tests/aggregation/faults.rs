@@ -24,7 +24,7 @@ fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
                 settings: lit,
             },
         );
-        let seconds = net.bins(secs(1), 13);
+        let seconds = net.received_by_interval(secs(1), 13);
         let other = [10e6, 20e6][link] / 8.0 * 1_400.0 / 1_500.0;
         // The dead link's timeout holds up the data that it carried.
         assert!(seconds[0] as f64 > 0.3 * other, "{link}: {seconds:?}");
@@ -55,8 +55,8 @@ fn a_link_that_slows_down_costs_its_share_only() {
         net.run_for(millis(at));
         let sound = config.access[link].clone();
         let mut slow = sound.clone();
-        for way in [&mut slow.up, &mut slow.down] {
-            way.rate = Rate::bits_per_second(100_000);
+        for direction in [&mut slow.up, &mut slow.down] {
+            direction.rate = Rate::bits_per_second(100_000);
         }
         net.after(
             secs(0),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use braid_links::Settings;
 use braid_proxy::config::DEFAULT_PORT;
 use braid_sim::aggregation::{content_addr, server_addr};
-use braid_sim::tap::{Tap, What};
+use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::{LinkId, Node, NodeId, Packet, Turn};
 use braid_wire::mptcp::{Capable, CapableFlags, Join, MptcpOption};
 use braid_wire::tcp::{self, Flags};
@@ -47,7 +47,7 @@ struct Forger {
     /// Tokens of open connections.
     tokens: Vec<u32>,
     /// The server's answers to joins.
-    heard: Arc<Mutex<Answers>>,
+    seen: Arc<Mutex<Answers>>,
     rng: Rng,
 }
 
@@ -111,14 +111,14 @@ impl Forger {
 
     /// Returns third ACKs with random codes, for all joins that the server has answered.
     fn guesses(&mut self) -> Vec<Vec<u8>> {
-        let heard = core::mem::take(&mut self.heard.lock().unwrap().joins);
+        let seen = core::mem::take(&mut self.seen.lock().unwrap().joins);
         let third_ack = |answer: tcp::Repr| {
             let mut repr = self.header(Kind::JoinAck);
             (repr.src_port, repr.seq) = (answer.dst_port, answer.ack);
             repr.ack = answer.seq.add(1);
             packet(&repr)
         };
-        heard.into_iter().map(third_ack).collect()
+        seen.into_iter().map(third_ack).collect()
     }
 }
 
@@ -172,8 +172,8 @@ struct Answers {
 }
 
 impl Tap for Answers {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
-        if let (What::Sent, Some((segment, _))) = (what, segment(&packet.bytes))
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
+        if let (PacketEvent::Sent, Some((segment, _))) = (what, segment(&packet.bytes))
             && let Some(Join::SynAck { .. }) = segment.options.join()
         {
             self.count += 1;
@@ -187,7 +187,7 @@ impl Tap for Answers {
 struct Tokens(BTreeSet<u32>);
 
 impl Tap for Tokens {
-    fn on_packet(&mut self, _: Instant, _: LinkId, _: What, packet: &Packet) {
+    fn on_packet(&mut self, _: Instant, _: LinkId, _: PacketEvent, packet: &Packet) {
         if let Some((segment, _)) = segment(&packet.bytes)
             && let Some(Join::Syn { token, .. }) = segment.options.join()
         {
@@ -226,13 +226,13 @@ impl Flooded {
         let world = &mut work.net.world;
         let tokens = tokens.lock().unwrap().0.iter().copied().collect::<Vec<_>>();
         assert!(!tokens.is_empty(), "nothing was joined");
-        let heard = Arc::clone(&answers);
+        let seen = Arc::clone(&answers);
         let forger = world.add(|rng| Forger {
             kind: None,
             next: Instant::ZERO,
             sent: 0,
             tokens,
-            heard,
+            seen,
             rng,
         });
         let perfect = Settings::default();

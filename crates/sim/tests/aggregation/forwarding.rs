@@ -7,7 +7,7 @@ use braid_links::Settings;
 use braid_proxy::LinkAddresses;
 use braid_proxy::config::MptcpHosts;
 use braid_sim::aggregation::{Aggregation, content_addr, link_addr, user_addr};
-use braid_sim::gateway::{BoxNode, BoxNodeConfig, LocalConfig};
+use braid_sim::gateway::{BoxNode, BoxNodeConfig, DownstreamConfig};
 use braid_sim::host::options;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::{Host, Node, NodeId, Packet, Turn, World};
@@ -130,7 +130,7 @@ fn lan() -> (World, NodeId, [NodeId; 2], [NodeId; 2]) {
             mtu: 1500,
             backup: false,
         },
-        local: LocalConfig::default(),
+        downstream: DownstreamConfig::default(),
     };
     let mut world = World::new(1);
     let boxed = world.add(|rng| BoxNode::new(settings, rng));

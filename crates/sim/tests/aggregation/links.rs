@@ -72,7 +72,7 @@ fn a_link_that_is_made_a_backup_rests_until_it_is_needed() {
         let before = carried(net);
         net.run_for(millis(500));
         let now = carried(net);
-        [0, 1].map(|link| [0, 1].map(|way| now[link][way] - before[link][way]))
+        [0, 1].map(|link| [0, 1].map(|direction| now[link][direction] - before[link][direction]))
     };
     net.run_for(secs(2));
     order(&mut net, true);

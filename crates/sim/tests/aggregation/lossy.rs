@@ -11,8 +11,8 @@ use crate::support::{link, millis, secs, start_with_seed};
 fn lossy_links() -> AggregationConfig {
     let mut access = vec![link(20, 30), link(10, 70)];
     for path in &mut access {
-        for way in [&mut path.up, &mut path.down] {
-            way.loss = Loss::Uniform(0.3);
+        for direction in [&mut path.up, &mut path.down] {
+            direction.loss = Loss::Uniform(0.3);
         }
     }
     AggregationConfig::new(access).unwrap()

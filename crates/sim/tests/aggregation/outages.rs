@@ -48,7 +48,7 @@ fn carried(net: &Aggregation, link: usize) -> [u64; 2] {
 #[test]
 fn a_link_that_is_back_is_used_within_two_seconds() {
     for away in [Away::Silently, Away::Unplugged] {
-        for (way, load) in [Load::Up(60_000_000), Load::Down(60_000_000)]
+        for (direction, load) in [Load::Up(60_000_000), Load::Down(60_000_000)]
             .into_iter()
             .enumerate()
         {
@@ -60,10 +60,10 @@ fn a_link_that_is_back_is_used_within_two_seconds() {
                 set(&mut net, &config, 0, away, false);
                 net.run_for(secs(seconds));
                 set(&mut net, &config, 0, away, true);
-                let before = carried(&net, 0)[way];
+                let before = carried(&net, 0)[direction];
                 net.run_for(secs(2));
                 // A fifth of the link's capacity in that time; probes and handshakes are far less.
-                let bytes = carried(&net, 0)[way] - before;
+                let bytes = carried(&net, 0)[direction] - before;
                 let what = (away, load, seconds, bytes);
                 assert!(bytes > 200_000, "{what:?}");
                 assert!(net.at_user(id).closed.is_none(), "{what:?}");
@@ -144,7 +144,7 @@ fn behind_nat(access: Vec<braid_sim::transfer::PathSettings>, forgets: Duration)
     };
     let chain = Chain::new().and(Nat::new(nat));
     let mut net = Aggregation::with_middlebox(1, &config, Some((0, chain))).unwrap();
-    assert!(net.settle(), "no server was found");
+    assert!(net.run_until_intercepting(), "no server was found");
     net.run_for(millis(500));
     net
 }
@@ -196,7 +196,7 @@ fn no_user_is_given_a_connection_that_a_nat_has_forgotten() {
         };
         let chain = Chain::new().and(Nat::new(nat));
         let mut net = Aggregation::with_middlebox(1, &config, Some((0, chain))).unwrap();
-        assert!(net.settle());
+        assert!(net.run_until_intercepting());
         net.run_for(millis(500));
         net.open(0, 0, Load::Down(2_000)).unwrap();
         net.run_for(secs(pause));

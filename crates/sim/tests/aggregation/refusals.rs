@@ -81,7 +81,7 @@ fn opens_nothing(config: &AggregationConfig) -> Aggregation {
 }
 
 /// Turns protection off at both ends.
-fn in_clear(mut config: AggregationConfig) -> AggregationConfig {
+fn with_plaintext(mut config: AggregationConfig) -> AggregationConfig {
     for server in &mut config.boxed.servers {
         server.protection = Protection::None;
     }
@@ -94,7 +94,7 @@ fn in_clear(mut config: AggregationConfig) -> AggregationConfig {
 #[test]
 fn a_wrong_key_opens_nothing() {
     let other = PrivateKey::from_seed([7; 32]);
-    for start in [two_links(), in_clear(two_links())] {
+    for start in [two_links(), with_plaintext(two_links())] {
         let mut config = start.clone();
         config.servers[0].config.users[0].key = other.public();
         assert!(is_refused_by_the_server(&config));
@@ -107,7 +107,7 @@ fn a_wrong_key_opens_nothing() {
 /// A server that requires protection does not serve without it.
 #[test]
 fn nor_does_a_box_in_clear() {
-    let mut config = in_clear(two_links());
+    let mut config = with_plaintext(two_links());
     config.servers[0].config.unprotected = false;
     assert!(server_counters(&opens_nothing(&config)).clear > 0);
 }
@@ -118,13 +118,13 @@ fn nor_does_a_wrong_server() {
     let mut config = two_links();
     config.servers[0].config.key = PrivateKey::from_seed([7; 32]);
     assert_eq!(server_counters(&opens_nothing(&config)).damaged, 0);
-    let config = in_clear(config);
+    let config = with_plaintext(config);
     assert!(is_refused_by_the_server(&config));
 }
 
 #[test]
 fn nor_does_a_clock_that_is_off_in_clear() {
-    let mut config = in_clear(two_links());
+    let mut config = with_plaintext(two_links());
     config.servers[0].clock_ahead = config.servers[0].config.time_window + secs(5);
     assert!(is_refused_by_the_server(&config));
     // Within the window the clock matters only until the server has run for as long: before that it

@@ -223,8 +223,8 @@ fn chat(net: &mut Aggregation, time: Duration) -> u64 {
 
 #[test]
 fn measuring_costs_less_than_a_hundredth_of_each_link() {
-    let way = [(100.0, 20.0), (100.0, 40.0), (100.0, 20.0)];
-    let mut config = servers(&[way, way, way]);
+    let paths = [(100.0, 20.0), (100.0, 40.0), (100.0, 20.0)];
+    let mut config = servers(&[paths, paths, paths]);
     config.access = vec![path((5.0, 20.0)), path((2.0, 20.0))];
     config.boxed.measuring.least = secs(1);
     config.boxed.measuring.most = secs(1);
@@ -321,8 +321,8 @@ fn load(net: &mut Aggregation, time: Duration) {
 /// The server answers, but its paths have become slow, and users load them.
 #[test]
 fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
-    let ways = [TABLE[2][0], TABLE[2][1]];
-    let change = |settings: [PathSettings; 2]| Action::Way {
+    let paths = [TABLE[2][0], TABLE[2][1]];
+    let change = |settings: [PathSettings; 2]| Action::ServerLinks {
         server: 2,
         settings: settings.to_vec(),
     };
@@ -330,7 +330,7 @@ fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
         let mut net = start_with_seed(seed, &servers(&TABLE));
         browse(&mut net, secs(30));
         assert_eq!(chosen(&net).0, 3);
-        net.after(secs(0), change(ways.map(slowed)));
+        net.after(secs(0), change(paths.map(slowed)));
         load(&mut net, secs(3));
         assert_eq!(chosen(&net).0, 2, "seed {seed}");
         // Connections on their way to the server arrive.
@@ -338,7 +338,7 @@ fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
         let before = connected(&net, 2);
         load(&mut net, secs(2));
         assert_eq!(connected(&net, 2), before, "seed {seed}");
-        net.after(secs(0), change(ways.map(path)));
+        net.after(secs(0), change(paths.map(path)));
         browse(&mut net, secs(40));
         assert_eq!(chosen(&net).0, 3, "seed {seed}: it is as it was");
     }
@@ -369,7 +369,7 @@ fn what_was_measured_is_known_again_after_a_restart() {
     // The path is measured anew, and the first result counts.
     net.after(
         secs(0),
-        Action::Way {
+        Action::ServerLinks {
             server: 2,
             settings: [20.0, 5.0].map(|mbit| path((mbit, 60.0))).to_vec(),
         },
@@ -387,8 +387,8 @@ fn without_a_place_to_keep_it_nothing_is_known_after_a_restart() {
 
 /// Returns two servers behind shaped links: bursts pass at the rate of the wire.
 fn shaped(burst: u32) -> AggregationConfig {
-    let way = [(20.0, 30.0), (10.0, 70.0), (100.0, 10.0)];
-    let mut config = servers(&[way, way]);
+    let paths = [(20.0, 30.0), (10.0, 70.0), (100.0, 10.0)];
+    let mut config = servers(&[paths, paths]);
     config.boxed.measuring.most = secs(10);
     for server in &mut config.servers {
         for path in &mut server.from_access {

@@ -8,7 +8,7 @@ use braid_engine::{PathConfig, RxMeta};
 use braid_proxy::app::{
     Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
 };
-use braid_sim::gateway::{LocalConfig, LocalTcp};
+use braid_sim::gateway::{DownstreamConfig, DownstreamTcp};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
 
 use crate::support::{millis, secs};
@@ -18,21 +18,21 @@ const FAR: &str = "10.0.0.2:80";
 /// Two machines; the second accepts every connection.
 struct Pair {
     now: Instant,
-    near: LocalTcp,
-    far: LocalTcp,
+    near: DownstreamTcp,
+    far: DownstreamTcp,
     /// No packet arrives.
     cut: bool,
     /// The address of the near end of the last connection, as the far side saw it.
     peer: Option<SocketAddr>,
 }
 
-fn local(host: u8, config: &LocalConfig) -> LocalTcp {
+fn local(host: u8, config: &DownstreamConfig) -> DownstreamTcp {
     let path = PathConfig::v4(Ipv4Addr::new(10, 0, 0, host));
-    LocalTcp::new(config.clone(), path, Rng::for_component(1, u64::from(host)))
+    DownstreamTcp::new(config.clone(), path, Rng::for_component(1, u64::from(host)))
 }
 
-fn small() -> LocalConfig {
-    let mut config = LocalConfig::default();
+fn small() -> DownstreamConfig {
+    let mut config = DownstreamConfig::default();
     config.engine.send_buffer = 256 << 10;
     config.engine.recv_buffer = 128 << 10;
     config.streams = 3;
@@ -46,7 +46,7 @@ fn small() -> LocalConfig {
 impl Pair {
     fn new() -> Pair {
         let mut far = local(2, &small());
-        far.take_in(&[FAR.parse().unwrap()]).unwrap();
+        far.listen_any(&[FAR.parse().unwrap()]).unwrap();
         Pair {
             now: Instant::from_millis(1_000),
             near: local(1, &small()),
@@ -112,16 +112,16 @@ impl Pair {
     }
 }
 
-fn events(side: &mut LocalTcp) -> Vec<DownstreamEvent> {
+fn events(side: &mut DownstreamTcp) -> Vec<DownstreamEvent> {
     core::iter::from_fn(|| side.next_event()).collect()
 }
 
-fn read(side: &mut LocalTcp, id: DownstreamId) -> Result<usize, DownstreamError> {
+fn read(side: &mut DownstreamTcp, id: DownstreamId) -> Result<usize, DownstreamError> {
     let (mut a, mut b) = ([0; 1_000], [0; 3_000]);
     side.read(id, &mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)])
 }
 
-fn write(side: &mut LocalTcp, id: DownstreamId, len: usize) -> Result<usize, DownstreamError> {
+fn write(side: &mut DownstreamTcp, id: DownstreamId, len: usize) -> Result<usize, DownstreamError> {
     let bytes = vec![7; len];
     let (a, b) = bytes.split_at(len / 3);
     side.write(id, &[IoSlice::new(a), IoSlice::new(b)])

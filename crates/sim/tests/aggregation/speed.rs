@@ -41,7 +41,7 @@ fn the_rate_follows_the_links_that_are_there() {
     net.after(secs(4), Carrier { link: 1, up: false });
     net.after(secs(8), Carrier { link: 1, up: true });
     net.after(secs(8), Carrier { link: 0, up: false });
-    let bytes = net.bins(secs(4), 3);
+    let bytes = net.received_by_interval(secs(4), 3);
     let most = [30e6, 20e6, 10e6].map(|rate| rate / 8.0 * 4.0 * 1_400.0 / 1_500.0);
     for (phase, (bytes, most)) in bytes.iter().zip(most).enumerate() {
         let share = *bytes as f64 / most;
@@ -115,8 +115,8 @@ fn many_transfers_at_once_arrive_whole() {
     assert_eq!((counters.accepted, counters.finished), (200, 200));
     assert_eq!(net.box_node().core().unwrap().connections(), 0);
     assert_eq!(net.server_node(0).core().unwrap().connections(), 0);
-    assert!(net.box_node().local().unwrap().is_empty());
-    assert!(net.server_node(0).local().unwrap().is_empty());
+    assert!(net.box_node().downstream().unwrap().is_empty());
+    assert!(net.server_node(0).downstream().unwrap().is_empty());
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::support::{dark, link, millis, secs, start};
 fn stripping(config: &AggregationConfig, link: usize) -> Aggregation {
     let chain = Chain::new().and(OptionEdit::new(Target::MPTCP, Scope::All, Edit::Remove));
     let mut net = Aggregation::with_middlebox(1, config, Some((link, chain))).unwrap();
-    assert!(net.settle(), "no server was found");
+    assert!(net.run_until_intercepting(), "no server was found");
     net.run_for(secs(2));
     net
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use braid_links::Settings;
 use braid_proxy::config::{DEFAULT_PORT, Protection};
 use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, content_addr, server_addr};
-use braid_sim::tap::{Tap, What};
-use braid_sim::thief::{Keys, Thief, keys_in};
+use braid_sim::hijacker::{Hijacker, Keys, keys_in};
+use braid_sim::tap::{PacketEvent, Tap};
 use braid_sim::{LinkId, Node, NodeId, Packet, Turn};
 use braid_wire::{Instant, Rng};
 
@@ -21,14 +21,14 @@ use crate::support::{secs, start, two_links};
 const SIZE: u64 = 10_000_000;
 /// The share of its rate that the download keeps.
 const ENOUGH: f64 = 0.8;
-/// The interval at which the thief looks at new packets.
+/// The interval at which the hijacker looks at new packets.
 const GAP: Duration = Duration::from_millis(1);
-/// The thief joins once more at every `EVERY`th look.
+/// The hijacker joins once more at every `EVERY`th look.
 const EVERY: u64 = 50;
-/// The content host whose address the thief has.
+/// The content host whose address the hijacker has.
 const THIEF: usize = 1;
 
-/// Packets seen on the links of the box, or on the link to the thief.
+/// Packets seen on the links of the box, or on the link to the hijacker.
 #[derive(Debug, Default)]
 struct Seen {
     keys: Vec<Keys>,
@@ -36,8 +36,9 @@ struct Seen {
 }
 
 impl Tap for Seen {
-    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
-        let Some((tcp, _)) = segment(&packet.bytes).filter(|_| matches!(what, What::Sent)) else {
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
+        let Some((tcp, _)) = segment(&packet.bytes).filter(|_| matches!(what, PacketEvent::Sent))
+        else {
             return;
         };
         if tcp.src_port == DEFAULT_PORT {
@@ -48,14 +49,14 @@ impl Tap for Seen {
     }
 }
 
-/// The thief on a link of its own to the server.
+/// The hijacker on a link of its own to the server.
 #[derive(Debug)]
 struct Elsewhere {
-    thief: Thief,
-    /// Packets on the links of the box, and on the link to the thief.
+    hijacker: Hijacker,
+    /// Packets on the links of the box, and on the link to the hijacker.
     seen: [Arc<Mutex<Seen>>; 2],
     next: Instant,
-    looks: u64,
+    polls: u64,
     rng: Rng,
 }
 
@@ -69,20 +70,22 @@ impl Node for Elsewhere {
             return;
         }
         self.next = turn.now + GAP;
-        self.looks += 1;
+        self.polls += 1;
         let [keys, answers] = &self.seen;
         for received in core::mem::take(&mut answers.lock().unwrap().answers) {
-            if let Some(answer) = self.thief.answer(&received) {
+            if let Some(answer) = self.hijacker.answer(&received) {
                 turn.send(0, Packet::new(answer));
             }
         }
         let keys = &keys.lock().unwrap().keys;
-        if self.looks.is_multiple_of(EVERY) {
+        if self.polls.is_multiple_of(EVERY) {
             for keys in keys {
                 let port = 1_024 + self.rng.below(60_000) as u16;
                 let local = SocketAddr::from((content_addr(THIEF), port));
                 let server = SocketAddr::from((server_addr(0), DEFAULT_PORT));
-                let syn = self.thief.join(*keys, (local, server), (9, self.rng.u32()));
+                let syn = self
+                    .hijacker
+                    .join(*keys, (local, server), (9, self.rng.u32()));
                 turn.send(0, Packet::new(syn));
             }
         }
@@ -93,7 +96,7 @@ impl Node for Elsewhere {
     }
 }
 
-/// Returns a network whose box opens a connection for each user, so that the thief sees its keys.
+/// Returns a network whose box opens a connection for each user, so that the hijacker sees its keys.
 fn config() -> AggregationConfig {
     let mut config = two_links();
     config.contents = 2;
@@ -101,13 +104,13 @@ fn config() -> AggregationConfig {
     config
 }
 
-/// Adds the thief.
+/// Adds the hijacker.
 fn invade(net: &mut Aggregation) -> NodeId {
     let seen: [Arc<Mutex<Seen>>; 2] = Default::default();
     for (up, _) in net.access.clone() {
         net.world.tap(up, Box::new(Arc::clone(&seen[0])));
     }
-    // The host whose address the thief has gets none of the server's answers, so it resets nothing.
+    // The host whose address the hijacker has gets none of the server's answers, so it resets nothing.
     let interfaces = net.world.interfaces(net.servers[0]);
     let (answered, _) = interfaces[net.access.len() + THIEF];
     let dark = Settings {
@@ -117,17 +120,18 @@ fn invade(net: &mut Aggregation) -> NodeId {
     net.world.set_link(answered, dark);
     net.world.tap(answered, Box::new(Arc::clone(&seen[1])));
     let next = net.world.now();
-    let thief = net.world.add(|rng| Elsewhere {
-        thief: Thief::default(),
+    let hijacker = net.world.add(|rng| Elsewhere {
+        hijacker: Hijacker::default(),
         seen,
         next,
-        looks: 0,
+        polls: 0,
         rng,
     });
     let perfect = Settings::default();
     let server = net.servers[0];
-    net.world.connect(thief, server, perfect.clone(), perfect);
-    thief
+    net.world
+        .connect(hijacker, server, perfect.clone(), perfect);
+    hijacker
 }
 
 /// Returns how long a download takes; `None` if it does not end, or not with all bytes.
@@ -142,12 +146,12 @@ fn download(net: &mut Aggregation) -> Option<Duration> {
 fn stolen_keys_take_nothing() {
     let alone = download(&mut start(&config())).unwrap();
     let mut net = start(&config());
-    let thief = invade(&mut net);
+    let hijacker = invade(&mut net);
     let attacked = download(&mut net).expect("the download completes");
     let share = alone.as_secs_f64() / attacked.as_secs_f64();
     assert!(share > ENOUGH, "{share:.2} of the rate");
-    let (tried, taken) = net.world.with_node(thief, |node: &mut Elsewhere, _| {
-        (node.thief.tried, node.thief.taken)
+    let (tried, taken) = net.world.with_node(hijacker, |node: &mut Elsewhere, _| {
+        (node.hijacker.joins_tried, node.hijacker.bytes_received)
     });
     let stats = net.server_node(0).stack().unwrap().stats();
     println!("{share:.3} of the rate, {tried} joins");
@@ -158,19 +162,19 @@ fn stolen_keys_take_nothing() {
     assert_eq!(taken, 0);
 }
 
-/// The attack is real: without protection the thief takes the download.
+/// The attack is real: without protection the hijacker takes the download.
 #[test]
 fn without_protection_stolen_keys_take_a_download() {
     let mut config = config();
     config.boxed.servers[0].protection = Protection::None;
     config.servers[0].config.unprotected = true;
     let mut net = start(&config);
-    // The box has not received the data that the thief acknowledges, which oracles would report.
+    // The box has not received the data that the hijacker acknowledges, which oracles would report.
     net.world.keep_violations();
-    let thief = invade(&mut net);
+    let hijacker = invade(&mut net);
     assert_eq!(download(&mut net), None);
-    let taken = net
-        .world
-        .with_node(thief, |node: &mut Elsewhere, _| node.thief.taken);
+    let taken = net.world.with_node(hijacker, |node: &mut Elsewhere, _| {
+        node.hijacker.bytes_received
+    });
     assert!(taken > 0);
 }

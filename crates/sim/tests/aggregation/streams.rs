@@ -29,12 +29,15 @@ fn the_end_of_one_direction_leaves_the_other_open() {
 }
 
 /// Returns the bytes buffered by the machines in between: (box, server).
-fn held(net: &Aggregation) -> (usize, usize) {
+fn buffered(net: &Aggregation) -> (usize, usize) {
     let (boxed, server) = (net.box_node(), net.server_node(0));
-    let box_local = boxed.local().unwrap().stack().buffered();
-    let server_local = server.local().unwrap().stack().buffered();
-    let of_box = boxed.stack().unwrap().buffered() + box_local;
-    (of_box, server.stack().unwrap().buffered() + server_local)
+    let box_downstream = boxed.downstream().unwrap().stack().buffered();
+    let server_downstream = server.downstream().unwrap().stack().buffered();
+    let of_box = boxed.stack().unwrap().buffered() + box_downstream;
+    (
+        of_box,
+        server.stack().unwrap().buffered() + server_downstream,
+    )
 }
 
 #[test]
@@ -46,10 +49,10 @@ fn a_user_who_does_not_read_stops_the_sender_and_costs_little() {
     let beside = net.open(0, 0, Load::Down(1_000_000)).unwrap();
     net.run_for(secs(20));
     assert!(net.duration(beside).is_some(), "others are not held up");
-    let (sent, at_rest) = (net.at_content(id).unwrap().sent, held(&net));
+    let (sent, at_rest) = (net.at_content(id).unwrap().sent, buffered(&net));
     net.run_for(secs(20));
     assert_eq!(net.at_content(id).unwrap().sent, sent, "it has stopped");
-    assert_eq!(held(&net), at_rest);
+    assert_eq!(buffered(&net), at_rest);
     // Each hop fills its windows, which grow with a reader: the first hop's most.
     assert!(at_rest.0 < 3 << 20, "{at_rest:?}");
     assert!(at_rest.1 < 5 << 20, "{at_rest:?}");
@@ -59,7 +62,7 @@ fn a_user_who_does_not_read_stops_the_sender_and_costs_little() {
     assert_eq!(net.at_user(id).received, size);
     // The last bytes are acknowledged.
     net.run_for(secs(1));
-    assert_eq!(held(&net), (0, 0));
+    assert_eq!(buffered(&net), (0, 0));
 }
 
 #[test]
@@ -73,5 +76,5 @@ fn a_user_who_resets_is_gone_everywhere() {
     assert_eq!(reason, CloseReason::Aborted);
     let content = net.at_content(id).unwrap();
     assert_eq!(content.closed.unwrap().1, CloseReason::Reset);
-    assert_eq!(held(&net), (0, 0));
+    assert_eq!(buffered(&net), (0, 0));
 }

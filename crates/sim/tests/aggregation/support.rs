@@ -43,7 +43,7 @@ pub fn start(config: &AggregationConfig) -> Aggregation {
 
 pub fn start_with_seed(seed: u64, config: &AggregationConfig) -> Aggregation {
     let mut net = Aggregation::new(seed, config).unwrap();
-    assert!(net.settle(), "no server was found");
+    assert!(net.run_until_intercepting(), "no server was found");
     net.run_for(Duration::from_millis(500));
     net
 }
@@ -82,12 +82,12 @@ pub fn server_counters(net: &Aggregation) -> ServerCounters {
 #[track_caller]
 pub fn nothing_is_left(net: &Aggregation) {
     let boxed = net.box_node();
-    let local = boxed.local().unwrap();
+    let local = boxed.downstream().unwrap();
     assert_eq!(boxed.core().unwrap().connections(), 0);
     assert_eq!((local.len(), local.stack().buffered()), (0, 0));
     for n in 0..net.servers.len() {
         let server = net.server_node(n);
-        let local = server.local().unwrap();
+        let local = server.downstream().unwrap();
         assert_eq!(server.core().unwrap().connections(), 0);
         assert_eq!((local.len(), local.stack().buffered()), (0, 0));
         assert_eq!(server.stack().unwrap().buffered(), 0);

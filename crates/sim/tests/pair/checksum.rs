@@ -30,7 +30,7 @@ struct Rewrite {
 }
 
 impl Middlebox for Rewrite {
-    fn process(&mut self, _: Instant, way: Direction, mut packet: Packet, out: &mut Output) {
+    fn process(&mut self, _: Instant, direction: Direction, mut packet: Packet, out: &mut Output) {
         let (ip, segment) = ip::Repr::parse(&packet.bytes).unwrap();
         let (tcp, payload) = tcp::Repr::parse(segment).unwrap();
         let headers = packet.bytes.len() - payload.len();
@@ -45,7 +45,7 @@ impl Middlebox for Rewrite {
                 packet.bytes[headers..].copy_from_slice(&payload);
             }
         }
-        out.push_back((way, packet));
+        out.push_back((direction, packet));
     }
 }
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use braid_engine::{CloseReason, Config, Protocol};
 use braid_links::middlebox::{
-    Chain, Direction as Way, Edit, Middlebox, OptionEdit, Output, Packet, Scope, Target,
+    Chain, Direction as PacketDirection, Edit, Middlebox, OptionEdit, Output, Packet, Scope, Target,
 };
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
@@ -36,7 +36,7 @@ fn uploads(transfer: &mut Transfer, config: &TransferConfig<'_>, sizes: &[u64]) 
         match n {
             0 => {
                 let sink = Stream::new(Role::Sink);
-                transfer.carry(config.options(), stream, sink).unwrap();
+                transfer.open_with(config.options(), stream, sink).unwrap();
             }
             _ => {
                 let client = transfer.client;
@@ -115,7 +115,13 @@ fn nothing_is_lost_with_a_syn() {
 struct Empty;
 
 impl Middlebox for Empty {
-    fn process(&mut self, _: Instant, way: Way, mut packet: Packet, out: &mut Output) {
+    fn process(
+        &mut self,
+        _: Instant,
+        direction: PacketDirection,
+        mut packet: Packet,
+        out: &mut Output,
+    ) {
         let (ip, segment) = ip::Repr::parse(&packet.bytes).unwrap();
         let (tcp, payload) = tcp::Repr::parse(segment).unwrap();
         if tcp.flags.contains(Flags::SYN) && !payload.is_empty() {
@@ -130,7 +136,7 @@ impl Middlebox for Empty {
             tcp.emit(rest);
             tcp::fill_checksum(bare.src, bare.dst, rest, &[]);
         }
-        out.push_back((way, packet));
+        out.push_back((direction, packet));
     }
 }
 
@@ -139,11 +145,17 @@ impl Middlebox for Empty {
 struct Drop;
 
 impl Middlebox for Drop {
-    fn process(&mut self, _: Instant, way: Way, packet: Packet, out: &mut Output) {
+    fn process(
+        &mut self,
+        _: Instant,
+        direction: PacketDirection,
+        packet: Packet,
+        out: &mut Output,
+    ) {
         let (_, segment) = ip::Repr::parse(&packet.bytes).unwrap();
         let (tcp, payload) = tcp::Repr::parse(segment).unwrap();
         if !tcp.flags.contains(Flags::SYN) || payload.is_empty() {
-            out.push_back((way, packet));
+            out.push_back((direction, packet));
         }
     }
 }

@@ -74,7 +74,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    fn meddle(&mut self, now: Instant, packet: &mut Vec<u8>) {
+    fn process(&mut self, now: Instant, packet: &mut Vec<u8>) {
         let rng = &mut self.rng;
         if self.old.len() < REMEMBERED {
             self.old.push(packet.clone());
@@ -100,9 +100,15 @@ impl Attacker {
 struct OnPath(Arc<Mutex<Attacker>>);
 
 impl Middlebox for OnPath {
-    fn process(&mut self, now: Instant, way: Direction, mut packet: Packet, out: &mut Output) {
-        self.0.lock().unwrap().meddle(now, &mut packet.bytes);
-        out.push_back((way, packet));
+    fn process(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        mut packet: Packet,
+        out: &mut Output,
+    ) {
+        self.0.lock().unwrap().process(now, &mut packet.bytes);
+        out.push_back((direction, packet));
     }
 }
 

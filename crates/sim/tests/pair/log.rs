@@ -9,7 +9,7 @@ use braid_engine::Protocol;
 use braid_engine::stats::Traffic;
 use braid_links::middlebox::{Chain, Keep, Merge, Nat, NatConfig, SequenceShift, Split};
 use braid_links::{Change, CoDel, Counters, Reorder, Schedule, Settings};
-use braid_sim::tap::What;
+use braid_sim::tap::PacketEvent;
 use braid_sim::transfer::{Direction, PathSettings, REQUEST, TransferConfig, external_addr};
 use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
 use braid_wire::Instant;
@@ -350,8 +350,8 @@ fn acknowledgements_show_the_window() {
 struct Passed(Vec<(Instant, Instant, u64)>);
 
 impl Tap for Passed {
-    fn on_packet(&mut self, at: Instant, _: LinkId, what: What, packet: &Packet) {
-        if let What::Delivered { sent_at } = what {
+    fn on_packet(&mut self, at: Instant, _: LinkId, what: PacketEvent, packet: &Packet) {
+        if let PacketEvent::Delivered { sent_at } = what {
             self.0.push((sent_at, at, packet.bytes.len() as u64));
         }
     }

@@ -48,7 +48,7 @@ fn clients_that_read_nothing_do_not_slow_down_others() {
     let mut alone = exchange.build(7, &paths);
     let answers = Stream::new(Role::Upload { size: ANSWER });
     alone
-        .carry(
+        .open_with(
             exchange.config(&[]).options(),
             asks(0, false),
             answers.clone(),
@@ -61,7 +61,7 @@ fn clients_that_read_nothing_do_not_slow_down_others() {
     exchange.engine.memory = 8 << 20;
     let mut transfer = exchange.build(7, &paths);
     transfer
-        .carry(exchange.config(&[]).options(), asks(0, true), answers)
+        .open_with(exchange.config(&[]).options(), asks(0, true), answers)
         .unwrap();
     for _ in 1..30 {
         transfer.world.advance(ms(300));

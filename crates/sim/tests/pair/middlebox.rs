@@ -13,7 +13,7 @@ use braid_links::middlebox::{
 };
 use braid_links::{Reorder, Settings};
 use braid_sim::transfer::{
-    Direction as Way, PathSettings, TransferConfig, client_addr, external_addr,
+    Direction as TransferDirection, PathSettings, TransferConfig, client_addr, external_addr,
 };
 use braid_sim::world::START;
 use braid_sim::{Host, MiddleboxNode, Transfer};
@@ -28,9 +28,9 @@ const MIDWAY: Duration = Duration::from_millis(250);
 const HOLD: Duration = Duration::from_millis(2);
 
 /// A transfer through a chain of middleboxes on each path.
-struct Bed {
+struct Fixture {
     transfer: Transfer,
-    way: Way,
+    direction: TransferDirection,
 }
 
 /// The outcome of a transfer.
@@ -44,14 +44,23 @@ struct Outcome {
     received: u64,
 }
 
-impl Bed {
+impl Fixture {
     /// Starts a transfer of `size` bytes over links like `far`.
-    fn new(seed: u64, way: Way, size: u64, chains: Vec<Chain>, far: &PathSettings) -> Bed {
+    fn new(
+        seed: u64,
+        direction: TransferDirection,
+        size: u64,
+        chains: Vec<Chain>,
+        far: &PathSettings,
+    ) -> Fixture {
         let paths = vec![far.clone(); chains.len()];
-        let config = TransferConfig::new(&paths, size, way);
+        let config = TransferConfig::new(&paths, size, direction);
         let mut transfer = Transfer::through(seed, &config, chains);
         transfer.open(&config).unwrap();
-        Bed { transfer, way }
+        Fixture {
+            transfer,
+            direction,
+        }
     }
 
     /// Runs the transfer to its end.
@@ -76,7 +85,7 @@ impl Bed {
             mptcp,
             subflows,
             reasons: ends.map(|end| closed(transfer, end).unwrap()),
-            received: at(transfer, transfer.receiver(self.way)).received,
+            received: at(transfer, transfer.receiver(self.direction)).received,
         }
     }
 }
@@ -84,16 +93,16 @@ impl Bed {
 /// Runs transfers in both directions, without and with loss, through `chain` on each of two paths. All
 /// must arrive; `check` asserts the outcome of the long ones.
 fn through(chain: impl Fn(usize) -> Chain, check: impl Fn(&Outcome)) {
-    for (way, loss) in [
-        (Way::Down, 0.0),
-        (Way::Up, 0.0),
-        (Way::Down, 0.01),
-        (Way::Up, 0.01),
+    for (direction, loss) in [
+        (TransferDirection::Down, 0.0),
+        (TransferDirection::Up, 0.0),
+        (TransferDirection::Down, 0.01),
+        (TransferDirection::Up, 0.01),
     ] {
         for (seed, size) in [(1, SIZE), (2, SIZE), (3, SIZE), (4, 1_000), (5, 20_000)] {
             let chains = vec![chain(0), chain(1)];
-            let outcome = Bed::new(seed, way, size, chains, &path(5, 10, loss)).finish();
-            let context = format!("{way:?}, loss {loss}, seed {seed}: {outcome:?}");
+            let outcome = Fixture::new(seed, direction, size, chains, &path(5, 10, loss)).finish();
+            let context = format!("{direction:?}, loss {loss}, seed {seed}: {outcome:?}");
             assert_eq!(outcome.received, size, "{context}");
             assert_eq!(outcome.reasons, [CloseReason::Finished; 2], "{context}");
             if size == SIZE {
@@ -246,9 +255,9 @@ fn options_that_vanish_midway_on_one_path() {
 #[test]
 fn options_that_vanish_midway_on_the_only_path() {
     for scope in [Scope::Later, Scope::All] {
-        for way in [Way::Down, Way::Up] {
+        for direction in [TransferDirection::Down, TransferDirection::Up] {
             let chain = Chain::new().and(strip(scope).since(START + MIDWAY));
-            let outcome = Bed::new(1, way, SIZE, vec![chain], &path(5, 10, 0.0)).finish();
+            let outcome = Fixture::new(1, direction, SIZE, vec![chain], &path(5, 10, 0.0)).finish();
             assert!((1..SIZE).contains(&outcome.received), "{outcome:?}");
             assert!(
                 !outcome.reasons.contains(&CloseReason::Finished),
@@ -311,7 +320,7 @@ impl Astray {
 }
 
 impl Middlebox for Astray {
-    fn process(&mut self, _: Instant, way: Direction, mut packet: Packet, out: &mut Output) {
+    fn process(&mut self, _: Instant, direction: Direction, mut packet: Packet, out: &mut Output) {
         let (ip, segment) = ip::Repr::parse(&packet.bytes).unwrap();
         let (mut tcp, payload) = tcp::Repr::parse(segment).unwrap();
         let mappings = tcp
@@ -319,7 +328,7 @@ impl Middlebox for Astray {
             .mptcp
             .iter_mut()
             .filter_map(|option| match option {
-                MptcpOption::Dss(dss) if way == Direction::Inbound => dss.mapping.as_mut(),
+                MptcpOption::Dss(dss) if direction == Direction::Inbound => dss.mapping.as_mut(),
                 _ => None,
             });
         for mapping in mappings {
@@ -341,7 +350,7 @@ impl Middlebox for Astray {
         tcp::fill_checksum(ip.src, ip.dst, &mut bytes[20..], &[payload]);
         bytes.extend_from_slice(payload);
         packet.bytes = bytes;
-        out.push_back((way, packet));
+        out.push_back((direction, packet));
     }
 }
 
@@ -368,7 +377,7 @@ fn bytes_acknowledged_by_a_subflow_only_are_sent_again() {
 #[test]
 fn a_nat_that_forgets_midway() {
     for (adopts, rebinds) in [(true, false), (false, false), (true, true)] {
-        for way in [Way::Down, Way::Up] {
+        for direction in [TransferDirection::Down, TransferDirection::Up] {
             let nat = |path| {
                 Chain::new().and(Nat::new(NatConfig {
                     adopts,
@@ -376,8 +385,9 @@ fn a_nat_that_forgets_midway() {
                     ..NatConfig::new(external_addr(path))
                 }))
             };
-            let mut bed = Bed::new(1, way, SIZE, vec![nat(0), nat(1)], &path(5, 10, 0.0));
-            let (world, first) = (&mut bed.transfer.world, bed.transfer.boxes[0]);
+            let mut fixture =
+                Fixture::new(1, direction, SIZE, vec![nat(0), nat(1)], &path(5, 10, 0.0));
+            let (world, first) = (&mut fixture.transfer.world, fixture.transfer.boxes[0]);
             world.advance(MIDWAY);
             world.with_node(first, |node: &mut MiddleboxNode, _| {
                 let nat: &mut Nat = node.get_mut();
@@ -386,7 +396,7 @@ fn a_nat_that_forgets_midway() {
                     false => nat.forget(),
                 }
             });
-            let outcome = bed.finish();
+            let outcome = fixture.finish();
             assert_eq!(outcome.received, SIZE, "{outcome:?}");
             assert_eq!(outcome.reasons, [CloseReason::Finished; 2], "{outcome:?}");
         }
@@ -450,12 +460,13 @@ fn boxes_drawn_at_random() {
             corrupt: [0.0, 0.01][rng.below(2) as usize],
             ..link(5, 10, loss)
         };
-        let way = [Way::Down, Way::Up][rng.below(2) as usize];
+        let direction = [TransferDirection::Down, TransferDirection::Up][rng.below(2) as usize];
         let size = [1, 3_000, 60_000, SIZE][rng.below(4) as usize];
-        let context = format!("seed {seed} {way:?} {size} {loss} {first:?} | {second:?}");
+        let context = format!("seed {seed} {direction:?} {size} {loss} {first:?} | {second:?}");
         let chains = vec![first, second];
         let corrupt = far.corrupt;
-        let outcome = Bed::new(seed, way, size, chains, &PathSettings::both(far)).finish();
+        let outcome =
+            Fixture::new(seed, direction, size, chains, &PathSettings::both(far)).finish();
         assert_eq!(outcome.received, size, "{context}: {outcome:?}");
         assert_eq!(
             outcome.reasons,

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use braid_engine::CloseReason;
-use braid_links::middlebox::{Chain, Narrow, Nat, NatConfig};
+use braid_links::middlebox::{Chain, MtuLimit, Nat, NatConfig};
 use braid_sim::transfer::{Direction, TransferConfig, external_addr};
 use braid_sim::{MiddleboxNode, Transfer};
 
@@ -12,9 +12,14 @@ use crate::support::{at, closed, deep, ms, secs};
 
 /// Starts a transfer over paths of 10 Mbit/s, each through a chain that `chain` makes, and lets it reach
 /// full rate.
-fn start(paths: usize, way: Direction, size: u64, chain: impl Fn(usize) -> Chain) -> Transfer {
+fn start(
+    paths: usize,
+    direction: Direction,
+    size: u64,
+    chain: impl Fn(usize) -> Chain,
+) -> Transfer {
     let links = vec![deep(10, 15, 0.0); paths];
-    let config = TransferConfig::new(&links, size, way);
+    let config = TransferConfig::new(&links, size, direction);
     let mut transfer = Transfer::through(5, &config, (0..paths).map(chain));
     transfer.open(&config).unwrap();
     transfer.world.advance(secs(1));
@@ -27,13 +32,13 @@ fn set_mtu(transfer: &mut Transfer, path: usize, mtu: Option<usize>) {
     transfer
         .world
         .with_node(node, |node: &mut MiddleboxNode, _| {
-            node.get_mut::<Narrow>().set_mtu(mtu);
+            node.get_mut::<MtuLimit>().set_mtu(mtu);
         });
 }
 
 /// Returns the bytes that arrive in each of `n` spans of time.
-fn arrivals(transfer: &mut Transfer, way: Direction, n: usize, span: Duration) -> Vec<u64> {
-    let end = transfer.receiver(way);
+fn arrivals(transfer: &mut Transfer, direction: Direction, n: usize, span: Duration) -> Vec<u64> {
+    let end = transfer.receiver(direction);
     let mut last = at(transfer, end).received;
     let mut next = || {
         transfer.world.advance(span);
@@ -43,83 +48,86 @@ fn arrivals(transfer: &mut Transfer, way: Direction, n: usize, span: Duration) -
     (0..n).map(|_| next()).collect()
 }
 
-fn finish(transfer: &mut Transfer, way: Direction, size: u64) {
+fn finish(transfer: &mut Transfer, direction: Direction, size: u64) {
     assert!(transfer.run(secs(120)), "{transfer:?}");
     for end in transfer.ends() {
         assert_eq!(closed(transfer, end), Some(CloseReason::Finished));
     }
-    assert_eq!(at(transfer, transfer.receiver(way)).received, size);
+    assert_eq!(at(transfer, transfer.receiver(direction)).received, size);
 }
 
 fn silent(_: usize) -> Chain {
-    Chain::new().and(Narrow::new())
+    Chain::new().and(MtuLimit::new())
 }
 
 /// Makes a path with address translation, as every path of a box has it, and ICMP reports.
 fn reporting(path: usize) -> Chain {
     Chain::new()
         .and(Nat::new(NatConfig::new(external_addr(path))))
-        .and(Narrow::new().reporting([10, 9, 9, 9].into()))
+        .and(MtuLimit::new().reporting([10, 9, 9, 9].into()))
 }
 
-const WAYS: [Direction; 2] = [Direction::Up, Direction::Down];
+const DIRECTIONS: [Direction; 2] = [Direction::Up, Direction::Down];
 
 /// RFC 1191: a report through address translation is understood, and the change costs next to nothing.
 #[test]
 fn a_report_shrinks_packets_at_once() {
-    for way in WAYS {
+    for direction in DIRECTIONS {
         let size = 10_000_000;
-        let mut transfer = start(1, way, size, reporting);
+        let mut transfer = start(1, direction, size, reporting);
         set_mtu(&mut transfer, 0, Some(1300));
-        let seconds = arrivals(&mut transfer, way, 4, secs(1));
+        let seconds = arrivals(&mut transfer, direction, 4, secs(1));
         assert!(
             seconds.iter().all(|n| *n > 1_000_000),
-            "{way:?}: {seconds:?}"
+            "{direction:?}: {seconds:?}"
         );
-        finish(&mut transfer, way, size);
+        finish(&mut transfer, direction, size);
     }
 }
 
 /// RFC 8899 section 4.3: repeated losses of large packets reveal a black hole.
 #[test]
 fn a_black_hole_is_found_without_reports() {
-    for way in WAYS {
+    for direction in DIRECTIONS {
         let size = 10_000_000;
-        let mut transfer = start(1, way, size, silent);
+        let mut transfer = start(1, direction, size, silent);
         set_mtu(&mut transfer, 0, Some(1300));
-        let seconds = arrivals(&mut transfer, way, 5, secs(1));
+        let seconds = arrivals(&mut transfer, direction, 5, secs(1));
         assert!(
             seconds[2..].iter().all(|n| *n > 900_000),
-            "{way:?}: {seconds:?}"
+            "{direction:?}: {seconds:?}"
         );
-        finish(&mut transfer, way, size);
+        finish(&mut transfer, direction, size);
     }
 }
 
 /// The unchanged path goes on undisturbed, and the other one is back soon.
 #[test]
 fn the_other_path_carries_on() {
-    for way in WAYS {
+    for direction in DIRECTIONS {
         let size = 30_000_000;
-        let mut transfer = start(2, way, size, silent);
+        let mut transfer = start(2, direction, size, silent);
         set_mtu(&mut transfer, 1, Some(1300));
-        let tenths = arrivals(&mut transfer, way, 100, ms(100));
+        let tenths = arrivals(&mut transfer, direction, 100, ms(100));
         let second = |n: usize| tenths[10 * n..10 * (n + 1)].iter().sum::<u64>();
         for n in 0..10 {
-            assert!(second(n) > 900_000, "{way:?} second {n}: {tenths:?}");
+            assert!(second(n) > 900_000, "{direction:?} second {n}: {tenths:?}");
         }
         for n in 2..10 {
-            assert!(second(n) > 1_900_000, "{way:?} second {n}: {tenths:?}");
+            assert!(
+                second(n) > 1_900_000,
+                "{direction:?} second {n}: {tenths:?}"
+            );
         }
-        finish(&mut transfer, way, size);
+        finish(&mut transfer, direction, size);
     }
 }
 
 /// RFC 4821 section 7.3: when large packets pass again, they are used again.
 #[test]
 fn large_packets_come_back() {
-    let (way, size) = (Direction::Up, 10_000_000);
-    let mut transfer = start(1, way, size, silent);
+    let (direction, size) = (Direction::Up, 10_000_000);
+    let mut transfer = start(1, direction, size, silent);
     let packets = |transfer: &mut Transfer| {
         let (link, _) = transfer.links[0];
         transfer.world.refresh();
@@ -137,5 +145,5 @@ fn large_packets_come_back() {
     transfer.world.advance(secs(2));
     let wide = packets(&mut transfer);
     assert!(wide > 1450, "{wide}");
-    finish(&mut transfer, way, size);
+    finish(&mut transfer, direction, size);
 }

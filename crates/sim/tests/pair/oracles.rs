@@ -63,7 +63,7 @@ fn run(seed: u64) -> bool {
             down: link(&mut rng),
         })
         .collect();
-    let (size, way) = (1 << rng.below(21), rng.below(2) as usize);
+    let (size, direction) = (1 << rng.below(21), rng.below(2) as usize);
     let exchange = Exchange {
         engine: Config {
             initial_window: 1 + rng.below(10) as u32,
@@ -78,8 +78,8 @@ fn run(seed: u64) -> bool {
         },
         path: Some(PathId(rng.below(paths.len() as u64) as u8)),
         ..Exchange::new(
-            [size, 1 << rng.below(17)][way],
-            [1 << rng.below(17), size][way],
+            [size, 1 << rng.below(17)][direction],
+            [1 << rng.below(17), size][direction],
         )
     };
     let mut transfer = exchange.start(seed, &paths);

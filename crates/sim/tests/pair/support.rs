@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use braid_engine::{CloseReason, Config, PathId, Protocol};
 use braid_links::{Loss, QueueLimit, Rate, Settings};
-use braid_sim::tap::What;
+use braid_sim::tap::PacketEvent;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 use braid_sim::{LinkId, NodeId, Packet, Tap, Transfer};
@@ -82,7 +82,7 @@ impl Exchange {
     pub fn open(&self, transfer: &mut Transfer) {
         let ends = [self.up, self.down].map(|size| Stream::new(Role::Upload { size }));
         let [asks, answers] = ends;
-        let opened = transfer.carry(self.config(&[]).options(), asks, answers);
+        let opened = transfer.open_with(self.config(&[]).options(), asks, answers);
         opened.unwrap();
     }
 
@@ -122,7 +122,7 @@ impl Exchange {
 struct WithinMtu;
 
 impl Tap for WithinMtu {
-    fn on_packet(&mut self, _: Instant, _: LinkId, _: What, packet: &Packet) {
+    fn on_packet(&mut self, _: Instant, _: LinkId, _: PacketEvent, packet: &Packet) {
         assert!(packet.bytes.len() <= 1500, "{} bytes", packet.bytes.len());
     }
 }

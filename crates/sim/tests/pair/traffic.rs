@@ -17,12 +17,12 @@ use braid_wire::{Instant, Rng};
 use crate::support::{at, link, ms};
 
 /// Two hosts with a link for each path.
-struct Bed(Transfer);
+struct Fixture(Transfer);
 
-impl Bed {
-    fn new(seed: u64, engine: &Config, links: &[Settings]) -> Bed {
+impl Fixture {
+    fn new(seed: u64, engine: &Config, links: &[Settings]) -> Fixture {
         let paths: Vec<_> = links.iter().cloned().map(PathSettings::both).collect();
-        Bed(Transfer::build(
+        Fixture(Transfer::build(
             seed,
             &TransferConfig {
                 engine: engine.clone(),
@@ -32,9 +32,9 @@ impl Bed {
     }
 
     /// Opens a connection whose ends have these roles.
-    fn carry(&mut self, asks: Role, answers: Role) {
+    fn open(&mut self, asks: Role, answers: Role) {
         let (asks, answers) = (Stream::new(asks), Stream::new(answers));
-        self.0.carry(options(REMOTE), asks, answers).unwrap();
+        self.0.open_with(options(REMOTE), asks, answers).unwrap();
     }
 
     /// Runs until `count` connections have ended in order at both ends.
@@ -67,15 +67,15 @@ fn requests_follow_answers() {
     let mut rng = Rng::for_component(1, 1);
     let sizes: Sizes = "1, 0\n100000, 1".parse().unwrap();
     let exchanges = Exchange::series(50, 200, &sizes, ms(80), &mut rng);
-    let mut bed = Bed::new(
+    let mut fixture = Fixture::new(
         1,
         &Config::default(),
         &[link(5, 20, 0.01), link(5, 50, 0.01)],
     );
-    bed.carry(Role::Ask(exchanges.clone().into()), Role::Serve);
-    bed.finish(1, Duration::from_secs(100));
+    fixture.open(Role::Ask(exchanges.clone().into()), Role::Serve);
+    fixture.finish(1, Duration::from_secs(100));
 
-    let client = bed.at_client();
+    let client = fixture.at_client();
     let answers = client.messages();
     assert_eq!(answers.len(), exchanges.len());
     let mut free_at = client.opened_at;
@@ -94,28 +94,28 @@ fn requests_follow_answers() {
 
 #[test]
 fn a_greedy_sender_fills_its_span() {
-    let mut bed = Bed::new(2, &Config::default(), &[link(5, 20, 0.0), link(5, 50, 0.0)]);
+    let mut fixture = Fixture::new(2, &Config::default(), &[link(5, 20, 0.0), link(5, 50, 0.0)]);
     let span = Duration::from_secs(20);
-    bed.carry(Role::Greedy { span }, Role::Sink);
-    bed.0.world.run(span, |_| false);
-    let server = bed.0.world.host(bed.0.server);
+    fixture.open(Role::Greedy { span }, Role::Sink);
+    fixture.0.world.run(span, |_| false);
+    let server = fixture.0.world.host(fixture.0.server);
     let received: u64 = server.open_streams().map(|(_, s)| s.received).sum();
     let rate = received as f64 * 8.0 / 20.0;
     assert!(rate > 0.95 * 10e6 * 1428.0 / 1500.0, "{rate}");
     // Data written by then still arrives.
-    bed.finish(1, Duration::from_secs(30));
-    assert_eq!(bed.at_server().received, bed.at_client().sent);
+    fixture.finish(1, Duration::from_secs(30));
+    assert_eq!(fixture.at_server().received, fixture.at_client().sent);
 }
 
 #[test]
 fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
     let rate = 448_000;
     let span = Duration::from_secs(60);
-    let mut bed = Bed::new(3, &Config::default(), &[link(5, 20, 0.0)]);
-    bed.carry(Role::Capped { rate, span }, Role::Sink);
-    bed.finish(1, Duration::from_secs(70));
+    let mut fixture = Fixture::new(3, &Config::default(), &[link(5, 20, 0.0)]);
+    fixture.open(Role::Capped { rate, span }, Role::Sink);
+    fixture.finish(1, Duration::from_secs(70));
     let expected = rate * 60 / 8;
-    let received = bed.at_server().received;
+    let received = fixture.at_server().received;
     assert!(
         received.abs_diff(expected) <= 1_000,
         "{received} of {expected}"
@@ -128,10 +128,10 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
     };
     let mut slow = link(5, 20, 0.0);
     slow.rate = Rate::bits_per_second(224_000);
-    let mut bed = Bed::new(3, &engine, &[slow]);
-    bed.carry(Role::Capped { rate, span }, Role::Sink);
-    bed.finish(1, Duration::from_secs(70));
-    let received = bed.at_server().received;
+    let mut fixture = Fixture::new(3, &engine, &[slow]);
+    fixture.open(Role::Capped { rate, span }, Role::Sink);
+    fixture.finish(1, Duration::from_secs(70));
+    let received = fixture.at_server().received;
     assert!(
         received < expected / 2 + (32 << 10),
         "{received} of {expected}"
@@ -157,11 +157,11 @@ fn a_video_arrives_frame_by_frame() {
         frames: video.frames(span).into(),
         bulk: Vec::new(),
     };
-    let mut bed = Bed::new(4, &Config::default(), &[link(20, 10, 0.0)]);
-    bed.carry(Role::Collect, Role::Send(session));
-    bed.finish(1, Duration::from_secs(15));
+    let mut fixture = Fixture::new(4, &Config::default(), &[link(20, 10, 0.0)]);
+    fixture.open(Role::Collect, Role::Send(session));
+    fixture.finish(1, Duration::from_secs(15));
 
-    let messages = bed.at_client().messages();
+    let messages = fixture.at_client().messages();
     let count = |kind| messages.iter().filter(|m| m.message.kind == kind).count();
     assert_eq!([Kind::I, Kind::P, Kind::B].map(count), [25, 75, 200]);
     let bytes: u64 = messages.iter().map(|m| m.message.len).sum();
@@ -179,10 +179,10 @@ fn a_video_arrives_frame_by_frame() {
         let at = m
             .message
             .made_at
-            .saturating_since(bed.at_server().opened_at);
+            .saturating_since(fixture.at_server().opened_at);
         assert_eq!(at.as_nanos() % 40_000_000, 0);
         assert!((ms(10)..ms(120)).contains(&m.delay()), "{m:?}");
-        assert_eq!(m.lateness(), Duration::ZERO);
+        assert_eq!(m.deadline_miss(), Duration::ZERO);
         assert_eq!(m.message.deadline, Some(m.message.made_at + ms(250)));
     }
     assert_eq!(jitter(messages).count(), messages.len() - 1);
@@ -196,16 +196,16 @@ fn a_video_over_too_slow_a_link_is_late() {
         frames: Video::default().frames(Duration::from_secs(10)).into(),
         bulk: Vec::new(),
     };
-    let mut bed = Bed::new(5, &Config::default(), &[link(3, 10, 0.0)]);
-    bed.carry(Role::Collect, Role::Send(session));
-    bed.finish(1, Duration::from_secs(30));
-    let last = bed.at_client().messages().last().copied().unwrap();
+    let mut fixture = Fixture::new(5, &Config::default(), &[link(3, 10, 0.0)]);
+    fixture.open(Role::Collect, Role::Send(session));
+    fixture.finish(1, Duration::from_secs(30));
+    let last = fixture.at_client().messages().last().copied().unwrap();
     // 40 Mbit and the headers take 14 s.
     assert!(
         (3_500..4_500).contains(&last.delay().as_millis()),
         "{last:?}"
     );
-    assert_eq!(last.lateness() + ms(250), last.delay());
+    assert_eq!(last.deadline_miss() + ms(250), last.delay());
 }
 
 #[test]
@@ -235,10 +235,10 @@ fn streams_of_one_session_are_told_apart() {
         ..Config::default()
     };
     let links = [link(5, 20, 0.01), link(5, 30, 0.01)];
-    let mut bed = Bed::new(6, &engine, &links);
-    bed.carry(Role::Collect, Role::Send(session));
-    bed.finish(1, Duration::from_secs(15));
-    let client = bed.at_client();
+    let mut fixture = Fixture::new(6, &engine, &links);
+    fixture.open(Role::Collect, Role::Send(session));
+    fixture.finish(1, Duration::from_secs(15));
+    let client = fixture.at_client();
     let streams = [0, 1, 2, 3].map(|stream| of_stream(client.messages(), stream));
     assert_eq!(streams[0].len() + streams[1].len(), 250);
     assert!(streams[2].len() > 50, "bulk takes what is left");
@@ -251,7 +251,7 @@ fn streams_of_one_session_are_told_apart() {
     );
     let total: u64 = streams.iter().flatten().map(|m| m.message.len).sum();
     assert_eq!(total + headers(client.messages()), client.received);
-    assert_eq!(bed.at_server().messages_dropped(), 0);
+    assert_eq!(fixture.at_server().messages_dropped(), 0);
 }
 
 /// Returns sizes and times of the flows of one run.
@@ -269,7 +269,7 @@ fn arrivals(seed: u64) -> Vec<(u64, Instant, Duration)> {
     let span = (Instant::from_millis(1_000), Instant::from_millis(41_000));
     let rng = Rng::for_component(seed, 1 << 40);
     let arrivals = Arrivals::new(per_second, sizes, span, rng, Box::new(make));
-    let mut bed = Bed::new(
+    let mut fixture = Fixture::new(
         seed,
         &Config::default(),
         &[link(5, 10, 0.0), link(5, 10, 0.0)],
@@ -279,7 +279,7 @@ fn arrivals(seed: u64) -> Vec<(u64, Instant, Duration)> {
         client,
         server,
         ..
-    } = &mut bed.0;
+    } = &mut fixture.0;
     let serve = Stream::new(Role::Serve);
     world.serve(*server, REMOTE, serve).unwrap();
     world.with_node(*client, |host: &mut Host, _| host.add_arrivals(arrivals));
@@ -341,11 +341,11 @@ fn beside_bulk(priority: u8, bulk: u8) -> (Duration, u64) {
         }],
     };
     let links = [link(5, 20, 0.01), link(5, 30, 0.01)];
-    let mut bed = Bed::new(9, &Config::default(), &links);
-    bed.carry(Role::Send(session), Role::Collect);
-    bed.finish(1, Duration::from_secs(30));
+    let mut fixture = Fixture::new(9, &Config::default(), &links);
+    fixture.open(Role::Send(session), Role::Collect);
+    fixture.finish(1, Duration::from_secs(30));
 
-    let messages = bed.at_server().messages();
+    let messages = fixture.at_server().messages();
     let [frames, bulk] = [0, 1].map(|stream| of_stream(messages, stream));
     assert_eq!(frames.len(), 76);
     // The reader found every byte of either stream in its place, and the messages came in order.

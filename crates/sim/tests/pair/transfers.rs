@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::{CloseReason, Config, FallbackCause, Protocol};
-use braid_links::{Cause, Change, Loss, QueueLimit, Reorder, Schedule, Settings};
-use braid_sim::tap::What;
+use braid_links::{Change, DropCause, Loss, QueueLimit, Reorder, Schedule, Settings};
+use braid_sim::tap::PacketEvent;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 use braid_sim::world::START;
 use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
@@ -107,10 +107,10 @@ fn a_schedule_changes_a_link_at_its_times() {
 
 /// The calls of a tap, without the bytes.
 #[derive(Debug, Default, PartialEq)]
-struct Seen(Vec<(Instant, LinkId, What, usize)>);
+struct Seen(Vec<(Instant, LinkId, PacketEvent, usize)>);
 
 impl Tap for Seen {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
         self.0.push((at, link, what, packet.bytes.len()));
     }
 }
@@ -129,29 +129,38 @@ fn taps_see_what_the_counters_count() {
     finish(&mut transfer, 500_000, Direction::Down);
     let [one, other] = taps.map(|tap| std::mem::take(&mut *tap.lock().unwrap()));
     assert_eq!(one, other);
-    let count = |which: &dyn Fn(&What) -> bool| {
+    let count = |which: &dyn Fn(&PacketEvent) -> bool| {
         let seen = one
             .0
             .iter()
             .filter(|(_, link, what, _)| *link == down && which(what));
         seen.count() as u64
     };
-    let dropped_for =
-        |why| count(&|what: &What| matches!(what, What::Dropped { cause, .. } if *cause == why));
+    let dropped_for = |why| {
+        count(
+            &|what: &PacketEvent| matches!(what, PacketEvent::Dropped { cause, .. } if *cause == why),
+        )
+    };
     let counters = transfer.world.counters(down);
-    assert_eq!(count(&|what| *what == What::Sent), counters.offered.packets);
     assert_eq!(
-        count(&|what| *what == What::Duplicated),
+        count(&|what| *what == PacketEvent::Sent),
+        counters.offered.packets
+    );
+    assert_eq!(
+        count(&|what| *what == PacketEvent::Duplicated),
         counters.duplicated.packets
     );
     assert!(counters.duplicated.packets > 0);
-    let delivered = count(&|what| matches!(what, What::Delivered { .. }));
+    let delivered = count(&|what| matches!(what, PacketEvent::Delivered { .. }));
     assert_eq!(delivered, counters.delivered.packets);
-    assert_eq!(dropped_for(Cause::Loss), counters.dropped_loss.packets);
-    assert_eq!(dropped_for(Cause::Queue), counters.dropped_queue.packets);
+    assert_eq!(dropped_for(DropCause::Loss), counters.dropped_loss.packets);
+    assert_eq!(
+        dropped_for(DropCause::Queue),
+        counters.dropped_queue.packets
+    );
     assert!(counters.dropped_loss.packets > 0 && counters.dropped_queue.packets > 0);
     let on_time = one.0.iter().all(|(at, _, what, _)| match what {
-        What::Delivered { sent_at } => *at >= *sent_at + Duration::from_millis(20),
+        PacketEvent::Delivered { sent_at } => *at >= *sent_at + Duration::from_millis(20),
         _ => true,
     });
     assert!(on_time);

@@ -124,22 +124,24 @@ fn beside_tcp(config: &TransferConfig<'_>) -> Download {
     let server = host(&mut iter::once(SERVER));
     let PathSettings { up, down } = config.paths[0].clone();
     world.connect(client, server, up, down);
-    world.serve(server, REMOTE, config.answers()).unwrap();
+    world.serve(server, REMOTE, config.server_stream()).unwrap();
     let other = TransferConfig {
         size: 1 << 40,
         ..config.clone()
     };
     let remote = (REMOTE.ip(), REMOTE.port() + 1).into();
-    world.serve(server, remote, other.answers()).unwrap();
+    world.serve(server, remote, other.server_stream()).unwrap();
     let options = ConnectOptions {
         remote,
         protocol: Protocol::Tcp,
         ..config.options()
     };
-    let mut asks = other.asks();
+    let mut asks = other.client_stream();
     asks.label = 1;
     world.open(client, options, asks).unwrap();
-    world.open(client, config.options(), config.asks()).unwrap();
+    world
+        .open(client, config.options(), config.client_stream())
+        .unwrap();
     Download { world, client }
 }
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use braid_engine::PathId;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
-use braid_sim::{Transfer, walk};
+use braid_sim::{Transfer, mobility};
 
 /// A greedy download: the bytes that came over each link in each second, and the bytes that reached the
 /// reader.
@@ -15,7 +15,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, strategy: &str, paths: usize) -> Run {
-        let both = [walk::wifi(), walk::cellular()].map(PathSettings::both);
+        let both = [mobility::wifi(), mobility::cellular()].map(PathSettings::both);
         let config = TransferConfig {
             strategy,
             initial_path: Some(PathId(0)),
@@ -23,15 +23,15 @@ impl Run {
         };
         let mut transfer = Transfer::build(seed, &config);
         let (up, down) = transfer.links[0];
-        transfer.world.schedule(up, walk::away_and_back());
-        transfer.world.schedule(down, walk::away_and_back());
+        transfer.world.schedule(up, mobility::wifi_schedule());
+        transfer.world.schedule(down, mobility::wifi_schedule());
         transfer.open(&config).unwrap();
         let mut run = Run {
             links: Vec::new(),
             read: Vec::new(),
         };
         let mut before = ([0; 2], 0);
-        for _ in 0..walk::SPAN.as_secs() {
+        for _ in 0..mobility::SPAN.as_secs() {
             transfer.world.run(Duration::from_secs(1), |_| false);
             let mut carried = [0; 2];
             for (n, (_, down)) in transfer.links.iter().enumerate() {

@@ -173,10 +173,12 @@ fn short_flows(seed: u64, strategy: &str, beside: Option<Urgency>) -> Vec<Durati
             .open(client, options, Stream::new(Role::Sink))
             .unwrap();
     }
-    world.serve(server, REMOTE, config.answers()).unwrap();
+    world.serve(server, REMOTE, config.server_stream()).unwrap();
     world.run(Duration::from_secs(5), |_| false);
     for _ in 0..25 {
-        world.open(client, config.options(), config.asks()).unwrap();
+        world
+            .open(client, config.options(), config.client_stream())
+            .unwrap();
         world.run(Duration::from_secs(2), |_| false);
     }
     let host = world.host(client);

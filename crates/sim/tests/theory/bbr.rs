@@ -96,13 +96,21 @@ fn bbr_does_not_take_random_loss_for_congestion() {
     }
 }
 
-fn host(world: &mut World, addr: Ipv4Addr, congestion: Algorithm, ways: &[Ipv4Addr]) -> NodeId {
+fn host(
+    world: &mut World,
+    addr: Ipv4Addr,
+    congestion: Algorithm,
+    destinations: &[Ipv4Addr],
+) -> NodeId {
     let config = HostConfig {
         engine: Config {
             congestion,
             ..Config::default()
         },
-        routes: ways.iter().map(|way| (IpAddr::V4(*way), 0)).collect(),
+        routes: destinations
+            .iter()
+            .map(|addr| (IpAddr::V4(*addr), 0))
+            .collect(),
         ..HostConfig::new(vec![PathConfig::v4(addr)])
     };
     world.add(|rng| Host::new(config, rng))
@@ -138,7 +146,7 @@ fn beside(queue: u32, offset: Duration) -> [f64; 2] {
             remote,
             ..config.options()
         };
-        world.open(client, options, config.asks()).unwrap();
+        world.open(client, options, config.client_stream()).unwrap();
         world.advance(offset);
     }
     let received = |world: &World| {

@@ -61,19 +61,19 @@ impl Sharing {
         let server = host(&mut world, &config.engine, iter::once(SERVER));
         let [PathSettings { up, down }] = paths.clone();
         world.connect(client, server, up, down);
-        world.serve(server, REMOTE, config.answers()).unwrap();
+        world.serve(server, REMOTE, config.server_stream()).unwrap();
         let received = |world: &World, conn| {
             let mut streams = world.host(client).open_streams();
             let (_, stream) = streams.find(|(id, _)| *id == conn).unwrap();
             stream.received
         };
-        let first = world.open(client, config.options(), config.asks());
+        let first = world.open(client, config.options(), config.client_stream());
         world.advance(self.offset);
         let single = ConnectOptions {
             protocol: Protocol::Tcp,
             ..config.options()
         };
-        let second = world.open(client, single, config.asks());
+        let second = world.open(client, single, config.client_stream());
         let both = [first, second].map(Result::unwrap);
         let before = both.map(|conn| received(&world, conn));
         world.advance(Duration::from_secs(300));

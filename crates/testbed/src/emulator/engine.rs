@@ -14,26 +14,26 @@ use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
 use super::tun_end::{self, TunEnd};
-use super::{Course, Direction, Lateness, LinkPlan, Request};
+use super::{DeliveryLag, Direction, LinkPlan, Request, ScheduledSettings};
 
 /// Packets read from one device before the others get their turn.
-const BATCH: usize = 64;
+const MAX_BATCH: usize = 64;
 
 /// `epoll` data of the wake-up descriptor; devices have their index.
 const WAKE: u64 = u64::MAX;
 
 /// Most empty buffers that are kept for reuse.
-const POOLED: usize = 4096;
+const MAX_POOLED_BUFFERS: usize = 4096;
 
-/// Largest lateness that is recorded, ns; greater ones count as this.
-const LATEST: u64 = 10_000_000_000;
+/// Largest delivery lag that is recorded, ns; greater ones count as this.
+const MAX_RECORDED_LAG_NS: u64 = 10_000_000_000;
 
 /// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and `2 i + 1` at
 /// its `to` end. A lane, which is one direction, has the index of the device that it reads.
 #[derive(Default)]
 pub(super) struct Engine {
     ends: Vec<TunEnd>,
-    courses: Vec<(Course, u64)>,
+    lane_settings: Vec<(ScheduledSettings, u64)>,
     buffer_len: usize,
 }
 
@@ -41,9 +41,9 @@ impl Engine {
     /// Adds the link of `plan` between its devices.
     pub fn add_link(&mut self, plan: &LinkPlan, from: TunEnd, to: TunEnd) {
         self.ends.extend([from, to]);
-        let courses = [&plan.forward, &plan.reverse];
-        self.courses
-            .extend(courses.map(|course| (course.clone(), plan.seed)));
+        let lane_settings = [&plan.forward, &plan.reverse];
+        self.lane_settings
+            .extend(lane_settings.map(|scheduled| (scheduled.clone(), plan.seed)));
         self.buffer_len = self.buffer_len.max(VNET_HDR_LEN + usize::from(plan.mtu));
     }
 
@@ -60,9 +60,9 @@ impl Engine {
             let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, end, data, epoll::EventFlags::IN)?;
         }
-        let lanes = (self.courses.into_iter().enumerate())
-            .map(|(index, (course, seed))| Lane::start(Instant::ZERO, index, course, seed));
-        let histogram = Histogram::new_with_bounds(1, LATEST, 2);
+        let lanes = (self.lane_settings.into_iter().enumerate())
+            .map(|(index, (scheduled, seed))| Lane::start(Instant::ZERO, index, scheduled, seed));
+        let histogram = Histogram::new_with_bounds(1, MAX_RECORDED_LAG_NS, 2);
         Running {
             lanes: lanes.collect(),
             ends: self.ends,
@@ -73,7 +73,7 @@ impl Engine {
                 buffer_len: self.buffer_len,
             }
             .into(),
-            lateness: histogram.map_err(io::Error::other)?,
+            delivery_lag: histogram.map_err(io::Error::other)?,
         }
         .run(inbox, wake)
     }
@@ -88,14 +88,14 @@ struct Lane {
 }
 
 impl Lane {
-    fn start(now: Instant, index: usize, course: Course, seed: u64) -> Lane {
-        let mut link = Link::starting_at(now, course.settings);
+    fn start(now: Instant, index: usize, scheduled: ScheduledSettings, seed: u64) -> Lane {
+        let mut link = Link::starting_at(now, scheduled.settings);
         link.mark_by(Packet::mark);
         Lane {
             link,
             rng: Rng::for_component(seed, index as u64),
             origin: now,
-            schedule: course.schedule,
+            schedule: scheduled.schedule,
         }
     }
 
@@ -104,10 +104,10 @@ impl Lane {
         self.link.next_event().into_iter().chain(change).min()
     }
 
-    fn set(&mut self, now: Instant, course: Course) {
+    fn set(&mut self, now: Instant, scheduled: ScheduledSettings) {
         self.keep_schedule(now);
-        self.link.set(now, course.settings);
-        self.schedule = course.schedule;
+        self.link.set(now, scheduled.settings);
+        self.schedule = scheduled.schedule;
         while self
             .schedule
             .poll(now.saturating_since(self.origin))
@@ -130,7 +130,7 @@ struct Running {
     epoll: OwnedFd,
     origin: WallClock,
     pool: Rc<Pool>,
-    lateness: Histogram<u64>,
+    delivery_lag: Histogram<u64>,
 }
 
 impl Running {
@@ -178,7 +178,7 @@ impl Running {
 
     /// Reads the packets that wait at device `index`.
     fn read(&mut self, index: usize) {
-        for _ in 0..BATCH {
+        for _ in 0..MAX_BATCH {
             let mut packet = Pool::packet(&self.pool);
             match self.ends[index].read(&mut packet.buffer) {
                 Ok(Some(len)) if len > VNET_HDR_LEN => {
@@ -214,7 +214,8 @@ impl Running {
                 self.ends[index ^ 1].write(bytes);
                 now = self.now();
                 let late = now.saturating_since(delivery.at).as_nanos() as u64;
-                self.lateness.saturating_record(late.clamp(1, LATEST));
+                self.delivery_lag
+                    .saturating_record(late.clamp(1, MAX_RECORDED_LAG_NS));
             }
         }
     }
@@ -223,38 +224,38 @@ impl Running {
     fn answer_requests(&mut self, inbox: &Receiver<Request>) -> bool {
         loop {
             match inbox.try_recv() {
-                Ok(Request::Set(link, direction, course)) => {
+                Ok(Request::Set(link, direction, scheduled)) => {
                     let now = self.now();
-                    self.lanes[lane(link, direction)].set(now, *course);
+                    self.lanes[lane(link, direction)].set(now, *scheduled);
                 }
-                Ok(Request::Restart(link, courses, seed)) => {
+                Ok(Request::Restart(link, lane_settings, seed)) => {
                     let now = self.now();
-                    for (direction, course) in Direction::BOTH.into_iter().zip(*courses) {
+                    for (direction, scheduled) in Direction::BOTH.into_iter().zip(*lane_settings) {
                         let index = lane(link, direction);
-                        self.lanes[index] = Lane::start(now, index, course, seed);
+                        self.lanes[index] = Lane::start(now, index, scheduled, seed);
                     }
                 }
                 Ok(Request::Stats(link, direction, reply)) => {
                     let link = &self.lanes[lane(link, direction)].link;
                     let _ = reply.send((link.settings().clone(), link.counters()));
                 }
-                Ok(Request::Lateness(reply)) => {
+                Ok(Request::DeliveryLag(reply)) => {
                     let _ = reply.send(self.summarise());
                 }
-                Ok(Request::ResetLateness) => self.lateness.reset(),
+                Ok(Request::ResetDeliveryLag) => self.delivery_lag.reset(),
                 Err(TryRecvError::Empty) => return true,
                 Ok(Request::Stop) | Err(TryRecvError::Disconnected) => return false,
             }
         }
     }
 
-    fn summarise(&self) -> Lateness {
-        let quantile = |q| Duration::from_nanos(self.lateness.value_at_quantile(q));
-        Lateness {
-            samples: self.lateness.len(),
+    fn summarise(&self) -> DeliveryLag {
+        let quantile = |q| Duration::from_nanos(self.delivery_lag.value_at_quantile(q));
+        DeliveryLag {
+            samples: self.delivery_lag.len(),
             p50: quantile(0.5),
             p99: quantile(0.99),
-            max: Duration::from_nanos(self.lateness.max()),
+            max: Duration::from_nanos(self.delivery_lag.max()),
         }
     }
 }
@@ -309,7 +310,7 @@ impl Clone for Packet {
 impl Drop for Packet {
     fn drop(&mut self) {
         let mut buffers = self.pool.buffers.borrow_mut();
-        if buffers.len() < POOLED {
+        if buffers.len() < MAX_POOLED_BUFFERS {
             buffers.push(std::mem::take(&mut self.buffer));
         }
     }

@@ -3,8 +3,7 @@
 //! Each end of a link is a TUN device in its host's namespace. The emulator reads each packet that the host sends
 //! into it, hands it to the model, and writes it to the TUN device at the other end at the time that the model
 //! computes. One thread does it all, under SCHED_FIFO if the system permits, and records how late it was. Rates
-//! are exact whatever the lateness, since the model computes with the intended times, but delays are not.
-//! times that should have been, but delays are not.
+//! are exact whatever the delivery lag, since the model computes with the intended times, but delays are not.
 
 mod engine;
 mod tun_end;
@@ -56,25 +55,25 @@ pub struct LinkPlan {
     /// Largest IP packet, bytes. The caller who gives the devices addresses has to set their MTU to it.
     pub mtu: u16,
     /// From `from` to `to`.
-    pub forward: Course,
+    pub forward: ScheduledSettings,
     /// From `to` to `from`.
-    pub reverse: Course,
+    pub reverse: ScheduledSettings,
     /// Seed of this link's random streams.
     pub seed: u64,
 }
 
 /// The settings of one direction of a link, over time.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Course {
+pub struct ScheduledSettings {
     /// Settings at the start.
     pub settings: Settings,
     /// Changes, in time from the start.
     pub schedule: Schedule,
 }
 
-impl From<Settings> for Course {
+impl From<Settings> for ScheduledSettings {
     fn from(settings: Settings) -> Self {
-        Course {
+        ScheduledSettings {
             settings,
             schedule: Schedule::default(),
         }
@@ -83,7 +82,7 @@ impl From<Settings> for Course {
 
 /// Delays of packets beyond the delivery times of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lateness {
+pub struct DeliveryLag {
     /// Packets counted.
     pub samples: u64,
     /// Median.
@@ -105,11 +104,11 @@ pub struct Emulator {
 
 /// A request to the emulator's thread; links are given by their index.
 enum Request {
-    Set(usize, Direction, Box<Course>),
-    Restart(usize, Box<[Course; 2]>, u64),
+    Set(usize, Direction, Box<ScheduledSettings>),
+    Restart(usize, Box<[ScheduledSettings; 2]>, u64),
     Stats(usize, Direction, Sender<(Settings, Counters)>),
-    Lateness(Sender<Lateness>),
-    ResetLateness,
+    DeliveryLag(Sender<DeliveryLag>),
+    ResetDeliveryLag,
     Stop,
 }
 
@@ -169,9 +168,14 @@ impl Emulator {
     /// # Panics
     ///
     /// If there is no link of this index.
-    pub fn set(&self, link: usize, direction: Direction, course: Course) -> io::Result<()> {
+    pub fn set(
+        &self,
+        link: usize,
+        direction: Direction,
+        scheduled: ScheduledSettings,
+    ) -> io::Result<()> {
         assert!(link < self.names.len(), "link index out of range");
-        self.request(Request::Set(link, direction, Box::new(course)))
+        self.request(Request::Set(link, direction, Box::new(scheduled)))
     }
 
     /// Restarts a link in both directions: packets in it are dropped without being counted, counters are at
@@ -184,9 +188,14 @@ impl Emulator {
     /// # Panics
     ///
     /// If there is no link of this index.
-    pub fn restart(&self, link: usize, courses: [Course; 2], seed: u64) -> io::Result<()> {
+    pub fn restart(
+        &self,
+        link: usize,
+        scheduled_settings: [ScheduledSettings; 2],
+        seed: u64,
+    ) -> io::Result<()> {
         assert!(link < self.names.len(), "link index out of range");
-        self.request(Request::Restart(link, Box::new(courses), seed))
+        self.request(Request::Restart(link, Box::new(scheduled_settings), seed))
     }
 
     /// Returns settings and counters of a link in one direction.
@@ -203,22 +212,22 @@ impl Emulator {
         self.ask(|reply| Request::Stats(link, direction, reply))
     }
 
-    /// Returns the lateness since the start or the last reset.
+    /// Returns the delivery lag since the start or the last reset.
     ///
     /// # Errors
     ///
     /// The emulator's thread has ended.
-    pub fn lateness(&self) -> io::Result<Lateness> {
-        self.ask(Request::Lateness)
+    pub fn delivery_lag(&self) -> io::Result<DeliveryLag> {
+        self.ask(Request::DeliveryLag)
     }
 
-    /// Forgets past lateness, for a measurement that begins now.
+    /// Forgets past delivery lag, for a measurement that begins now.
     ///
     /// # Errors
     ///
     /// The emulator's thread has ended.
-    pub fn reset_lateness(&self) -> io::Result<()> {
-        self.request(Request::ResetLateness)
+    pub fn reset_delivery_lag(&self) -> io::Result<()> {
+        self.request(Request::ResetDeliveryLag)
     }
 
     fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> io::Result<T> {

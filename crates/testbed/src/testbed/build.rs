@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::layout::{self, Segment, SegmentKind};
 use crate::netns;
 use crate::spec::{LinkSpec, Role, Start};
-use crate::{leftovers, routes};
+use crate::{routes, stale_resources};
 
 use super::Testbed;
 use super::links::LinkState;
@@ -89,7 +89,7 @@ impl Testbed {
     }
 
     fn plan(&self, link: &LinkSpec, state: &LinkState) -> LinkPlan {
-        let [forward, reverse] = state.courses();
+        let [forward, reverse] = state.scheduled_settings();
         LinkPlan {
             name: link.name.to_string(),
             from: layout::namespace(&self.spec.name, &link.from),
@@ -133,7 +133,7 @@ impl Testbed {
         }
         self.stop_all();
         self.emulator = None;
-        leftovers::remove(&self.spec.name)
+        stale_resources::remove(&self.spec.name)
     }
 }
 
@@ -157,14 +157,14 @@ fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let line = said
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let line = stderr
             .rsplit(':')
             .next()
             .and_then(|n| n.trim().parse::<usize>().ok())
             .and_then(|n| script.lines().nth(n.checked_sub(1)?))
             .unwrap_or_default();
-        let first = said.lines().next().unwrap_or_default();
+        let first = stderr.lines().next().unwrap_or_default();
         Err(io::Error::other(format!("`ip {line}`: {first}")))
     };
     run().map_err(|e| {

@@ -9,12 +9,12 @@ use braid_links::{Change, Counters, LinkModel, Loss, Rate, Schedule, Settings};
 
 use super::Testbed;
 use crate::change::{LinkChange, ScheduledChange};
-use crate::emulator::{Course, Direction, Emulator};
+use crate::emulator::{Direction, Emulator, ScheduledSettings};
 use crate::error::Error;
 use crate::layout::namespace;
 use crate::netns;
 use crate::spec::LinkSpec;
-use crate::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
+use crate::status::{DeliveryLagStatus, DirectionStatus, HostStatus, LinkStatus, Status};
 
 /// The settings of a link at present, with its pending changes.
 #[derive(Debug, Clone)]
@@ -61,8 +61,8 @@ impl LinkState {
         }
     }
 
-    /// Returns the courses for the emulator, forward and reverse, from now on.
-    pub fn courses(&self) -> [Course; 2] {
+    /// Returns the settings for the emulator, forward and reverse, from now on.
+    pub fn scheduled_settings(&self) -> [ScheduledSettings; 2] {
         let mut later = self.clone();
         let mut changes = [Vec::new(), Vec::new()];
         for entry in &self.schedule {
@@ -76,7 +76,7 @@ impl LinkState {
         let [forward, reverse] = self.settings();
         let [forward_changes, reverse_changes] = changes.map(Schedule::new);
         [(forward, forward_changes), (reverse, reverse_changes)]
-            .map(|(settings, schedule)| Course { settings, schedule })
+            .map(|(settings, schedule)| ScheduledSettings { settings, schedule })
     }
 
     fn settings(&self) -> [Settings; 2] {
@@ -106,23 +106,25 @@ impl Testbed {
             let spec = &self.spec.links[index];
             let seed = spec.seed.unwrap_or(self.spec.seed);
             let state = LinkState::of(spec);
-            let restarted = self.emulator()?.restart(index, state.courses(), seed);
+            let restarted = self
+                .emulator()?
+                .restart(index, state.scheduled_settings(), seed);
             restarted.map_err(refused)?;
             self.link_states[index] = state;
         }
         let state = &mut self.link_states[index];
         state.keep_schedule();
         state.apply(direction, change);
-        let courses = state.courses();
+        let scheduled_settings = state.scheduled_settings();
         let emulator = self.emulator()?;
-        for (direction, course) in Direction::BOTH.into_iter().zip(courses) {
-            let set = emulator.set(index, direction, course);
+        for (direction, scheduled) in Direction::BOTH.into_iter().zip(scheduled_settings) {
+            let set = emulator.set(index, direction, scheduled);
             set.map_err(refused)?;
         }
         Ok(())
     }
 
-    /// Restarts all links, with the courses in `courses` (forward and reverse) in place of the file's, and
+    /// Restarts all links, with `links` (settings, forward and reverse) in place of the file's, and
     /// with random streams of `seed`, for the next run of a measurement.
     ///
     /// # Errors
@@ -131,15 +133,19 @@ impl Testbed {
     ///
     /// # Panics
     ///
-    /// If there are fewer links than courses.
-    pub fn restart_links(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
+    /// If there are fewer links than settings.
+    pub fn restart_links(
+        &self,
+        links: Vec<[ScheduledSettings; 2]>,
+        seed: u64,
+    ) -> Result<(), Error> {
         let emulator = self.emulator()?;
-        for (index, courses) in courses.into_iter().enumerate() {
-            let restarted = emulator.restart(index, courses, seed);
+        for (index, directions) in links.into_iter().enumerate() {
+            let restarted = emulator.restart(index, directions, seed);
             restarted.map_err(|e| Error::system("restart the links", e))?;
         }
         // The emulator answers in order, so its answer means that the restarts are done.
-        self.lateness().map(drop)
+        self.delivery_lag().map(drop)
     }
 
     /// Returns settings and counters of a link.
@@ -215,28 +221,28 @@ impl Testbed {
                 process: self.processes.get_mut(&host.name).map(|p| p.status()),
             })
             .collect();
-        let lateness = self.lateness()?;
+        let delivery_lag = self.delivery_lag()?;
         Ok(Status {
             name: self.spec.name.to_string(),
             pid: std::process::id(),
             hosts,
             links: links?,
-            lateness,
+            delivery_lag,
         })
     }
 
-    /// Returns the emulator's lateness since the start or the last reset.
+    /// Returns the emulator's delivery lag since the start or the last reset.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the emulator has ended.
-    pub fn lateness(&self) -> Result<LatenessStatus, Error> {
+    pub fn delivery_lag(&self) -> Result<DeliveryLagStatus, Error> {
         let emulator = self.emulator()?;
         let late = emulator
-            .lateness()
+            .delivery_lag()
             .map_err(|e| Error::system("ask for the emulator's lateness", e))?;
         let micros = |d: std::time::Duration| d.as_nanos() as f64 / 1e3;
-        Ok(LatenessStatus {
+        Ok(DeliveryLagStatus {
             samples: late.samples,
             p50_us: micros(late.p50),
             p99_us: micros(late.p99),
@@ -245,13 +251,13 @@ impl Testbed {
         })
     }
 
-    /// Forgets past lateness, for a measurement that begins now.
+    /// Forgets past delivery lag, for a measurement that begins now.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the emulator has ended.
-    pub fn reset_lateness(&self) -> Result<(), Error> {
-        let reset = self.emulator()?.reset_lateness();
+    pub fn reset_delivery_lag(&self) -> Result<(), Error> {
+        let reset = self.emulator()?.reset_delivery_lag();
         reset.map_err(|e| Error::system("reset the emulator's lateness", e))
     }
 
@@ -279,7 +285,7 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
         up: settings.up,
         rate: settings.rate.mean().map(|rate| rate as u64),
         trace_ms: match &settings.rate {
-            Rate::Trace(trace) => Some(milliseconds(trace.length())),
+            Rate::Trace(trace) => Some(milliseconds(trace.duration())),
             _ => None,
         },
         delay_ms: milliseconds(settings.delay),

@@ -20,10 +20,10 @@ use crate::status::ChildStatus;
 
 /// Time that a process has to end after a signal. It bounds only a process that hangs: after SIGTERM a
 /// box calls `nft` several times, on a machine that may stand still for seconds.
-const GRACE: Duration = Duration::from_secs(60);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time that nginx has to listen. It bounds only an nginx that hangs: one that ends is noticed at once.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process of a host, running or ended.
 pub(super) struct Process {
@@ -70,12 +70,12 @@ impl Process {
     fn stop(&mut self, gently: bool) {
         if gently {
             self.signal(Signal::TERM);
-            if self.wait(GRACE) {
+            if self.wait(EXIT_TIMEOUT) {
                 return;
             }
         }
         self.signal(Signal::KILL);
-        self.wait(GRACE);
+        self.wait(EXIT_TIMEOUT);
     }
 }
 
@@ -122,7 +122,7 @@ impl Testbed {
                 .stdin(Stdio::null())
                 .stdout(output.try_clone()?)
                 .stderr(output);
-            if self.mortal {
+            if self.dies_with_thread {
                 die_with_parent(&mut command);
             }
             command.spawn()
@@ -279,7 +279,7 @@ fn nginx(
 
 fn wait_for_port(process: &mut Process, namespace: &str, port: u16) -> io::Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     while process.running_pid().is_some() && Instant::now() < deadline {
         let tried = netns::run_inside(namespace, || {
             TcpStream::connect_timeout(&address, Duration::from_secs(1))

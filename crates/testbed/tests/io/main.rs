@@ -1,9 +1,9 @@
 //! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
 
 mod engine;
-mod intake;
-mod leftovers;
+mod interception;
 mod offload;
 mod shortcut;
+mod stale_resources;
 mod support;
 mod whole;

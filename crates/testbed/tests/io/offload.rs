@@ -160,23 +160,27 @@ fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The way of packets between TUN device and link of the box.
+/// The address translation of packets between TUN device and link of the box.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum Translation {
     /// Routed, and masqueraded by connection tracking.
     Masqueraded,
     /// Routed, and translated without state, as packets that the shortcut leaves out.
-    Translated,
+    Stateless,
     /// By the shortcut.
-    Short,
+    Shortcut,
 }
 
-const WAYS: [Way; 3] = [Way::Masqueraded, Way::Translated, Way::Short];
+const TRANSLATIONS: [Translation; 3] = [
+    Translation::Masqueraded,
+    Translation::Stateless,
+    Translation::Shortcut,
+];
 
 impl Ends {
-    fn new(way: Way) -> Ends {
+    fn new(translation: Translation) -> Ends {
         // Shown if the test fails.
-        println!("{way:?}");
+        println!("{translation:?}");
         let world = World::new(&["box", "server"]);
         world.veth(
             ("box", "wan", "192.0.2.1/24 2001:db8::1/64"),
@@ -184,8 +188,8 @@ impl Ends {
         );
         let client = tun(&world, "box", "10.215.77.1/24 fdb7:a1d0:77::1/64");
         let server = tun(&world, "server", "10.215.78.1/24 fdb7:a1d0:78::1/64");
-        match way {
-            Way::Masqueraded => {
+        match translation {
+            Translation::Masqueraded => {
                 apply(&world, "box", Rules::Box(box_rules(None)));
                 // As the box sets it: a subflow's window says little about what its peer may send.
                 world.sh(
@@ -193,13 +197,13 @@ impl Ends {
                     "echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
                 );
             }
-            Way::Translated => {
+            Translation::Stateless => {
                 let rules = shortcut(&[]);
                 world.inside("box", || rules.apply()).unwrap();
                 // Packets then go as fragments and tagged frames do.
                 world.sh("box", "nft delete chain netdev braid-shortcut in0");
             }
-            Way::Short => {
+            Translation::Shortcut => {
                 let on_link = Hop {
                     network: None,
                     gateway: None,
@@ -336,8 +340,8 @@ fn payload() -> Vec<u8> {
 #[test]
 #[ignore = "network"]
 fn super_segments_pass_whole_in_both_directions() {
-    for way in WAYS {
-        super_segments_pass_whole(Ends::new(way));
+    for translation in TRANSLATIONS {
+        super_segments_pass_whole(Ends::new(translation));
     }
 }
 
@@ -372,8 +376,8 @@ fn super_segments_pass_whole(mut ends: Ends) {
 #[test]
 #[ignore = "network"]
 fn checksums_hold_where_the_link_cuts_super_segments() {
-    for way in WAYS {
-        super_segments_are_cut(Ends::new(way));
+    for translation in TRANSLATIONS {
+        super_segments_are_cut(Ends::new(translation));
     }
 }
 
@@ -422,8 +426,8 @@ fn assert_cut(tun: &mut Tun, payload: &[u8]) {
 #[test]
 #[ignore = "network"]
 fn a_complete_checksum_is_kept_and_not_trusted() {
-    for way in WAYS {
-        a_complete_checksum_is_kept(Ends::new(way));
+    for translation in TRANSLATIONS {
+        a_complete_checksum_is_kept(Ends::new(translation));
     }
 }
 
@@ -454,7 +458,7 @@ fn a_complete_checksum_is_kept(mut ends: Ends) {
 #[ignore = "network"]
 fn frames_with_a_priority_tag_arrive_whole() {
     const TAG: [u8; 4] = [0x81, 0, 0xe0, 0];
-    let mut ends = Ends::new(Way::Short);
+    let mut ends = Ends::new(Translation::Shortcut);
     ends.world.sh("box", ROUTE);
     for family in [0, 1] {
         ends.open(family);
@@ -495,8 +499,8 @@ fn frames_with_a_priority_tag_arrive_whole() {
 #[ignore = "network"]
 fn errors_about_translated_packets_come_back() {
     let kind = Kind::PacketTooBig { mtu: 1_300 };
-    for way in [Way::Translated, Way::Short] {
-        let mut ends = Ends::new(way);
+    for translation in [Translation::Stateless, Translation::Shortcut] {
+        let mut ends = Ends::new(translation);
         for family in [0, 1] {
             let router = addr(INNER[family]);
             for (port, to) in [

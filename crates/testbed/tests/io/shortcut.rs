@@ -10,7 +10,7 @@ use braid_linux::tun::Tun;
 use braid_proxy::config::Quic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::intake::{Intake, Net, tun_config, wan};
+use crate::interception::{Interception, Net, tun_config, wan};
 use crate::support::TIMEOUT;
 
 fn servers() -> [SocketAddr; 2] {
@@ -27,7 +27,7 @@ fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
         let claim = || Shortcut::claim(tun, &servers(), Vec::new());
         net.world.inside("box", claim)
     };
-    let intake = Intake::start(&net, Quic::Forward);
+    let interception = Interception::start(&net, Quic::Forward);
     let other = InstanceNames::of_tun("braid1");
     let clean_up = || {
         let clean_up = || cleanup::cleanup(&other, &[]);
@@ -37,7 +37,7 @@ fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     clean_up();
     assert_eq!(tables(), "table netdev braid-shortcut\n");
-    intake.die();
+    interception.die();
     assert_eq!(tables(), "table netdev braid-shortcut\n");
     clean_up();
     assert_eq!(tables(), "");
@@ -78,8 +78,8 @@ impl Gateway {
         self.net.world.sh("box", change);
         let mut news = [PollFd::from_borrowed_fd(self.links.fd(), PollFlags::IN)];
         let timeout = Timespec::try_from(TIMEOUT).unwrap();
-        let heard = poll(&mut news, Some(&timeout)).unwrap();
-        assert_eq!(heard, 1, "{change}: nothing was heard");
+        let ready = poll(&mut news, Some(&timeout)).unwrap();
+        assert_eq!(ready, 1, "{change}: nothing was heard");
         let links = &mut self.links;
         let changed = self
             .net

@@ -13,16 +13,16 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between two looks at a condition that is waited for.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Polls `look` until it returns a value, and returns that. For the failure message, `what` names the
+/// Polls `attempt` until it returns a value, and returns that. For the failure message, `what` names the
 /// condition and `seen` returns the state.
 pub fn wait_for<T>(
     what: &str,
     seen: impl Fn() -> String,
-    mut look: impl FnMut() -> Option<T>,
+    mut attempt: impl FnMut() -> Option<T>,
 ) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(value) = look() {
+        if let Some(value) = attempt() {
             return value;
         }
         if Instant::now() > deadline {

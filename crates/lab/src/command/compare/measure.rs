@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use braid_testbed::LinkChange;
 
 use super::variant::Variant;
-use crate::command::demo::bed::LINKS;
+use crate::command::demo::fixture::LINKS;
 use crate::content::{Client, fetch};
 use braid::failure::Failure;
 
@@ -61,13 +61,13 @@ pub struct Samples {
 /// Measures one variant once.
 pub fn round(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure> {
     small(variant, samples)?;
-    variant.bed.sleep(PAUSE)?;
+    variant.fixture.sleep(PAUSE)?;
     download(variant, samples)?;
-    variant.bed.sleep(PAUSE)?;
+    variant.fixture.sleep(PAUSE)?;
     beside(variant, samples)?;
-    variant.bed.sleep(PAUSE)?;
+    variant.fixture.sleep(PAUSE)?;
     link_dies(variant, samples)?;
-    variant.bed.sleep(PAUSE)?;
+    variant.fixture.sleep(PAUSE)?;
     connections(variant, samples)
 }
 
@@ -185,15 +185,15 @@ fn link_dies(variant: &mut Variant, samples: &mut Samples) -> Result<(), Failure
 fn dead_for_a_while(variant: &mut Variant) -> Result<(), Failure> {
     let set = |variant: &mut Variant, to: &str| -> Result<(), Failure> {
         let change = LinkChange::parse([to])?;
-        Ok(variant.bed.testbed.set(LINKS[0], None, &change)?)
+        Ok(variant.fixture.testbed.set(LINKS[0], None, &change)?)
     };
-    variant.bed.sleep(SLOW_START + PAUSE)?;
+    variant.fixture.sleep(SLOW_START + PAUSE)?;
     set(variant, "down")?;
-    let slept = variant.bed.sleep(DEAD);
+    let slept = variant.fixture.sleep(DEAD);
     set(variant, "up")?;
     slept?;
     // The download ends after the return, however late the variant uses the link again.
-    Ok(variant.bed.sleep(SLOW_START)?)
+    Ok(variant.fixture.sleep(SLOW_START)?)
 }
 
 fn connections(variant: &Variant, samples: &mut Samples) -> Result<(), Failure> {

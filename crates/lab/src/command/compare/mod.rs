@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use self::measure::Samples;
 use self::variant::Variant;
-use super::demo::bed::LINKS;
+use super::demo::fixture::LINKS;
 use super::demo::interrupt::Interrupt;
 use super::testbed;
 use crate::cli::CompareArgs;
@@ -24,7 +24,7 @@ use braid::failure::Failure;
 use braid::print::{print, print_json};
 
 /// Lateness of the emulator (99th percentile, µs) above which the result is not reliable.
-const LATE_US: f64 = 1000.0;
+const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the comparison. The testbeds are taken down before this returns, even after a failure.
 pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
@@ -47,7 +47,7 @@ pub fn run(args: &CompareArgs, json: bool) -> Result<(), Failure> {
         }
     }
     let late = kernel.lateness_us()?.max(braid.lateness_us()?);
-    if late > LATE_US {
+    if late > MAX_DELIVERY_LAG_US {
         eprintln!(
             "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
         );

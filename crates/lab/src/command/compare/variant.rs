@@ -4,11 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use braid_testbed::{LinkChange, netns};
 
 use crate::cli::CompareArgs;
-use crate::command::demo::bed::{self, Background, LINKS};
+use crate::command::demo::fixture::{self, Background, LINKS};
 use crate::command::demo::interrupt::Interrupt;
 use crate::content::{self, fetch};
 use braid::failure::Failure;
@@ -23,7 +23,7 @@ pub struct Variant {
     /// Name of the column.
     pub name: &'static str,
     /// The testbed.
-    pub bed: Bed,
+    pub fixture: Fixture,
     /// The user host.
     pub user: User,
     /// The relays, empty where box and server run.
@@ -34,13 +34,13 @@ impl Variant {
     /// Starts the relays of kernel sockets.
     pub fn kernel(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("kernel", args, interrupt)?;
-        let bed = &variant.bed;
-        let near = SocketAddr::new(bed.lan_address("box")?, RELAY_PORT);
-        let far = SocketAddr::new(bed.address("server")?, RELAY_PORT);
+        let fixture = &variant.fixture;
+        let near = SocketAddr::new(fixture.lan_address("box")?, RELAY_PORT);
+        let far = SocketAddr::new(fixture.address("server")?, RELAY_PORT);
         let (content, cc) = (variant.user.content, &args.congestion);
         variant.relays = vec![
-            bed::relay(bed, "server", (far, "mptcp"), (content, "tcp"), cc)?,
-            bed::relay(bed, "box", (near, "tcp"), (far, "mptcp"), cc)?,
+            fixture::relay(fixture, "server", (far, "mptcp"), (content, "tcp"), cc)?,
+            fixture::relay(fixture, "box", (near, "tcp"), (far, "mptcp"), cc)?,
         ];
         variant.user.content = near;
         variant.ready()
@@ -49,9 +49,9 @@ impl Variant {
     /// Starts box and server.
     pub fn braid(args: &CompareArgs, interrupt: Interrupt) -> Result<Variant, Failure> {
         let mut variant = Variant::build("braid", args, interrupt)?;
-        variant.bed.start("server", START)?;
-        variant.bed.start("box", START)?;
-        variant.bed.wait_for_intake(START)?;
+        variant.fixture.start("server", START)?;
+        variant.fixture.start("box", START)?;
+        variant.fixture.wait_for_interception(START)?;
         variant.ready()
     }
 
@@ -60,7 +60,7 @@ impl Variant {
         args: &CompareArgs,
         interrupt: Interrupt,
     ) -> Result<Variant, Failure> {
-        let mut bed = bed::up(
+        let mut fixture = fixture::up(
             &format!("braid-compare-{name}"),
             &args.congestion,
             interrupt,
@@ -68,15 +68,15 @@ impl Variant {
         for (link, settings) in LINKS.iter().zip(&args.links) {
             let mut change = LinkChange::parse(settings.split_whitespace())?;
             change.load(&std::env::current_dir()?)?;
-            bed.testbed.set(link, None, &change)?;
+            fixture.testbed.set(link, None, &change)?;
         }
         let user = User {
-            namespace: bed.testbed.layout().host("user")?.namespace.clone(),
-            content: content::offer(&bed)?,
+            namespace: fixture.testbed.layout().host("user")?.namespace.clone(),
+            content: content::offer(&fixture)?,
         };
         Ok(Variant {
             name,
-            bed,
+            fixture,
             user,
             relays: Vec::new(),
         })
@@ -85,7 +85,7 @@ impl Variant {
     /// Makes one transfer that does not count: the start of the programs is not measured.
     fn ready(self) -> Result<Variant, Failure> {
         self.user.run(|content| fetch(content, 1_000).map(drop))?;
-        self.bed.testbed.reset_lateness()?;
+        self.fixture.testbed.reset_delivery_lag()?;
         Ok(self)
     }
 
@@ -93,7 +93,7 @@ impl Variant {
     pub fn cpu_seconds(&mut self) -> Result<f64, Failure> {
         let mut pids: Vec<u32> = self.relays.iter().map(Background::id).collect();
         if pids.is_empty() {
-            let running = ["box", "server"].map(|host| self.bed.testbed.pid(host));
+            let running = ["box", "server"].map(|host| self.fixture.testbed.pid(host));
             pids.extend(running.into_iter().flatten());
         }
         let mut seconds = 0.0;
@@ -105,7 +105,7 @@ impl Variant {
 
     /// Returns the 99th percentile of the emulator's lateness, µs.
     pub fn lateness_us(&self) -> Result<f64, Failure> {
-        Ok(self.bed.testbed.lateness()?.p99_us)
+        Ok(self.fixture.testbed.delivery_lag()?.p99_us)
     }
 }
 

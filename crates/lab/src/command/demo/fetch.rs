@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use braid_testbed::bed::{Bed, Download};
+use braid_testbed::fixture::{Download, Fixture};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
@@ -15,7 +15,7 @@ use crate::kernel_peer::hex;
 use braid::failure::Failure;
 
 /// Longest time of a download, s; the slowest link needs 17 s for the demo's usual file.
-const LONGEST_S: u64 = 60;
+const MAX_FETCH_S: u64 = 60;
 
 /// Settings of a download.
 pub struct Fetch<'a> {
@@ -40,7 +40,7 @@ pub struct Fetched {
 }
 
 /// Downloads on the user host.
-pub fn fetch(bed: &Bed, what: &Fetch<'_>) -> Result<Fetched, Failure> {
+pub fn fetch(fixture: &Fixture, what: &Fetch<'_>) -> Result<Fetched, Failure> {
     let bar = progress_bar(what);
     let download = Download {
         host: "user",
@@ -48,9 +48,9 @@ pub fn fetch(bed: &Bed, what: &Fetch<'_>) -> Result<Fetched, Failure> {
         to: what.to,
         bytes: None,
         // Larger files have the time that they take at 4 Mbit/s.
-        longest: Duration::from_secs(LONGEST_S.max(what.size / 500_000)),
+        longest: Duration::from_secs(MAX_FETCH_S.max(what.size / 500_000)),
     };
-    let seconds = bed.download(&download, |bytes| bar.set_position(bytes));
+    let seconds = fixture.download(&download, |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     let seconds = seconds.map_err(|error| {
         let via = what.via.map(|via| format!(" via {via}"));

@@ -19,7 +19,7 @@ impl Interrupt {
     }
 
     /// Returns whether a signal came.
-    pub fn came(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -5,8 +5,8 @@
 //! server. `braid`: through `braid box` and `braid server`. In every row an ordinary curl on the user
 //! host talks TCP and an ordinary nginx answers it.
 
-pub(super) mod bed;
 mod fetch;
+pub(super) mod fixture;
 pub(super) mod interrupt;
 mod table;
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use braid_testbed::Pattern;
-use braid_testbed::bed::Bed;
+use braid_testbed::fixture::Fixture;
 use sha2::{Digest, Sha256};
 
 use self::fetch::{Fetch, fetch};
@@ -34,24 +34,24 @@ const NAME: &str = "braid-demo";
 /// Port of the relays of the kernel row.
 const RELAY_PORT: u16 = 7001;
 /// Longest that box and server may take to start.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two rows, in which the links' queues run empty.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Lateness of the emulator (99th percentile, µs) above which the result is not reliable.
-const LATE_US: f64 = 1000.0;
+/// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable.
+const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     testbed::netns_allowed()?;
     let interrupt = Interrupt::install()?;
-    let mut bed = bed::up(NAME, &args.congestion, interrupt)?;
-    let rows = Demo::new(&mut bed, args).and_then(|mut demo| demo.rows());
-    let rows = rows.map_err(|failure| bed::explain(&mut bed, failure));
-    let late = bed.testbed.lateness().map(|late| late.p99_us);
-    let down = bed.testbed.down();
+    let mut fixture = fixture::up(NAME, &args.congestion, interrupt)?;
+    let rows = Demo::new(&mut fixture, args).and_then(|mut demo| demo.rows());
+    let rows = rows.map_err(|failure| fixture::explain(&mut fixture, failure));
+    let late = fixture.testbed.delivery_lag().map(|late| late.p99_us);
+    let down = fixture.testbed.down();
     let rows = rows?;
     down?;
-    if let Some(late) = late.ok().filter(|late| *late > LATE_US) {
+    if let Some(late) = late.ok().filter(|late| *late > MAX_DELIVERY_LAG_US) {
         eprintln!(
             "braid-lab: the machine was busy (links {late:.0} µs late): do not trust the result"
         );
@@ -72,7 +72,7 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
 
 /// The demo on a testbed that is up.
 struct Demo<'a> {
-    bed: &'a mut Bed,
+    fixture: &'a mut Fixture,
     congestion: &'a str,
     /// Bytes of the file.
     size: u64,
@@ -81,15 +81,15 @@ struct Demo<'a> {
 }
 
 impl<'a> Demo<'a> {
-    fn new(bed: &'a mut Bed, args: &'a DemoArgs) -> Result<Self, Failure> {
+    fn new(fixture: &'a mut Fixture, args: &'a DemoArgs) -> Result<Self, Failure> {
         let size = u64::from(args.size) * 1_000_000;
-        let www = bed.testbed.state_dir().join("content/www");
+        let www = fixture.testbed.state_dir().join("content/www");
         fs::create_dir_all(&www)?;
         fs::write(www.join("small"), "small\n")?;
         let sha256 = write_file(&www.join("file"), size)?;
-        let content = SocketAddr::new(bed.address("content")?, 80);
+        let content = SocketAddr::new(fixture.address("content")?, 80);
         Ok(Demo {
-            bed,
+            fixture,
             congestion: &args.congestion,
             size,
             sha256,
@@ -99,11 +99,11 @@ impl<'a> Demo<'a> {
 
     fn rows(&mut self) -> Result<Vec<Row>, Failure> {
         let mut rows = Vec::new();
-        for (link, via) in bed::LINKS.into_iter().zip([Via::Link1, Via::Link2]) {
-            self.bed.forward_over(link)?;
+        for (link, via) in fixture::LINKS.into_iter().zip([Via::Link1, Via::Link2]) {
+            self.fixture.forward_over(link)?;
             rows.push(self.row(via, self.content)?);
         }
-        self.bed.stop_forwarding()?;
+        self.fixture.stop_forwarding()?;
         rows.push(self.kernel_row()?);
         rows.push(self.braid_row()?);
         table::set_shares(&mut rows);
@@ -113,24 +113,25 @@ impl<'a> Demo<'a> {
     /// Measures relays in place of box and server, with one kernel MPTCP connection between them for
     /// each connection of curl. The user connects to the relay, which does not intercept connections.
     fn kernel_row(&mut self) -> Result<Row, Failure> {
-        let near = SocketAddr::new(self.bed.lan_address("box")?, RELAY_PORT);
-        let far = SocketAddr::new(self.bed.address("server")?, RELAY_PORT);
+        let near = SocketAddr::new(self.fixture.lan_address("box")?, RELAY_PORT);
+        let far = SocketAddr::new(self.fixture.address("server")?, RELAY_PORT);
         let (content, cc) = (self.content, self.congestion);
-        let far_relay = bed::relay(self.bed, "server", (far, "mptcp"), (content, "tcp"), cc)?;
-        let near_relay = bed::relay(self.bed, "box", (near, "tcp"), (far, "mptcp"), cc)?;
+        let far_relay =
+            fixture::relay(self.fixture, "server", (far, "mptcp"), (content, "tcp"), cc)?;
+        let near_relay = fixture::relay(self.fixture, "box", (near, "tcp"), (far, "mptcp"), cc)?;
         let row = self.row(Via::Kernel, near);
         drop((near_relay, far_relay));
         row
     }
 
     fn braid_row(&mut self) -> Result<Row, Failure> {
-        self.bed.start("server", START)?;
-        self.bed.start("box", START)?;
-        self.bed.wait_for_intake(START)?;
+        self.fixture.start("server", START_TIMEOUT)?;
+        self.fixture.start("box", START_TIMEOUT)?;
+        self.fixture.wait_for_interception(START_TIMEOUT)?;
         // An uncounted download first, so that the row does not measure the start of box and server.
-        let small = self.bed.testbed.state_dir().join("small");
+        let small = self.fixture.testbed.state_dir().join("small");
         fetch(
-            self.bed,
+            self.fixture,
             &Fetch {
                 from: self.content,
                 path: "small",
@@ -143,9 +144,9 @@ impl<'a> Demo<'a> {
     }
 
     fn row(&mut self, via: Via, from: SocketAddr) -> Result<Row, Failure> {
-        self.bed.sleep(PAUSE)?;
-        let to = self.bed.testbed.state_dir().join("fetched");
-        let before = self.bed.carried_back(&bed::LINKS)?;
+        self.fixture.sleep(PAUSE)?;
+        let to = self.fixture.testbed.state_dir().join("fetched");
+        let before = self.fixture.delivered_in_reverse(&fixture::LINKS)?;
         let what = Fetch {
             from,
             path: "file",
@@ -153,8 +154,8 @@ impl<'a> Demo<'a> {
             size: self.size,
             via: Some(via),
         };
-        let fetched = fetch(self.bed, &what)?;
-        let after = self.bed.carried_back(&bed::LINKS)?;
+        let fetched = fetch(self.fixture, &what)?;
+        let after = self.fixture.delivered_in_reverse(&fixture::LINKS)?;
         let bytes_by_link = after
             .iter()
             .zip(&before)

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use braid_testbed::LinkChange;
-use braid_testbed::bed::Bed;
 use braid_testbed::emulator::Direction;
+use braid_testbed::fixture::Fixture;
 
-use crate::arm::{Error, run_error};
+use crate::backend::{Error, run_error};
 
 /// Most delay of a step of a fault; a later step would make another fault.
-const LATE: Duration = Duration::from_millis(500);
+const MAX_STEP_DELAY: Duration = Duration::from_millis(500);
 /// The links of the box. Faults of a single link are faults of the first.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
 /// Rates and one-way delays of the links.
@@ -147,12 +147,19 @@ impl Fault {
     }
 
     /// Creates a fault of ten seconds from changes of the first link.
-    fn of_link(name: &'static str, way: Option<Direction>, changes: [&'static str; 2]) -> Fault {
-        Fault::new(name, changes.map(|change| vec![Link("link1", way, change)]))
+    fn of_link(
+        name: &'static str,
+        direction: Option<Direction>,
+        changes: [&'static str; 2],
+    ) -> Fault {
+        Fault::new(
+            name,
+            changes.map(|change| vec![Link("link1", direction, change)]),
+        )
     }
 
     /// Returns the duration of the fault.
-    pub fn lasts(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         self.steps.last().map_or(Duration::ZERO, |(at, _)| *at)
     }
 
@@ -160,20 +167,20 @@ impl Fault {
     ///
     /// # Errors
     /// The system refuses a change, the wait is interrupted, or the machine is too busy for a step.
-    pub fn happen(&self, bed: &mut Bed) -> Result<(), Error> {
+    pub fn apply(&self, fixture: &mut Fixture) -> Result<(), Error> {
         let begun = std::time::Instant::now();
         for (at, acts) in &self.steps {
             let left = at.saturating_sub(begun.elapsed());
-            bed.sleep(left).map_err(run_error)?;
+            fixture.sleep(left).map_err(run_error)?;
             let late = begun.elapsed().saturating_sub(*at);
-            if late > LATE {
+            if late > MAX_STEP_DELAY {
                 return Err(Error::Run(format!(
                     "a step of `{}` came {late:.1?} late: the machine is too busy",
                     self.name
                 )));
             }
             for act in acts {
-                act.apply(bed).map_err(run_error)?;
+                act.apply(fixture).map_err(run_error)?;
             }
         }
         Ok(())
@@ -181,14 +188,14 @@ impl Fault {
 }
 
 impl Act {
-    fn apply(self, bed: &mut Bed) -> Result<(), braid_testbed::Error> {
+    fn apply(self, fixture: &mut Fixture) -> Result<(), braid_testbed::Error> {
         match self {
-            Link(link, way, change) => {
+            Link(link, direction, change) => {
                 let change = LinkChange::parse(change.split(' '))?;
-                bed.testbed.set(link, way, &change)
+                fixture.testbed.set(link, direction, &change)
             }
             Ip(host, command) => {
-                let link = bed.interface("box", |i| i.name == LINKS[0])?;
+                let link = fixture.interface("box", |i| i.name == LINKS[0])?;
                 let bits = link.subnet4.prefix_len();
                 let address = |address| format!("{address}/{bits}");
                 let gateway = link.gateway4.unwrap_or(link.address4);
@@ -197,10 +204,10 @@ impl Act {
                     .replace("ADDRESS", &address(link.address4))
                     .replace("OTHER", &address(other))
                     .replace("GATEWAY", &gateway.to_string());
-                bed.testbed.ip(host, &format!("{command}\n"))
+                fixture.testbed.ip(host, &format!("{command}\n"))
             }
-            Nft(host, script) => bed.nft(host, script),
-            Restore => bed.testbed.reconfigure("box"),
+            Nft(host, script) => fixture.nft(host, script),
+            Restore => fixture.testbed.reconfigure("box"),
         }
     }
 }

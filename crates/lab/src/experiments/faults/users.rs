@@ -10,28 +10,28 @@ use braid_sim::traffic::pattern_from;
 use braid_testbed::kernel_tcp::{self as socket, Transport};
 use braid_testbed::netns;
 
-use crate::arm::Error;
-use crate::arm::bed::{interrupted, run_error};
-use crate::arm::gateways::Gateways;
-use crate::cell::Arrivals;
+use crate::backend::Error;
+use crate::backend::fixture::{interrupted, run_error};
+use crate::backend::gateways::Gateways;
+use crate::case::ReceivedBytes;
 
 /// Interval between two words.
-const EVERY: Duration = Duration::from_millis(100);
+const ECHO_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of a word.
-const WORD: usize = 64;
+const ECHO_BYTES: usize = 64;
 /// Most bytes of one write.
 const CHUNK: usize = 16 << 10;
 /// Time without progress after which a connection has failed.
-const STALL: Duration = Duration::from_secs(40);
+const STALL_TIMEOUT: Duration = Duration::from_secs(40);
 const CONGESTION: &str = "cubic";
 /// Ports of the content host for the download, the upload and the words.
 const PORTS: [u16; 3] = [7001, 7002, 7003];
 
 /// The users' measurements; times count from their beginning.
 #[derive(Debug, Default)]
-pub struct Seen {
-    /// Arrivals of the download, and of the upload.
-    pub bulk: [Arrivals; 2],
+pub struct UserObservations {
+    /// ReceivedBytes of the download, and of the upload.
+    pub bulk: [ReceivedBytes; 2],
     /// Each word's time of sending, and the time until its echo.
     pub echoes: Vec<(Duration, Duration)>,
     /// Descriptions of connections that failed.
@@ -41,7 +41,7 @@ pub struct Seen {
 /// The measurement of one flow.
 #[derive(Debug, Default)]
 struct Flow {
-    arrivals: Arrivals,
+    arrivals: ReceivedBytes,
     echoes: Vec<(Duration, Duration)>,
     failure: Option<String>,
 }
@@ -56,28 +56,28 @@ struct Ends {
 #[derive(Clone, Copy)]
 struct Span {
     begun: Instant,
-    lasts: Duration,
+    duration: Duration,
 }
 
 impl Span {
     fn is_over(self) -> bool {
-        self.begun.elapsed() >= self.lasts || interrupted()
+        self.begun.elapsed() >= self.duration || interrupted()
     }
 }
 
-/// Lets users work for `lasts`, while `meanwhile` runs.
+/// Lets users work for `duration`, while `meanwhile` runs.
 ///
 /// # Errors
 /// A connection does not open; the errors of `meanwhile`.
-pub fn at_work(
+pub fn observe(
     net: &mut Gateways,
-    lasts: Duration,
+    duration: Duration,
     meanwhile: impl FnOnce(&mut Gateways) -> Result<(), Error>,
-) -> Result<Seen, Error> {
+) -> Result<UserObservations, Error> {
     let [down, up, talk] = open(net)?;
     let span = Span {
         begun: Instant::now(),
-        lasts,
+        duration,
     };
     thread::scope(|scope| {
         let flows = [
@@ -86,7 +86,7 @@ pub fn at_work(
             scope.spawn(|| words(&talk, span)),
         ];
         let happened = meanwhile(net);
-        let mut seen = Seen::default();
+        let mut seen = UserObservations::default();
         let names = ["download", "upload", "words"];
         for (n, flow) in flows.into_iter().enumerate() {
             let flow = flow
@@ -106,24 +106,24 @@ pub fn at_work(
 }
 
 fn open(net: &Gateways) -> Result<[Ends; 3], Error> {
-    let bed = &net.bed;
+    let fixture = &net.fixture;
     let namespace = |host: &str| {
-        let host = bed.testbed.layout().host(host).map_err(run_error)?;
+        let host = fixture.testbed.layout().host(host).map_err(run_error)?;
         Ok::<_, Error>(&host.namespace)
     };
     let (user, content) = (namespace("user")?, namespace("content")?);
-    let address = bed.address("content").map_err(run_error)?;
+    let address = fixture.address("content").map_err(run_error)?;
     let open = |port: u16| {
         let to = SocketAddr::new(address, port);
         let listener: TcpListener =
             netns::run_inside(content, || socket::listen(to, Transport::Tcp, CONGESTION))?;
         let connect = || socket::connect(to, None, Transport::Tcp, CONGESTION);
         let user = netns::run_inside(user, connect)?;
-        let content = socket::accept_within(&listener, CONGESTION, STALL)?;
+        let content = socket::accept_within(&listener, CONGESTION, STALL_TIMEOUT)?;
         let content = content.ok_or(io::ErrorKind::TimedOut)?;
         for end in [&user, &content] {
             end.set_nodelay(true)?;
-            socket::set_stall(end, STALL)?;
+            socket::set_stall(end, STALL_TIMEOUT)?;
         }
         Ok(Ends { user, content })
     };
@@ -149,7 +149,7 @@ fn bulk(from: &TcpStream, to: &TcpStream, span: Span) -> Flow {
     thread::scope(|scope| {
         let sending = scope.spawn(|| send(from, span, &sent));
         let mut flow = receive(to, span);
-        let got = flow.arrivals.by(Duration::MAX);
+        let got = flow.arrivals.at(Duration::MAX);
         let failed = match sending.join() {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("sending: {error}")),
@@ -182,7 +182,7 @@ fn receive(mut from: &TcpStream, span: Span) -> Flow {
             Ok(0) => return flow,
             Ok(n) if is_pattern(&buffer[..n], at) => {
                 at += n as u64;
-                flow.arrivals.note(span.begun.elapsed(), at);
+                flow.arrivals.record(span.begun.elapsed(), at);
             }
             Ok(_) => {
                 flow.failure = Some(format!("wrong bytes after {at}"));
@@ -212,10 +212,10 @@ fn is_pattern(mut bytes: &[u8], mut at: u64) -> bool {
 /// Sends words that the content host repeats.
 fn words(ends: &Ends, span: Span) -> Flow {
     thread::scope(|scope| {
-        let saying = scope.spawn(|| say(&ends.user, span));
+        let sending = scope.spawn(|| send_words(&ends.user, span));
         let repeating = scope.spawn(|| repeat(&ends.content));
-        let mut flow = hear(&ends.user, span);
-        let sent = saying
+        let mut flow = receive_echoes(&ends.user, span);
+        let sent = sending
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         let repeated = repeating
@@ -223,8 +223,8 @@ fn words(ends: &Ends, span: Span) -> Flow {
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         let failure = match (sent, repeated) {
             (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
-            (Ok(said), Ok(())) if said != flow.echoes.len() as u64 => {
-                Some(format!("{} of {said} words came back", flow.echoes.len()))
+            (Ok(sent), Ok(())) if sent != flow.echoes.len() as u64 => {
+                Some(format!("{} of {sent} words came back", flow.echoes.len()))
             }
             _ => None,
         };
@@ -233,18 +233,18 @@ fn words(ends: &Ends, span: Span) -> Flow {
     })
 }
 
-/// Sends a word every [`EVERY`]. Each word carries its time of sending.
-fn say(mut to: &TcpStream, span: Span) -> io::Result<u64> {
-    let mut said = 0;
+/// Sends a word every [`ECHO_INTERVAL`]. Each word carries its time of sending.
+fn send_words(mut to: &TcpStream, span: Span) -> io::Result<u64> {
+    let mut sent = 0;
     while !span.is_over() {
-        let mut word = [0; WORD];
+        let mut word = [0; ECHO_BYTES];
         word[..8].copy_from_slice(&(span.begun.elapsed().as_nanos() as u64).to_be_bytes());
         to.write_all(&word)?;
-        said += 1;
-        thread::sleep(EVERY);
+        sent += 1;
+        thread::sleep(ECHO_INTERVAL);
     }
     to.shutdown(Shutdown::Write)?;
-    Ok(said)
+    Ok(sent)
 }
 
 fn repeat(ends: &TcpStream) -> io::Result<()> {
@@ -253,16 +253,16 @@ fn repeat(ends: &TcpStream) -> io::Result<()> {
     to.shutdown(Shutdown::Write)
 }
 
-fn hear(mut from: &TcpStream, span: Span) -> Flow {
+fn receive_echoes(mut from: &TcpStream, span: Span) -> Flow {
     let mut flow = Flow::default();
-    let mut word = [0; WORD];
+    let mut word = [0; ECHO_BYTES];
     loop {
         match from.read_exact(&mut word) {
             Ok(()) => {
-                let said = word.first_chunk().copied().unwrap_or_default();
-                let said = Duration::from_nanos(u64::from_be_bytes(said));
-                let took = span.begun.elapsed().saturating_sub(said);
-                flow.echoes.push((said, took));
+                let sent_at = word.first_chunk().copied().unwrap_or_default();
+                let sent_at = Duration::from_nanos(u64::from_be_bytes(sent_at));
+                let took = span.begun.elapsed().saturating_sub(sent_at);
+                flow.echoes.push((sent_at, took));
             }
             Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => return flow,
             Err(error) => {

@@ -1,17 +1,17 @@
 //! Flows so small that a second subflow is useless ("mosquitoes").
 
+mod captured;
 mod scale;
-mod seen;
 
+use self::captured::CapturedPackets;
 use self::scale::Load;
-use self::seen::Seen;
-use super::{ALL, ARMS, MICE, Plan, UNLIKE, of_values};
-use crate::arm::{Arm, Error, sim};
-use crate::cell::Cell;
+use super::{ALL, BACKENDS, MICE, Plan, UNLIKE, of_values};
+use crate::backend::{Backend, Error, sim};
+use crate::case::Case;
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::session::Session;
-use crate::experiments::sweep::{Runs, Way};
+use crate::experiments::sweep::{Runs, Variant};
 use crate::experiments::verdict::{Bound, Verdict};
 
 /// Tiny flows, and the subflows that they open.
@@ -27,18 +27,18 @@ pub const FSA_6A: Definition = Definition {
                open); FSA sends none.",
     must_hold: "No SYN with MP_JOIN with fsa, at least one with minrtt. At scale the server has \
                 fewer subflows, packets and less state with fsa than with minrtt.",
-    arms: ARMS,
-    cells: |arm| TINY.cells(arm),
+    backends: BACKENDS,
+    cases: |backend| TINY.cases(backend),
     runs: (100, 4),
     measure,
 };
 
 const TINY: Plan = Plan {
     sizes: [&["2k", "4k"]; 2],
-    ways: &[
-        Way::strategy("fsa"),
-        Way::strategy("minrtt"),
-        Way::strategy("adaptive"),
+    variants: &[
+        Variant::strategy("fsa"),
+        Variant::strategy("minrtt"),
+        Variant::strategy("adaptive"),
     ],
     ..MICE
 };
@@ -46,7 +46,7 @@ const TINY: Plan = Plan {
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let title = "Flow completion time of tiny files";
     let all = TINY.run(session, title, |swept| {
-        let per_flow = |way| swept.values(way, ALL, joins);
+        let per_flow = |variant| swept.values(variant, ALL, joins);
         vec![
             Verdict::new(
                 "SYNs with MP_JOIN per flow, fsa",
@@ -77,8 +77,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         ("SYNs with MP_JOIN per flow", joins),
     );
     session.figure("joins", figure);
-    session.lead_with("joins");
-    if session.arm().is_virtual() {
+    session.put_first("joins");
+    if session.backend().is_virtual() {
         captures(session)?;
     }
     at_scale(session)
@@ -88,25 +88,25 @@ fn joins(runs: &Runs) -> f64 {
     runs.sum(|run| run.join_syns) / runs.0.len() as f64
 }
 
-/// Captures the first run of each cell, and counts the packets in the captures.
+/// Captures the first run of each case, and counts the packets in the captures.
 fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     let mut counts = Vec::new();
-    for (label, sweep) in TINY.sweeps(Arm::Sim)? {
-        for (name, cell) in sweep.cells(session.seed(), session.arm())? {
-            let bytes = sim::capture(&cell, 0)?;
-            let seen = Seen::read(&bytes)?;
+    for (label, sweep) in TINY.sweeps(Backend::Sim)? {
+        for (name, case) in sweep.cases(session.seed(), session.backend())? {
+            let bytes = sim::capture(&case, 0)?;
+            let seen = CapturedPackets::read(&bytes)?;
             session.capture(&name, bytes);
-            if cell.initial_window == 10 && cell.size.bytes() > 2048 {
+            if case.initial_window == 10 && case.size.bytes() > 2048 {
                 session.table(seen.table(&format!("Capture at the client, {name}")));
             }
-            counts.push((label.clone(), cell, seen));
+            counts.push((label.clone(), case, seen));
         }
     }
     let joins = |strategy: &str| {
         let of = counts
             .iter()
-            .filter(|(_, cell, _)| cell.strategy == strategy);
-        let each = of.map(|(label, cell, seen)| (format!("{}, {label}", cell.size), seen.joins()));
+            .filter(|(_, case, _)| case.strategy == strategy);
+        let each = of.map(|(label, case, seen)| (format!("{}, {label}", case.size), seen.joins()));
         each.collect::<Vec<_>>()
     };
     for (strategy, bound) in [("fsa", Bound::AtMost(0.0)), ("minrtt", Bound::AtLeast(1.0))] {
@@ -117,12 +117,12 @@ fn captures(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn both_ways(counts: &[(String, Cell, Seen)]) -> Table {
-    let row = |(label, cell, seen): &(String, Cell, Seen)| {
+fn both_ways(counts: &[(String, Case, CapturedPackets)]) -> Table {
+    let row = |(label, case, seen): &(String, Case, CapturedPackets)| {
         let (sent, received) = seen.packets();
         vec![
-            cell.strategy.clone(),
-            cell.size.to_string(),
+            case.strategy.clone(),
+            case.size.to_string(),
             label.clone(),
             sent.to_string(),
             received.to_string(),
@@ -152,7 +152,7 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
         }),
     ];
     // Processor time varies from run to run, and results of the simulator must be reproducible.
-    if !session.arm().is_virtual() {
+    if !session.backend().is_virtual() {
         figures.push(("processor time per flow, µs", |load| load.cpu_us));
     }
     for (what, value) in &figures {

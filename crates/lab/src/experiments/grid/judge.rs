@@ -1,28 +1,28 @@
 //! The comparison of another strategy with the candidate: speed, and cost in copies.
 
-use crate::cell::RunResult;
+use crate::case::RunResult;
 use crate::stats;
 
 /// Share by which a rival's mean must be shorter to count as a loss.
 pub const MEAN_MARGIN: f64 = 0.02;
 /// The same for the 95th and the 99th percentile.
 pub const TAIL_MARGIN: f64 = 0.05;
-/// Probability of calling any cell lost that is not (family-wise error rate).
+/// Probability of calling any case lost that is not (family-wise error rate).
 pub const ALPHA: f64 = 0.01;
 /// Completion time assumed for a flow that never arrives, ms: the least time after which a run is given
 /// up.
-const NEVER: f64 = 120_000.0;
+const UNFINISHED_FCT_MS: f64 = 120_000.0;
 /// Runs from which one percentile is computed, enough for some to lie beyond it.
-const BATCH: usize = 100;
+const TAIL_BATCH_RUNS: usize = 100;
 /// Fewest batches that are compared.
-const BATCHES: usize = 10;
+const MIN_TAIL_BATCHES: usize = 10;
 /// Fewest runs whose percentiles are compared.
-pub const TAIL_RUNS: u64 = (BATCH * BATCHES) as u64;
+pub const TAIL_RUNS: u64 = (TAIL_BATCH_RUNS * MIN_TAIL_BATCHES) as u64;
 
-/// The kept figures of a strategy's runs in a cell.
+/// The kept figures of a strategy's runs in a case.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
-    /// Completion times, ms, in order of the runs; [`NEVER`] for a flow that did not arrive.
+    /// Completion times, ms, in order of the runs; [`UNFINISHED_FCT_MS`] for a flow that did not arrive.
     pub ms: Vec<f64>,
     /// Bytes sent as copies.
     pub copied: u64,
@@ -38,7 +38,7 @@ impl Sample {
                 .iter()
                 .map(|r| match r.completed {
                     true => r.fct.as_nanos() as f64 / 1e6,
-                    false => NEVER,
+                    false => UNFINISHED_FCT_MS,
                 })
                 .collect(),
             copied: results.iter().flat_map(|r| &r.copy_bytes_by_path).sum(),
@@ -89,7 +89,7 @@ impl Comparison {
         };
         let tails = |q: f64| {
             let (ours, theirs) = (batches(&candidate.ms, q), batches(&other.ms, q));
-            match ours.len() >= BATCHES {
+            match ours.len() >= MIN_TAIL_BATCHES {
                 true => beyond(&ours, &theirs, TAIL_MARGIN),
                 false => 1.0,
             }
@@ -104,7 +104,7 @@ impl Comparison {
         }
     }
 
-    /// Returns whether more runs could show that the cell is lost: a statistic is shorter by more than
+    /// Returns whether more runs could show that the case is lost: a statistic is shorter by more than
     /// `share` of its margin. The 99th percentile counts if `with_p99`.
     pub fn is_suspect(&self, share: f64, with_p99: bool) -> bool {
         let tail = 1.0 - share * TAIL_MARGIN;
@@ -115,7 +115,7 @@ impl Comparison {
 
 /// Returns the quantile `q` of each batch of runs.
 fn batches(ms: &[f64], q: f64) -> Vec<f64> {
-    let batches = ms.chunks_exact(BATCH);
+    let batches = ms.chunks_exact(TAIL_BATCH_RUNS);
     batches.map(|batch| quantile(batch, q)).collect()
 }
 

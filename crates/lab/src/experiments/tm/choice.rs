@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::servers::{self, SERVERS, Server};
 use super::simulated;
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error, run_error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::series::bars;
@@ -36,47 +36,47 @@ pub const TM_1: Definition = Definition {
                17.02 Mb/s.",
     must_hold: "By bandwidth 3, by delay 2, never 6; through each at least 90 % of min(b_1 + b_2, \
                 b_s) by plain TCP; 20 Mb/s of others on each path to 3 move the choice.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |arm| match arm.is_virtual() {
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |backend| match backend.is_virtual() {
         true => 1,
-        false => SINGLES + 2 * SERVERS.len(),
+        false => SINGLE_PATH_DOWNLOADS + 2 * SERVERS.len(),
     },
     runs: (1, 1),
     measure,
 };
 
 /// Number of servers in the paper's table.
-const PUBLISHED: usize = 5;
+const PUBLISHED_SERVERS: usize = 5;
 /// Downloads by plain TCP over a single path.
-const SINGLES: usize = 2 * PUBLISHED;
+const SINGLE_PATH_DOWNLOADS: usize = 2 * PUBLISHED_SERVERS;
 /// Time of every download at the full rate, s, the same for all so that they compare.
-const SECONDS: f64 = 10.0;
+const DOWNLOAD_S: f64 = 10.0;
 /// Bytes of the file, enough for 100 Mb/s; each download takes the part that it needs.
-const FILE: f64 = 100e6 / 8.0 * SECONDS;
+const FILE_BYTES: f64 = 100e6 / 8.0 * DOWNLOAD_S;
 /// Rate of the background traffic on each path, bit/s.
-const CROSS: u64 = 20_000_000;
+const CROSS_TRAFFIC_RATE: u64 = 20_000_000;
 /// The server to which the background traffic goes, from 1.
-const CROSSED: usize = 3;
+const CROSS_TRAFFIC_SERVER: usize = 3;
 /// Bytes of a download that only shows the path of connections.
-const SMALL: u64 = 100_000;
+const SMALL_DOWNLOAD_BYTES: u64 = 100_000;
 /// Measurements before a choice is read: the box uses the median of its last three.
-const ROUNDS: usize = 3;
+const MIN_ROUNDS: usize = 3;
 /// Most measurements until background traffic must have changed the choice.
-const MOST_ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 
 /// In the simulator: the longest time between two measurements, and the time in which users browse
 /// until there are enough measurements.
-const BETWEEN: Duration = Duration::from_secs(10);
-const SETTLED: Duration = Duration::from_secs(25);
+const MAX_MEASUREMENT_GAP: Duration = Duration::from_secs(10);
+const BROWSING_SPAN: Duration = Duration::from_secs(25);
 
 /// Returns the bytes of a download at this rate, Mb/s.
 fn size(mbit: f64) -> u64 {
-    (mbit * 1e6 / 8.0 * SECONDS) as u64
+    (mbit * 1e6 / 8.0 * DOWNLOAD_S) as u64
 }
 
 /// Throughput of a server, Mb/s.
 #[derive(Debug, Clone, Copy, Default)]
-struct Gave {
+struct ServerThroughput {
     /// By plain TCP over each path.
     alone: [f64; 2],
     /// From the content server to the server, by plain TCP.
@@ -85,9 +85,9 @@ struct Gave {
     joined: f64,
 }
 
-impl Gave {
+impl ServerThroughput {
     /// Returns the largest possible throughput, from the figures of plain TCP.
-    fn most(&self) -> f64 {
+    fn upper_bound(&self) -> f64 {
         (self.alone[0] + self.alone[1]).min(self.beyond)
     }
 }
@@ -135,26 +135,30 @@ impl Choices {
     fn made(
         session: &Session<'_>,
         net: &mut Gateways,
-        runs: &mut [Vec<Gave>],
+        runs: &mut [Vec<ServerThroughput>],
     ) -> Result<Choices, Error> {
-        let five = measured(net, ROUNDS)?;
-        for (at, gave) in runs.iter_mut().enumerate() {
-            for (n, gave) in (1..).zip(gave) {
-                if n > PUBLISHED && at == 0 {
+        let five = measured(net, MIN_ROUNDS)?;
+        for (at, throughput) in runs.iter_mut().enumerate() {
+            for (n, throughput) in (1..).zip(throughput) {
+                if n > PUBLISHED_SERVERS && at == 0 {
                     net.start_server(&servers::name(n))?;
                 }
-                gave.joined = through(net, n)?;
+                throughput.joined = through(net, n)?;
                 session.finished();
             }
         }
         net.ask(&["server", "auto"])?;
-        let six = measured(net, ROUNDS)?;
-        let cross = |link: String| net.bed.cross_traffic(&link, CROSS).map_err(run_error);
-        let sent = servers::links(CROSSED).map(cross);
+        let six = measured(net, MIN_ROUNDS)?;
+        let cross = |link: String| {
+            net.fixture
+                .cross_traffic(&link, CROSS_TRAFFIC_RATE)
+                .map_err(run_error)
+        };
+        let sent = servers::links(CROSS_TRAFFIC_SERVER).map(cross);
         let sent = sent.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut rounds = 1;
         let mut others = measured(net, 1)?;
-        while others.by_bandwidth == CROSSED && rounds < MOST_ROUNDS {
+        while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
             others = measured(net, 1)?;
             rounds += 1;
         }
@@ -171,12 +175,16 @@ impl Choices {
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    let lengths =
-        format!("{SECONDS} s at the full rate: over a path, to a server, through box and server");
+    let lengths = format!(
+        "{DOWNLOAD_S} s at the full rate: over a path, to a server, through box and server"
+    );
     session.parameter("downloads", lengths);
-    let others = format!("{} Mb/s of UDP on each path to server 3", CROSS / 1_000_000);
+    let others = format!(
+        "{} Mb/s of UDP on each path to server 3",
+        CROSS_TRAFFIC_RATE / 1_000_000
+    );
     session.parameter("others", others);
-    let (runs, choices) = match session.arm().is_virtual() {
+    let (runs, choices) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
             let runs = session.each(session.runs(), |_, seed| in_virtual_time(seed))?;
@@ -192,8 +200,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     ] {
         session.record(format!("measured-{name}"), choice.servers.clone());
     }
-    let record =
-        |gave: &Gave| json!({ "b": gave.alone, "b_s": gave.beyond, "joined": gave.joined });
+    let record = |throughput: &ServerThroughput| json!({ "b": throughput.alone, "b_s": throughput.beyond, "joined": throughput.joined });
     let records = runs
         .iter()
         .map(|run| run.iter().map(record).collect::<Vec<_>>());
@@ -218,13 +225,13 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 /// Measures over emulated links.
-fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Error> {
-    let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE as u64)?;
+fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<ServerThroughput>>, Choices), Error> {
+    let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE_BYTES as u64)?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
         runs.push(alone(session, &mut net)?);
     }
-    for n in 1..=PUBLISHED {
+    for n in 1..=PUBLISHED_SERVERS {
         net.start_server(&servers::name(n))?;
     }
     net.start_box()?;
@@ -234,32 +241,32 @@ fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Erro
 }
 
 /// Measures each server in the simulator, each in a network of its own.
-fn in_virtual_time(seed: u64) -> Result<Vec<Gave>, Error> {
+fn in_virtual_time(seed: u64) -> Result<Vec<ServerThroughput>, Error> {
     let rate = |config: &AggregationConfig, mbit: f64| {
         let mut net = simulated::start(seed, config)?;
         let bytes = size(mbit);
         let seconds = simulated::download(&mut net, bytes, |_, _, _| ())?;
         Ok::<_, Error>(bytes as f64 * 8.0 / seconds / 1e6)
     };
-    let gave = |server: &Server| {
+    let throughput = |server: &Server| {
         let Server { paths, beyond, .. } = *server;
         let [one, two] = paths.map(|path| {
             let config = simulated::plain(path, Some(beyond))?;
             rate(&config, path.0.min(beyond.0))
         });
-        let most = (paths[0].0 + paths[1].0).min(beyond.0);
-        Ok(Gave {
+        let upper_bound = (paths[0].0 + paths[1].0).min(beyond.0);
+        Ok(ServerThroughput {
             alone: [one?, two?],
             beyond: rate(&simulated::plain(beyond, None)?, beyond.0)?,
-            joined: rate(&network(&[*server])?, most)?,
+            joined: rate(&network(&[*server])?, upper_bound)?,
         })
     };
-    SERVERS.iter().map(gave).collect()
+    SERVERS.iter().map(throughput).collect()
 }
 
 /// Returns a network of a box with these servers, in which the box's own links are no bottleneck.
 fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
-    let mut config = simulated::joined(&[(1000.0, 0.5); 2])?;
+    let mut config = simulated::aggregated(&[(1000.0, 0.5); 2])?;
     config.set_servers(servers.len()).map_err(run_error)?;
     for (settings, server) in config.servers.iter_mut().zip(servers) {
         settings.from_access = server.paths.map(simulated::path).to_vec();
@@ -271,7 +278,7 @@ fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
 }
 
 /// Returns the choices of a box in the simulator while users browse: among five servers, among six once
-/// a download showed the last one's way to content, and with background traffic.
+/// a download showed the last one's path to content, and with background traffic.
 fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     let after = |net: &mut Aggregation, time| {
         simulated::browse(net, time)?;
@@ -283,39 +290,39 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
         ))
     };
     let mut config = network(&SERVERS)?;
-    config.boxed.measuring.most = BETWEEN;
+    config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
     let mut net = simulated::started(seed, &config)?;
-    after(&mut net, SETTLED)?;
+    after(&mut net, BROWSING_SPAN)?;
     // The rate from the last server to content is known only once a connection has waited for it.
-    let last = &config.boxed.servers[PUBLISHED].name;
+    let last = &config.boxed.servers[PUBLISHED_SERVERS].name;
     simulated::use_server(&mut net, last)?;
-    simulated::browse(&mut net, BETWEEN)?;
-    let bytes = size(SERVERS[PUBLISHED].beyond.0);
+    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
+    let bytes = size(SERVERS[PUBLISHED_SERVERS].beyond.0);
     net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
-    simulated::browse(&mut net, BETWEEN)?;
+    simulated::browse(&mut net, MAX_MEASUREMENT_GAP)?;
     simulated::use_server(&mut net, "auto")?;
-    let six = after(&mut net, 2 * BETWEEN)?;
-    let mut config = network(&SERVERS[..PUBLISHED])?;
-    config.boxed.measuring.most = BETWEEN;
+    let six = after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
+    let mut config = network(&SERVERS[..PUBLISHED_SERVERS])?;
+    config.boxed.measuring.most = MAX_MEASUREMENT_GAP;
     let flow = |port| UdpFlow {
-        start: Instant::ZERO + SETTLED + BETWEEN,
+        start: Instant::ZERO + BROWSING_SPAN + MAX_MEASUREMENT_GAP,
         ..UdpFlow::constant(
-            (server_addr(CROSSED - 1), port).into(),
+            (server_addr(CROSS_TRAFFIC_SERVER - 1), port).into(),
             ([10, 0, 0, 1], port).into(),
-            CROSS,
+            CROSS_TRAFFIC_RATE,
             1_250,
         )
     };
-    config.servers[CROSSED - 1].cross = vec![flow(7_001), flow(7_002)];
+    config.servers[CROSS_TRAFFIC_SERVER - 1].cross = vec![flow(7_001), flow(7_002)];
     let mut net = simulated::started(seed, &config)?;
-    let five = after(&mut net, SETTLED)?;
+    let five = after(&mut net, BROWSING_SPAN)?;
     let mut rounds = 1;
-    let mut others = after(&mut net, 2 * BETWEEN)?;
-    while others.by_bandwidth == CROSSED && rounds < MOST_ROUNDS {
-        others = after(&mut net, BETWEEN)?;
+    let mut others = after(&mut net, 2 * MAX_MEASUREMENT_GAP)?;
+    while others.by_bandwidth == CROSS_TRAFFIC_SERVER && rounds < MAX_ROUNDS {
+        others = after(&mut net, MAX_MEASUREMENT_GAP)?;
         rounds += 1;
     }
-    let others = [others, after(&mut net, BETWEEN)?];
+    let others = [others, after(&mut net, MAX_MEASUREMENT_GAP)?];
     Ok(Choices {
         five,
         six,
@@ -325,20 +332,25 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
 }
 
 /// Measures plain TCP over each path of each server, with the proxy off.
-fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> {
+fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<ServerThroughput>, Error> {
     let mut all = Vec::new();
     for (n, server) in (1..).zip(&SERVERS) {
-        let mut gave = Gave::default();
+        let mut throughput = ServerThroughput::default();
         // The only claim on the last server is that it is not chosen, so its paths are not measured.
-        for (at, (mbit, _)) in server.paths.iter().enumerate().filter(|_| n <= PUBLISHED) {
+        for (at, (mbit, _)) in server
+            .paths
+            .iter()
+            .enumerate()
+            .filter(|_| n <= PUBLISHED_SERVERS)
+        {
             servers::route_through(net, n, at + 1)?;
-            gave.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
-            net.bed.stop_forwarding().map_err(run_error)?;
+            throughput.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0)))?;
+            net.fixture.stop_forwarding().map_err(run_error)?;
             session.finished();
         }
-        gave.beyond = rate(net, &servers::name(n), size(server.beyond.0))?;
+        throughput.beyond = rate(net, &servers::name(n), size(server.beyond.0))?;
         session.finished();
-        all.push(gave);
+        all.push(throughput);
     }
     Ok(all)
 }
@@ -350,10 +362,10 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
     net.wait_for(&format!("connections to go to {name}"), |net| {
         // Pooled connections to the previous server serve first.
         let before = carried(net, n)?;
-        net.download_once("user", SMALL, |_, _, _| ())?;
-        Ok(carried(net, n)? - before >= SMALL)
+        net.download_once("user", SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
+        Ok(carried(net, n)? - before >= SMALL_DOWNLOAD_BYTES)
     })?;
-    net.wait_for_warm()?;
+    net.wait_for_pool()?;
     let server = &SERVERS[n - 1];
     let [(one, _), (two, _)] = server.paths;
     rate(net, "user", size((one + two).min(server.beyond.0)))
@@ -363,7 +375,10 @@ fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
 fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
     let links = servers::links(n);
     let links = links.each_ref().map(String::as_str);
-    let carried = net.bed.carried_back(&links).map_err(run_error)?;
+    let carried = net
+        .fixture
+        .delivered_in_reverse(&links)
+        .map_err(run_error)?;
     Ok(carried.iter().sum())
 }
 
@@ -377,9 +392,9 @@ fn rate(net: &mut Gateways, host: &str, bytes: u64) -> Result<f64, Error> {
 fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
     let mut servers = Value::Null;
     for _ in 0..rounds {
-        servers = net.on_time(|net| {
+        servers = net.retry_while_late(|net| {
             // The box measures only while users send.
-            net.download_once("user", SMALL, |_, _, _| ())?;
+            net.download_once("user", SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
             net.ask(&["servers", "--probe"])
         })?;
     }
@@ -391,7 +406,7 @@ fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
     session.parameter("strategy", "adaptive");
     session.parameter(
         "measurements of each server before a choice is looked at",
-        ROUNDS,
+        MIN_ROUNDS,
     );
     session.parameter("measurements until those with others moved it", rounds);
     session.parameter(
@@ -400,12 +415,12 @@ fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
     );
 }
 
-fn means(runs: &[Vec<Gave>]) -> Vec<Gave> {
-    let of = |server: usize, value: fn(&Gave) -> f64| {
+fn means(runs: &[Vec<ServerThroughput>]) -> Vec<ServerThroughput> {
+    let of = |server: usize, value: fn(&ServerThroughput) -> f64| {
         let values: Vec<f64> = runs.iter().map(|run| value(&run[server])).collect();
         stats::mean(&values).unwrap_or(f64::NAN)
     };
-    let mean = |server| Gave {
+    let mean = |server| ServerThroughput {
         alone: [of(server, |g| g.alone[0]), of(server, |g| g.alone[1])],
         beyond: of(server, |g| g.beyond),
         joined: of(server, |g| g.joined),
@@ -425,14 +440,14 @@ fn as_measured(when: &str, choice: &Choice) -> Table {
         let measured = &choice.servers[n - 1]["measured"];
         let mut row = vec![n.to_string()];
         let [one, two] = server.paths;
-        let ways = [
+        let paths = [
             (&measured["paths"][0], one),
             (&measured["paths"][1], two),
             (&measured["beyond"], server.beyond),
         ];
-        for (way, (mbit, ms)) in ways {
-            row.push(cell(&way["bandwidth"], 1e6, 1, mbit));
-            row.push(cell(&way["delay_ms"], 1.0, 1, ms));
+        for (path, (mbit, ms)) in paths {
+            row.push(cell(&path["bandwidth"], 1e6, 1, mbit));
+            row.push(cell(&path["delay_ms"], 1.0, 1, ms));
         }
         let chosen = [
             ("bandwidth", choice.by_bandwidth),
@@ -461,19 +476,19 @@ fn as_measured(when: &str, choice: &Choice) -> Table {
     )
 }
 
-fn given(means: &[Gave]) -> Table {
+fn given(means: &[ServerThroughput]) -> Table {
     let shown = |value: f64| match value > 0.0 {
         true => format!("{value:.2}"),
         false => "-".to_owned(),
     };
-    let row = |((n, server), gave): ((usize, &Server), &Gave)| {
-        let share = gave.joined / gave.most() * 100.0;
+    let row = |((n, server), throughput): ((usize, &Server), &ServerThroughput)| {
+        let share = throughput.joined / throughput.upper_bound() * 100.0;
         vec![
             n.to_string(),
-            shown(gave.alone[0]),
-            shown(gave.alone[1]),
-            shown(gave.beyond),
-            shown(gave.joined),
+            shown(throughput.alone[0]),
+            shown(throughput.alone[1]),
+            shown(throughput.beyond),
+            shown(throughput.joined),
             if share.is_finite() {
                 format!("{share:.0} %")
             } else {
@@ -502,21 +517,24 @@ fn given(means: &[Gave]) -> Table {
 }
 
 /// Returns a table of the throughput that other rules of choice would have reached.
-fn policies(means: &[Gave], choice: &Choice) -> Table {
+fn policies(means: &[ServerThroughput], choice: &Choice) -> Table {
     let joined = |n: usize| {
         means
             .get(n.wrapping_sub(1))
-            .map_or(f64::NAN, |gave| gave.joined)
+            .map_or(f64::NAN, |throughput| throughput.joined)
     };
-    let all: Vec<f64> = means[..PUBLISHED].iter().map(|gave| gave.joined).collect();
+    let all: Vec<f64> = means[..PUBLISHED_SERVERS]
+        .iter()
+        .map(|throughput| throughput.joined)
+        .collect();
     let rtt = |server: &Server| server.paths[0].1.min(server.paths[1].1);
-    let nearest = (1..=PUBLISHED).min_by(|a, b| {
+    let nearest = (1..=PUBLISHED_SERVERS).min_by(|a, b| {
         let [a, b] = [a, b].map(|n| rtt(&SERVERS[n - 1]));
         a.total_cmp(&b)
     });
     let nearest = nearest.unwrap_or(0);
     let row =
-        |way: &str, which: String, mbit: f64| vec![way.to_owned(), which, format!("{mbit:.2}")];
+        |rule: &str, which: String, mbit: f64| vec![rule.to_owned(), which, format!("{mbit:.2}")];
     Table::new(
         "Throughput by what one of the five servers is chosen, Mb/s",
         &["choice", "server", "throughput"],
@@ -545,9 +563,9 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
     )
 }
 
-fn figure(means: &[Gave]) -> crate::plot::Figure {
+fn figure(means: &[ServerThroughput]) -> crate::plot::Figure {
     let of = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
-        (0..PUBLISHED)
+        (0..PUBLISHED_SERVERS)
             .map(|n| Point::new(n as f64, value(n)))
             .collect()
     };
@@ -568,18 +586,18 @@ fn figure(means: &[Gave]) -> crate::plot::Figure {
     )
 }
 
-fn verdicts(runs: &[Vec<Gave>], choices: &Choices) -> Vec<Verdict> {
+fn verdicts(runs: &[Vec<ServerThroughput>], choices: &Choices) -> Vec<Verdict> {
     let Choices {
         five, six, others, ..
     } = choices;
     let number =
         |claim: &str, bound, n: usize| Verdict::new(claim, bound, "", [("server", n as f64)]);
-    let shares = runs.iter().enumerate().flat_map(|(run, gave)| {
-        let published = (1..=PUBLISHED).zip(gave);
-        published.map(move |(n, gave)| {
+    let shares = runs.iter().enumerate().flat_map(|(run, throughput)| {
+        let published = (1..=PUBLISHED_SERVERS).zip(throughput);
+        published.map(move |(n, throughput)| {
             (
                 format!("server {n}, run {run}"),
-                gave.joined / gave.most() * 100.0,
+                throughput.joined / throughput.upper_bound() * 100.0,
             )
         })
     });
@@ -628,17 +646,17 @@ mod tests {
         }
     }
 
-    fn run(share: f64) -> Vec<Gave> {
-        let gave = |server: &Server| {
+    fn run(share: f64) -> Vec<ServerThroughput> {
+        let throughput = |server: &Server| {
             let [(one, _), (two, _)] = server.paths;
-            let most = (one + two).min(server.beyond.0);
-            Gave {
+            let upper_bound = (one + two).min(server.beyond.0);
+            ServerThroughput {
                 alone: [one, two],
                 beyond: server.beyond.0,
-                joined: share * most,
+                joined: share * upper_bound,
             }
         };
-        SERVERS.iter().map(gave).collect()
+        SERVERS.iter().map(throughput).collect()
     }
 
     fn choices(five: Choice, six: usize, others: [usize; 2]) -> Choices {
@@ -670,12 +688,18 @@ mod tests {
 
     #[test]
     fn the_most_is_what_the_narrowest_place_lets_pass() {
-        let most: Vec<f64> = run(1.0).iter().map(Gave::most).collect();
+        let upper_bound: Vec<f64> = run(1.0).iter().map(ServerThroughput::upper_bound).collect();
         let expected = [35.34, 38.01, 47.32, 15.29, 18.0, 10.0];
         let near = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
-        assert!(most.iter().zip(expected).all(near), "{most:?}");
+        assert!(
+            upper_bound.iter().zip(expected).all(near),
+            "{upper_bound:?}"
+        );
         assert_eq!([47.32, 13.0].map(size), [59_150_000, 16_250_000]);
         let beyond = SERVERS.map(|server| size(server.beyond.0));
-        assert!(beyond.iter().all(|size| *size <= FILE as u64), "{beyond:?}");
+        assert!(
+            beyond.iter().all(|size| *size <= FILE_BYTES as u64),
+            "{beyond:?}"
+        );
     }
 }

@@ -4,15 +4,15 @@ use std::time::SystemTime;
 
 use braid_engine::cc::CUBIC;
 use braid_sim::pcapng::{Direction, Writer};
-use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, bed};
+use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, fixture};
 use braid_wire::{Instant, ip};
 use serde_json::json;
 
 use super::handshakes::{Captures, Ends, Flow, flows};
 use super::simulated;
-use super::speed::{PATHS, WAYS_OF_LINKS};
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error, run_error};
+use super::speed::{PATHS, SIMULATED_LINKS};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::session::Session;
@@ -33,16 +33,16 @@ pub const TM_3: Definition = Definition {
                server and content server; MP_JOIN.",
     must_hold: "The same order; with a warm connection the second and the fourth step are not \
                 there.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |_| 1,
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |_| 1,
     runs: (3, 3),
     measure,
 };
 
-const BYTES: u64 = 1_000_000;
+const FILE_BYTES: u64 = 1_000_000;
 /// Least bytes of the file that a connection between box and server must carry to count, more than
 /// authentication takes.
-const CARRIED: usize = 10_000;
+const MIN_CARRIED_BYTES: usize = 10_000;
 const STEPS: [&str; 4] = [
     "user to box, as content server: SYN",
     "box to server: SYN with MP_CAPABLE",
@@ -52,7 +52,7 @@ const STEPS: [&str; 4] = [
 
 /// The observation of one establishment.
 #[derive(Debug, Clone, PartialEq)]
-struct Seen {
+struct Establishment {
     /// Begin and end of each step, ms after the user's SYN; `None` if the step did not happen.
     steps: [Option<(f64, f64)>; 4],
     /// Number of subflows that carried the file.
@@ -61,12 +61,12 @@ struct Seen {
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     session.parameter("size", "1 MB");
-    let (runs, ends) = match session.arm().is_virtual() {
+    let (runs, ends) = match session.backend().is_virtual() {
         true => {
             simulated::parameters(session);
-            let establish = |_, seed| simulated::establish(seed, &WAYS_OF_LINKS, BYTES);
+            let establish = |_, seed| simulated::establish(seed, &SIMULATED_LINKS, FILE_BYTES);
             let runs = session.each(session.runs(), establish)?;
-            (runs, simulated::ends(WAYS_OF_LINKS.len()))
+            (runs, simulated::ends(SIMULATED_LINKS.len()))
         }
         false => {
             session.parameter("congestion control", CUBIC.name());
@@ -83,10 +83,11 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         }
     }
     let [cold, warm] = [0, 1].map(|n| {
-        let seen = runs.iter().map(|run| look(&run[n], &ends));
+        let seen = runs.iter().map(|run| observe(&run[n], &ends));
         seen.collect::<Vec<_>>()
     });
-    let record = |seen: &Seen| json!({ "steps_ms": seen.steps, "subflows": seen.subflows });
+    let record =
+        |seen: &Establishment| json!({ "steps_ms": seen.steps, "subflows": seen.subflows });
     let records = [&cold, &warm].map(|all| all.iter().map(record).collect::<Vec<_>>());
     session.record(
         "steps".to_owned(),
@@ -102,16 +103,16 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 /// Captures over emulated links, for each run the first connection and a later one.
 fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
     let mut net = Gateways::build(
-        |name| bed::description(name, PATHS),
+        |name| fixture::description(name, PATHS),
         Some(CUBIC.name()),
-        BYTES,
+        FILE_BYTES,
     )?;
     net.start_server("server")?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
         net.start_box()?;
         let cold = capture(&net)?;
-        net.wait_for_warm()?;
+        net.wait_for_pool()?;
         runs.push([cold, capture(&net)?]);
         net.stop_box()?;
         session.finished();
@@ -122,9 +123,9 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
 
 /// Captures the packets of box and server while a user downloads.
 fn capture(net: &Gateways) -> Result<Captures, Error> {
-    let start = |host| Capture::start(&net.bed.testbed, host).map_err(run_error);
+    let start = |host| Capture::start(&net.fixture.testbed, host).map_err(run_error);
     let [boxed, server] = [start("box")?, start("server")?];
-    net.download_once("user", BYTES, |_, _, _| ())?;
+    net.download_once("user", FILE_BYTES, |_, _, _| ())?;
     let finish = |capture: Capture| capture.finish().map_err(run_error);
     Ok([("box", finish(boxed)?), ("server", finish(server)?)])
 }
@@ -132,7 +133,7 @@ fn capture(net: &Gateways) -> Result<Captures, Error> {
 /// Returns the addresses of the hosts; for the box, only those on its links.
 fn addresses(net: &Gateways) -> Result<Ends, Error> {
     let of = |host: &str, links_only: bool| {
-        let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
+        let host = net.fixture.testbed.layout().host(host).map_err(run_error)?;
         let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
         let all = host.interfaces.iter().filter(wanted);
         let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);
@@ -147,10 +148,10 @@ fn addresses(net: &Gateways) -> Result<Ends, Error> {
 }
 
 /// Finds the steps in the captures of box and server.
-fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
+fn observe([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Establishment {
     let between = |packets, from, to| {
         let mut all = flows(packets, from, to);
-        all.retain(|flow| flow.received >= CARRIED);
+        all.retain(|flow| flow.received >= MIN_CARRIED_BYTES);
         all
     };
     let user = between(boxed, &ends.user, &ends.content);
@@ -161,7 +162,7 @@ fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
         let flow = flows.iter().find(|flow| wanted(flow))?;
         Some((flow.began? - origin?, flow.done? - origin?))
     };
-    Seen {
+    Establishment {
         steps: [
             first(&user, |_| true),
             first(&subflows, |flow| flow.capable),
@@ -172,16 +173,18 @@ fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
     }
 }
 
-fn verdicts(cold: &[Seen], warm: &[Seen]) -> Vec<Verdict> {
-    let each = |all: &[Seen], value: &dyn Fn(&Seen) -> f64| -> Vec<(String, f64)> {
-        let label = |(run, seen)| (format!("run {run}"), value(seen));
-        all.iter().enumerate().map(label).collect()
-    };
-    let between = |seen: &Seen, from: usize, to: usize| match (seen.steps[from], seen.steps[to]) {
-        (Some((_, earlier)), Some((_, later))) => later - earlier,
-        _ => f64::NAN,
-    };
-    let order = |name: &str, all: &[Seen], from: usize, to: usize| {
+fn verdicts(cold: &[Establishment], warm: &[Establishment]) -> Vec<Verdict> {
+    let each =
+        |all: &[Establishment], value: &dyn Fn(&Establishment) -> f64| -> Vec<(String, f64)> {
+            let label = |(run, seen)| (format!("run {run}"), value(seen));
+            all.iter().enumerate().map(label).collect()
+        };
+    let between =
+        |seen: &Establishment, from: usize, to: usize| match (seen.steps[from], seen.steps[to]) {
+            (Some((_, earlier)), Some((_, later))) => later - earlier,
+            _ => f64::NAN,
+        };
+    let order = |name: &str, all: &[Establishment], from: usize, to: usize| {
         let claim = format!(
             "{name}: step {} is done after step {}, by",
             to + 1,
@@ -196,7 +199,7 @@ fn verdicts(cold: &[Seen], warm: &[Seen]) -> Vec<Verdict> {
         order("first connection", cold, 2, 3),
         order("warm connection", warm, 0, 2),
     ];
-    let there = |seen: &Seen| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
+    let there = |seen: &Establishment| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
     verdicts.push(Verdict::new(
         "warm connection: steps 2 and 4 that are there",
         Bound::AtMost(0.0),
@@ -214,8 +217,8 @@ fn verdicts(cold: &[Seen], warm: &[Seen]) -> Vec<Verdict> {
     verdicts
 }
 
-fn table(cold: &[Seen], warm: &[Seen]) -> Table {
-    let cells = |all: &[Seen], step: usize| {
+fn table(cold: &[Establishment], warm: &[Establishment]) -> Table {
+    let cells = |all: &[Establishment], step: usize| {
         let seen: Vec<(f64, f64)> = all.iter().filter_map(|seen| seen.steps[step]).collect();
         let mean = |value: fn(&(f64, f64)) -> f64| {
             let values: Vec<f64> = seen.iter().map(value).collect();
@@ -273,15 +276,15 @@ fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Erro
 mod tests {
     use super::*;
 
-    fn seen(ms: [f64; 4], subflows: usize) -> Seen {
+    fn seen(ms: [f64; 4], subflows: usize) -> Establishment {
         let step = |ms: f64| (ms > 0.0).then_some((ms - 1.0, ms));
-        Seen {
+        Establishment {
             steps: ms.map(step),
             subflows,
         }
     }
 
-    fn holding(cold: Seen, warm: Seen) -> Vec<bool> {
+    fn holding(cold: Establishment, warm: Establishment) -> Vec<bool> {
         verdicts(&[cold], &[warm]).iter().map(|v| v.holds).collect()
     }
 

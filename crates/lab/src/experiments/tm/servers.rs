@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use braid_testbed::bed::USER;
+use braid_testbed::fixture::USER_BEHIND_BOX;
 
-use crate::arm::gateways::Gateways;
-use crate::arm::{Error, run_error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Error, run_error};
 
 /// A server: rate (Mb/s) and round-trip time (ms) of the path over each link, and of its way to content
 /// servers.
@@ -79,7 +79,7 @@ hosts = ["isp2", "box"]
 /// Returns the testbed. The bottlenecks are the paths behind the box's links to each server, not the
 /// links.
 pub fn description(name: &str) -> String {
-    let mut text = format!("name = \"{name}\"\n{USER}{HOSTS}");
+    let mut text = format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
         let [one, two] = server.paths;
         let host = self::name(n);
@@ -119,7 +119,7 @@ pub fn links(n: usize) -> [String; 2] {
 /// Routes the user's plain TCP over `link` (1 or 2) and the host of server `n` (from 1), in both
 /// directions.
 pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error> {
-    let testbed = &net.bed.testbed;
+    let testbed = &net.fixture.testbed;
     let at = |segment: &str, host: &str| {
         let host = testbed.layout().host(host).map_err(run_error)?;
         let found = host.interfaces.iter().find(|i| i.name == segment);
@@ -137,18 +137,18 @@ pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error>
         let route = format!("route replace {to} via {via} dev {by} congctl cubic\n");
         testbed.ip(router, &route).map_err(run_error)?;
     }
-    net.bed.forward_over(&link).map_err(run_error)
+    net.fixture.forward_over(&link).map_err(run_error)
 }
 
 #[cfg(test)]
 mod tests {
-    use braid_testbed::{Layout, Role, bed};
+    use braid_testbed::{Layout, Role, fixture};
 
     use super::*;
 
     #[test]
     fn every_server_has_two_paths_and_one_to_content() {
-        let spec = bed::spec(&description("tm")).unwrap();
+        let spec = fixture::spec(&description("tm")).unwrap();
         assert_eq!(spec.links.len(), 3 * SERVERS.len());
         let layout = Layout::resolve(&spec).unwrap();
         let servers = layout.hosts.iter().filter(|h| h.role == Role::Server);

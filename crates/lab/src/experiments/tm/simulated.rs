@@ -10,14 +10,14 @@ use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{
     Aggregation, AggregationConfig, Load, content_addr, link_addr, server_addr, user_addr,
 };
-use braid_sim::tap::What;
+use braid_sim::tap::PacketEvent;
 use braid_sim::transfer::PathSettings;
 use braid_sim::{LinkId, Packet, Tap};
 use braid_testbed::Captured;
 use braid_wire::{Instant, Rng};
 
 use super::handshakes::{Captures, Ends};
-use crate::arm::{Error, run_error};
+use crate::backend::{Error, run_error};
 use crate::experiments::session::Session;
 
 /// A link: Mb/s, and ms of its round trip.
@@ -25,14 +25,14 @@ pub type Link = (f64, f64);
 
 /// Bytes of a small download. The first one makes the box open connections, which later ones find in
 /// the pool.
-const SMALL: u64 = 20_000;
+const SMALL_DOWNLOAD_BYTES: u64 = 20_000;
 /// Time in which the box opens and authenticates the connections of its pool, with all subflows.
-const WARM: Duration = Duration::from_secs(2);
+const POOL_WARM_UP: Duration = Duration::from_secs(2);
 /// Longest time of a download, and the interval at which its progress is read.
-const LONGEST: Duration = Duration::from_secs(600);
-const LOOK: Duration = Duration::from_millis(250);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which browsing users open a connection.
-const BROWSE: Duration = Duration::from_millis(200);
+const BROWSE_INTERVAL: Duration = Duration::from_millis(200);
 /// Stream of the pause before a download, apart from the streams of a world's components.
 const PAUSE_STREAM: u64 = 1 << 44;
 
@@ -58,7 +58,7 @@ pub fn path((mbit, rtt_ms): Link) -> PathSettings {
 }
 
 /// Returns a network of a user, a box with these links, a server, and a content host.
-pub fn joined(links: &[Link]) -> Result<AggregationConfig, Error> {
+pub fn aggregated(links: &[Link]) -> Result<AggregationConfig, Error> {
     let links = links.iter().copied().map(path).collect();
     AggregationConfig::new(links).map_err(run_error)
 }
@@ -66,7 +66,7 @@ pub fn joined(links: &[Link]) -> Result<AggregationConfig, Error> {
 /// Returns a network whose box only forwards, over one link, with another link between user and box if
 /// `near`.
 pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error> {
-    let mut config = joined(&[link])?;
+    let mut config = aggregated(&[link])?;
     let content = content_addr(0).to_string() + "/32";
     config.boxed.bypass = vec![content.parse().map_err(run_error)?];
     if let Some(near) = near {
@@ -78,9 +78,9 @@ pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error>
 /// Starts a network and waits until the box has a pooled connection for the user.
 pub fn start(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
     let mut net = started(seed, config)?;
-    download(&mut net, SMALL, |_, _, _| ())?;
+    download(&mut net, SMALL_DOWNLOAD_BYTES, |_, _, _| ())?;
     let pause = Rng::for_component(seed, PAUSE_STREAM).unit();
-    net.run_for(WARM.mul_f64(1.0 + 0.1 * pause));
+    net.run_for(POOL_WARM_UP.mul_f64(1.0 + 0.1 * pause));
     Ok(net)
 }
 
@@ -92,31 +92,31 @@ pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Err
         server.config.congestion = CUBIC;
     }
     let mut net = Aggregation::new(seed, &config).map_err(run_error)?;
-    match net.settle() {
+    match net.run_until_intercepting() {
         true => Ok(net),
         false => Err(Error::Run("the box found no server".to_owned())),
     }
 }
 
-/// Downloads `bytes` bytes. Returns the time in seconds. `look` receives the bytes so far every
-/// [`LOOK`].
+/// Downloads `bytes` bytes. Returns the time in seconds. `observe` receives the bytes so far every
+/// [`POLL_INTERVAL`].
 pub fn download(
     net: &mut Aggregation,
     bytes: u64,
-    mut look: impl FnMut(&Aggregation, Duration, u64),
+    mut observe: impl FnMut(&Aggregation, Duration, u64),
 ) -> Result<f64, Error> {
     let id = net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
     let begun = net.world.now();
     loop {
         let passed = net.world.now().saturating_since(begun);
-        look(net, passed, net.at_user(id).received);
-        if net.run(LOOK, |net| net.duration(id).is_some()) {
+        observe(net, passed, net.at_user(id).received);
+        if net.run(POLL_INTERVAL, |net| net.duration(id).is_some()) {
             let here = net.at_user(id).received;
             let took = net.duration(id).filter(|_| here == bytes);
             let took = took.ok_or_else(|| run_error(format_args!("{here} of {bytes} bytes came")));
             return took.map(|took| took.as_secs_f64());
         }
-        if passed > LONGEST || net.at_user(id).closed.is_some() {
+        if passed > DOWNLOAD_TIMEOUT || net.at_user(id).closed.is_some() {
             return Err(Error::Run("a download does not end".to_owned()));
         }
     }
@@ -133,9 +133,10 @@ pub fn use_server(net: &mut Aggregation, name: &str) -> Result<(), Error> {
 
 /// Lets users open connections for `time`.
 pub fn browse(net: &mut Aggregation, time: Duration) -> Result<(), Error> {
-    for _ in 0..time.as_millis() / BROWSE.as_millis() {
-        net.open(0, 0, Load::Down(SMALL)).map_err(run_error)?;
-        net.run_for(BROWSE);
+    for _ in 0..time.as_millis() / BROWSE_INTERVAL.as_millis() {
+        net.open(0, 0, Load::Down(SMALL_DOWNLOAD_BYTES))
+            .map_err(run_error)?;
+        net.run_for(BROWSE_INTERVAL);
     }
     Ok(())
 }
@@ -149,11 +150,11 @@ struct Passing {
 }
 
 impl Tap for Passing {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: PacketEvent, packet: &Packet) {
         let passes = match what {
-            What::Sent => self.leaves.contains(&link),
-            What::Delivered { .. } => !self.leaves.contains(&link),
-            What::Duplicated | What::Dropped { .. } => false,
+            PacketEvent::Sent => self.leaves.contains(&link),
+            PacketEvent::Delivered { .. } => !self.leaves.contains(&link),
+            PacketEvent::Duplicated | PacketEvent::Dropped { .. } => false,
         };
         if passes {
             self.packets.push(Captured {
@@ -166,7 +167,7 @@ impl Tap for Passing {
 
 /// Captures box and server while a user downloads `bytes` bytes: the first user, and a later one.
 pub fn establish(seed: u64, links: &[Link], bytes: u64) -> Result<[Captures; 2], Error> {
-    let mut net = started(seed, &joined(links)?)?;
+    let mut net = started(seed, &aggregated(links)?)?;
     net.world.use_checksums();
     let nodes = [("box", net.boxed), ("server", net.servers[0])];
     let taps = nodes.map(|(_, node)| {
@@ -182,7 +183,7 @@ pub fn establish(seed: u64, links: &[Link], bytes: u64) -> Result<[Captures; 2],
     });
     let mut captured = || {
         download(&mut net, bytes, |_, _, _| ())?;
-        net.run_for(WARM);
+        net.run_for(POOL_WARM_UP);
         let taken = [0, 1].map(|n| {
             let mut tap = taps[n].lock().unwrap_or_else(PoisonError::into_inner);
             (nodes[n].0, std::mem::take(&mut tap.packets))

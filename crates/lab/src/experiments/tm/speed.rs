@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use braid_engine::cc::CUBIC;
 use braid_sim::aggregation::{Aggregation, AggregationConfig};
-use braid_testbed::bed::{self, Bed};
+use braid_testbed::fixture::{self, Fixture};
 use braid_wire::Rng;
 use serde_json::json;
 
 use super::simulated::{self, Link};
-use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error, run_error};
+use crate::backend::gateways::Gateways;
+use crate::backend::{Backend, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
-use crate::experiments::series::{estimate, line, over_time, plus_minus};
+use crate::experiments::series::{estimate, over_time, plus_minus};
 use crate::experiments::session::Session;
 use crate::experiments::verdict::{Bound, Verdict};
-use crate::plot::{Axis, Body, Figure, Format, Point, Scale};
+use crate::plot::{Axis, Body, Figure, Format, Point, Scale, Series};
 use crate::stats;
 
 /// Throughput over time.
@@ -31,8 +31,8 @@ pub const TM_5A: Definition = Definition {
     reported: "Both: 4.8 MB/s, which is 87 % of the sum; alone 3.7 and 1.8 MB/s. Of both the mobile \
                one carries 3.1 MB/s.",
     must_hold: "Both at least 95 % of the sum of plain TCP over each link alone.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |_| WAYS.len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |_| VARIANTS.len(),
     runs: (5, 2),
     measure: over_phases,
 };
@@ -48,8 +48,8 @@ pub const TM_5B: Definition = Definition {
                than the other.",
     must_hold: "More than the better link at every size; at 100 MB at least 40 % more than that one \
                 and 180 % more than the other.",
-    arms: &[Arm::Sim, Arm::Links],
-    cells: |_| 3 * SIZES.len(),
+    backends: &[Backend::Sim, Backend::Links],
+    cases: |_| 3 * SIZES.len(),
     runs: (5, 2),
     measure: over_sizes,
 };
@@ -57,20 +57,20 @@ pub const TM_5B: Definition = Definition {
 /// Rates and one-way delays. Full packets, 1448 bytes of payload in 1500, give 3.7 and 1.8 MB/s.
 pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
 /// The same as Mb/s and ms of the round trip.
-pub const WAYS_OF_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
+pub const SIMULATED_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
 const LINKS: [&str; 2] = ["link1", "link2"];
 /// Throughput of each link alone, MB/s.
-const ALONE: [f64; 2] = [3.7, 1.8];
+const LINK_RATES_MB_S: [f64; 2] = [3.7, 1.8];
 /// Time of a phase's download at the links' full rates, s.
 const PHASE_S: f64 = 12.0;
 /// Sizes of the files of [`TM_5B`], MB.
 const SIZES: [u64; 5] = [1, 5, 10, 50, 100];
 const MB: u64 = 1_000_000;
 /// Interval at which the links' counters are read.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause before a download, in which queues run empty, and the most random time added to it.
-const PAUSE: Duration = Duration::from_millis(300);
-const JITTER: Duration = Duration::from_millis(100);
+const MIN_PAUSE: Duration = Duration::from_millis(300);
+const PAUSE_JITTER: Duration = Duration::from_millis(100);
 
 /// A download.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ struct Phase {
     /// IP bytes that each link carried during the download.
     carried: [u64; 2],
     /// Time (s), received bytes of the file, and IP bytes of each link, at several moments.
-    looks: Vec<(f64, [u64; 3])>,
+    samples: Vec<(f64, [u64; 3])>,
 }
 
 impl Phase {
@@ -97,11 +97,11 @@ impl Phase {
     /// Returns the rate in each second, MB/s: of the file (0), or of a link (1 or 2).
     fn by_second(&self, of: usize) -> Vec<f64> {
         let at = |second: f64| {
-            let later = self.looks.iter().position(|(t, _)| *t >= second)?;
-            let (t1, b1) = self.looks[later];
+            let later = self.samples.iter().position(|(t, _)| *t >= second)?;
+            let (t1, b1) = self.samples[later];
             let (t0, b0) = later
                 .checked_sub(1)
-                .map_or((0.0, [0; 3]), |n| self.looks[n]);
+                .map_or((0.0, [0; 3]), |n| self.samples[n]);
             let share = (second - t0) / (t1 - t0).max(1e-9);
             Some(b0[of] as f64 + share * (b1[of] as f64 - b0[of] as f64))
         };
@@ -121,7 +121,7 @@ impl Downloads {
     fn new(session: &Session<'_>, largest: u64) -> Result<Downloads, Error> {
         Ok(Downloads {
             net: Gateways::build(
-                |name| bed::description(name, PATHS),
+                |name| fixture::description(name, PATHS),
                 Some(CUBIC.name()),
                 largest,
             )?,
@@ -131,44 +131,44 @@ impl Downloads {
 
     /// Downloads by plain TCP over one link.
     fn plain(&mut self, link: &str, bytes: u64) -> Result<Phase, Error> {
-        self.net.bed.forward_over(link).map_err(run_error)?;
+        self.net.fixture.forward_over(link).map_err(run_error)?;
         let phase = self.download(bytes)?;
-        self.net.bed.stop_forwarding().map_err(run_error)?;
+        self.net.fixture.stop_forwarding().map_err(run_error)?;
         Ok(phase)
     }
 
     /// Downloads with the box in its present state.
     fn download(&mut self, bytes: u64) -> Result<Phase, Error> {
-        let pause = PAUSE + JITTER.mul_f64(self.rng.unit());
-        self.net.bed.sleep(pause).map_err(run_error)?;
-        let (mut looks, mut before) = (Vec::new(), [0; 2]);
+        let pause = MIN_PAUSE + PAUSE_JITTER.mul_f64(self.rng.unit());
+        self.net.fixture.sleep(pause).map_err(run_error)?;
+        let (mut samples, mut before) = (Vec::new(), [0; 2]);
         let mut last = Duration::ZERO;
-        let seconds = self.net.download("user", bytes, |bed, at, here| {
+        let seconds = self.net.download("user", bytes, |fixture, at, here| {
             if at.is_zero() {
-                looks.clear();
-                before = carried(bed);
-            } else if at - last < LOOK {
+                samples.clear();
+                before = carried(fixture);
+            } else if at - last < POLL_INTERVAL {
                 return;
             }
             last = at;
-            let [one, two] = since(carried(bed), before);
-            looks.push((at.as_secs_f64(), [here, one, two]));
+            let [one, two] = since(carried(fixture), before);
+            samples.push((at.as_secs_f64(), [here, one, two]));
         })?;
-        let carried = since(carried(&self.net.bed), before);
+        let carried = since(carried(&self.net.fixture), before);
         let [one, two] = carried;
-        looks.push((seconds, [bytes, one, two]));
+        samples.push((seconds, [bytes, one, two]));
         Ok(Phase {
             bytes,
             seconds,
             carried,
-            looks,
+            samples,
         })
     }
 }
 
 /// Returns the IP bytes that the links have carried towards the user.
-fn carried(bed: &Bed) -> [u64; 2] {
-    let bytes = bed.carried_back(&LINKS).unwrap_or_default();
+fn carried(fixture: &Fixture) -> [u64; 2] {
+    let bytes = fixture.delivered_in_reverse(&LINKS).unwrap_or_default();
     [0, 1].map(|link| bytes.get(link).copied().unwrap_or_default())
 }
 
@@ -180,7 +180,7 @@ fn bytes_of_phase(megabytes_a_second: f64) -> u64 {
     (megabytes_a_second * PHASE_S * 1e6) as u64
 }
 
-const WAYS: [&str; 5] = [
+const VARIANTS: [&str; 5] = [
     "both links, through box and server",
     "link 1 alone, through box and server",
     "link 2 alone, through box and server",
@@ -189,15 +189,20 @@ const WAYS: [&str; 5] = [
 ];
 
 fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
-    let bytes = [ALONE[0], ALONE[1], ALONE[0] + ALONE[1]].map(bytes_of_phase);
-    let phases = match session.arm().is_virtual() {
+    let bytes = [
+        LINK_RATES_MB_S[0],
+        LINK_RATES_MB_S[1],
+        LINK_RATES_MB_S[0] + LINK_RATES_MB_S[1],
+    ]
+    .map(bytes_of_phase);
+    let phases = match session.backend().is_virtual() {
         true => simulated_phases(session, bytes)?,
         false => emulated_phases(session, bytes)?,
     };
     session.parameter("length of a phase at the full rate", format!("{PHASE_S} s"));
     let record = |phase: &Phase| json!({ "mb_s": phase.rate(), "links_mb_s": [phase.link_rate(0), phase.link_rate(1)] });
-    for (way, phases) in WAYS.iter().zip(&phases) {
-        let name = way.replace(", ", "-").replace(' ', "-");
+    for (variant, phases) in VARIANTS.iter().zip(&phases) {
+        let name = variant.replace(", ", "-").replace(' ', "-");
         session.record(name, phases.iter().map(record).collect());
     }
     session.table(rates(&phases));
@@ -207,8 +212,8 @@ fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The runs of each of [`WAYS`].
-type Phases = [Vec<Phase>; WAYS.len()];
+/// The runs of each of [`VARIANTS`].
+type Phases = [Vec<Phase>; VARIANTS.len()];
 
 /// Runs each variant in a network of its own, which has only that variant's links.
 fn simulated_phases(
@@ -217,15 +222,15 @@ fn simulated_phases(
 ) -> Result<Phases, Error> {
     simulated::parameters(session);
     let mut phases = Phases::default();
-    let [first, second] = WAYS_OF_LINKS;
-    let ways: [(AggregationConfig, u64, &[usize]); WAYS.len()] = [
-        (simulated::joined(&WAYS_OF_LINKS)?, both, &[0, 1]),
-        (simulated::joined(&[first])?, one, &[0]),
-        (simulated::joined(&[second])?, two, &[1]),
+    let [first, second] = SIMULATED_LINKS;
+    let variants: [(AggregationConfig, u64, &[usize]); VARIANTS.len()] = [
+        (simulated::aggregated(&SIMULATED_LINKS)?, both, &[0, 1]),
+        (simulated::aggregated(&[first])?, one, &[0]),
+        (simulated::aggregated(&[second])?, two, &[1]),
         (simulated::plain(first, None)?, one, &[0]),
         (simulated::plain(second, None)?, two, &[1]),
     ];
-    for ((config, bytes, links), phases) in ways.iter().zip(&mut phases) {
+    for ((config, bytes, links), phases) in variants.iter().zip(&mut phases) {
         let download = |_, seed| simulated_phase(seed, config, *bytes, links);
         *phases = session.each(session.runs(), download)?;
     }
@@ -247,18 +252,18 @@ fn simulated_phase(
         }
         carried
     };
-    let (before, mut looks) = (carried(&net), Vec::new());
+    let (before, mut samples) = (carried(&net), Vec::new());
     let seconds = simulated::download(&mut net, bytes, |net, at, here| {
         let [one, two] = since(carried(net), before);
-        looks.push((at.as_secs_f64(), [here, one, two]));
+        samples.push((at.as_secs_f64(), [here, one, two]));
     })?;
     let carried = since(carried(&net), before);
-    looks.push((seconds, [bytes, carried[0], carried[1]]));
+    samples.push((seconds, [bytes, carried[0], carried[1]]));
     Ok(Phase {
         bytes,
         seconds,
         carried,
-        looks,
+        samples,
     })
 }
 
@@ -317,20 +322,20 @@ fn parameters(session: &mut Session<'_>, net: &Gateways) {
 
 fn rates(phases: &Phases) -> Table {
     let reported = ["4.8", "", "", "3.7", "1.8"];
-    let row = |((way, phases), reported): ((&&str, &Vec<Phase>), &str)| {
+    let row = |((variant, phases), reported): ((&&str, &Vec<Phase>), &str)| {
         let mean = |value: &dyn Fn(&Phase) -> f64| {
             let values: Vec<f64> = phases.iter().map(value).collect();
             plus_minus(estimate(&values), 2)
         };
         vec![
-            (*way).to_owned(),
+            (*variant).to_owned(),
             mean(&Phase::rate),
             reported.to_owned(),
             mean(&|phase| phase.link_rate(0)),
             mean(&|phase| phase.link_rate(1)),
         ]
     };
-    let rows = WAYS.iter().zip(phases).zip(reported).map(row).collect();
+    let rows = VARIANTS.iter().zip(phases).zip(reported).map(row).collect();
     let columns = [
         "",
         "MB/s",
@@ -353,12 +358,12 @@ fn phases_figure(phases: &Phases) -> Figure {
         .map(|phase| phase.seconds)
         .fold(0.0, f64::max)
         .ceil();
-    let joined = |ways: &[usize], of: usize| {
+    let joined = |variants: &[usize], of: usize| {
         let mut points = Vec::new();
-        for (n, way) in ways.iter().enumerate() {
-            let begin = (n + 3 - ways.len()) as f64 * longest;
+        for (n, variant) in variants.iter().enumerate() {
+            let begin = (n + 3 - variants.len()) as f64 * longest;
             let rates = first
-                .get(*way)
+                .get(*variant)
                 .map(|phase| phase.by_second(of))
                 .unwrap_or_default();
             let point = |(s, rate): (usize, f64)| Point::new(begin + s as f64 + 0.5, rate);
@@ -371,10 +376,10 @@ fn phases_figure(phases: &Phases) -> Figure {
         "3.7 and 1.8 MB/s, 50 and 70 ms; CUBIC; the first run, over 1 s each; of links with headers",
         "MB/s",
         vec![
-            line("through box and server", joined(&[0, 1, 2], 0)),
-            line("link 1 of it", joined(&[0, 1, 2], 1)),
-            line("link 2 of it", joined(&[0, 1, 2], 2)),
-            line("plain TCP over the one link", joined(&[3, 4], 0)),
+            Series::line("through box and server", joined(&[0, 1, 2], 0)),
+            Series::line("link 1 of it", joined(&[0, 1, 2], 1)),
+            Series::line("link 2 of it", joined(&[0, 1, 2], 2)),
+            Series::line("plain TCP over the one link", joined(&[3, 4], 0)),
         ],
     )
 }
@@ -384,15 +389,15 @@ type Rates = [Vec<f64>; 3];
 
 fn simulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Error> {
     simulated::parameters(session);
-    let [first, second] = WAYS_OF_LINKS;
-    let ways = [
-        simulated::joined(&WAYS_OF_LINKS)?,
+    let [first, second] = SIMULATED_LINKS;
+    let variants = [
+        simulated::aggregated(&SIMULATED_LINKS)?,
         simulated::plain(first, None)?,
         simulated::plain(second, None)?,
     ];
     let mut rates: [Rates; SIZES.len()] = Default::default();
     for (rates, size) in rates.iter_mut().zip(SIZES) {
-        for (rates, config) in rates.iter_mut().zip(&ways) {
+        for (rates, config) in rates.iter_mut().zip(&variants) {
             let download = |_, seed| Ok(simulated_phase(seed, config, size * MB, &[])?.rate());
             *rates = session.each(session.runs(), download)?;
         }
@@ -418,7 +423,7 @@ fn emulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Err
     downloads.download(MB)?;
     for _ in 0..session.runs() {
         for (rates, size) in rates.iter_mut().zip(SIZES) {
-            downloads.net.wait_for_warm()?;
+            downloads.net.wait_for_pool()?;
             rates[0].push(downloads.download(size * MB)?.rate());
             session.finished();
         }
@@ -428,7 +433,7 @@ fn emulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Err
 }
 
 fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
-    let rates = match session.arm().is_virtual() {
+    let rates = match session.backend().is_virtual() {
         true => simulated_sizes(session)?,
         false => emulated_sizes(session)?,
     };
@@ -510,7 +515,7 @@ fn sizes_figure(rates: &[Rates; SIZES.len()]) -> Figure {
             let (mean, half) = estimate(&rates[n]);
             Point::with_error(*size as f64, mean, half)
         });
-        line(name, points.collect())
+        Series::line(name, points)
     };
     let names = [
         "through box and server",
@@ -567,7 +572,7 @@ mod tests {
             bytes: 6_000_000,
             seconds: 2.5,
             carried: [0; 2],
-            looks: vec![
+            samples: vec![
                 (0.0, [0; 3]),
                 (0.5, [1_000_000, 0, 0]),
                 (1.5, [3_000_000, 0, 0]),

@@ -13,19 +13,19 @@ use braid_sim::{Host, HostConfig, World};
 use braid_wire::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::arm::Error;
+use crate::backend::Error;
 use crate::paths::Paths;
 
 /// Number of clients, each with one flow.
 const CLIENTS: u32 = 500;
 /// Payload of each flow, bytes.
-const SIZE: u64 = 4 << 10;
+const FLOW_BYTES: u64 = 4 << 10;
 /// Time between two clients' starts.
-const GAP: Duration = Duration::from_millis(20);
+const START_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval at which the server's subflows are counted.
-const LOOK: Duration = Duration::from_millis(10);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the flows after the last client's start.
-const LIMIT: Duration = Duration::from_secs(120);
+const FLOW_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The server's work and state.
 #[derive(Debug, Default)]
@@ -82,32 +82,32 @@ impl Load {
         let mut world = World::new(seed);
         let (server, clients) = build(&mut world, strategy)?;
         let mut load = Load::default();
-        let mut look = |world: &World| {
+        let mut sample = |world: &World| {
             let host = &world.node::<Timed>(server).host;
             let conns = host.open_streams().map(|(conn, _)| conn);
             let subflows: usize = conns.map(|conn| host.stack().subflows(conn).len()).sum();
             load.most_subflows = load.most_subflows.max(subflows as f64);
-            load.subflow_seconds += subflows as f64 * LOOK.as_secs_f64();
+            load.subflow_seconds += subflows as f64 * SAMPLE_INTERVAL.as_secs_f64();
         };
         for client in clients {
             let options = ConnectOptions {
-                flow_size: FlowSize::Declared(SIZE),
+                flow_size: FlowSize::Declared(FLOW_BYTES),
                 ..ConnectOptions::new(REMOTE, factory(strategy)?())
             };
             let mut stream = Stream::new(Role::Fetch { request: REQUEST });
-            stream.flow_size = FlowSize::Declared(SIZE);
+            stream.flow_size = FlowSize::Declared(FLOW_BYTES);
             let opened = world.open(client, options, stream);
             opened.map_err(|e| Error::Run(format!("a connection does not open: {e}")))?;
-            for _ in 0..GAP.as_millis() / LOOK.as_millis() {
-                world.advance(LOOK);
-                look(&world);
+            for _ in 0..START_INTERVAL.as_millis() / SAMPLE_INTERVAL.as_millis() {
+                world.advance(SAMPLE_INTERVAL);
+                sample(&world);
             }
         }
-        let end = world.now() + LIMIT;
+        let end = world.now() + FLOW_TIMEOUT;
         let ended = |world: &World| world.node::<Timed>(server).host.finished().len();
         while ended(&world) < CLIENTS as usize && world.now() < end {
-            world.advance(LOOK);
-            look(&world);
+            world.advance(SAMPLE_INTERVAL);
+            sample(&world);
         }
         let Timed { host, cpu } = world.node(server);
         let done = host
@@ -176,16 +176,16 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
     }
     for client in &clients {
         for spec in specs {
-            // The queue in packets that a cell has by default.
+            // The queue in packets that a case has by default.
             let settings = spec.settings(50);
             world.connect(*client, server, settings.clone(), settings);
         }
     }
     let mut answer = Stream::new(Role::Answer {
         request: REQUEST,
-        size: SIZE,
+        size: FLOW_BYTES,
     });
-    answer.flow_size = FlowSize::Declared(SIZE);
+    answer.flow_size = FlowSize::Declared(FLOW_BYTES);
     let serve = |server: &mut Timed, _| server.host.serve(REMOTE, answer);
     let served = world.with_node(server, serve);
     served.map_err(|e| Error::Run(e.to_string()))?;

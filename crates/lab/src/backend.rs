@@ -1,0 +1,144 @@
+//! Backends: the ways to carry out one run of a [`Case`].
+
+mod error;
+pub(crate) mod fixture;
+mod flow;
+pub(crate) mod gateways;
+mod history;
+pub mod kernel;
+pub mod links;
+pub mod sim;
+
+use std::str::FromStr;
+
+pub use self::error::Error;
+pub(crate) use self::fixture::run_error;
+use crate::case::{Case, DefaultPath, Records, RunResult, UnknownName};
+
+/// A backend that runs cases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// The deterministic simulator.
+    Sim,
+    /// The engine over emulated links between network namespaces, in wall-clock time.
+    Links,
+    /// The kernel's Multipath TCP over the same links.
+    Kernel,
+}
+
+impl Backend {
+    /// All backends.
+    pub const ALL: [Backend; 3] = [Backend::Sim, Backend::Links, Backend::Kernel];
+
+    /// Returns the name by which a user picks the backend.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Sim => "sim",
+            Backend::Links => "links",
+            Backend::Kernel => "kernel",
+        }
+    }
+
+    /// Returns whether runs take virtual time, so that concurrent runs do not disturb each other.
+    pub fn is_virtual(self) -> bool {
+        self == Backend::Sim
+    }
+
+    /// Checks that the backend can run `case`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the value in the case and the values that are expected.
+    pub fn check(self, case: &Case) -> Result<(), Error> {
+        let paths = case.paths.specs().len();
+        if let DefaultPath::Path(path) = case.default_path
+            && path >= paths
+        {
+            let last = paths - 1;
+            let text = format!("there is no path {path}; expected 0 to {last}, or mix");
+            return Err(Error::Usage(text));
+        }
+        if case.records == Records::Warm && self == Backend::Kernel {
+            let text = "--records warm is for engines, and this is --backend kernel".to_owned();
+            return Err(Error::Usage(text));
+        }
+        match self {
+            Backend::Sim | Backend::Links => flow::check(case),
+            Backend::Kernel => kernel::check(case),
+        }
+    }
+
+    /// Sets up everything that runs of `case` need.
+    ///
+    /// # Errors
+    /// [`Error::Run`] with the reason of the system's refusal.
+    pub fn open(self, case: &Case) -> Result<Session, Error> {
+        Ok(match self {
+            Backend::Sim => Session::Sim(sim::Sim::default()),
+            Backend::Links => Session::Links(Box::new(links::Links::open(case)?)),
+            Backend::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(case)?)),
+        })
+    }
+}
+
+/// A backend that is set up for a case, until it is dropped.
+#[derive(Debug)]
+pub enum Session {
+    /// The simulator, which remembers the records of earlier connections.
+    Sim(sim::Sim),
+    /// Namespaces and links, with an engine's device at both ends.
+    Links(Box<links::Links>),
+    /// Namespaces and links.
+    Kernel(Box<kernel::Kernel>),
+}
+
+impl Session {
+    /// Makes run `index` of the case that the session was opened for.
+    ///
+    /// # Errors
+    /// The run could not be made. A run that does not complete is no error.
+    pub fn run(&mut self, case: &Case, index: u64) -> Result<RunResult, Error> {
+        match self {
+            Session::Sim(sim) => sim.run(case, index),
+            Session::Links(links) => links.run(case, index),
+            Session::Kernel(kernel) => kernel.run(case, index),
+        }
+    }
+
+    /// Keeps every run from now on, however late the emulated links were. Otherwise a late run is
+    /// repeated, and given up with [`Error::Busy`] in the end, because its times mean nothing. Meant
+    /// for tests that judge no times and must pass on a busy machine.
+    pub fn keep_late_runs(&mut self) {
+        match self {
+            Session::Sim(_) => {}
+            Session::Links(links) => links.keep_late_runs(),
+            Session::Kernel(kernel) => kernel.keep_late_runs(),
+        }
+    }
+
+    /// Returns the number of runs that were thrown away and repeated because the emulated links were
+    /// late.
+    pub fn repeated(&self) -> u64 {
+        match self {
+            Session::Sim(_) => 0,
+            Session::Links(links) => links.repeated(),
+            Session::Kernel(kernel) => kernel.repeated(),
+        }
+    }
+}
+
+/// Ends runs in wall-clock time soon, with an error. A signal handler calls it, so that the runs remove
+/// their namespaces and links.
+pub fn interrupt() {
+    fixture::interrupt();
+}
+
+impl FromStr for Backend {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let backend = Backend::ALL
+            .into_iter()
+            .find(|backend| backend.name() == name);
+        backend.ok_or_else(|| UnknownName::new("backend", name, &Backend::ALL.map(Backend::name)))
+    }
+}

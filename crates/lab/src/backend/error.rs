@@ -1,0 +1,39 @@
+//! Errors of runs.
+
+use std::fmt;
+
+use braid::failure::Failure;
+
+/// The reason why a case could not be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// The case has an invalid setting: one line with the value and the values that are expected.
+    Usage(String),
+    /// The run itself failed.
+    Run(String),
+    /// The machine was too busy in every attempt to measure reliably.
+    Busy(String),
+    /// A program that the run needs is not installed: one line with its name.
+    Missing(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usage(text) | Error::Run(text) | Error::Busy(text) | Error::Missing(text) => {
+                f.write_str(text)
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Usage(text) => Failure::Usage(text),
+            Error::Run(text) | Error::Busy(text) | Error::Missing(text) => Failure::Run(text),
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! The unit of measurement: one transfer, and the result of one run of it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use braid_wire::Rng;
+
+use crate::paths::Paths;
+
+pub use braid_sim::transfer::Direction;
+
+/// One transfer, to be run many times.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// The paths between client and server.
+    pub paths: Paths,
+    /// Payload of the flow, bytes.
+    pub size: Size,
+    /// Name of the strategy at both ends.
+    pub strategy: String,
+    /// Name of the congestion control at both ends.
+    pub cc: String,
+    /// The path on which the connection opens.
+    pub default_path: DefaultPath,
+    /// True if the transfer starts only once all subflows are established.
+    pub warm_subflows: bool,
+    /// The knowledge that both ends have of the paths.
+    pub records: Records,
+    /// Initial congestion window, segments.
+    pub initial_window: u32,
+    /// True if both ends know the flow's size in advance.
+    pub declare_size: bool,
+    /// Queue of each path that does not set its own, packets.
+    pub queue: u32,
+    /// The direction of the payload.
+    pub direction: Direction,
+    /// A path that carries nothing for a while, although its interface stays up. If set, arrivals are
+    /// recorded.
+    pub outage: Option<Outage>,
+    /// Seed of all runs; see [`run_seed`].
+    pub seed: u64,
+}
+
+impl Case {
+    /// Returns a download with the defaults of `braid-lab fct`.
+    pub fn new(paths: Paths, size: Size) -> Case {
+        Case {
+            paths,
+            size,
+            strategy: braid_strategy::DEFAULT.to_owned(),
+            cc: "cubic".to_owned(),
+            default_path: DefaultPath::Path(0),
+            warm_subflows: false,
+            records: Records::Cold,
+            initial_window: 10,
+            declare_size: true,
+            queue: 50,
+            direction: Direction::Down,
+            outage: None,
+            seed: 1,
+        }
+    }
+
+    /// Returns the path (from 0) on which run `index` opens its connection.
+    pub fn opening_path(&self, index: u64) -> usize {
+        match self.default_path {
+            DefaultPath::Path(path) => path,
+            DefaultPath::Mix => (index % self.paths.specs().len() as u64) as usize,
+        }
+    }
+
+    /// Returns the command that makes the first `runs` runs in the simulator. It cannot express a dark
+    /// path.
+    pub fn command(&self, runs: u64) -> String {
+        let warm = if self.warm_subflows {
+            " --warm-subflows"
+        } else {
+            ""
+        };
+        let declare = if self.declare_size { "size" } else { "none" };
+        format!(
+            "braid-lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \
+             --default-path {}{warm} --records {} --iw {} --declare {declare} --queue {} \
+             --direction {}",
+            self.paths,
+            self.size,
+            self.strategy,
+            self.cc,
+            self.seed,
+            self.default_path,
+            self.records.name(),
+            self.initial_window,
+            self.queue,
+            self.direction
+        )
+    }
+}
+
+/// A time during which a path of a [`Case`] is dark, counted from the start of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage {
+    /// The path, from 0.
+    pub path: usize,
+    /// The moment from which the path carries nothing.
+    pub from: Duration,
+    /// The moment from which the path works again.
+    pub until: Duration,
+}
+
+/// The result of one run of a [`Case`]. Paths are in the order of the case; a vector by path has one
+/// entry for each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunResult {
+    /// True if the whole flow arrived in time; otherwise the two times mean nothing.
+    pub completed: bool,
+    /// Time from the client's first SYN, or from the first byte of the transfer on warm subflows, to
+    /// the last byte at the receiver.
+    pub fct: Duration,
+    /// Time at the receiver from the first byte of the response, or of an upload's flow, to the last
+    /// byte; at most `fct`.
+    pub fct_data: Duration,
+    /// Payload bytes that the flow's sender put on each path, copies included, retransmissions not.
+    pub bytes_by_path: Vec<u64>,
+    /// The part of `bytes_by_path` that were copies of bytes sent on another path.
+    pub copy_bytes_by_path: Vec<u64>,
+    /// Data packets sent on each path while unsent data remained, copies included.
+    pub packets_by_path: Vec<u64>,
+    /// The part of `packets_by_path` that were copies.
+    pub copies_by_path: Vec<u64>,
+    /// SYNs with MP_JOIN that the client sent. The engine counts retransmitted ones too, the kernel
+    /// does not.
+    pub join_syns: u64,
+    /// Segments that the flow's sender retransmitted.
+    pub retransmissions: u64,
+    /// Retransmission timeouts of the flow's sender; always 0 with the kernel's sockets, which do not
+    /// count them.
+    pub rtos: u64,
+    /// Bytes in order at the receiver over time; recorded only where a path goes dark.
+    pub arrivals: ReceivedBytes,
+    /// The retransmission timeout of the sender's engine for the dark path when it went dark; 0 where
+    /// none does.
+    pub outage_rto: Duration,
+}
+
+/// The bytes of a flow at its receiver over time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReceivedBytes(Vec<(Duration, u64)>);
+
+impl ReceivedBytes {
+    /// Time within which arrivals are merged into one.
+    const MERGE_WINDOW: Duration = Duration::from_millis(1);
+
+    /// Records that `bytes` bytes have arrived by `time`.
+    pub fn record(&mut self, time: Duration, bytes: u64) {
+        match self.0.last_mut() {
+            Some((_, before)) if *before == bytes => {}
+            Some((at, before)) if time < *at + Self::MERGE_WINDOW => *before = bytes,
+            _ => self.0.push((time, bytes)),
+        }
+    }
+
+    /// Returns the bytes that had arrived by `time`.
+    pub fn at(&self, time: Duration) -> u64 {
+        let count = self.0.partition_point(|(at, _)| *at <= time);
+        count.checked_sub(1).map_or(0, |last| self.0[last].1)
+    }
+
+    /// Returns the time of the first arrival after `time`.
+    pub fn next_after(&self, time: Duration) -> Option<Duration> {
+        let there = self.0.partition_point(|(at, _)| *at <= time);
+        self.0.get(there).map(|(at, _)| *at)
+    }
+
+    /// Returns the mean rate over `span` from `from` on, Mb/s.
+    pub fn mbit_s(&self, from: Duration, span: Duration) -> f64 {
+        let bytes = self.at(from + span) - self.at(from);
+        bytes as f64 * 8.0 / span.as_secs_f64() / 1e6
+    }
+
+    /// Returns the time from `from` to the start of the first second that has at least this rate;
+    /// `None` if no second within 20 s has.
+    pub fn time_to_rate(&self, mbit_s: f64, from: Duration) -> Option<Duration> {
+        let second = Duration::from_secs(1);
+        let mut times = (0..2_000).map(|n| Duration::from_millis(10) * n);
+        times.find(|time| self.mbit_s(from + *time, second) >= mbit_s)
+    }
+
+    /// Returns the longest time between two arrivals, among those that end after `from` and begin
+    /// before `until`.
+    pub fn longest_gap(&self, from: Duration, until: Duration) -> Duration {
+        let pairs = self.0.windows(2).map(|pair| (pair[0].0, pair[1].0));
+        let within = pairs.filter(|(begin, end)| *end > from && *begin < until);
+        within
+            .map(|(begin, end)| end - begin)
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+/// Returns the seed of run `index` of an experiment with `seed`. It depends on nothing else, so that
+/// all strategies see the same runs.
+pub fn run_seed(seed: u64, index: u64) -> u64 {
+    Rng::for_component(seed, RUN_STREAM + index).u64()
+}
+
+/// Base of the random streams of runs, apart from the streams of a world's components.
+const RUN_STREAM: u64 = 1 << 48;
+
+/// The path on which a connection opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultPath {
+    /// The path of this number, from 0.
+    Path(usize),
+    /// Each path in turn: run `i` opens on path `i` modulo their number.
+    Mix,
+}
+
+/// Reads the number of a path, from 0, or `mix`.
+impl FromStr for DefaultPath {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        match (text, text.parse()) {
+            ("mix", _) => Ok(DefaultPath::Mix),
+            (_, Ok(path)) => Ok(DefaultPath::Path(path)),
+            _ => Err(UnknownName::new("path", text, &["0", "1", "…", "mix"])),
+        }
+    }
+}
+
+impl fmt::Display for DefaultPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DefaultPath::Path(path) => path.fmt(f),
+            DefaultPath::Mix => f.write_str("mix"),
+        }
+    }
+}
+
+/// The knowledge that both ends have of the paths before a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Records {
+    /// No records.
+    Cold,
+    /// The records of earlier connections between the ends, one over each path.
+    Warm,
+}
+
+impl Records {
+    /// Both kinds.
+    pub const ALL: [Records; 2] = [Records::Cold, Records::Warm];
+
+    /// Returns the name by which a user picks the kind.
+    pub fn name(self) -> &'static str {
+        match self {
+            Records::Cold => "cold",
+            Records::Warm => "warm",
+        }
+    }
+}
+
+impl FromStr for Records {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let records = Records::ALL.into_iter().find(|r| r.name() == name);
+        records.ok_or_else(|| UnknownName::new("records", name, &Records::ALL.map(Records::name)))
+    }
+}
+
+/// The error of a name that is not among the known ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownName(String);
+
+impl UnknownName {
+    /// Creates the error for `name`, read where one of `known` should name a `kind`.
+    pub fn new(kind: &str, name: &str, known: &[&str]) -> Self {
+        UnknownName(format!(
+            "unknown {kind} `{name}`; known are: {}",
+            known.join(", ")
+        ))
+    }
+}
+
+impl fmt::Display for UnknownName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UnknownName {}
+
+/// A size as written: bytes, or a number with a binary `k` (1024) or `M` (1024 k).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Size {
+    text: String,
+    bytes: u64,
+}
+
+impl Size {
+    /// Largest size of a flow, bytes.
+    pub const MAX: u64 = 1 << 32;
+
+    /// Returns the size in bytes, 1 to [`Self::MAX`].
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl FromStr for Size {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let (number, factor) = match text.as_bytes().last() {
+            Some(b'k') => (&text[..text.len() - 1], 1 << 10),
+            Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+            _ => (text, 1),
+        };
+        let bytes = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|n| n.checked_mul(factor));
+        match bytes {
+            // The standard library parses `+4`, which is no size here.
+            Some(bytes) if (1..=Self::MAX).contains(&bytes) && !text.starts_with('+') => Ok(Size {
+                text: text.to_owned(),
+                bytes,
+            }),
+            _ => Err(SizeError(text.to_owned())),
+        }
+    }
+}
+
+/// Writes the size as it was read.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+/// The error of a text that is no [`Size`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SizeError(String);
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is no size; write whole bytes, or with a binary k or M, such as `64k` or `1M`, \
+             from 1 to 4096M",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for SizeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_binary_and_shown_as_written() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("64k", 65_536),
+            ("1M", 1 << 20),
+            ("4096M", 1 << 32),
+        ] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!(size.bytes(), bytes);
+            assert_eq!(size.to_string(), text);
+        }
+        let wrong = [
+            "",
+            "k",
+            "0",
+            "0k",
+            "64K",
+            "64kB",
+            "1.5M",
+            "-1",
+            "+4",
+            "4097M",
+            "1 M",
+            "9999999999999M",
+        ];
+        for text in wrong {
+            let error = text.parse::<Size>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+            assert!(error.contains("`64k`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn arrivals_tell_amounts_and_gaps() {
+        let ms = Duration::from_millis;
+        let mut arrivals = ReceivedBytes::default();
+        for (at, bytes) in [
+            (10, 100),
+            (20, 200),
+            (20, 300),
+            (90, 300),
+            (100, 400),
+            (110, 500),
+        ] {
+            arrivals.record(ms(at), bytes);
+        }
+        assert_eq!(
+            [5, 10, 25, 500].map(|at| arrivals.at(ms(at))),
+            [0, 100, 300, 500]
+        );
+        assert_eq!(arrivals.longest_gap(ms(0), ms(200)), ms(80));
+        assert_eq!(arrivals.longest_gap(ms(100), ms(200)), ms(10));
+    }
+
+    #[test]
+    fn a_default_path_is_a_number_or_a_mix() {
+        assert_eq!("1".parse(), Ok(DefaultPath::Path(1)));
+        assert_eq!("mix".parse(), Ok(DefaultPath::Mix));
+        let error = "first".parse::<DefaultPath>().unwrap_err().to_string();
+        assert_eq!(error, "unknown path `first`; known are: 0, 1, …, mix");
+    }
+}

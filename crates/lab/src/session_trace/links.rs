@@ -1,0 +1,395 @@
+//! The same session over emulated links, in wall-clock time: the engine on its driver at both ends, and
+//! the kernel's sockets for background traffic.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
+
+use braid_engine::buffer::{PacketBuffer, RangeSet};
+use braid_engine::{
+    ConnId, Event, PathConfig, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo,
+};
+use braid_linux::driver::{Clock, Driver, Host};
+use braid_linux::sockets::Limits;
+use braid_linux::sys::become_realtime;
+use braid_linux::tun::{PacketIo, Tun};
+use braid_proxy::app::{Core, Ctx};
+use braid_sim::oracle::Oracle;
+use braid_sim::traffic::{Role, Stream};
+use braid_sim::transfer::{Direction, REMOTE, SERVER, TransferConfig, client_addr};
+use braid_sim::world::{START, node_streams};
+use braid_wire::{Instant, tcp};
+
+use super::environment::Environment;
+use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, move_client, prepare};
+use crate::backend::Error;
+use crate::backend::fixture::{self, ENDPOINT_PRIORITY, run_error};
+use crate::backend::links::{discard_packets, join_thread, new_eventfd, open_devices};
+
+impl SessionScenario<'_> {
+    /// Runs the session over emulated links, with random numbers drawn from `seed`. It takes the
+    /// session's time of the wall clock.
+    ///
+    /// # Errors
+    /// There is no such strategy; the system refuses something; the machine is too busy.
+    pub fn run_over_links(&self, seed: u64) -> Result<SessionTrace, Error> {
+        self.run_in(&mut Environment::build(self)?, seed)
+    }
+
+    /// Runs the session over the emulated links of `environment`.
+    pub(super) fn run_in(
+        &self,
+        environment: &mut Environment<'_>,
+        seed: u64,
+    ) -> Result<SessionTrace, Error> {
+        let (mut client, mut server) = open_devices(&environment.fixture, self.paths.len())?;
+        environment.measure_on_time(seed, |seed| {
+            discard_packets(&mut client);
+            discard_packets(&mut server);
+            self.transfer(seed, &mut client, &mut server)
+        })
+    }
+
+    fn transfer(
+        &self,
+        seed: u64,
+        client: &mut Tun,
+        server: &mut Tun,
+    ) -> Result<SessionTrace, Error> {
+        let clock = Clock::starting_at(START);
+        let config = TransferConfig {
+            strategy: self.strategy,
+            engine: self.engine.clone(),
+            initial_path: Some(PathId(0)),
+            ..TransferConfig::new(&self.paths, 0, Direction::Down)
+        };
+        let stack = |node| {
+            let strategy = braid_strategy::factory(self.strategy);
+            let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
+            let (_, rng) = node_streams(seed, node);
+            Ok(Stack::new(self.engine.clone(), rng, strategy))
+        };
+        let (mut opening, mut accepting) = (stack(0)?, stack(1)?);
+        accepting
+            .add_path(PathConfig::v4(SERVER))
+            .map_err(run_error)?;
+        accepting.listen(REMOTE).map_err(run_error)?;
+        for n in 0..self.paths.len() {
+            opening
+                .add_path(PathConfig::v4(client_addr(n)))
+                .map_err(run_error)?;
+        }
+        let moves = self.moves.map(|sample| (sample, self.second_path()));
+        if moves.is_some() {
+            prepare(&mut opening, START);
+        }
+        let paths = self.paths.len();
+        let (mut arrived, mut sent) = (
+            Tap::new(clock, client, paths),
+            Tap::new(clock, server, paths),
+        );
+        let reads = match self.sends {
+            Role::Send(_) => Role::Collect,
+            _ => Role::Sink,
+        };
+        let samples = self.samples();
+        let [asks, answers] = thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let end = End::new(Stream::new(self.sends.clone()));
+                run_end(
+                    clock,
+                    samples,
+                    (&mut sent, accepting, end),
+                    |_, _, _| Ok(()),
+                )
+            });
+            let asking = scope.spawn(|| {
+                let mut end = End::new(Stream::new(reads));
+                end.moves = moves;
+                let open = |now, end: &mut End, stack: &mut Stack| {
+                    let conn = stack.connect(now, config.options()).map_err(run_error)?;
+                    end.attach(now, conn);
+                    Ok(())
+                };
+                run_end(clock, samples, (&mut arrived, opening, end), open)
+            });
+            let asks = join_thread(asking);
+            Ok::<_, Error>([asks?, join_thread(serving)?])
+        })?;
+        let mut trace = SessionTrace {
+            read: asks.samples.iter().map(|sample| sample.read).collect(),
+            subflows: asks.samples.iter().map(|sample| sample.subflows).collect(),
+            acked: answers.samples.iter().map(|sample| sample.acked).collect(),
+            packets: match_packets(sent.seen, &arrived.seen),
+            ..SessionTrace::default()
+        };
+        if let (Some((_, reads)), Some((_, sends))) = (&asks.open, &answers.open) {
+            trace.messages = reads.messages().to_vec();
+            trace.written = sends.sent;
+            trace.ended = reads.complete_at.is_some() && reads.received == sends.sent;
+        }
+        Ok(trace)
+    }
+}
+
+/// Runs an end until it has been read at all samples.
+fn run_end(
+    clock: Clock,
+    samples: usize,
+    (tap, stack, end): (&mut Tap<'_>, Stack, End),
+    start: impl FnOnce(Instant, &mut End, &mut Stack) -> Result<(), Error>,
+) -> Result<End, Error> {
+    become_realtime(ENDPOINT_PRIORITY);
+    let driver = Driver::new(clock, tap, stack, end, NoHostEvents, Limits::default());
+    let mut driver = driver.map_err(run_error)?;
+    start(clock.now(), &mut driver.core, &mut driver.stack)?;
+    let never = new_eventfd()?;
+    let ended = driver.run(never.as_fd(), |driver| {
+        driver.core.samples.len() >= samples || fixture::interrupted()
+    });
+    ended.map_err(run_error)?;
+    // An end that was late is read at once for all the samples that it missed.
+    driver.core.samples.truncate(samples);
+    Ok(driver.core)
+}
+
+/// The driver's host of an end, with no events besides its packets.
+#[derive(Debug)]
+struct NoHostEvents;
+
+impl Host<End> for NoHostEvents {}
+
+/// The state of an end at the time of a sample.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    read: u64,
+    acked: u64,
+    subflows: u32,
+}
+
+/// One end of the session.
+#[derive(Debug)]
+struct End {
+    /// The stream for the next connection; `None` once a connection has it.
+    waiting: Option<Stream>,
+    open: Option<(ConnId, Stream)>,
+    samples: Vec<Sample>,
+    /// The time of the next sample.
+    next_sample: Instant,
+    /// The number of the sample after which the end changes its address, and the path of the new one.
+    moves: Option<(usize, PathId)>,
+    oracle: Oracle,
+}
+
+impl End {
+    fn new(stream: Stream) -> Self {
+        End {
+            waiting: Some(stream),
+            open: None,
+            samples: Vec::new(),
+            next_sample: START + SAMPLE_INTERVAL,
+            moves: None,
+            oracle: Oracle::new(braid_engine::Config::default()),
+        }
+    }
+
+    fn attach(&mut self, now: Instant, conn: ConnId) {
+        if let Some(mut stream) = self.waiting.take() {
+            stream.open(now);
+            self.open = Some((conn, stream));
+        }
+    }
+
+    fn pump(&mut self, now: Instant, stack: &mut Stack) {
+        if let Some((conn, stream)) = &mut self.open {
+            stream.pump(now, *conn, stack, &mut self.oracle);
+            // The oracle sees no packets here; it checks only the bytes that the stream reads.
+            if let Some(first) = self.oracle.take().first() {
+                panic!("{first}");
+            }
+        }
+    }
+
+    fn sample(&self, stack: &Stack) -> Sample {
+        let before = self.samples.last().copied().unwrap_or_default();
+        let Some((conn, stream)) = &self.open else {
+            return before;
+        };
+        let subflows = stack.subflows(*conn).into_iter();
+        let established = subflows.filter(|s| s.established);
+        Sample {
+            read: stream.received,
+            acked: stack.conn_stats(*conn).map_or(before.acked, |s| s.snd_una),
+            subflows: established.fold(0, |bits, s| bits | 1 << s.path.0),
+        }
+    }
+}
+
+impl Core for End {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        if let Event::Accepted { conn, .. } = event {
+            self.attach(ctx.now, conn);
+        }
+        self.pump(ctx.now, ctx.stack);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let stream = self.open.as_ref().and_then(|(_, s)| s.next_timeout());
+        stream.into_iter().chain([self.next_sample]).min()
+    }
+
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        self.pump(ctx.now, ctx.stack);
+        while ctx.now >= self.next_sample {
+            let sample = self.sample(ctx.stack);
+            self.samples.push(sample);
+            self.next_sample += SAMPLE_INTERVAL;
+            let due = |(after, _): &(usize, PathId)| *after == self.samples.len();
+            if let Some((_, to)) = self.moves.filter(due) {
+                move_client(ctx.stack, ctx.now, to);
+            }
+        }
+    }
+}
+
+/// A segment with payload, as an end sent or received it.
+#[derive(Debug, Clone, Copy)]
+struct SeenSegment {
+    path: usize,
+    /// Sequence number of the first byte in the TCP header.
+    seq: u32,
+    len: u64,
+    at: Instant,
+    /// For sent segments: the place in the stream, and whether the bytes were never sent before.
+    place: Option<(u64, bool)>,
+}
+
+/// A device whose packets are recorded.
+struct Tap<'a> {
+    clock: Clock,
+    device: &'a mut Tun,
+    /// The client's addresses.
+    addresses: Vec<IpAddr>,
+    seen: Vec<SeenSegment>,
+}
+
+impl<'a> Tap<'a> {
+    fn new(clock: Clock, device: &'a mut Tun, paths: usize) -> Self {
+        Tap {
+            clock,
+            device,
+            addresses: (0..paths).map(|n| client_addr(n).into()).collect(),
+            seen: Vec::new(),
+        }
+    }
+}
+
+/// Records the segments of a packet to the client, or those into which a super-segment of `len` payload
+/// bytes is cut.
+fn record_segments(
+    seen: &mut Vec<SeenSegment>,
+    addresses: &[IpAddr],
+    (header, len, gso_size): (&[u8], u64, u16),
+    (at, info): (Instant, Option<&TransmitInfo>),
+) {
+    let Some((to, segment)) = parse_ipv4_tcp(header) else {
+        return;
+    };
+    let Some(path) = addresses.iter().position(|a| *a == to) else {
+        return;
+    };
+    let step = match gso_size {
+        0 => len.max(1),
+        size => u64::from(size),
+    };
+    for offset in (0..len).step_by(step as usize) {
+        seen.push(SeenSegment {
+            path,
+            seq: segment.seq().0.wrapping_add(offset as u32),
+            len: step.min(len - offset),
+            at,
+            place: info.map(|i| (i.data.start + offset, i.kind == SegmentKind::New)),
+        });
+    }
+}
+
+impl PacketIo for Tap<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.device.fd()
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let stream = transmit.info.as_ref().filter(|info| !info.data.is_empty());
+        if let Some(info) = stream {
+            let len = info.data.end - info.data.start;
+            let what = (transmit.header, len, transmit.gso_size);
+            let when = (self.clock.now(), Some(info));
+            record_segments(&mut self.seen, &self.addresses, what, when);
+        }
+        self.device.send(transmit)
+    }
+
+    fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
+        let received = self.device.recv()?;
+        if let Some((packet, meta)) = &received {
+            let at = self.clock.now();
+            let [head, rest] = packet.parts();
+            let tcp = parse_ipv4_tcp(head);
+            let len = tcp.map_or(0, |(_, tcp)| (tcp.payload().len() + rest.len()) as u64);
+            record_segments(
+                &mut self.seen,
+                &self.addresses,
+                (head, len, meta.gso_size),
+                (at, None),
+            );
+        }
+        Ok(received)
+    }
+}
+
+/// Returns the destination and TCP segment of an IPv4 packet, which may consist of headers only.
+fn parse_ipv4_tcp(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
+    const TCP: u8 = 6;
+    let first = *packet.first()?;
+    let to: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
+    let segment = packet.get(usize::from(first & 0xf) * 4..)?;
+    if first >> 4 != 4 || packet.get(9) != Some(&TCP) {
+        return None;
+    }
+    Some((to.into(), tcp::Packet::new(segment).ok()?))
+}
+
+/// Returns the sent segments with their fates. A segment that arrives is taken for the latest one sent
+/// before it with the same sequence number.
+fn match_packets(sent: Vec<SeenSegment>, arrived: &[SeenSegment]) -> Vec<Packet> {
+    let mut packets = Vec::with_capacity(sent.len());
+    let mut by_seq: BTreeMap<(usize, u32), Vec<usize>> = BTreeMap::new();
+    for (n, one) in sent.iter().enumerate() {
+        let (dsn, new) = one.place.unwrap_or_default();
+        by_seq.entry((one.path, one.seq)).or_default().push(n);
+        packets.push(Packet {
+            path: one.path,
+            new,
+            dsn,
+            len: one.len,
+            sent: super::seconds(one.at),
+            arrived: None,
+            fresh: 0,
+        });
+    }
+    let mut here = RangeSet::new();
+    for one in arrived {
+        let number = (one.path, one.seq);
+        let sendings = by_seq.get(&number).map_or(&[][..], Vec::as_slice);
+        let before = |n: &&usize| sent[**n].at <= one.at && packets[**n].arrived.is_none();
+        let Some(n) = sendings.iter().rev().find(before) else {
+            continue;
+        };
+        let packet = &mut packets[*n];
+        packet.arrived = Some(super::seconds(one.at));
+        packet.fresh = here.insert(packet.dsn..packet.dsn + packet.len);
+    }
+    packets
+}

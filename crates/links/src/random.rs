@@ -1,0 +1,74 @@
+//! Random draws for each packet.
+
+use std::time::Duration;
+
+use braid_wire::Rng;
+
+use crate::settings::{Loss, Reorder, Settings};
+
+/// The state of random loss.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LossState {
+    /// A link of [`Loss::GilbertElliott`] is in its bad state.
+    bad: bool,
+}
+
+impl LossState {
+    /// Returns whether the next packet is lost.
+    pub fn loses_next(&mut self, loss: Loss, rng: &mut Rng) -> bool {
+        match loss {
+            Loss::None => false,
+            Loss::Uniform(p) => rng.chance(p),
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                // The state changes before the packet, as `Loss::GilbertElliott` defines it.
+                let changes = rng.chance(if self.bad { to_good } else { to_bad });
+                self.bad ^= changes;
+                rng.chance(if self.bad { loss_bad } else { loss_good })
+            }
+        }
+    }
+}
+
+/// The random events of one packet. Features that are switched off draw nothing, so that they leave the
+/// random stream of a run as it was.
+pub(crate) struct PacketDraw {
+    pub jitter: Duration,
+    pub detour: Duration,
+    pub flip: Option<u32>,
+}
+
+impl PacketDraw {
+    pub fn draw(settings: &Settings, len: u32, rng: &mut Rng) -> PacketDraw {
+        PacketDraw {
+            jitter: draw_jitter(settings.jitter, rng),
+            detour: draw_detour(settings.reorder, rng),
+            flip: draw_flip(settings.corrupt, len, rng),
+        }
+    }
+}
+
+fn draw_jitter(jitter: Duration, rng: &mut Rng) -> Duration {
+    if jitter.is_zero() {
+        return Duration::ZERO;
+    }
+    // `below` excludes its bound; jitter is up to and including the setting.
+    let most = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX - 1);
+    Duration::from_nanos(rng.below(most + 1))
+}
+
+fn draw_detour(reorder: Reorder, rng: &mut Rng) -> Duration {
+    match rng.chance(reorder.share) {
+        true => reorder.detour,
+        false => Duration::ZERO,
+    }
+}
+
+fn draw_flip(corrupt: f64, len: u32, rng: &mut Rng) -> Option<u32> {
+    let corrupted = rng.chance(corrupt) && len > 0;
+    corrupted.then(|| rng.below((u64::from(len) * 8).min(u32::MAX.into())) as u32)
+}

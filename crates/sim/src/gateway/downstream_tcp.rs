@@ -1,0 +1,533 @@
+//! The downstream sockets of a proxy core: plain TCP of the engine in place of kernel sockets.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
+
+use braid_engine::strategy::Strategy;
+use braid_engine::{
+    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
+    RxMeta, Stack, Transmit,
+};
+use braid_proxy::app::{
+    Arrival, ConnectFailure, DownstreamError, DownstreamEvent, DownstreamId, DownstreamSockets,
+};
+use braid_wire::{Instant, Rng};
+
+use crate::host::default_strategy;
+use crate::oracle::{Oracle, Sent, Violation};
+
+/// Most name look-ups at a time.
+const MAX_LOOKUPS: usize = 1_024;
+/// The time for which a stream closed here waits for its peer to close too, as of Linux
+/// (`net.ipv4.tcp_fin_timeout`).
+const FIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The parts of a [`DownstreamTcp`].
+#[derive(Debug, Clone)]
+pub struct DownstreamConfig {
+    /// Settings of the TCP, buffers and timeouts among them.
+    pub engine: Config,
+    /// Makes the strategy that the engine requires of each connection; without further subflows it
+    /// decides nothing.
+    pub strategy: fn() -> Box<dyn Strategy>,
+    /// Most streams at a time, attempts included.
+    pub streams: usize,
+    /// The names that resolve, with their addresses in order of preference.
+    pub names: BTreeMap<String, Vec<IpAddr>>,
+    /// The duration of a look-up.
+    pub lookup: Duration,
+}
+
+impl Default for DownstreamConfig {
+    /// Returns settings like Linux sockets: the default maxima of `tcp_wmem` and `tcp_rmem`, and a silent
+    /// peer given up after four minutes, as by the keepalive of Braid's sockets.
+    fn default() -> Self {
+        DownstreamConfig {
+            engine: Config {
+                send_buffer: 4 << 20,
+                recv_buffer: 6 << 20,
+                user_timeout: Duration::from_secs(240),
+                ..Config::default()
+            },
+            strategy: default_strategy,
+            streams: 65_536,
+            names: BTreeMap::new(),
+            lookup: Duration::from_millis(20),
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DownstreamCounters {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections accepted and reset at once for want of streams.
+    pub accept_refused: u64,
+    /// Connection attempts that failed.
+    pub connect_failed: u64,
+}
+
+/// Byte streams over the engine's TCP without MPTCP. They are bounded like kernel sockets, so that unread
+/// data on one side stops the other.
+///
+/// # How to drive it
+///
+/// 1. Call [`set_now`](Self::set_now) before anything else at a new time, then [`receive`](Self::receive)
+///    for packets that came and [`handle_timeout`](Self::handle_timeout) if
+///    [`next_timeout`](Self::next_timeout) is due.
+/// 2. Hand [`next_event`](Self::next_event) to the core until `None`.
+/// 3. Send [`poll_transmit`](Self::poll_transmit) until `None`.
+#[derive(Debug)]
+pub struct DownstreamTcp {
+    stack: Stack,
+    oracle: Oracle,
+    /// The packet that was handed out last.
+    sent: Option<Sent>,
+    path: PathId,
+    /// The box's own addresses at which users connect to it.
+    listens: Vec<SocketAddr>,
+    now: Instant,
+    streams: BTreeMap<DownstreamId, Stream>,
+    ids: BTreeMap<ConnId, DownstreamId>,
+    next_id: u64,
+    events: VecDeque<DownstreamEvent>,
+    strategy: fn() -> Box<dyn Strategy>,
+    limit: usize,
+    names: BTreeMap<String, Vec<IpAddr>>,
+    lookup: Duration,
+    /// Look-ups under way, in order of their end.
+    lookups: VecDeque<(Instant, DownstreamId, Vec<SocketAddr>)>,
+    /// Connections closed here before their peers closed, in order of the end of their grace period.
+    orphans: VecDeque<(Instant, ConnId)>,
+    counters: DownstreamCounters,
+}
+
+#[derive(Debug)]
+struct Stream {
+    conn: ConnId,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Open,
+    /// Over in order: all data was read, and all written data arrived.
+    Finished,
+    Broken,
+}
+
+impl DownstreamTcp {
+    /// Makes sockets with one interface; `rng` is their own random stream.
+    pub fn new(config: DownstreamConfig, path: PathConfig, rng: Rng) -> Self {
+        let engine = Config {
+            checksum_offload: true,
+            ..config.engine
+        };
+        let oracle = Oracle::new(engine.clone());
+        let mut stack = Stack::new(engine, rng, Box::new(config.strategy));
+        DownstreamTcp {
+            path: stack.add_path(path).expect("the first path"),
+            listens: Vec::new(),
+            stack,
+            oracle,
+            sent: None,
+            now: Instant::ZERO,
+            streams: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            next_id: 0,
+            events: VecDeque::new(),
+            strategy: config.strategy,
+            limit: config.streams,
+            names: config.names,
+            lookup: config.lookup,
+            lookups: VecDeque::new(),
+            orphans: VecDeque::new(),
+            counters: DownstreamCounters::default(),
+        }
+    }
+
+    /// Accepts connections to any address, which the connection's end then has; `listens` are the box's
+    /// own addresses.
+    ///
+    /// # Errors
+    /// Fails as [`Stack::listen_any`] does.
+    pub fn listen_any(&mut self, listens: &[SocketAddr]) -> Result<(), ApiError> {
+        self.listens = listens.to_vec();
+        self.stack.listen_any(self.path).map(drop)
+    }
+
+    /// Returns the TCP underneath.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// Returns the number of streams open or being opened.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Returns whether there is no stream.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> DownstreamCounters {
+        self.counters
+    }
+
+    /// Sets the time.
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Takes in an IP packet.
+    pub fn receive(&mut self, packet: &[u8], meta: RxMeta) {
+        self.stack.receive(self.now, packet, meta);
+        self.oracle.on_received(self.now, packet, &self.stack);
+    }
+
+    /// Returns the next packet to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        self.check_sent();
+        let transmit = self.stack.poll_transmit(self.now)?;
+        self.sent = Some(self.oracle.on_transmit(self.now, &transmit));
+        Some(transmit)
+    }
+
+    fn check_sent(&mut self) {
+        if let Some(sent) = self.sent.take() {
+            self.oracle.check_sent(self.now, sent, &self.stack);
+        }
+    }
+
+    /// Returns the violations that the oracle has seen; to be called once all packets are sent.
+    pub fn take_violations(&mut self) -> Vec<Violation> {
+        self.check_sent();
+        self.oracle.end_turn(self.now, &self.stack);
+        self.oracle.take()
+    }
+
+    /// Returns the next event for the core; events of streams closed meanwhile are left out.
+    pub fn next_event(&mut self) -> Option<DownstreamEvent> {
+        self.take_events();
+        while let Some(event) = self.events.pop_front() {
+            if event.ends_id() || self.streams.contains_key(&event.id()) {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// Returns when [`Self::handle_timeout`] is due, if ever.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let lookup = self.lookups.front().map(|(at, ..)| *at);
+        let orphan = self.orphans.front().map(|(at, _)| *at);
+        let times = [self.stack.next_timeout(), lookup, orphan];
+        times.into_iter().flatten().min()
+    }
+
+    /// Serves expired timers.
+    pub fn handle_timeout(&mut self) {
+        if self.stack.next_timeout().is_some_and(|at| at <= self.now) {
+            self.stack.handle_timeout(self.now);
+        }
+        let done = self.lookups.partition_point(|(at, ..)| *at <= self.now);
+        for (_, id, addresses) in self.lookups.drain(..done) {
+            self.events
+                .push_back(DownstreamEvent::Resolved { id, addresses });
+        }
+        let late = self.orphans.partition_point(|(at, _)| *at <= self.now);
+        for (_, conn) in self.orphans.drain(..late) {
+            self.stack.abort(self.now, conn);
+        }
+    }
+
+    /// Turns the engine's events into events of the downstream sockets.
+    fn take_events(&mut self) {
+        while let Some(event) = self.stack.poll_event() {
+            self.oracle.on_event(self.now, &event);
+            match event {
+                Event::Accepted { conn, remote, .. } => self.on_accepted(conn, remote),
+                Event::Connected { conn } => {
+                    if let Some(&id) = self.ids.get(&conn)
+                        && let Some(stream) = self.streams.get_mut(&id)
+                    {
+                        stream.state = State::Open;
+                        self.events.push_back(DownstreamEvent::Connected { id });
+                    }
+                }
+                Event::Readable { conn } => match self.ids.get(&conn) {
+                    Some(&id) => self.events.push_back(DownstreamEvent::Readable { id }),
+                    // No stream is left to read it.
+                    None if self.stack.readable(conn) > 0 => self.stack.abort(self.now, conn),
+                    None => {}
+                },
+                Event::Writable { conn } => {
+                    let id = self.ids.get(&conn).copied();
+                    self.events
+                        .extend(id.map(|id| DownstreamEvent::Writable { id }));
+                }
+                Event::Closed { conn, reason } => self.on_closed(conn, reason),
+                Event::FellBack { .. }
+                | Event::FlowDelivered { .. }
+                | Event::SubflowEstablished { .. }
+                | Event::SubflowClosed { .. }
+                | Event::JoinForged { .. } => {}
+            }
+        }
+    }
+
+    fn on_accepted(&mut self, conn: ConnId, peer: SocketAddr) {
+        let subflows = self.stack.subflows(conn);
+        let Some(destination) = subflows.first().map(|s| s.local) else {
+            return;
+        };
+        if self.streams.len() >= self.limit {
+            self.counters.accept_refused += 1;
+            return self.stack.abort(self.now, conn);
+        }
+        self.counters.accepted += 1;
+        let id = self.insert(conn, State::Open);
+        self.events.push_back(DownstreamEvent::Accepted {
+            id,
+            peer,
+            destination,
+            arrival: match self.listens.contains(&destination) {
+                true => Arrival::Addressed,
+                false => Arrival::Intercepted,
+            },
+            // Hosts of the simulator set no DSCP.
+            dscp: 0,
+        });
+    }
+
+    fn on_closed(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(id) = self.ids.remove(&conn) else {
+            return;
+        };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.state == State::Connecting {
+            self.streams.remove(&id);
+            self.counters.connect_failed += 1;
+            let failure = failure(reason);
+            self.events
+                .push_back(DownstreamEvent::ConnectFailed { id, failure });
+        } else if reason == CloseReason::Finished {
+            stream.state = State::Finished;
+            self.events.push_back(DownstreamEvent::Readable { id });
+        } else {
+            stream.state = State::Broken;
+            self.events.push_back(DownstreamEvent::Broken { id });
+        }
+    }
+
+    fn fresh_id(&mut self) -> DownstreamId {
+        self.next_id += 1;
+        DownstreamId(self.next_id)
+    }
+
+    fn insert(&mut self, conn: ConnId, state: State) -> DownstreamId {
+        let id = self.fresh_id();
+        self.streams.insert(id, Stream { conn, state });
+        self.ids.insert(conn, id);
+        id
+    }
+
+    /// Returns the connection of a stream that can be read from and written to.
+    fn open(&mut self, id: DownstreamId) -> Result<(ConnId, State), DownstreamError> {
+        // A stream that ended meanwhile must not be taken for open: its data is gone.
+        self.take_events();
+        let stream = self.streams.get(&id).ok_or(DownstreamError::Broken)?;
+        match stream.state {
+            State::Connecting => Err(DownstreamError::WouldBlock),
+            State::Broken => Err(DownstreamError::Broken),
+            state => Ok((stream.conn, state)),
+        }
+    }
+
+    fn remove(&mut self, id: DownstreamId) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        self.ids.remove(&stream.conn);
+        Some(stream)
+    }
+}
+
+impl DownstreamSockets for DownstreamTcp {
+    fn connect(&mut self, destination: SocketAddr) -> Result<DownstreamId, ConnectFailure> {
+        if self.streams.len() >= self.limit {
+            return Err(ConnectFailure::NoResources);
+        }
+        let options = ConnectOptions {
+            protocol: Protocol::Tcp,
+            ..ConnectOptions::new(destination, (self.strategy)())
+        };
+        let conn = self.stack.connect(self.now, options).map_err(|e| match e {
+            ApiError::NoUsablePath => ConnectFailure::NetworkUnreachable,
+            _ => ConnectFailure::NoResources,
+        })?;
+        Ok(self.insert(conn, State::Connecting))
+    }
+
+    fn resolve(&mut self, name: &str, port: u16) -> Option<DownstreamId> {
+        if self.lookups.len() >= MAX_LOOKUPS {
+            return None;
+        }
+        let known = self.names.get(name).into_iter().flatten();
+        let addresses = known.map(|addr| SocketAddr::new(*addr, port)).collect();
+        let id = self.fresh_id();
+        self.lookups
+            .push_back((self.now + self.lookup, id, addresses));
+        Some(id)
+    }
+
+    fn read(
+        &mut self,
+        id: DownstreamId,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, DownstreamError> {
+        let (conn, state) = self.open(id)?;
+        if state == State::Finished {
+            return Ok(0);
+        }
+        let room: usize = bufs.iter().map(|b| b.len()).sum();
+        let mut done = 0;
+        while done < room {
+            let read = self.stack.read_with(self.now, conn, |slices| {
+                let to = bufs.iter_mut().map(|b| &mut b[..]);
+                Ok::<_, ApiError>(copy((slices.iter().map(|s| &s[..]), 0), (to, done)))
+            });
+            match read {
+                Ok(n) if n > 0 => done += n,
+                // A connection that is over in order may disappear with its last byte.
+                Ok(_) | Err(_) => break,
+            }
+        }
+        if done > 0 || self.stack.read_finished(conn) {
+            return Ok(done);
+        }
+        match self.open(id)? {
+            (_, State::Finished) => Ok(0),
+            _ => Err(DownstreamError::WouldBlock),
+        }
+    }
+
+    fn peek(&mut self, id: DownstreamId, buf: &mut [u8]) -> Result<usize, DownstreamError> {
+        let (conn, state) = self.open(id)?;
+        let mut seen = 0;
+        // The closure takes no bytes, so the same bytes are there afterwards.
+        let looked = self.stack.read_with(self.now, conn, |slices| {
+            seen = copy((slices.iter().map(|s| &s[..]), 0), ([&mut buf[..]], 0));
+            Ok::<_, ApiError>(0)
+        });
+        match (looked, state) {
+            _ if seen > 0 => Ok(seen),
+            (_, State::Finished) => Ok(0),
+            (Ok(_), _) if self.stack.read_finished(conn) => Ok(0),
+            (Ok(_), _) => Err(DownstreamError::WouldBlock),
+            (Err(_), _) => Err(DownstreamError::Broken),
+        }
+    }
+
+    fn write(&mut self, id: DownstreamId, bufs: &[IoSlice<'_>]) -> Result<usize, DownstreamError> {
+        let (conn, _) = self.open(id)?;
+        let wanted: usize = bufs.iter().map(|b| b.len()).sum();
+        let mut done = 0;
+        while done < wanted {
+            let write = self
+                .stack
+                .write_with(self.now, conn, wanted - done, |slices| {
+                    let to = slices.iter_mut().map(|s| &mut s[..]);
+                    Ok::<_, ApiError>(copy((bufs.iter().map(|b| &b[..]), done), (to, 0)))
+                });
+            match write {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(_) => return Err(DownstreamError::Broken),
+            }
+        }
+        if done > 0 {
+            return Ok(done);
+        }
+        Err(DownstreamError::WouldBlock)
+    }
+
+    fn shutdown(&mut self, id: DownstreamId) {
+        if let Some(stream) = self.streams.get(&id) {
+            // Shutdown fails only if the stream is over, which an event reports.
+            let _ = self.stack.shutdown(self.now, stream.conn);
+        }
+    }
+
+    fn close(&mut self, id: DownstreamId) {
+        let Some(Stream { conn, state }) = self.remove(id) else {
+            return;
+        };
+        // Unread data turns the close into a reset, as on Linux (RFC 2525 section 2.17).
+        if state == State::Connecting || self.stack.readable(conn) > 0 {
+            return self.stack.abort(self.now, conn);
+        }
+        let over = self.stack.read_finished(conn);
+        let _ = self.stack.shutdown(self.now, conn);
+        if state == State::Open && !over {
+            self.orphans.push_back((self.now + FIN_TIMEOUT, conn));
+        }
+    }
+
+    fn reset(&mut self, id: DownstreamId) {
+        if let Some(stream) = self.remove(id) {
+            self.stack.abort(self.now, stream.conn);
+        }
+    }
+}
+
+/// Copies as many bytes as fit from one list into the other, after the bytes to skip in each. Returns
+/// their number.
+fn copy<'a, 'b>(
+    (from, mut skip_from): (impl IntoIterator<Item = &'a [u8]>, usize),
+    (to, mut skip_to): (impl IntoIterator<Item = &'b mut [u8]>, usize),
+) -> usize {
+    let mut to = to.into_iter();
+    let mut room: &mut [u8] = &mut [];
+    let mut copied = 0;
+    for part in from {
+        let skip = skip_from.min(part.len());
+        skip_from -= skip;
+        let mut part = &part[skip..];
+        while !part.is_empty() {
+            if room.is_empty() {
+                let Some(next) = to.next() else {
+                    return copied;
+                };
+                let skip = skip_to.min(next.len());
+                skip_to -= skip;
+                room = &mut next[skip..];
+                continue;
+            }
+            let n = part.len().min(room.len());
+            let (filled, rest) = core::mem::take(&mut room).split_at_mut(n);
+            filled.copy_from_slice(&part[..n]);
+            (part, room) = (&part[n..], rest);
+            copied += n;
+        }
+    }
+    copied
+}
+
+fn failure(reason: CloseReason) -> ConnectFailure {
+    match reason {
+        CloseReason::Refused | CloseReason::Reset => ConnectFailure::Refused,
+        CloseReason::Unreachable => ConnectFailure::HostUnreachable,
+        CloseReason::TimedOut => ConnectFailure::TimedOut,
+        CloseReason::NoResources => ConnectFailure::NoResources,
+        CloseReason::Finished | CloseReason::Aborted | CloseReason::PeerMisbehaved => {
+            ConnectFailure::HostUnreachable
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Box and servers on a testbed, for the demo, the lab, the end-to-end tests and the benchmarks.
+
+mod cross_traffic;
+mod download;
+mod forward;
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_linux::run::READY;
+
+pub use self::cross_traffic::CrossTraffic;
+pub use self::download::Download;
+
+use crate::error::Error;
+use crate::layout::{InterfaceLayout, SegmentKind};
+use crate::spec::Spec;
+use crate::testbed::{Options, Testbed};
+
+/// Interval between two looks at a condition that is waited for.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The part of a description, after its name, that has a user behind a box. The user knows no links: its
+/// gateway is the box.
+pub const USER_BEHIND_BOX: &str = r#"
+congestion = "cubic"
+
+[[host]]
+name = "user"
+role = "user"
+gateway = "box"
+
+[[lan]]
+name = "home"
+hosts = ["box", "user"]
+private = true
+"#;
+
+const HOSTS: &str = r#"
+[[host]]
+name = "box"
+role = "box"
+start = "manual"
+gateway = "internet"
+
+[[host]]
+name = "internet"
+role = "router"
+
+[[host]]
+name = "server"
+role = "server"
+start = "manual"
+gateway = "internet"
+
+[[host]]
+name = "content"
+role = "content"
+gateway = "internet"
+
+[[lan]]
+name = "backbone"
+hosts = ["internet", "server", "content"]
+"#;
+
+/// Returns the description of a testbed called `name`: user, box, two links of these rates and delays, a
+/// router, server and content host.
+pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
+    let links = (1..).zip(links).map(|(n, (rate, delay))| {
+        format!(
+            "[[link]]\nname = \"link{n}\"\nfrom = \"box\"\nto = \"internet\"\n\
+             rate = \"{rate}\"\ndelay = \"{delay}\"\n"
+        )
+    });
+    let links: String = links.collect();
+    format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
+}
+
+/// Returns the same description with plain LANs in place of the emulated links.
+pub fn unshaped(name: &str) -> String {
+    let links =
+        (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
+    let links: String = links.collect();
+    format!("name = \"{name}\"\n{USER_BEHIND_BOX}{HOSTS}{links}")
+}
+
+/// Reads a description that is not in a file.
+///
+/// # Errors
+/// Fails if the description is wrong.
+pub fn spec(description: &str) -> Result<Spec, Error> {
+    Ok(Spec::parse(description, Path::new("testbed.toml"))?)
+}
+
+/// A testbed that is up; taken down when dropped.
+pub struct Fixture {
+    /// The testbed.
+    pub testbed: Testbed,
+    /// Returns true once waiting has to end.
+    interrupted: Box<dyn Fn() -> bool>,
+}
+
+impl std::fmt::Debug for Fixture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fixture")
+            .field("name", &self.testbed.layout().name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Fixture {
+    /// Builds the testbed. `interrupted` is asked during every wait.
+    ///
+    /// # Errors
+    /// Fails as [`Testbed::up`] does.
+    pub fn up(
+        spec: Spec,
+        options: Options,
+        interrupted: impl Fn() -> bool + 'static,
+    ) -> Result<Self, Error> {
+        Ok(Fixture {
+            testbed: Testbed::up(spec, options)?,
+            interrupted: Box::new(interrupted),
+        })
+    }
+
+    /// Returns the IPv4 address of a host's first interface.
+    ///
+    /// # Errors
+    /// Fails if there is no such host, or it has no interface.
+    pub fn address(&self, host: &str) -> Result<IpAddr, Error> {
+        self.interface(host, |_| true)
+            .map(|interface| interface.address4.into())
+    }
+
+    /// Returns the IPv4 address of a host on its first LAN.
+    ///
+    /// # Errors
+    /// Fails if there is no such host, or it is on no LAN.
+    pub fn lan_address(&self, host: &str) -> Result<IpAddr, Error> {
+        self.interface(host, |i| i.kind == SegmentKind::Lan)
+            .map(|i| i.address4.into())
+    }
+
+    /// Returns the first interface of a host for which `wanted` returns true.
+    ///
+    /// # Errors
+    /// Fails if there is no such host, or no such interface.
+    pub fn interface(
+        &self,
+        host: &str,
+        wanted: impl Fn(&InterfaceLayout) -> bool,
+    ) -> Result<&InterfaceLayout, Error> {
+        let mut all = self.testbed.layout().host(host)?.interfaces.iter();
+        all.find(|i| wanted(i)).ok_or_else(|| {
+            let missing = io::Error::from(io::ErrorKind::AddrNotAvailable);
+            Error::system(format!("look for an interface of {host}"), missing)
+        })
+    }
+
+    /// Returns a command that runs on a host.
+    ///
+    /// # Errors
+    /// Fails if there is no such host.
+    pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
+        self.testbed.exec(host, program)
+    }
+
+    /// Waits for `time`.
+    ///
+    /// # Errors
+    /// Fails if waiting is interrupted.
+    pub fn sleep(&self, time: Duration) -> Result<(), Error> {
+        let end = Instant::now() + time;
+        loop {
+            if (self.interrupted)() {
+                return Err(Error::Interrupted);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(POLL_INTERVAL));
+        }
+    }
+
+    /// Waits until `condition` holds.
+    ///
+    /// # Errors
+    /// Fails if the condition does not hold within `longest` or returns an error, or if waiting is interrupted.
+    pub fn wait_for(
+        &mut self,
+        what: &str,
+        longest: Duration,
+        mut condition: impl FnMut(&mut Self) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let end = Instant::now() + longest;
+        while !condition(self)? {
+            if Instant::now() > end {
+                return Err(Error::Failed(format!("waited in vain for {what}")));
+            }
+            self.sleep(POLL_INTERVAL)?;
+        }
+        Ok(())
+    }
+
+    /// Starts box or server and waits until it serves.
+    ///
+    /// # Errors
+    /// Fails if the process ends, or takes longer than `longest`.
+    pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Error> {
+        let earlier = self.log(host).len();
+        self.testbed.start(host)?;
+        self.wait_for(&format!("the {host} to get ready"), longest, |fixture| {
+            let log = fixture.log(host);
+            if fixture.testbed.pid(host).is_none() {
+                let text = format!("the {host} ended while it started:\n{log}");
+                return Err(Error::Failed(text));
+            }
+            // The log is shorter than before if it could not be read just now.
+            let since = log.get(earlier..).unwrap_or_default();
+            Ok(since.lines().any(|line| line.ends_with(READY)))
+        })
+    }
+
+    /// Waits until the box intercepts connections: it listens once it has reached the server.
+    ///
+    /// # Errors
+    /// Fails if that takes longer than `longest`.
+    pub fn wait_for_interception(&mut self, longest: Duration) -> Result<(), Error> {
+        self.wait_for("the box to reach the server", longest, |fixture| {
+            // The address of the intercepting listener; other programs may listen elsewhere.
+            let only = ["-Hltn", "src", "127.0.0.1"];
+            let listening = fixture.exec("box", "ss")?.args(only).output();
+            let listening = listening.map_err(|e| Error::system("run ss", e))?;
+            Ok(!listening.stdout.is_empty())
+        })
+    }
+
+    /// Returns the bytes that each of these links has delivered towards its `from` end.
+    ///
+    /// # Errors
+    /// Fails if there is no such link.
+    pub fn delivered_in_reverse(&self, links: &[&str]) -> Result<Vec<u64>, Error> {
+        let bytes = |link: &&str| Ok(self.testbed.link_status(link)?.reverse.bytes_delivered);
+        links.iter().map(bytes).collect()
+    }
+
+    /// Returns what the process of a host has written so far.
+    pub fn log(&mut self, host: &str) -> String {
+        let hosts = self.testbed.status().map(|status| status.hosts);
+        let mut hosts = hosts.unwrap_or_default().into_iter();
+        let process = hosts.find(|found| found.name == host);
+        let process = process.and_then(|found| found.process);
+        process
+            .and_then(|process| fs::read_to_string(process.log).ok())
+            .unwrap_or_default()
+    }
+}
