@@ -1,6 +1,5 @@
-//! Sans-IO Multipath TCP (RFC 8684): the protocol machine of Braid.
-//!
-//! The engine owns no socket, no thread and no clock. [`Stack`] documents how to drive it.
+//! Sans-IO Multipath TCP (RFC 8684): the protocol machine of Braid. [`Stack`] documents how to drive it.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod buffer;
@@ -12,6 +11,7 @@ pub mod error;
 pub mod event;
 mod join_auth;
 mod mptcp;
+mod non_exhaustive;
 mod path;
 mod stack;
 pub mod stats;
@@ -24,6 +24,8 @@ pub use connect::ConnectOptions;
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
 pub use join_auth::JoinAuth;
+#[doc(hidden)]
+pub use non_exhaustive::NonExhaustive;
 pub use path::PathRecord;
 pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
 

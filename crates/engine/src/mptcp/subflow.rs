@@ -10,6 +10,7 @@ use super::ending::{Ending, ResetKind};
 use super::flight::Place;
 use super::opening::{Handshake, SynData};
 use crate::event::SubflowCloseReason;
+use crate::non_exhaustive::NonExhaustive;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
@@ -560,6 +561,7 @@ impl Subflow {
             ready,
             most_urgent,
             copies,
+            _non_exhaustive: NonExhaustive::MARK,
         }
     }
 
