@@ -2,7 +2,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint deny bench results faults aggregation conformance fuzz man install-deps
+.PHONY: help demo test soak lint semver deny bench results faults aggregation conformance fuzz man install-deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,8 +21,11 @@ test: install-deps ## all that judges behaviour: in virtual time, then in networ
 soak: install-deps ## rates and times of the wall clock, and every network test under load (SOAK_MINUTES=60)
 	@scripts/soak.sh $(SOAK_ARGS)
 
-lint: ## formatting, clippy, documentation, tidy
+lint: ## formatting, clippy, documentation, packages, the oldest Rust, tidy
 	@scripts/lint.sh
+
+semver: ## compare the published crates' interfaces with those of the last release; minutes at first
+	@scripts/semver.sh
 
 deny: ## dependencies: licences, duplicates, known vulnerabilities, and an SBOM into target/sbom
 	@scripts/deny.sh

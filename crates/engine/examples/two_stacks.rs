@@ -1,6 +1,6 @@
 //! Two stacks connected back to back, in virtual time: a client with two paths uploads to a server.
 //!
-//! `cargo run -p braid-engine --example two_stacks` prints the events and the bytes that each path carried.
+//! `cargo run -p braid-mptcp-engine --example two_stacks` prints the events and the bytes that each path carried.
 //! The engine has no clock, no sockets and no threads; `main` does everything that a driver does for it.
 
 use std::collections::BTreeMap;

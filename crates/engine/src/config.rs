@@ -6,8 +6,22 @@ use core::time::Duration;
 
 use crate::Urgency;
 use crate::cc::{Algorithm, LEDBAT};
+use crate::non_exhaustive::NonExhaustive;
 
 /// The settings of a stack; every bound of the engine is here.
+///
+/// Versions to come have more settings, so begin with the defaults:
+///
+/// ```
+/// use braid_engine::Config;
+///
+/// let config = Config {
+///     memory: 64 << 20,
+///     max_connections: 1_000,
+///     ..Config::default()
+/// };
+/// assert_eq!(config.max_subflows, 8);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The largest IP packet handed to the driver, in bytes: up to 65,521 if the device segments (GSO),
@@ -82,6 +96,8 @@ pub struct Config {
     pub max_subflows: usize,
     /// The most paths to peers whose records outlive their connections.
     pub max_records: usize,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
 }
 
 impl Config {
@@ -123,6 +139,7 @@ impl Default for Config {
             deny_join_initial: false,
             max_subflows: 8,
             max_records: 1024,
+            _non_exhaustive: NonExhaustive::MARK,
         }
     }
 }
@@ -166,6 +183,17 @@ pub enum Ecn {
 }
 
 /// A local endpoint: one access link of the box, or one listening address of the server.
+///
+/// ```
+/// use braid_engine::PathConfig;
+///
+/// let metered = PathConfig {
+///     mtu: 1400,
+///     backup: true,
+///     ..PathConfig::v4([10, 0, 1, 2].into())
+/// };
+/// assert!(metered.owns([10, 0, 1, 2].into()));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathConfig {
     /// The local IPv4 address of subflows on this path.
@@ -176,6 +204,21 @@ pub struct PathConfig {
     pub mtu: u16,
     /// Set to open subflows with the backup bit (RFC 8684 section 3.2).
     pub backup: bool,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
+}
+
+/// A path without addresses, with an MTU of 1500 bytes, and no backup.
+impl Default for PathConfig {
+    fn default() -> Self {
+        PathConfig {
+            v4: None,
+            v6: None,
+            mtu: 1500,
+            backup: false,
+            _non_exhaustive: NonExhaustive::MARK,
+        }
+    }
 }
 
 impl PathConfig {
@@ -183,9 +226,7 @@ impl PathConfig {
     pub fn v4(addr: Ipv4Addr) -> Self {
         PathConfig {
             v4: Some(addr),
-            v6: None,
-            mtu: 1500,
-            backup: false,
+            ..PathConfig::default()
         }
     }
 

@@ -2,10 +2,24 @@
 
 use core::net::SocketAddr;
 
+use crate::non_exhaustive::NonExhaustive;
 use crate::strategy::{FlowSize, Strategy};
 use crate::{PathId, Protocol, Urgency};
 
 /// The options of a new connection.
+///
+/// ```
+/// use braid_engine::strategy::FlowSize;
+/// use braid_engine::{ConnectOptions, PathId};
+///
+/// let remote = ([10, 0, 9, 1], 443).into();
+/// let options = ConnectOptions {
+///     path: Some(PathId(1)),
+///     flow_size: FlowSize::Declared(1 << 20),
+///     ..ConnectOptions::new(remote, braid_strategy::default_strategy())
+/// };
+/// assert_eq!(options.local, None);
+/// ```
 #[derive(Debug)]
 pub struct ConnectOptions {
     /// The server's address.
@@ -30,6 +44,8 @@ pub struct ConnectOptions {
     pub urgency: Urgency,
     /// The strategy of the connection.
     pub strategy: Box<dyn Strategy>,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
 }
 
 impl ConnectOptions {
@@ -45,6 +61,7 @@ impl ConnectOptions {
             flow_size: FlowSize::Unknown,
             urgency: Urgency::default(),
             strategy,
+            _non_exhaustive: NonExhaustive::MARK,
         }
     }
 }

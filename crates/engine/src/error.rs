@@ -2,6 +2,7 @@
 
 /// A command that cannot be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ApiError {
     /// There is no such connection (any more).
     UnknownConnection,

@@ -7,6 +7,7 @@ use crate::{ConnId, ListenerId, PathId, SubflowId};
 
 /// An event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// A listener has a new connection; its handshake is complete.
     Accepted {
@@ -105,6 +106,7 @@ impl Event {
 
 /// The reason for the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// Both directions were closed in order.
     Finished,
@@ -126,6 +128,7 @@ pub enum CloseReason {
 
 /// The reason for the end of a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SubflowCloseReason {
     /// FIN both ways, or the connection ended.
     Finished,
@@ -145,6 +148,7 @@ pub enum SubflowCloseReason {
 
 /// The cause for which MPTCP is not in use; there is a counter for each (RFC 8684 section 3.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FallbackCause {
     /// Opened as regular TCP by choice.
     NotRequested,

@@ -1,6 +1,7 @@
-//! Sans-IO Multipath TCP (RFC 8684): the protocol machine of Braid.
+//! Sans-IO Multipath TCP (RFC 8684): the protocol machine of Braid. [`Stack`] documents how to drive it.
+#![doc = include_str!("../README.md")]
 //!
-//! The engine owns no socket, no thread and no clock. [`Stack`] documents how to drive it.
+//! # Modules
 //!
 //! - `stack`: demultiplexing, listeners, timers, and the order in which connections send.
 //! - `mptcp`: the connection, its subflows, and what its peer is told.
@@ -23,6 +24,7 @@ pub mod error;
 pub mod event;
 mod join_auth;
 mod mptcp;
+mod non_exhaustive;
 mod path;
 mod stack;
 pub mod stats;
@@ -35,6 +37,8 @@ pub use connect::ConnectOptions;
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
 pub use join_auth::JoinAuth;
+#[doc(hidden)]
+pub use non_exhaustive::NonExhaustive;
 pub use path::PathRecord;
 pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
 

@@ -10,6 +10,7 @@ use crate::{FallbackCause, PathId, SubflowId, Urgency};
 
 /// The counters of a stack since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StackStats {
     /// Packets received, super-segments counted once.
     pub packets_in: u64,
@@ -113,6 +114,7 @@ impl Traffic {
 
 /// The payload moved both ways on a subflow, or on several together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Moved {
     /// Payload bytes received in order on the subflows.
     pub bytes_received: u64,
@@ -226,6 +228,7 @@ pub struct SubflowStats {
 
 /// The payload that a connection moved between two addresses, over all subflows it has or had there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathStats {
     /// The local path.
     pub path: PathId,
@@ -240,6 +243,7 @@ pub struct PathStats {
 /// A snapshot of a path: the payload that all connections moved there since the start of the stack, and the
 /// state of the subflows that are established there now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathTotals {
     /// The payload moved since the start.
     pub moved: Moved,
@@ -266,6 +270,7 @@ pub struct PathTotals {
 /// The counts of options by which the ends of a connection informed each other of addresses (RFC 8684
 /// section 3.4), repeats included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AddressSignals {
     /// ADD_ADDRs sent, echoes of the peer's excluded.
     pub add_addr_sent: u32,
@@ -279,6 +284,7 @@ pub struct AddressSignals {
 
 /// A snapshot of a connection. Offsets are bytes of the stream, from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConnStats {
     /// The tokens (RFC 8684 section 3.1), ours and the peer's; `None` if MPTCP is not in use.
     pub tokens: Option<(u32, u32)>,

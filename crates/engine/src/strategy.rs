@@ -6,7 +6,12 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
+use crate::non_exhaustive::NonExhaustive;
 use crate::{PathId, PathRecord, Protocol, SubflowId, Urgency};
+
+/// The segment size assumed before the peer has announced its own: Ethernet's 1500 bytes less IP and TCP
+/// headers and options.
+pub(crate) const USUAL_MSS: u32 = 1428;
 
 /// The transmission strategy of one connection: the path on which it opens, the paths on which it joins,
 /// and the data that goes out next on which subflow.
@@ -84,6 +89,27 @@ pub struct OpenView<'a> {
     pub initial_window: u64,
     /// The first subflow, once it is established.
     pub first: Option<FirstSubflow>,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
+}
+
+impl<'a> OpenView<'a> {
+    /// Makes the view of a connection that has written and received nothing yet, with an initial window of ten
+    /// segments: a beginning for tests.
+    pub fn new(now: Instant, paths: &'a [PathView]) -> Self {
+        OpenView {
+            now,
+            paths,
+            asked: None,
+            unanswered: None,
+            flow_size: FlowSize::Unknown,
+            seen: 0,
+            unsent: 0,
+            initial_window: 10 * u64::from(USUAL_MSS),
+            first: None,
+            _non_exhaustive: NonExhaustive::MARK,
+        }
+    }
 }
 
 /// A strategy's view of the subflow beside which others may open.
@@ -106,6 +132,21 @@ pub struct PathView {
     pub in_use: bool,
     /// The record that earlier subflows to this peer left there.
     pub record: Option<PathRecord>,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
+}
+
+impl PathView {
+    /// Makes the view of an unused path without a record: a beginning for tests.
+    pub fn new(id: PathId) -> Self {
+        PathView {
+            id,
+            backup: false,
+            in_use: false,
+            record: None,
+            _non_exhaustive: NonExhaustive::MARK,
+        }
+    }
 }
 
 /// The path and protocol with which a connection opens.
@@ -177,6 +218,8 @@ pub struct SubflowView {
     pub most_urgent: Option<Urgency>,
     /// The bytes in flight that may be sent here too.
     pub copies: Copies,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
 }
 
 /// Bytes in flight that a subflow may carry as well: not known to have arrived, and never sent on it. Each
@@ -205,6 +248,41 @@ pub struct InFlight {
 }
 
 impl SubflowView {
+    /// Makes the view of a subflow that has just opened with this round-trip time, and has room for ten
+    /// segments: a beginning for tests.
+    pub fn new(id: SubflowId, rtt: Duration) -> Self {
+        let cwnd = 10 * u64::from(USUAL_MSS);
+        SubflowView {
+            id,
+            path: PathId(id.0 as u8),
+            srtt: rtt,
+            rttvar: rtt / 2,
+            latest_rtt: rtt,
+            base_rtt: rtt,
+            rto: rtt + Duration::from_millis(200),
+            timeouts: 0,
+            cwnd,
+            ssthresh: u64::MAX,
+            in_flight: 0,
+            queued: 0,
+            sent: 0,
+            oldest_sent: None,
+            mss: USUAL_MSS,
+            pacing_rate: (cwnd as f64 / rtt.as_secs_f64()) as u64,
+            delivery_rate: 0,
+            peak_rate: 0,
+            passed_at: Instant::ZERO,
+            loss: 0.0,
+            strayed: 0,
+            backup: false,
+            stale: false,
+            ready: true,
+            most_urgent: None,
+            copies: Copies::default(),
+            _non_exhaustive: NonExhaustive::MARK,
+        }
+    }
+
     /// Returns the congestion window not in flight, in bytes: at least a segment, or none while anything is
     /// in flight.
     pub fn window_room(&self) -> u64 {
@@ -294,6 +372,32 @@ pub struct SendView<'a> {
     pub flow_size: FlowSize,
     /// The oldest bytes in flight; `None` if there is nothing to copy, or nowhere to copy it.
     pub oldest: Option<InFlight>,
+    #[doc(hidden)]
+    pub _non_exhaustive: NonExhaustive,
+}
+
+impl<'a> SendView<'a> {
+    /// Makes the view of a connection whose application has written `unsent` bytes and may write more, and
+    /// that has sent nothing yet: a beginning for tests.
+    pub fn new(now: Instant, subflows: &'a [SubflowView], unsent: u64) -> Self {
+        let mut unsent_by_urgency = [0; Urgency::COUNT];
+        unsent_by_urgency[Urgency::default().index()] = unsent;
+        SendView {
+            now,
+            subflows,
+            sent: 0,
+            copied: 0,
+            unsent,
+            unsent_by_urgency,
+            peer_window: 1 << 20,
+            outstanding: 0,
+            may_send_new: unsent > 0,
+            writer: Writer::Open,
+            flow_size: FlowSize::Unknown,
+            oldest: None,
+            _non_exhaustive: NonExhaustive::MARK,
+        }
+    }
 }
 
 /// The state of the application that writes.
@@ -377,6 +481,7 @@ impl Decision {
 
 /// An event reported to a strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StrategyEvent {
     /// A subflow can carry data.
     SubflowUp {

@@ -44,7 +44,7 @@ impl HostConfig {
 
 /// Makes the strategy of connections that chose no other.
 pub fn default_strategy() -> Box<dyn Strategy> {
-    strategy_of(braid_strategy::DEFAULT)()
+    braid_strategy::default_strategy()
 }
 
 /// Returns the factory of the strategy `name`, which the caller has checked.

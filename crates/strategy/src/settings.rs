@@ -21,10 +21,10 @@ impl std::error::Error for StrategyError {}
 
 /// The settings of one strategy.
 ///
-/// The strategy takes those that it knows and then calls [`finish`](Self::finish), which reports the
-/// others as mistakes.
+/// The strategy takes those that it knows; what it leaves is reported as a mistake.
+/// [`Registry::with_settings`](crate::Registry::with_settings) shows an example.
 #[derive(Debug)]
-pub(crate) struct Settings<'a> {
+pub struct Settings<'a> {
     /// Name and settings, for messages.
     text: &'a str,
     given: Vec<(&'a str, Option<&'a str>)>,
@@ -34,7 +34,7 @@ pub(crate) struct Settings<'a> {
 
 impl<'a> Settings<'a> {
     /// Parses `text`: a name and, after a colon, its settings with commas between them.
-    pub fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         let (_, settings) = text.split_once(':').unzip();
         let one = |setting: &'a str| match setting.split_once('=') {
             Some((key, value)) => (key, Some(value)),
@@ -52,6 +52,9 @@ impl<'a> Settings<'a> {
     }
 
     /// Takes the setting `key`, which has no value, and returns whether it was given.
+    ///
+    /// # Errors
+    /// Fails if a value was given.
     pub fn flag(&mut self, key: &str) -> Result<bool, StrategyError> {
         match self.take(key, key.to_owned()) {
             None => Ok(false),
@@ -61,6 +64,9 @@ impl<'a> Settings<'a> {
     }
 
     /// Takes a number from 0 to 1, or returns the default.
+    ///
+    /// # Errors
+    /// Fails if the value is no such number.
     pub fn share(&mut self, key: &str, default: f64) -> Result<f64, StrategyError> {
         let Some(value) = self.take(key, format!("{key}=NUMBER")) else {
             return Ok(default);
@@ -71,6 +77,9 @@ impl<'a> Settings<'a> {
     }
 
     /// Takes one of the `choices` by its name, or returns the default.
+    ///
+    /// # Errors
+    /// Fails if the value is none of their names.
     pub fn one_of<T: Copy>(
         &mut self,
         key: &str,
@@ -91,7 +100,7 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// Fails if a setting is unknown to the strategy, or was given twice.
-    pub fn finish(self) -> Result<(), StrategyError> {
+    pub(crate) fn finish(self) -> Result<(), StrategyError> {
         let Some((key, _)) = self.given.first() else {
             return Ok(());
         };

@@ -2,6 +2,7 @@
 
 /// The reason for which a packet or option cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// The buffer ends before the structure does.
     Truncated,

@@ -1,14 +1,12 @@
-//! Packet formats of Braid: IPv4, IPv6, TCP with its options, UDP, ICMP errors and every option of
-//! Multipath TCP v1 (RFC 8684), plus the few types every crate shares: sequence numbers, time and
-//! the seeded generator.
-//!
-//! Each format has two layers: a lazy view (`Packet<T>`) that checks bounds and nothing else, and a
-//! validated `Repr` with `parse` and `emit` that round-trip.
+//! Packet formats, sequence numbers, time and seeded randomness of Multipath TCP.
+#![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 mod bytes;
 pub mod checksum;

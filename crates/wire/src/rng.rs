@@ -8,6 +8,16 @@ use rand_core::{Rng as _, SeedableRng};
 /// The stream is strong because the engine draws MPTCP keys and nonces from it, which must be hard to
 /// guess (RFC 8684 section 3.1). The stream is seeded because a run must be repeatable. A driver on a
 /// real network seeds it from the operating system, the simulator from (seed, component id).
+///
+/// ```
+/// use braid_wire::Rng;
+///
+/// let mut rng = Rng::from_seed([7; 32]);
+/// let die = 1 + rng.below(6);
+/// assert!((1..=6).contains(&die));
+/// // The same seed repeats the run.
+/// assert_eq!(1 + Rng::from_seed([7; 32]).below(6), die);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Rng(ChaCha8Rng);
 

@@ -3,6 +3,14 @@
 use core::cmp::Ordering;
 
 /// A TCP sequence number (RFC 9293 section 3.4): 32 bits, modulo arithmetic.
+///
+/// ```
+/// use braid_wire::Seq32;
+///
+/// let last = Seq32(u32::MAX);
+/// assert_eq!(last.add(3), Seq32(2));
+/// assert!(last.before(Seq32(2)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Seq32(pub u32);
 
@@ -40,6 +48,14 @@ impl PartialOrd for Seq32 {
 }
 
 /// An MPTCP data sequence number (RFC 8684 section 3.3): 64 bits, modulo arithmetic.
+///
+/// ```
+/// use braid_wire::Dsn64;
+///
+/// // An option may carry the low 32 bits only.
+/// let near = Dsn64(0x1_ffff_fff0);
+/// assert_eq!(near.expand(0x10), Dsn64(0x2_0000_0010));
+/// ```
 // Conforms: 8684-3.3.1-12
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Dsn64(pub u64);

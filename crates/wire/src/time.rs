@@ -4,6 +4,25 @@ use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
 /// A point in time, in nanoseconds since an origin chosen by the driver. Tests start at 0.
+///
+/// Arithmetic and conversions saturate: nothing is earlier than [`ZERO`](Self::ZERO), and nothing later than
+/// [`FAR_FUTURE`](Self::FAR_FUTURE), 584 years after the origin.
+///
+/// ```
+/// use braid_wire::Instant;
+/// use std::time::Duration;
+///
+/// let sent = Instant::from_millis(20);
+/// let heard = sent + Duration::from_millis(35);
+/// assert_eq!(heard.saturating_since(sent), Duration::from_millis(35));
+/// assert_eq!(sent - Duration::from_secs(1), Instant::ZERO);
+///
+/// // A driver on a real machine counts from the time of its own start.
+/// let origin = std::time::Instant::now();
+/// let now = Instant::from_std(origin + Duration::from_millis(55), origin);
+/// assert_eq!(now, heard);
+/// assert_eq!(now.to_std(origin), Some(origin + Duration::from_millis(55)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
@@ -41,6 +60,20 @@ impl Instant {
     /// Returns the whole milliseconds since the origin.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
+    }
+
+    /// Returns the time between `origin` and `at`: [`Self::ZERO`] if `at` is before `origin`, and
+    /// [`Self::FAR_FUTURE`] from 584 years after it on.
+    #[cfg(feature = "std")]
+    pub fn from_std(at: std::time::Instant, origin: std::time::Instant) -> Self {
+        at.saturating_duration_since(origin).into()
+    }
+
+    /// Returns the point in time at which the clock of the standard library shows `self`, if `self` counts
+    /// from `origin`; `None` where that clock cannot show it, as at [`Self::FAR_FUTURE`] on some systems.
+    #[cfg(feature = "std")]
+    pub fn to_std(self, origin: std::time::Instant) -> Option<std::time::Instant> {
+        origin.checked_add(self.into())
     }
 
     /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
@@ -83,6 +116,20 @@ impl core::fmt::Display for Instant {
 fn nanos(d: Duration) -> u64 {
     let seconds = d.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(d.subsec_nanos().into())
+}
+
+/// Takes the time since the origin. Durations past 584 years become [`Instant::FAR_FUTURE`].
+impl From<Duration> for Instant {
+    fn from(since_origin: Duration) -> Instant {
+        Instant(nanos(since_origin))
+    }
+}
+
+/// Returns the time since the origin, without loss.
+impl From<Instant> for Duration {
+    fn from(at: Instant) -> Duration {
+        Duration::from_nanos(at.0)
+    }
 }
 
 impl Add<Duration> for Instant {
@@ -148,6 +195,16 @@ mod tests {
         let mut t = early;
         t += Duration::from_nanos(7);
         assert_eq!(t, late);
+    }
+
+    #[test]
+    fn conversions_saturate() {
+        let at = Instant::from_nanos(12_000_345_678);
+        assert_eq!(Duration::from(at), Duration::new(12, 345_678));
+        assert_eq!(Instant::from(Duration::from(at)), at);
+        assert_eq!(Instant::from(Duration::MAX), Instant::FAR_FUTURE);
+        let longest = Duration::from(Instant::FAR_FUTURE);
+        assert_eq!(Instant::from(longest), Instant::FAR_FUTURE);
     }
 
     #[test]

@@ -16,13 +16,9 @@ use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::event::SubflowCloseReason;
 use crate::path::{Failure, Situation, Target, ThirdAck};
-use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
+use crate::strategy::{FirstSubflow, OpenView, StrategyEvent, USUAL_MSS};
 use crate::tcp::receive::AckDue;
 use crate::{ApiError, CloseReason, Event, PathId, Protocol};
-
-/// The segment size assumed before the peer has announced its own: Ethernet's 1500 bytes less IP and TCP
-/// headers and options.
-const USUAL_MSS: u32 = 1428;
 
 impl Connection {
     /// Prepares the first SYN.
@@ -120,10 +116,6 @@ impl Connection {
             stripped: &ctx.shared.stripped,
             in_use: self.transport.targets().take(MAX_SUBFLOWS).collect(),
             view: OpenView {
-                now: ctx.now,
-                paths: &[],
-                requested: None,
-                unanswered: None,
                 flow_size: self.flow.size,
                 seen: self.flow.seen(&self.transport.snd, &self.transport.rcv),
                 unsent: self.transport.snd.unsent(),
@@ -133,6 +125,7 @@ impl Connection {
                     since: s.handshake.established_at,
                     rtt: s.snd.rtt.srtt(),
                 }),
+                ..OpenView::new(ctx.now, &[])
             },
         }
     }

@@ -9,6 +9,7 @@ use super::mode::Mode;
 use super::output::{MAX_VIEWS, Outgoing, max_mapping_len, max_payload_total};
 use super::subflows::Subflows;
 use super::transport::Transport;
+use crate::non_exhaustive::NonExhaustive;
 use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
 use crate::{SegmentKind, SubflowId};
 
@@ -49,6 +50,7 @@ impl Connection {
             writer: self.transport.snd.writer(is_done),
             flow_size: self.flow.size,
             oldest,
+            _non_exhaustive: NonExhaustive::MARK,
         };
         self.transport.live.ask_at = None;
         match self.strategy.next(&view, &mut ctx.shared.rng) {

@@ -10,6 +10,7 @@ use super::ending::{Ending, ResetKind};
 use super::opening::{Handshake, SynData};
 use super::scoreboard::Place;
 use crate::event::SubflowCloseReason;
+use crate::non_exhaustive::NonExhaustive;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
@@ -564,6 +565,7 @@ impl Subflow {
             ready,
             most_urgent,
             copies,
+            _non_exhaustive: NonExhaustive::MARK,
         }
     }
 

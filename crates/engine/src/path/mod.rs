@@ -281,13 +281,13 @@ impl PathManager {
             .filter(|(_, path)| self.reaches(path))
             .take(MAX_PATHS)
             .map(|(id, path)| PathView {
-                id,
                 backup: path.config.backup,
                 in_use: situation.in_use.iter().any(|(used, _)| *used == id),
                 record: path
                     .config
                     .towards(self.remotes.joinable())
                     .and_then(|(_, peer)| situation.records.get(peer.ip(), id)),
+                ..PathView::new(id)
             })
             .collect()
     }

@@ -45,6 +45,7 @@ pub enum TxChecksum {
 
 /// The reason for sending a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SegmentKind {
     /// Payload that was never sent before.
     New,
@@ -62,6 +63,7 @@ pub enum SegmentKind {
 
 /// The description of a [`Transmit`] of a connection, for logs, counters and oracles.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransmitInfo {
     /// The connection.
     pub conn: ConnId,

@@ -137,12 +137,7 @@ fn v4(n: u8, host: u8) -> Ipv4Addr {
 }
 
 fn path(v4: Ipv4Addr) -> PathConfig {
-    PathConfig {
-        v4: Some(v4),
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    }
+    PathConfig::v4(v4)
 }
 
 impl Script {

@@ -17,8 +17,7 @@ fn path(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
     PathConfig {
         v4,
         v6,
-        mtu: 1500,
-        backup: false,
+        ..PathConfig::default()
     }
 }
 

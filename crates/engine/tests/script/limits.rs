@@ -94,10 +94,8 @@ fn out_of_the_blue_segments_for_other_addresses() {
 fn a_tiny_mtu() {
     for mtu in [0, 40, 575] {
         let path = PathConfig {
-            v4: Some([10, 0, 0, 2].into()),
-            v6: None,
             mtu,
-            backup: false,
+            ..PathConfig::v4([10, 0, 0, 2].into())
         };
         let mut s = Script::new(config(), &[path]);
         s.connect((([10, 0, 9, 1]), PORT).into(), Protocol::Tcp);

@@ -59,12 +59,7 @@ impl Strategy for Listener {
 
 /// Regular TCP to a peer with a window of `window` bytes, open at 10 ms with a round trip of 10 ms.
 fn opened(window: u16) -> (Script, Listener) {
-    let path = PathConfig {
-        v4: Some([10, 0, 0, 2].into()),
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    };
+    let path = PathConfig::v4([10, 0, 0, 2].into());
     let listener = Listener::default();
     let mut s = Script::new(config(), &[path]);
     s.open(ConnectOptions {

@@ -143,8 +143,6 @@ impl Core for Transfers {
             Event::SubflowClosed { conn, subflow, .. } => self.with(conn, |transfer, _| {
                 transfer.subflows.remove(&subflow);
             }),
-            // A connection carries one flow, and a forged join does not affect the transfer.
-            Event::FlowDelivered { .. } | Event::JoinForged { .. } => {}
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
                     if reason != CloseReason::Finished {
@@ -160,6 +158,7 @@ impl Core for Transfers {
                     self.end = Some(now + LINGER_TIME);
                 }
             }
+            _ => {}
         }
     }
 

@@ -203,6 +203,7 @@ impl Draw {
             v6: v6.then(|| Ipv6Addr::new(0xfd00, n as u16, 0, 0, 0, 0, 0, 2)),
             mtu,
             backup: self.0.chance(0.1),
+            ..PathConfig::default()
         };
         let delay = Duration::from_micros(100) + self.up_to_ms(120);
         let (up, down) = (self.link(delay), self.link(delay));

@@ -133,6 +133,7 @@ fn connect_side(
             v6: addresses.v6,
             mtu: addresses.mtu,
             backup: link.backup,
+            ..PathConfig::default()
         });
         let doing = format!("add the link {}", link.name);
         let path = path.map_err(|e| SystemError::other(doing, e.to_string()))?;

@@ -155,7 +155,7 @@ impl Ingress<'_> {
                 v4,
                 v6,
                 mtu,
-                backup: false,
+                ..PathConfig::default()
             }
         });
         paths.collect()

@@ -351,7 +351,7 @@ impl BoxCore {
                 self.upstream.on_fell_back(ctx.now, at, cause, ctx.stack);
             }
             // The server announces itself that it is ready for another user.
-            Event::FlowDelivered { .. } | Event::Accepted { .. } | Event::JoinForged { .. } => {}
+            _ => {}
         }
     }
 

@@ -130,6 +130,7 @@ impl Links {
             v6: addresses.v6,
             mtu: mtu.min(addresses.mtu),
             backup,
+            ..PathConfig::default()
         };
         let reused = place.filter(|path| stack.reuse_path(*path, path_config));
         let path = match reused {

@@ -132,7 +132,7 @@ impl Trial {
             v4,
             v6,
             mtu: setup.mtu,
-            backup: false,
+            ..PathConfig::default()
         })?;
         stack.set_path_up(now, path, true);
         let options = ConnectOptions {

@@ -77,7 +77,7 @@ impl Trouble {
             | FallbackCause::PeerFellBack => Some(Trouble::Stripped),
             // The payload was changed, which says nothing about options.
             FallbackCause::BadChecksum | FallbackCause::PeerBadChecksum => None,
-            FallbackCause::NotRequested | FallbackCause::PeerSynPlain => None,
+            _ => None,
         }
     }
 

@@ -273,11 +273,7 @@ impl DownstreamTcp {
                         .extend(id.map(|id| DownstreamEvent::Writable { id }));
                 }
                 Event::Closed { conn, reason } => self.on_closed(conn, reason),
-                Event::FellBack { .. }
-                | Event::FlowDelivered { .. }
-                | Event::SubflowEstablished { .. }
-                | Event::SubflowClosed { .. }
-                | Event::JoinForged { .. } => {}
+                _ => {}
             }
         }
     }
@@ -523,11 +519,8 @@ fn copy<'a, 'b>(
 fn failure(reason: CloseReason) -> ConnectFailure {
     match reason {
         CloseReason::Refused | CloseReason::Reset => ConnectFailure::Refused,
-        CloseReason::Unreachable => ConnectFailure::HostUnreachable,
         CloseReason::TimedOut => ConnectFailure::TimedOut,
         CloseReason::NoResources => ConnectFailure::NoResources,
-        CloseReason::Finished | CloseReason::Aborted | CloseReason::PeerMisbehaved => {
-            ConnectFailure::HostUnreachable
-        }
+        _ => ConnectFailure::HostUnreachable,
     }
 }

@@ -123,12 +123,7 @@ impl ServerNode {
 
 /// Makes one interface with the first address of each family.
 fn path(addresses: impl IntoIterator<Item = IpAddr>) -> PathConfig {
-    let mut path = PathConfig {
-        v4: None,
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    };
+    let mut path = PathConfig::default();
     for addr in addresses {
         match addr {
             IpAddr::V4(addr) => path.v4 = path.v4.or(Some(addr)),

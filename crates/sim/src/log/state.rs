@@ -170,7 +170,7 @@ impl HostLog {
             SegmentKind::New => Kind::New,
             SegmentKind::Copy => Kind::Copy,
             SegmentKind::Retransmission => Kind::Retransmission,
-            SegmentKind::JoinSyn | SegmentKind::Control => return,
+            _ => return,
         };
         let total = info.data.end - info.data.start;
         let size = match transmit.gso_size {
@@ -263,10 +263,7 @@ impl HostLog {
                 ("subflow_closed", Some((subflow, path)), reason)
             }
             Event::Closed { reason, .. } => ("closed", None, Some(format!("{reason:?}"))),
-            Event::Readable { .. }
-            | Event::Writable { .. }
-            | Event::FlowDelivered { .. }
-            | Event::JoinForged { .. } => return,
+            _ => return,
         };
         let end = (self.node, conn);
         match event {

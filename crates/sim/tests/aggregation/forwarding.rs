@@ -124,12 +124,7 @@ fn lan() -> (World, NodeId, [NodeId; 2], [NodeId; 2]) {
         config: config.boxed,
         links: links.to_vec(),
         lan: vec![user_addr(0).into(), user_addr(1).into()],
-        gateway: PathConfig {
-            v4: Some([192, 168, 1, 1].into()),
-            v6: None,
-            mtu: 1500,
-            backup: false,
-        },
+        gateway: PathConfig::v4([192, 168, 1, 1].into()),
         downstream: DownstreamConfig::default(),
     };
     let mut world = World::new(1);

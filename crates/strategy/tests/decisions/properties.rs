@@ -41,6 +41,7 @@ impl Moment {
             writer: Writer::Done,
             flow_size: self.flow_size,
             oldest: copies.min_by_key(|data| data.start),
+            ..SendView::new(Instant::from_millis(self.ms), &self.subflows, unsent)
         }
     }
 }

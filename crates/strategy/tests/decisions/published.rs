@@ -192,24 +192,16 @@ pub fn path(id: u8, rtt_ms: Option<u64>) -> PathView {
         ..PathRecord::default()
     });
     PathView {
-        id: PathId(id),
-        backup: false,
-        in_use: false,
         record,
+        ..PathView::new(PathId(id))
     }
 }
 
 pub fn opening(paths: &[PathView], flow_size: FlowSize) -> OpenView<'_> {
     OpenView {
-        now: NOW,
-        paths,
         requested: Some(PathId(1)),
-        unanswered: None,
         flow_size,
-        seen: 0,
-        unsent: 0,
-        initial_window: 14_280,
-        first: None,
+        ..OpenView::new(NOW, paths)
     }
 }
 

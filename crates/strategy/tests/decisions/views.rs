@@ -42,6 +42,7 @@ pub fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
         ready: true,
         most_urgent: None,
         copies: Copies::default(),
+        ..SubflowView::new(SubflowId(id), srtt)
     }
 }
 
@@ -108,6 +109,7 @@ pub fn view(subflows: &[SubflowView]) -> SendView<'_> {
         writer: Writer::Done,
         flow_size: FlowSize::Unknown,
         oldest: None,
+        ..SendView::new(NOW, subflows, 100_000)
     }
 }
 

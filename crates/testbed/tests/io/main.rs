@@ -1,6 +1,7 @@
 //! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
 
 mod engine;
+mod example;
 mod interception;
 mod offload;
 mod shortcut;
