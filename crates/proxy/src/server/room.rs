@@ -12,10 +12,10 @@ use crate::relay::table::SessionId;
 impl ServerCore {
     /// Counts another handshake, or refuses it.
     pub(super) fn admit(&mut self, ctx: &mut Ctx<'_>, remote: IpAddr) -> Result<(), Over> {
-        if self.sessions.len() >= self.limits.connections {
+        if self.sessions.len() >= self.limits.connections() {
             self.reclaim(ctx, None);
         }
-        match self.sessions.len() < self.limits.connections {
+        match self.sessions.len() < self.limits.connections() {
             true => self.handshakes.begin(ctx.now, remote, &self.limits),
             false => Err(Over::All),
         }
@@ -34,12 +34,12 @@ impl ServerCore {
     /// Returns the most connections of one user. With several users, an eighth of all stays for the others,
     /// whatever the configured limits and the process's limit.
     pub(super) fn most_of_user(&self) -> usize {
-        let all = self.limits.connections.min(self.most_streams);
+        let all = self.limits.connections().min(self.most_streams);
         let most = match self.user_names.len() {
             0 | 1 => all,
             _ => all - all.div_ceil(8),
         };
-        self.limits.per_user.min(most.max(1))
+        self.limits.per_user().min(most.max(1))
     }
 
     /// Removes a session from its user's count.
