@@ -1,4 +1,4 @@
-//! The settings of box and server, as their parsers know them and as the pages list them: few enough, and the same.
+//! The settings of box and server are few, and the pages list those that the parsers know.
 //!
 //! `make settings` prints how many there are.
 
@@ -99,12 +99,14 @@ fn expect_each_once(what: &str, known: &Names, lists: &[&[String]]) {
 }
 
 fn page(name: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(name);
     fs::read_to_string(file).expect("a readable page")
 }
 
-/// Rule of the count: one key of one table is one setting. What box and server call by the same name means the same,
-/// stands in one row, and counts once.
+/// Rule of the count: one key of one table is one setting. A key that both files have means the same in both, stands
+/// in one row, and counts once.
 #[test]
 fn settings_are_few_and_all_on_the_pages() {
     let (boxed, server) = (settings(of_box), settings(of_server));

@@ -166,7 +166,8 @@ fn settings_change_while_a_user_downloads() {
 
     // A destination that is only forwarded from now on; settings that need a restart are named.
     let content = bed.v4("content");
-    let settings = format!("bypass = \"{content}\"\nshortcut = false\nexpert.max_connections_per_host = 50");
+    let settings =
+        format!("bypass = \"{content}\"\nshortcut = false\nexpert.max_connections_per_host = 50");
     file.write(&file.with(&settings));
     expect_reloaded(
         &bed,

@@ -32,8 +32,9 @@ impl Checked {
     }
 
     fn with_box() -> Self {
-        let few =
-            |text: String| format!("{text}\n[limits]\nmemory = \"64MiB\"\n[expert]\nmax_connections = 1000\n");
+        let few = |text: String| {
+            format!("{text}\n[limits]\nmemory = \"64MiB\"\n[expert]\nmax_connections = 1000\n")
+        };
         let render = changed(render_config(None).expect("randomness"), Role::Server, few);
         let mut bed = Bed::up_idle(changed(render, Role::Box, few));
         bed.start("server");

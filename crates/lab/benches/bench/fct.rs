@@ -110,7 +110,11 @@ struct Way {
 
 impl Way {
     fn up(gateways: Gateways, warm: bool) -> Result<Way, Failure> {
-        let settings = if warm { "" } else { "\n[expert]\nidle_pool_size = 0\n" };
+        let settings = if warm {
+            ""
+        } else {
+            "\n[expert]\nidle_pool_size = 0\n"
+        };
         let rates = slow::RATES.map(|rate| format!("{rate}mbit"));
         let links = [0, 1].map(|link| (&*rates[link], slow::DELAYS[link]));
         let bed = bed::up(gateways, links, settings)?;

@@ -41,8 +41,8 @@ impl BoxConfig {
         }
     }
 
-    /// Takes over times, counts and shares from `new`, and returns the names of those that changed. Names of tables
-    /// stand for what has no setting of its own.
+    /// Takes over times, counts and shares from `new`, and returns the names of those that changed. The name of a
+    /// table stands for the values in it that have no setting any more.
     fn reload_numbers(&mut self, new: &BoxConfig) -> Vec<String> {
         let (times, limits) = (&mut self.timeouts, &mut self.limits);
         let (probing, warm) = (&mut self.probing, &mut self.warm);

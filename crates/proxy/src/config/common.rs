@@ -28,19 +28,20 @@ pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
 /// server has to wait for it.
 pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 
-/// Time that a server has to look up a name and to connect: Linux sends SYNs after 0, 1, 3, 7 and 15 s, and has waited
-/// as long again for the last answer. Boxes of other releases expect no longer time.
+/// Time that a server has to look up a name and to connect. Linux sends SYNs after 0, 1, 3, 7 and 15 s, and has
+/// waited as long again for the last answer. Boxes of other releases expect no longer time.
 pub(super) const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Default time without movement after which a connection is ended: about as long as NATs have to keep an idle
 /// connection (RFC 5382, 2 h 4 min), so that the users' programs see the end no earlier than on other networks.
 pub(super) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 
-/// Time without movement after which a connection is ended that one side has closed: a program may compute its answer
-/// for minutes, and a side that is gone says nothing for ever.
+/// Time without movement after which a connection is ended that one side has closed: a program may compute its
+/// answer for minutes, and a side that is gone is silent for ever.
 pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Age at which a box replaces an idle connection: half the time for which servers, of other releases too, keep it.
+/// Age at which a box replaces an idle connection: half the time for which servers, of other releases too, keep
+/// it.
 pub(super) const IDLE_CONNECTION_AGE: Duration = Duration::from_secs(60);
 
 /// Least buffer of a connection in each direction, bytes, unless the file sets one: fills 1 Gbit/s at a round trip

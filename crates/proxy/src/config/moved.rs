@@ -21,7 +21,7 @@ const EXPERT: &str = "expert";
 
 /// The current place of an old setting.
 #[derive(Debug, Clone, Copy)]
-enum Now {
+pub(super) enum Now {
     /// This key in `[expert]`.
     Expert(&'static str),
     /// None: a constant, or a value that follows from other settings.

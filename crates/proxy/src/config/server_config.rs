@@ -31,8 +31,8 @@ use super::types::{self, Address, Key, OneOrMany, Prefix, Target, Time};
 /// Ports that are refused by default: SMTP between mail servers (25), by which a user's infected host would send
 /// spam from the server's address. Mail clients submit at 465 and 587.
 const REFUSED_PORTS: [u16; 1] = [25];
-/// Default clock difference of plaintext clients: time services keep clocks within a second, and a clock that nobody
-/// sets drifts by a minute in a month.
+/// Default clock difference of plaintext clients: time services keep clocks within a second, and a clock that
+/// nobody sets drifts by a minute in a month.
 const DEFAULT_TIME_WINDOW: Duration = Duration::from_secs(120);
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
