@@ -2,7 +2,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint semver deny bench results faults aggregation conformance fuzz man install-deps
+.PHONY: help demo test soak lint semver deny bench results faults aggregation settings conformance fuzz man install-deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ faults: install-deps ## what fourteen faults of a link do to users, over emulate
 aggregation: ## a hundred pairs of paths in the simulator: what they bring together and alone
 	$(CARGO) test --workspace --test scenarios -- --ignored all_pairs
 	@cat crates/sim/tests/scenarios/pairs.txt
+
+settings: ## count the settings of box and server, against their bounds
+	$(CARGO) test --quiet --workspace --test settings -- --nocapture
 
 conformance: ## write docs/conformance.md from docs/conformance.toml and the sources
 	BRAID_WRITE=1 $(CARGO) test --quiet --workspace --test tidy conformance

@@ -276,8 +276,8 @@ fn limits_and_rules_hold_for_what_begins() {
     let (mut w, user) = downloading(1, Setup::default());
     let rule = "[[rule]]\nport = 80\nsize = \"1MB\"\nurgency = 6\n";
     let rules = config(rule).unwrap().rules;
-    let (changes, _) = w.reload_box(|c| (c.limits.per_host, c.rules) = (1, rules));
-    assert_eq!(changes.changed, ["rule", "limits.per_host"]);
+    let (changes, _) = w.reload_box(|c| (c.limits.per_host, c.rules) = (Some(1), rules));
+    assert_eq!(changes.changed, ["expert.max_connections_per_host", "rule"]);
     let refused = w.open(CONTENT, b"hello", false);
     w.run_for(Duration::from_millis(100));
     assert!(w.user(refused).reset);
@@ -315,8 +315,11 @@ fn switches_stay_where_they_are() {
         order(&mut w, request);
     }
     w.notices.clear();
-    let (changes, _) = w.reload_box(|c| c.limits.per_host = 7);
-    assert_eq!(changes.to_string(), "changed: limits.per_host");
+    let (changes, _) = w.reload_box(|c| c.limits.per_host = Some(7));
+    assert_eq!(
+        changes.to_string(),
+        "changed: expert.max_connections_per_host"
+    );
     w.run_for(Duration::from_secs(1));
     assert!(w.core.is_off(PathId(1)) && w.box_status().paths[0].backup);
     assert!(
@@ -348,23 +351,61 @@ fn what_changes_at_once_and_what_waits_is_named() {
         ("select = \"delay\"", "select", ""),
         ("strategy = \"minrtt\"", "strategy", ""),
         ("congestion = \"cubic\"", "congestion", ""),
-        ("checksum = true", "checksum", ""),
-        ("ecn = \"ask\"", "ecn", ""),
+        ("expert.checksum = true", "expert.checksum", ""),
+        ("expert.ecn = \"ask\"", "expert.ecn", ""),
         ("bypass = \"198.51.100.0/24\"", "bypass", ""),
         ("socks = \"192.168.1.1:1080\"", "socks", ""),
         ("quic = \"reject\"", "quic", ""),
         ("mptcp_hosts = \"proxy\"", "mptcp_hosts", ""),
         ("timeouts.drain = \"5s\"", "timeouts", ""),
-        ("limits.connections = 9", "limits.connections", ""),
+        ("expert.idle_timeout = \"1h\"", "expert.idle_timeout", ""),
+        ("expert.max_connections = 9", "expert.max_connections", ""),
+        (
+            "expert.max_connections_per_host = 9",
+            "expert.max_connections_per_host",
+            "",
+        ),
+        (
+            "expert.idle_probe_interval = \"9s\"",
+            "expert.idle_probe_interval",
+            "",
+        ),
+        (
+            "expert.max_measurement_interval = \"9s\"",
+            "expert.max_measurement_interval",
+            "",
+        ),
+        (
+            "expert.server_change_gain = \"20%\"",
+            "expert.server_change_gain",
+            "",
+        ),
+        (
+            "expert.measurement_quiet_hours = \"22:00-06:00\"",
+            "expert.measurement_quiet_hours",
+            "",
+        ),
+        ("expert.idle_pool_size = 3", "expert.idle_pool_size", ""),
+        (
+            "expert.idle_pool_metered = true",
+            "expert.idle_pool_metered",
+            "",
+        ),
+        ("timeouts.idle = \"1h\"", "expert.idle_timeout", ""),
+        ("warm.max = 3", "expert.idle_pool_size", ""),
         ("limits.handshakes = 9", "limits.handshakes", ""),
-        ("probing.idle = \"9s\"", "probing", ""),
+        ("probing.busy = \"9s\"", "probing", ""),
         ("measuring.least = \"9s\"", "measuring", ""),
-        ("warm.max = 3", "warm", ""),
+        ("warm.age = \"9s\"", "warm", ""),
         ("shortcut = false", "", "shortcut"),
         ("control = \"box.sock\"", "", "control"),
         ("state = \"state\"", "", "state"),
         ("tun.name = \"braid7\"", "", "tun"),
-        ("limits.buffer = \"1MB\"", "", "limits.buffer"),
+        (
+            "expert.connection_buffer = \"1MB\"",
+            "",
+            "expert.connection_buffer",
+        ),
         ("limits.memory = \"99MB\"", "", "limits.memory"),
     ] {
         let new = config(line).unwrap_or_else(|e| panic!("{e}"));

@@ -84,9 +84,9 @@ fn a_full_box_is_read() {
          [[server]]\naddress = [\"203.0.113.7\", \"2001:db8::7\"]\nport = 443\n\
          key = \"{KEY}\"\n\
          [[server]]\naddress = \"203.0.113.8\"\nkey = \"{KEY}\"\nprotection = \"none\"\n\
-         [timeouts]\nidle = \"10min\"\nattempt = \"500ms\"\nconnect = 20\nuser_timeout = \"3min\"\n\
-         [limits]\nbuffer = \"4MB\"\nper_host = 7\n[tun]\nname = \"mptun\"\nv4 = \"172.30.0.0/16\"\n\
-         [probing]\nbusy = \"1s\"\n"
+         [timeouts]\nuser_timeout = \"3min\"\ndrain = 20\n[limits]\nmemory = \"64MB\"\n\
+         [expert]\nconnection_buffer = \"4MB\"\nmax_connections_per_host = 7\nidle_timeout = \"10min\"\n\
+         idle_probe_interval = \"1min\"\nidle_pool_size = 0\n[tun]\nname = \"mptun\"\nv4 = \"172.30.0.0/16\"\n"
     );
     let c = read_box(&text).unwrap();
     assert_eq!(c.lan.len(), 2);
@@ -110,14 +110,16 @@ fn a_full_box_is_read() {
         Some("[2001:db8::7]:443".parse().unwrap())
     );
     assert_eq!((&c.name[..], &c.servers[1].name[..]), ("attic", "server2"));
-    assert_eq!(c.timeouts.attempt, Duration::from_millis(500));
-    assert_eq!(c.timeouts.connect, Duration::from_secs(20));
+    assert_eq!(c.timeouts.idle, Duration::from_secs(600));
+    assert_eq!(c.timeouts.drain, Duration::from_secs(20));
     assert_eq!(c.engine().user_timeout, Duration::from_secs(180));
-    assert_eq!(c.limits.per_host, 7);
+    assert_eq!((c.limits.per_host(), c.limits.memory), (7, 64_000_000));
     assert_eq!(c.engine().send_buffer, 4_000_000);
     assert_eq!(c.tun.name, "mptun");
     assert_eq!(c.tun.path_v4(255), Ipv4Addr::new(172, 30, 1, 1));
-    assert_eq!(c.probing.busy, Duration::from_secs(1));
+    assert_eq!(c.probing.idle, Duration::from_secs(60));
+    assert_eq!(c.warm.max, 0);
+    assert_eq!(c.deprecated, []);
 }
 
 #[test]
@@ -212,11 +214,10 @@ fn servers_have_names_and_are_chosen_by_what_is_said() {
         assert_eq!(read(&format!("select = \"{name}\"")).select, select);
     }
     let measuring = read(
-        "measuring = { least = \"2s\", most = \"1min\", gain = \"30%\", \
-         quiet = [\"22:00-06:30\", \"12:00-13:00\"] }",
+        "expert = { max_measurement_interval = \"1min\", server_change_gain = \"30%\", \
+         measurement_quiet_hours = [\"22:00-06:30\", \"12:00-13:00\"] }",
     )
     .measuring;
-    assert_eq!(measuring.least, Duration::from_secs(2));
     assert_eq!(
         (measuring.most, measuring.gain),
         (Duration::from_secs(60), 0.3)
@@ -235,22 +236,21 @@ fn mistakes_in_the_choice_of_servers() {
             &[":1:10:", "\"best\" is no way to choose", "\"bandwidth\""],
         ),
         (
-            "measuring.quiet = \"22-6\"",
-            &[":1:19:", "\"22-6\" is no span", "\"22:00-06:00\""],
+            "expert.measurement_quiet_hours = \"22-6\"",
+            &[":1:34:", "\"22-6\" is no span", "\"22:00-06:00\""],
         ),
         (
-            "measuring.quiet = [\"24:00-06:00\"]",
-            &[":1:20:", "is no span of hours"],
+            "expert.measurement_quiet_hours = [\"24:00-06:00\"]",
+            &[":1:35:", "is no span of hours"],
         ),
         (
-            "measuring.gain = \"200%\"",
-            &[":1:18:", "\"200%\" is no share", "\"15%\""],
+            "expert.server_change_gain = \"200%\"",
+            &[":1:29:", "\"200%\" is no share", "\"15%\""],
         ),
         (
-            "measuring.least = \"1h\"",
-            &["`least` is 3600s", "`most`, 300s"],
+            "expert.max_measurement_interval = \"1s\"",
+            &[":1:35:", "is 1s, shorter than the shortest, 5s"],
         ),
-        ("measuring.often = 1", &["no setting `often`"]),
     ];
     for (settings, words) in cases {
         let error = box_error(&choosing(settings));
@@ -305,7 +305,7 @@ fn places_are_seen_from_the_file() {
 /// A server that denies joins at its initial address has to announce another one.
 #[test]
 fn joins_are_denied_where_others_are_announced() {
-    let deny = "deny_join_initial = true\n";
+    let deny = "expert.deny_join_initial = true\n";
     let two = minimal_server().replace("\"203.0.113.7\"", "[\"203.0.113.7\", \"203.0.113.8\"]");
     let text = format!("{deny}announce = true\n{two}");
     let config = read_server(&text).unwrap();
@@ -313,7 +313,7 @@ fn joins_are_denied_where_others_are_announced() {
     let one = format!("announce = true\n{}", minimal_server());
     for text in [one, two] {
         let error = server_error(&format!("{deny}{text}"));
-        let start = "server.toml:1:21: boxes would be told of no address to join at";
+        let start = "server.toml:1:28: boxes would be told of no address to join at";
         assert!(error.starts_with(start), "{error}");
     }
 }
@@ -512,8 +512,8 @@ const SERVER_MISTAKES: &[Mistake] = &[
     ),
     (
         "listen = \"203.0.113.7\"",
-        "listen = \"203.0.113.7\"\ntime_window = \"3d\"",
-        ":2:15:",
+        "listen = \"203.0.113.7\"\nexpert.time_window = \"3d\"",
+        ":2:22:",
         &["between 1 s and 1 h"],
     ),
     (
@@ -577,15 +577,9 @@ const BOX_MISTAKES: &[Mistake] = &[
     ),
     (
         "[server]",
-        "[limits]\nconnections = 0\n[server]",
-        ":7:15:",
+        "[expert]\nmax_connections = 0\n[server]",
+        ":7:19:",
         &["0 is out of range", "from 1 to 1048576"],
-    ),
-    (
-        "[server]",
-        "[limits]\nper_host = 9223372036854775807\n[server]",
-        ":7:12:",
-        &["out of range"],
     ),
     (
         "[server]",
@@ -815,7 +809,7 @@ const BOX_MISTAKES: &[Mistake] = &[
     ),
     (
         "[server]",
-        "[limits]\nbuffer = \"1 MiX\"\n[server]",
+        "[limits]\nmemory = \"1 MiX\"\n[server]",
         ":7:10:",
         &["\"1 MiX\" is no size", "\"64MB\""],
     ),
@@ -823,7 +817,13 @@ const BOX_MISTAKES: &[Mistake] = &[
         "[server]",
         "[limits]\nconections = 5\n[server]",
         ":7:1:",
-        &["`connections`"],
+        &["no setting `conections`", "`max_connections` in [expert]"],
+    ),
+    (
+        "[server]",
+        "[expert]\nidle_tmeout = \"1h\"\n[server]",
+        ":7:1:",
+        &["no setting `idle_tmeout`", "`idle_timeout`"],
     ),
     (
         "[server]",

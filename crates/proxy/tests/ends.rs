@@ -51,7 +51,7 @@ fn takes_the_rest(w: &mut World, user: DownstreamId, size: usize) {
 #[test]
 fn who_never_ends_the_connection_counts_until_it_is_ended() {
     let setup = Setup {
-        server: "limits.per_user = 1\ntimeouts.half_closed = \"1min\"",
+        server: "expert.max_connections_per_user = 1\ntimeouts.half_closed = \"1min\"",
         ..Setup::default()
     };
     let mut w = World::ready(1, setup);

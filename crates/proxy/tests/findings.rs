@@ -96,8 +96,8 @@ fn nothing_is_said_of_sound_files() {
     assert_eq!(of_server("", &usual_user()), []);
     let rules = "[[rule]]\nport = 22\nurgency = 1\n[[rule]]\nport = [22, 443]\nurgency = 2\n\
                  [[rule]]\ndomain = \"a.example\"\nurgency = 7\n[[rule]]\ndomain = \"example\"\nurgency = 6\n\
-                 [[rule]]\nurgency = 4\n[limits]\nmemory = \"64MB\"\nbuffer = \"1MiB\"\n\
-                 [timeouts]\nconnect = \"30s\"\n";
+                 [[rule]]\nurgency = 4\n[limits]\nmemory = \"64MB\"\n[expert]\nconnection_buffer = \"1MiB\"\n\
+                 [timeouts]\nuser_timeout = \"1min\"\n";
     assert_eq!(of_table(rules), []);
     assert_eq!(of_top("bypass = [\"10.0.0.0/8\", \"2001:db8::/32\"]"), []);
     let sound = "allow = [\"10.1.0.0/16\", \"64:ff9b::/96\"]\ndeny = [\"10.1.2.0/24\", \"192.0.2.0/24\"]\n\
@@ -138,7 +138,7 @@ fn sizes_without_a_unit_are_named() {
         ("unit", "limits.memory"),
         &["300000000 bytes"],
     );
-    let found = of_table("[limits]\nmemory = \"2MiB\"\nbuffer = \"1MiB\"");
+    let found = of_table("[limits]\nmemory = \"2MiB\"");
     expect(
         &found,
         Warning,
@@ -146,19 +146,19 @@ fn sizes_without_a_unit_are_named() {
         &["16 MiB is expected"],
     );
     for (value, verdict) in [("8", Failure), ("\"8kB\"", Warning)] {
-        let found = of_table(&format!("[limits]\nbuffer = {value}"));
+        let found = of_table(&format!("[expert]\nconnection_buffer = {value}"));
         expect(
             &found,
             verdict,
-            ("limits", "limits.buffer"),
+            ("limits", "expert.connection_buffer"),
             &["bytes for a connection"],
         );
     }
-    let found = of_table("[limits]\nbuffer = \"1GiB\"");
+    let found = of_table("[expert]\nconnection_buffer = \"1GiB\"");
     expect(
         &found,
         Warning,
-        ("limits", "limits.buffer"),
+        ("limits", "expert.connection_buffer"),
         &["`memory` bounds it"],
     );
     let found = of_table("[[rule]]\nport = 80\nsize = 64");
@@ -171,13 +171,11 @@ fn sizes_without_a_unit_are_named() {
 #[test]
 fn times_without_a_unit_are_named() {
     for (table, key) in [
-        ("timeouts", "connect"),
         ("timeouts", "user_timeout"),
-        ("timeouts", "idle"),
         ("timeouts", "drain"),
-        ("probing", "timeout"),
-        ("measuring", "most"),
-        ("warm", "age"),
+        ("expert", "idle_timeout"),
+        ("expert", "idle_probe_interval"),
+        ("expert", "max_measurement_interval"),
     ] {
         let found = of_table(&format!("[{table}]\n{key} = 30"));
         let subject = format!("{table}.{key}");
@@ -185,21 +183,51 @@ fn times_without_a_unit_are_named() {
         expect(&found, Warning, ("unit", &subject), &words);
         assert!(found[0].remedy.contains(&format!("{key} = \"30s\"")));
     }
-    let found = of_server("time_window = 60", &usual_user());
-    expect(&found, Warning, ("unit", "time_window"), &["60 seconds"]);
-    let found = of_server("[timeouts]\nhandshake = 5", &usual_user());
+    let found = of_server("expert.time_window = 60", &usual_user());
     expect(
         &found,
         Warning,
-        ("unit", "timeouts.handshake"),
-        &["5 seconds"],
+        ("unit", "expert.time_window"),
+        &["60 seconds"],
     );
-    let found = of_table("[timeouts]\nconnect = \"30ms\"");
+    let found = of_table("[expert]\nidle_timeout = \"30ms\"");
     expect(
         &found,
         Warning,
-        ("times", "timeouts.connect"),
-        &["30ms", "given up"],
+        ("times", "expert.idle_timeout"),
+        &["30ms", "users who pause"],
+    );
+}
+
+/// Settings of the last version: where they are now, and what becomes of those that have no place.
+#[test]
+fn old_settings_are_named_with_their_line() {
+    let found = of_top("warm.max = 0");
+    let words = ["`warm.max` is `idle_pool_size` in [expert] now"];
+    expect(&found, Warning, ("deprecated", "box.toml:2"), &words);
+    assert_eq!(
+        found[0].remedy,
+        "write idle_pool_size = 0 in the table [expert]"
+    );
+    let found = of_top("timeouts = { attempt = \"3s\" }");
+    let words = ["`timeouts.attempt` is no setting any more", "still uses"];
+    expect(&found, Warning, ("deprecated", "box.toml:2"), &words);
+    assert_eq!(found[0].remedy, "remove the line");
+    let found = of_server("time_window = \"1min\"", &usual_user());
+    expect(&found, Warning, ("deprecated", "server.toml:2"), &[]);
+    assert_eq!(
+        found[0].remedy,
+        "write time_window = \"1min\" in the table [expert]"
+    );
+    // Two faults of one line.
+    let found = of_table("[timeouts]\nidle = 600");
+    let ids: Vec<_> = found.iter().map(|f| (f.id, f.subject.as_str())).collect();
+    assert_eq!(
+        ids,
+        [
+            ("unit", "expert.idle_timeout"),
+            ("deprecated", "box.toml:12")
+        ]
     );
 }
 

@@ -299,7 +299,7 @@ fn one_that_says_nothing_breaks_off_or_ends_is_forgotten() {
 
 #[test]
 fn they_are_bounded_with_all_others() {
-    let boxed = "limits = { per_host = 3, handshakes = 2 }";
+    let boxed = "expert.max_connections_per_host = 3\nlimits.handshakes = 2";
     let mut w = World::ready(
         1,
         Setup {

@@ -343,7 +343,7 @@ fn an_end_of_what_was_not_begun_is_damage() {
 #[test]
 fn who_waits_again_is_not_counted_among_the_users_connections() {
     let setup = Setup {
-        server: "limits.per_user = 1",
+        server: "expert.max_connections_per_user = 1",
         ..Setup::default()
     };
     let mut w = World::ready(1, setup);

@@ -395,7 +395,7 @@ fn limits_of_the_box_hold_and_are_given_back() {
     let mut w = World::ready(
         1,
         Setup {
-            boxed: "limits = { per_host = 3 }",
+            boxed: "expert.max_connections_per_host = 3",
             ..Setup::default()
         },
     );
@@ -420,7 +420,7 @@ fn an_idle_connection_ends_after_the_idle_timeout_only() {
     let mut w = World::ready(
         1,
         Setup {
-            boxed: "timeouts = { idle = \"10min\", half_closed = \"1min\" }",
+            boxed: "expert.idle_timeout = \"10min\"\ntimeouts.half_closed = \"1min\"",
             ..Setup::default()
         },
     );

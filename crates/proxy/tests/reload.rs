@@ -253,21 +253,21 @@ fn what_changes_at_once_and_what_does_not_is_said_in_a_line() {
         ("newer", key(6)),
     ];
     let settings = "listen = \"203.0.113.8\"\nport = 443\ndeny = \"192.0.2.0/24\"\n\
-                    limits = { per_user = 5, connections = 9 }\ntimeouts = { idle = \"1h\" }";
+                    expert = { max_connections_per_user = 5, max_connections = 9 }\ntimeouts = { user_timeout = \"1h\" }";
     let changes = running.reload(with(&users, settings));
     assert_eq!(
         changes.to_string(),
         "users: 2 added, 1 removed, 1 with another key; \
-         changed: deny, timeouts, limits.per_user; \
-         not before a restart: listen, port, limits.connections"
+         changed: deny, timeouts, expert.max_connections_per_user; \
+         not before a restart: listen, port, expert.max_connections"
     );
     assert_eq!(running.users.len(), 4);
-    assert_eq!(running.limits.per_user, 5);
-    assert_eq!(running.timeouts.idle, Duration::from_secs(3_600));
-    assert_eq!((running.port, running.limits.connections), (1080, 32_768));
+    assert_eq!(running.limits.per_user(), 5);
+    assert_eq!(running.timeouts.user_timeout, Duration::from_secs(3_600));
+    assert_eq!((running.port, running.limits.connections()), (1080, 32_768));
     // Changes wait for the restart, however long it takes.
     let again = running.reload(with(&users, settings));
-    let waiting = "not before a restart: listen, port, limits.connections";
+    let waiting = "not before a restart: listen, port, expert.max_connections";
     assert_eq!(again.to_string(), waiting);
 }
 
@@ -278,8 +278,14 @@ fn every_setting_is_on_one_side() {
         ("allow", "allow = \"10.0.0.0/8\""),
         ("deny", "deny = \"10.0.0.0/8\""),
         ("refuse_ports", "refuse_ports = [25, 465]"),
+        ("timeouts", "timeouts.drain = \"9s\""),
         ("timeouts", "timeouts.connect = \"9s\""),
-        ("limits.per_user", "limits.per_user = 2"),
+        ("expert.idle_timeout", "expert.idle_timeout = \"1h\""),
+        (
+            "expert.max_connections_per_user",
+            "expert.max_connections_per_user = 2",
+        ),
+        ("expert.max_connections_per_user", "limits.per_user = 2"),
         ("limits.handshakes", "limits.handshakes = 2"),
         ("limits.failures", "limits.failures = 2"),
         ("limits.waiting", "limits.waiting = 2"),
@@ -294,14 +300,18 @@ fn every_setting_is_on_one_side() {
         ("targets", "targets = \"198.51.100.1:443\""),
         ("strategy", "strategy = \"minrtt\""),
         ("congestion", "congestion = \"cubic\""),
-        ("checksum", "checksum = true"),
-        ("ecn", "ecn = \"off\""),
-        ("time_window", "time_window = \"1min\""),
+        ("expert.checksum", "expert.checksum = true"),
+        ("expert.ecn", "expert.ecn = \"off\""),
+        ("expert.time_window", "expert.time_window = \"1min\""),
+        ("expert.time_window", "time_window = \"1min\""),
         ("control", "control = \"server.sock\""),
         ("tun", "tun.name = \"braid9\""),
-        ("limits.connections", "limits.connections = 2"),
+        ("expert.max_connections", "expert.max_connections = 2"),
         ("limits.replay", "limits.replay = 2"),
-        ("limits.buffer", "limits.buffer = \"1MB\""),
+        (
+            "expert.connection_buffer",
+            "expert.connection_buffer = \"1MB\"",
+        ),
         ("limits.memory", "limits.memory = \"1MB\""),
     ];
     let changes = |setting: &str| {
@@ -337,7 +347,7 @@ fn limits_that_were_read_again_hold_for_what_comes() {
     w.content(CONTENT, Content::Echoes);
     let first = w.open(CONTENT, b"one", false);
     w.run_until(|w| w.user(first).got == b"one");
-    w.server_config.limits.per_user = 1;
+    w.server_config.limits.per_user = Some(1);
     w.set_users(&[boxed()]);
     let second = w.open(CONTENT, b"two", false);
     w.run_until(|w| w.user(second).closed);

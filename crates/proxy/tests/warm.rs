@@ -231,7 +231,7 @@ fn a_server_that_takes_no_more_of_them_closes_them() {
 
 #[test]
 fn a_metered_link_carries_none_but_where_that_is_said() {
-    for (boxed, waiting) in [("", 0), ("warm.metered = true", 2)] {
+    for (boxed, waiting) in [("", 0), ("expert.idle_pool_metered = true", 2)] {
         let mut w = World::ready(
             2,
             Setup {

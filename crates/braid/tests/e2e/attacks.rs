@@ -358,7 +358,7 @@ fn reached(packets: &[Captured]) -> usize {
 
 fn recorded_first_flights(judge: Judge) {
     // Without idle connections in the pool, a user's request leaves in the first flight.
-    let cold = |text| format!("{text}\n[warm]\nmax = 0\n");
+    let cold = |text| format!("{text}\n[expert]\nidle_pool_size = 0\n");
     let render = changed(render_changed(Role::Server, in_clear_too), Role::Box, cold);
     let mut world = Guested::of(Bed::up_idle(render));
     let flight = recorded(&mut world.bed);

@@ -166,17 +166,18 @@ fn settings_change_while_a_user_downloads() {
 
     // A destination that is only forwarded from now on; settings that need a restart are named.
     let content = bed.v4("content");
-    let settings = format!("bypass = \"{content}\"\nshortcut = false\nlimits.per_host = 50");
+    let settings =
+        format!("bypass = \"{content}\"\nshortcut = false\nexpert.max_connections_per_host = 50");
     file.write(&file.with(&settings));
     expect_reloaded(
         &bed,
-        "changed: bypass, limits.per_host; not before a restart: shortcut\n",
+        "changed: expert.max_connections_per_host, bypass; not before a restart: shortcut\n",
     );
     let before = taken_in(&bed);
     bed.fetch(10_000);
     assert_eq!(taken_in(&bed), before, "it was taken in");
     file.write(&file.with("shortcut = false"));
-    let said = "configuration read again: changed: bypass, limits.per_host; not before a restart: shortcut";
+    let said = "configuration read again: changed: expert.max_connections_per_host, bypass; not before a restart: shortcut";
     hang_up(&mut bed, said);
     bed.fetch(10_000);
     assert_eq!(taken_in(&bed), before + 1);

@@ -32,8 +32,9 @@ impl Checked {
     }
 
     fn with_box() -> Self {
-        let few =
-            |text: String| format!("{text}\n[limits]\nconnections = 1000\nmemory = \"64MiB\"\n");
+        let few = |text: String| {
+            format!("{text}\n[limits]\nmemory = \"64MiB\"\n[expert]\nmax_connections = 1000\n")
+        };
         let render = changed(render_config(None).expect("randomness"), Role::Server, few);
         let mut bed = Bed::up_idle(changed(render, Role::Box, few));
         bed.start("server");
@@ -230,11 +231,11 @@ fn mistakes_of_the_file_are_named() {
     let with_key = |other: String| move |text: String| text.replace(&server_key.clone(), &other);
     let memory = |text: String| text.replace("memory = \"64MiB\"", "memory = \"256\"");
     checked.expect(memory, "limits", "limits.memory", (BROKEN, &["256 bytes"]));
-    let connect = |text| format!("{text}\n[timeouts]\nconnect = 30\n");
+    let connect = |text| format!("{text}\n[timeouts]\nuser_timeout = 30\n");
     checked.expect(
         connect,
         "unit",
-        "timeouts.connect",
+        "timeouts.user_timeout",
         (WARNINGS, &["no unit", "30 seconds"]),
     );
     let own = with_key.clone()(boxed.public().to_string());
@@ -486,7 +487,7 @@ fn mistakes_of_the_machine_are_named() {
     let many = text.replace("connections = 1000", "connections = 1048576");
     checked.check("box", &many).expect(
         "descriptors",
-        "limits.connections",
+        "expert.max_connections",
         (WARNINGS, &["1048832"]),
     );
     let large = text.replace("\"64MiB\"", "\"4000GiB\"");

@@ -189,7 +189,7 @@ fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
 #[ignore = "network"]
 fn a_box_that_is_restarted_knows_its_links() {
     // Without idle connections, whose subflows would be shown in place of the records.
-    let keep = |text| format!("state = \"state\"\n{text}\n[warm]\nmax = 0\n");
+    let keep = |text| format!("state = \"state\"\n{text}\n[expert]\nidle_pool_size = 0\n");
     let mut bed = Bed::up_with(render_changed(Role::Box, keep));
     bed.fetch(100_000);
     bed.wait_for(

@@ -51,7 +51,7 @@ mod soak {
     fn connections_on_which_nobody_speaks_are_asked_together() {
         raise_descriptors();
         let mut bed = Bed::up_with(render_changed(Role::Box, |text| {
-            format!("{text}\n[limits]\nper_host = 6000\n")
+            format!("{text}\n[expert]\nmax_connections_per_host = 6000\n")
         }));
         let at = SINKS.map(|port| SocketAddr::new(bed.v4("content"), port));
         let sinks = at.map(|at| sink(&namespace(&bed, "content"), at));

@@ -334,16 +334,16 @@ impl Interop {
                 let (announces, denies) = (self.announces, self.denies_joins);
                 format!(
                     "listen = {listen:?}\nport = {PORT}\nannounce = {announces}\n\
-                     deny_join_initial = {denies}\n"
+                     expert.deny_join_initial = {denies}\n"
                 )
             }
         };
         if self.checksum {
-            text.insert_str(0, "checksum = true\n");
+            text.insert_str(0, "expert.checksum = true\n");
         }
         if self.asks_ecn {
             // BBR does not respond to marks.
-            text.insert_str(0, "ecn = \"ask\"\ncongestion = \"cubic\"\n");
+            text.insert_str(0, "expert.ecn = \"ask\"\ncongestion = \"cubic\"\n");
         }
         // Nobody signs in here.
         text.insert_str(0, "key_file = \"engine.key\"\n");

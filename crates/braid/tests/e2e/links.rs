@@ -83,7 +83,7 @@ fn an_address_that_goes_away_does_not_end_a_download() {
 #[ignore = "network"]
 fn datagrams_find_the_link_that_works() {
     for link in ["link1", "link2"] {
-        let seldom = |text| format!("{text}\n[probing]\nidle = \"1h\"\n");
+        let seldom = |text| format!("{text}\n[expert]\nidle_probe_interval = \"1h\"\n");
         let mut bed = Bed::up_with(render_changed(Role::Box, seldom));
         let content = bed.v4("content").to_string();
         let pinged = |bed: &mut Bed| {
@@ -103,7 +103,7 @@ fn datagrams_find_the_link_that_works() {
 #[ignore = "network"]
 fn forwarded_connections_stay_on_their_link() {
     let forward_all = |text| {
-        format!("bypass = [\"0.0.0.0/0\"]\n{text}\n[probing]\nidle = \"1s\"\nbusy = \"1s\"\n")
+        format!("bypass = [\"0.0.0.0/0\"]\n{text}\n[expert]\nidle_probe_interval = \"1s\"\n")
     };
     let mut bed = Bed::up_with(render_changed(Role::Box, forward_all));
     let (download, expected) = under_way(&mut bed);

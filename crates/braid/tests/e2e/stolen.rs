@@ -95,7 +95,9 @@ fn told(bed: &mut Bed) -> usize {
 /// Downloads `size` bytes without and with the thief.
 fn stolen_keys_take_nothing_of(size: usize, judge: Judge) {
     // Without idle connections, so that the keys of users' connections pass the thief.
-    let render = render_changed(Role::Box, |text| format!("warm.max = 0\n{text}"));
+    let render = render_changed(Role::Box, |text| {
+        format!("expert.idle_pool_size = 0\n{text}")
+    });
     let mut bed = Bed::up_with(render);
     let [a, b, c, d] = ELSEWHERE;
     let elsewhere = format!("{a}.{b}.{c}.{d}/32");

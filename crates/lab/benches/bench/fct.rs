@@ -113,7 +113,11 @@ struct Variant {
 
 impl Variant {
     fn up(gateways: Gateways, warm: bool) -> Result<Variant, Failure> {
-        let settings = if warm { "" } else { "\n[warm]\nmax = 0\n" };
+        let settings = if warm {
+            ""
+        } else {
+            "\n[expert]\nidle_pool_size = 0\n"
+        };
         let rates = slow::RATES.map(|rate| format!("{rate}mbit"));
         let links = [0, 1].map(|link| (&*rates[link], slow::DELAYS[link]));
         let fixture = fixture::up(gateways, links, settings)?;

@@ -51,7 +51,7 @@ impl Needs {
             forwarding_v6: config.links.iter().any(|l| l.v6),
             asymmetric: links,
             shortcut: config.shortcut,
-            connections: config.limits.connections,
+            connections: config.limits.connections(),
             memory: config.limits.memory,
             plaintext: config
                 .servers
@@ -74,7 +74,7 @@ impl Needs {
             forwarding_v6: config.listen.iter().any(IpAddr::is_ipv6),
             asymmetric: names,
             shortcut: false,
-            connections: config.limits.connections,
+            connections: config.limits.connections(),
             memory: config.limits.memory,
             plaintext: config.unprotected,
         }
@@ -267,7 +267,7 @@ fn ports(needs: &Needs) -> Option<Finding> {
 }
 
 fn descriptors(needs: &Needs) -> Finding {
-    let at = || ("descriptors", "limits.connections");
+    let at = || ("descriptors", "expert.max_connections");
     let wanted = needs.connections as u64 + OTHER_DESCRIPTORS;
     let now = getrlimit(Resource::Nofile);
     let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
@@ -291,7 +291,7 @@ fn descriptors(needs: &Needs) -> Finding {
     );
     let remedy = format!(
         "raise the limit before the start (ulimit -Hn {wanted}; of a systemd unit, LimitNOFILE={wanted}), or \
-         lower `limits.connections`"
+         lower `max_connections` in [expert]"
     );
     Finding::warning(at(), message, remedy)
 }

@@ -94,7 +94,7 @@ impl BoxHost<'_> {
         config: &BoxConfig,
         added: &[(usize, usize)],
     ) {
-        let streams = raise_descriptor_limit(config.limits.connections);
+        let streams = raise_descriptor_limit(config.limits.connections());
         context.sockets.set_max_streams(streams);
         let (now, core) = (context.now, &mut *context.core);
         let mut ctx = Ctx {

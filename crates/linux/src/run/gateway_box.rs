@@ -41,7 +41,7 @@ pub fn run_box(
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
-    let streams = raise_descriptor_limit(config.limits.connections);
+    let streams = raise_descriptor_limit(config.limits.connections());
     let places = Places::new(&config.links);
     let uplinks = places.uplinks(config);
     let mut engine = config.engine();

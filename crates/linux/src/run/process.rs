@@ -156,9 +156,9 @@ pub(super) fn raise_descriptor_limit(streams: usize) -> usize {
             wanted,
             configured = streams,
             connections = fit,
-            "the limit of open files is lower than limits.connections needs: further connections of \
+            "the limit of open files is lower than the limit of connections needs: further connections of \
              users will be refused; raise it (LimitNOFILE in a systemd unit, ulimit -n) or lower \
-             limits.connections"
+             max_connections in [expert]"
         );
     }
     fit

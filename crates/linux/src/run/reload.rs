@@ -30,13 +30,21 @@ pub(super) trait Readable: Sized + Send + 'static {
 
 impl Readable for BoxConfig {
     fn read(file: &Path) -> std::result::Result<Self, ConfigError> {
-        BoxConfig::load(file)
+        BoxConfig::load(file).inspect(|config| warn_of_old(&config.deprecated))
     }
 }
 
 impl Readable for ServerConfig {
     fn read(file: &Path) -> std::result::Result<Self, ConfigError> {
-        ServerConfig::load(file)
+        ServerConfig::load(file).inspect(|config| warn_of_old(&config.deprecated))
+    }
+}
+
+/// Logs the warnings about settings at places of the last version.
+fn warn_of_old(deprecated: &[ConfigError]) {
+    for warning in deprecated {
+        let hint = warning.hint.as_deref().unwrap_or_default();
+        tracing::warn!("{}; to do: {hint}", warning.headline());
     }
 }
 

@@ -38,7 +38,7 @@ pub fn run_server(
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
-    let streams = raise_descriptor_limit(config.limits.connections);
+    let streams = raise_descriptor_limit(config.limits.connections());
     let ingress = Ingress {
         tun: &config.tun,
         listen: &config.listen,

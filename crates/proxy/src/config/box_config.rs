@@ -16,11 +16,14 @@ use toml::Spanned;
 use crate::relay::RelayTimeouts;
 
 use super::common::{
-    DEFAULT_CONGESTION, DEFAULT_DRAIN, DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig,
-    check_strategy, read,
+    DEFAULT_CONGESTION, DEFAULT_DRAIN, DEFAULT_IDLE_TIMEOUT, DEFAULT_PORT, HALF_CLOSED_TIMEOUT,
+    IDLE_CONNECTION_AGE, MAX_PATHS, MIN_BUFFER, RawTun, SERVER_CONNECT_TIMEOUT, Source, TunConfig,
+    check_strategy, given_or, read,
 };
 use super::error::SERVER_KEY_HINT;
+use super::expert::{self, Limits, RetiredOfBox, Timeouts};
 use super::measuring::{self, Measuring, Select};
+use super::moved::{self, Parsed};
 use super::rule::{RawRule, Rule, check_rules};
 use super::types::{self, Address, Interface, Key, Listen, OneOrMany, Prefix, Protection};
 
@@ -96,6 +99,8 @@ pub struct BoxConfig {
     pub warm: Warm,
     /// Protocol versions that the box speaks to servers: always those of its release.
     pub versions: Versions,
+    /// Warnings about settings that the file has at places of the last version.
+    pub deprecated: Vec<ConfigError>,
 }
 
 /// An access link.
@@ -183,32 +188,37 @@ pub enum MptcpHosts {
 }
 
 /// Timeouts of the box.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxTimeouts {
     /// Time from a user's connection to the end of the server's answer, including the server's connection to the
     /// destination.
-    #[serde(deserialize_with = "types::duration")]
     pub connect: Duration,
     /// Time of the first attempt to reach a server over one link; later attempts take longer.
-    #[serde(deserialize_with = "types::duration")]
     pub attempt: Duration,
     /// Time after which a connection is reset whose server owes an acknowledgement
     /// ([`braid_engine::Config::user_timeout`]): how long all links may be down.
-    #[serde(deserialize_with = "types::user_timeout")]
     pub user_timeout: Duration,
     /// Time without movement after which a connection is ended.
-    #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
     /// The same while one direction is closed.
-    #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
     /// Longest time for transfers to finish when the box is stopped.
-    #[serde(deserialize_with = "types::duration")]
     pub drain: Duration,
 }
 
 impl BoxTimeouts {
+    fn new(given: &Timeouts, expert: &expert::OfBox, retired: &RetiredOfBox) -> Self {
+        let own = BoxTimeouts::default();
+        BoxTimeouts {
+            connect: given_or(retired.connect, own.connect),
+            attempt: given_or(retired.attempt, own.attempt),
+            user_timeout: given_or(given.user_timeout, own.user_timeout),
+            idle: given_or(expert.idle_timeout, own.idle),
+            half_closed: given_or(retired.half_closed, own.half_closed),
+            drain: given_or(given.drain, own.drain),
+        }
+    }
+
     pub(crate) fn relay_timeouts(&self) -> RelayTimeouts {
         RelayTimeouts {
             idle: self.idle,
@@ -220,104 +230,161 @@ impl BoxTimeouts {
 impl Default for BoxTimeouts {
     fn default() -> Self {
         BoxTimeouts {
-            // Longer than the default of the server's `connect` (30 s), whose answer is included in this
-            // time.
-            connect: Duration::from_secs(45),
+            // Includes the server's own connection attempt, and has time left to send the request and its answer
+            // over slow links.
+            connect: SERVER_CONNECT_TIMEOUT + Duration::from_secs(15),
+            // A round trip over a satellite takes 600 ms, the first one includes the radio's wake-up, and a lost
+            // SYN is repeated after 1 s (RFC 6298).
             attempt: Duration::from_secs(2),
             user_timeout: types::USER_TIMEOUT,
-            idle: Duration::from_secs(2 * 3600),
-            half_closed: Duration::from_secs(15 * 60),
+            idle: DEFAULT_IDLE_TIMEOUT,
+            half_closed: HALF_CLOSED_TIMEOUT,
             drain: DEFAULT_DRAIN,
         }
     }
 }
 
-/// Limits of the box.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// Limits of the box. Those that are `None` follow from the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxLimits {
     /// Most concurrent connections.
-    #[serde(deserialize_with = "types::count")]
-    pub connections: usize,
+    pub connections: Option<usize>,
     /// Most concurrent connections of one LAN host.
-    #[serde(deserialize_with = "types::count")]
-    pub per_host: usize,
+    pub per_host: Option<usize>,
     /// Most concurrent connections whose destination has not answered yet.
-    #[serde(deserialize_with = "types::count")]
-    pub handshakes: usize,
+    pub handshakes: Option<usize>,
     /// Most bytes that one connection buffers in each direction.
-    #[serde(deserialize_with = "types::bytes")]
-    pub buffer: usize,
+    pub buffer: Option<usize>,
     /// Most bytes that all connections together buffer.
-    #[serde(deserialize_with = "types::bytes")]
     pub memory: usize,
+}
+
+impl BoxLimits {
+    fn new(given: &Limits, expert: &expert::OfBox, retired: &RetiredOfBox) -> Self {
+        BoxLimits {
+            connections: expert.max_connections.map(usize::from),
+            per_host: expert.max_connections_per_host.map(usize::from),
+            handshakes: retired.handshakes.map(usize::from),
+            buffer: expert.connection_buffer.map(|size| size.0),
+            memory: given
+                .memory
+                .map_or(BoxLimits::default().memory, |size| size.0),
+        }
+    }
+
+    /// Returns the most concurrent connections.
+    pub fn connections(&self) -> usize {
+        // One for each 16 KiB of memory: most connections are idle and buffer nothing.
+        let derived = (self.memory / (16 << 10)).clamp(16_384, types::MOST as usize);
+        self.connections.unwrap_or(derived)
+    }
+
+    /// Returns the most concurrent connections of one LAN host.
+    pub fn per_host(&self) -> usize {
+        // A quarter, so that a host that opens connections without end leaves most of them to others.
+        self.per_host.unwrap_or((self.connections() / 4).max(4_096))
+    }
+
+    /// Returns the most concurrent connections whose destination has not answered yet.
+    pub fn handshakes(&self) -> usize {
+        // A quarter, so that destinations that do not answer leave most connections to others.
+        self.handshakes
+            .unwrap_or((self.connections() / 4).max(4_096))
+    }
+
+    /// Returns the most bytes that one connection buffers in each direction.
+    pub fn buffer(&self) -> usize {
+        // Few users share a box's memory, so one connection may take a larger part than at a server. The engine
+        // never gives one direction of a connection more than 1/24 of all memory.
+        self.buffer.unwrap_or((self.memory / 32).max(MIN_BUFFER))
+    }
 }
 
 impl Default for BoxLimits {
     fn default() -> Self {
         BoxLimits {
-            connections: 16_384,
-            per_host: 4_096,
-            handshakes: 4_096,
-            buffer: 8 << 20,
+            connections: None,
+            per_host: None,
+            handshakes: None,
+            buffer: None,
             memory: 256 << 20,
         }
     }
 }
 
 /// Intervals of a link's probes (one TCP handshake with the server, closed at once).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probing {
     /// The interval after recent traffic.
-    #[serde(deserialize_with = "types::duration")]
     pub busy: Duration,
     /// The interval without recent traffic.
-    #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
     /// The interval after a failed probe, for which users may wait for a server's return.
-    #[serde(deserialize_with = "types::duration")]
     pub failing: Duration,
     /// Time after which an unanswered probe has failed.
-    #[serde(deserialize_with = "types::duration")]
     pub timeout: Duration,
+}
+
+impl Probing {
+    fn new(expert: &expert::OfBox, retired: &RetiredOfBox) -> Self {
+        let own = Probing::default();
+        Probing {
+            busy: given_or(retired.probing_busy, own.busy),
+            idle: given_or(expert.idle_probe_interval, own.idle),
+            failing: given_or(retired.probing_failing, own.failing),
+            timeout: given_or(retired.probing_timeout, own.timeout),
+        }
+    }
 }
 
 impl Default for Probing {
     fn default() -> Self {
         Probing {
+            // Users who wait notice a second, and a handshake a second is less than 1 kbit/s.
             busy: Duration::from_secs(1),
+            // Nobody waits; the status is half a minute old at most, and mobile radios may sleep between probes.
             idle: Duration::from_secs(30),
             failing: Duration::from_secs(1),
+            // Allows one lost SYN, which is repeated after 1 s (RFC 6298), on a path with a round trip of 2 s.
             timeout: Duration::from_secs(3),
         }
     }
 }
 
 /// Idle connections to a server: opened, joined and signed in before a user needs one.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warm {
     /// Most that are opened in advance; 0 opens and keeps none. The box keeps as many as users lately needed at
     /// once, and up to four times as many where users returned theirs.
-    #[serde(deserialize_with = "types::count_from::<0, _>")]
     pub max: usize,
     /// Time without a request after which all are closed.
-    #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
     /// Age at which a connection is replaced, before the server gives it up.
-    #[serde(deserialize_with = "types::duration")]
     pub age: Duration,
     /// Also keeps them while a metered link is in use, where they cost traffic.
     pub metered: bool,
 }
 
+impl Warm {
+    fn new(expert: &expert::OfBox, retired: &RetiredOfBox) -> Self {
+        let own = Warm::default();
+        Warm {
+            max: given_or(expert.idle_pool_size, own.max),
+            idle: given_or(retired.warm_idle, own.idle),
+            age: given_or(retired.warm_age, own.age),
+            metered: expert.idle_pool_metered,
+        }
+    }
+}
+
 impl Default for Warm {
     fn default() -> Self {
         Warm {
+            // A browser opens six connections to a host at once, and a page needs a few hosts.
             max: 8,
+            // Covers pauses in which a user reads a page; longer ones would cost packets for nobody.
             idle: Duration::from_secs(300),
-            age: Duration::from_secs(60),
+            age: IDLE_CONNECTION_AGE,
             metered: false,
         }
     }
@@ -332,19 +399,29 @@ impl BoxConfig {
     /// Reads `text` of `file`, and its key file (relative to the directory of `file`).
     pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
         let src = Source { file, text };
-        let raw: Raw = src.parse()?;
-        let key = src.private_key(raw.key_file.as_ref(), "box.key")?;
-        BoxConfig::check(&src, raw, key)
+        let parsed = src.parse_with_old::<Raw, _>(moved::OF_BOX)?;
+        let key = src.private_key(parsed.current.key_file.as_ref(), "box.key")?;
+        BoxConfig::check(&src, parsed, key)
     }
 
     /// Reads `text` of `file`, with `key` instead of a `key_file`, which may be missing. For callers without
     /// files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
-        BoxConfig::check(&src, src.parse()?, key)
+        BoxConfig::check(&src, src.parse_with_old(moved::OF_BOX)?, key)
     }
 
-    fn check(src: &Source<'_>, raw: Raw, key: PrivateKey) -> Result<Self, ConfigError> {
+    fn check(
+        src: &Source<'_>,
+        parsed: Parsed<Raw, RetiredOfBox>,
+        key: PrivateKey,
+    ) -> Result<Self, ConfigError> {
+        let Parsed {
+            current: raw,
+            retired,
+            deprecated,
+        } = parsed;
+        let expert = raw.expert;
         let lan: Vec<String> = raw.lan.get_ref().0.iter().map(|i| i.0.clone()).collect();
         if lan.is_empty() {
             return Err(src.error(&raw.lan, "no interface is named", "lan = \"eth0\""));
@@ -376,8 +453,8 @@ impl BoxConfig {
             select: raw.select,
             strategy: check_strategy(src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
-            checksum: raw.checksum,
-            ecn: raw.ecn,
+            checksum: expert.checksum,
+            ecn: expert.ecn,
             bypass: raw.bypass.nets(),
             rules: check_rules(src, raw.rule)?,
             socks: check_socks(src, raw.socks)?,
@@ -387,12 +464,18 @@ impl BoxConfig {
             control: src.control_socket(raw.control)?,
             state: raw.state.map(|path| src.beside(&path)),
             tun,
-            timeouts: raw.timeouts,
-            limits: raw.limits,
-            probing: raw.probing,
-            measuring: measuring::check(src, raw.measuring)?,
-            warm: raw.warm,
+            timeouts: BoxTimeouts::new(&raw.timeouts, &expert, &retired),
+            limits: BoxLimits::new(&raw.limits, &expert, &retired),
+            probing: Probing::new(&expert, &retired),
+            warm: Warm::new(&expert, &retired),
+            measuring: measuring::check(
+                src,
+                (retired.measuring_least, expert.max_measurement_interval),
+                expert.server_change_gain,
+                expert.measurement_quiet_hours,
+            )?,
             versions: Versions::OURS,
+            deprecated,
         })
     }
 
@@ -417,12 +500,12 @@ impl BoxConfig {
             congestion: self.congestion,
             checksum: self.checksum,
             ecn: self.ecn,
-            send_buffer: self.limits.buffer,
-            recv_buffer: self.limits.buffer,
+            send_buffer: self.limits.buffer(),
+            recv_buffer: self.limits.buffer(),
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
             // Probes and closing connections take slots too.
-            max_connections: self.limits.connections.saturating_mul(2) + 64,
+            max_connections: self.limits.connections().saturating_mul(2) + 64,
             ..braid_engine::Config::default()
         }
     }
@@ -445,10 +528,6 @@ struct Raw {
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     #[serde(default)]
-    checksum: bool,
-    #[serde(default, deserialize_with = "types::ecn")]
-    ecn: Ecn,
-    #[serde(default)]
     bypass: OneOrMany<Prefix>,
     #[serde(default)]
     rule: Option<Spanned<OneOrMany<RawRule>>>,
@@ -463,14 +542,11 @@ struct Raw {
     state: Option<PathBuf>,
     tun: Option<RawTun>,
     #[serde(default)]
-    timeouts: BoxTimeouts,
+    timeouts: Timeouts,
     #[serde(default)]
-    limits: BoxLimits,
+    limits: Limits,
     #[serde(default)]
-    probing: Probing,
-    measuring: Option<Spanned<measuring::RawMeasuring>>,
-    #[serde(default)]
-    warm: Warm,
+    expert: expert::OfBox,
 }
 
 #[derive(Deserialize)]

@@ -15,33 +15,23 @@ impl BoxConfig {
         changed.extend(key_changes.then(|| "key_file".to_owned()));
         let congestion_changes = self.congestion.name() != new.congestion.name();
         changed.extend(congestion_changes.then(|| "congestion".to_owned()));
+        changed.extend(self.reload_numbers(&new));
         (self.key, self.key_file) = (new.key, new.key_file);
         (self.links, self.servers) = (new.links, new.servers);
         self.congestion = new.congestion;
-        let (own, limits) = (&mut self.limits, new.limits);
+        self.deprecated = new.deprecated;
         let live = [
             replace("name", &mut self.name, new.name),
             replace("lan", &mut self.lan, new.lan),
             replace("select", &mut self.select, new.select),
             replace("strategy", &mut self.strategy, new.strategy),
-            replace("checksum", &mut self.checksum, new.checksum),
-            replace("ecn", &mut self.ecn, new.ecn),
+            replace("expert.checksum", &mut self.checksum, new.checksum),
+            replace("expert.ecn", &mut self.ecn, new.ecn),
             replace("bypass", &mut self.bypass, new.bypass),
             replace("rule", &mut self.rules, new.rules),
             replace("socks", &mut self.socks, new.socks),
             replace("quic", &mut self.quic, new.quic),
             replace("mptcp_hosts", &mut self.mptcp_hosts, new.mptcp_hosts),
-            replace("timeouts", &mut self.timeouts, new.timeouts),
-            replace(
-                "limits.connections",
-                &mut own.connections,
-                limits.connections,
-            ),
-            replace("limits.per_host", &mut own.per_host, limits.per_host),
-            replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
-            replace("probing", &mut self.probing, new.probing),
-            replace("measuring", &mut self.measuring, new.measuring),
-            replace("warm", &mut self.warm, new.warm),
         ];
         changed.extend(live.into_iter().flatten());
         Changes {
@@ -49,6 +39,63 @@ impl BoxConfig {
             restart,
             ..Changes::default()
         }
+    }
+
+    /// Takes over times, counts and shares from `new`, and returns the names of those that changed. The name of a
+    /// table stands for the values in it that have no setting any more.
+    fn reload_numbers(&mut self, new: &BoxConfig) -> Vec<String> {
+        let (times, limits) = (&mut self.timeouts, &mut self.limits);
+        let (probing, warm) = (&mut self.probing, &mut self.warm);
+        let measuring = &mut self.measuring;
+        let live = [
+            replace("expert.idle_timeout", &mut times.idle, new.timeouts.idle),
+            replace("timeouts", times, new.timeouts.clone()),
+            replace(
+                "expert.max_connections",
+                &mut limits.connections,
+                new.limits.connections,
+            ),
+            replace(
+                "expert.max_connections_per_host",
+                &mut limits.per_host,
+                new.limits.per_host,
+            ),
+            replace(
+                "limits.handshakes",
+                &mut limits.handshakes,
+                new.limits.handshakes,
+            ),
+            replace(
+                "expert.idle_probe_interval",
+                &mut probing.idle,
+                new.probing.idle,
+            ),
+            replace("probing", probing, new.probing.clone()),
+            replace(
+                "expert.max_measurement_interval",
+                &mut measuring.most,
+                new.measuring.most,
+            ),
+            replace(
+                "expert.server_change_gain",
+                &mut measuring.gain,
+                new.measuring.gain,
+            ),
+            replace(
+                "expert.measurement_quiet_hours",
+                &mut measuring.quiet,
+                new.measuring.quiet.clone(),
+            ),
+            replace("measuring", measuring, new.measuring.clone()),
+            replace("expert.idle_pool_size", &mut warm.max, new.warm.max),
+            replace(
+                "expert.idle_pool_metered",
+                &mut warm.metered,
+                new.warm.metered,
+            ),
+            replace("warm", warm, new.warm.clone()),
+        ];
+        live.into_iter().flatten().collect()
     }
 
     /// Returns the names of settings that differ in `new` and cannot change while a box runs.
@@ -81,6 +128,7 @@ impl BoxConfig {
             measuring: _,
             warm: _,
             versions: _,
+            deprecated: _,
         } = new;
         let BoxLimits {
             connections: _,
@@ -98,7 +146,7 @@ impl BoxConfig {
             ("state", *state != self.state),
             ("tun", *tun != self.tun),
             // The engine has announced windows by these.
-            ("limits.buffer", *buffer != own.buffer),
+            ("expert.connection_buffer", *buffer != own.buffer),
             ("limits.memory", *memory != own.memory),
         ];
         let differing = fixed.into_iter().filter(|(_, differs)| *differs);

@@ -28,6 +28,26 @@ pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
 /// server has to wait for it.
 pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 
+/// Time that a server has to look up a name and to connect. Linux sends SYNs after 0, 1, 3, 7 and 15 s, and has
+/// waited as long again for the last answer. Boxes of other releases expect no longer time.
+pub(super) const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Default time without movement after which a connection is ended: about as long as NATs have to keep an idle
+/// connection (RFC 5382, 2 h 4 min), so that the users' programs see the end no earlier than on other networks.
+pub(super) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
+
+/// Time without movement after which a connection is ended that one side has closed: a program may compute its
+/// answer for minutes, and a side that is gone is silent for ever.
+pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// Age at which a box replaces an idle connection: half the time for which servers, of other releases too, keep
+/// it.
+pub(super) const IDLE_CONNECTION_AGE: Duration = Duration::from_secs(60);
+
+/// Least buffer of a connection in each direction, bytes, unless the file sets one: fills 1 Gbit/s at a round trip
+/// of 67 ms. `memory` bounds connections further.
+pub(super) const MIN_BUFFER: usize = 8 << 20;
+
 /// Most paths: links of a box, or listening addresses of a server.
 pub(super) const MAX_PATHS: usize = 16;
 
@@ -80,7 +100,7 @@ pub(super) struct Source<'a> {
 
 impl Source<'_> {
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        toml::from_str(self.text).map_err(|e| from_toml(self.file, self.text, &e))
+        toml::from_str(self.text).map_err(|e| from_toml(self.file, self.text, &e, |_| None))
     }
 
     /// Returns an error at the value `at`.
@@ -197,6 +217,11 @@ pub(super) fn check_strategy(
         Ok(_) => Ok(name.into_inner()),
         Err(error) => Err(src.error(&name, error.problem, error.expected)),
     }
+}
+
+/// Returns the `given` value, or `default`.
+pub(super) fn given_or<T: Into<V>, V>(given: Option<T>, default: V) -> V {
+    given.map_or(default, T::into)
 }
 
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {

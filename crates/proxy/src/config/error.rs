@@ -2,9 +2,15 @@
 
 use braid_units::ConfigError;
 
-/// Converts an error of `toml` in the `text` of `file`.
-pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
-    let (message, hint) = explain(error.message());
+/// Converts an error of `toml` in the `text` of `file`. `elsewhere` returns what to write for an unknown setting
+/// that is like none of its table.
+pub(super) fn from_toml(
+    file: &str,
+    text: &str,
+    error: &toml::de::Error,
+    elsewhere: impl Fn(&str) -> Option<String>,
+) -> ConfigError {
+    let (message, hint) = explain(error.message(), elsewhere);
     ConfigError::at(file, text, error.span(), message, hint)
 }
 
@@ -13,20 +19,14 @@ pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> Conf
 pub(crate) const HINT: char = '\n';
 
 /// Splits a deserialization error into problem and remedy.
-fn explain(message: &str) -> (String, Option<String>) {
+fn explain(message: &str, elsewhere: impl Fn(&str) -> Option<String>) -> (String, Option<String>) {
     if let Some((unknown, known)) = unknown_field(message) {
         if let Some(hint) = in_place_of(unknown, &known) {
             return (format!("`{unknown}` is no more"), Some(hint.to_owned()));
         }
-        let close = known
-            .iter()
-            .map(|k| (distance(unknown, k), *k))
-            .min()
-            // A typo changes few letters; beyond a third of the name another word is meant.
-            .filter(|(d, k)| *d <= 1 + k.len() / 3);
-        let hint = match close {
-            Some((_, key)) => format!("`{key}`, if that is what you mean"),
-            None => format!("one of {}", known.join(", ")),
+        let hint = match closest(unknown, &known) {
+            Some(key) => format!("`{key}`, if that is what you mean"),
+            None => elsewhere(unknown).unwrap_or_else(|| format!("one of {}", known.join(", "))),
         };
         return (format!("there is no setting `{unknown}` here"), Some(hint));
     }
@@ -76,6 +76,14 @@ pub(super) const SERVER_KEY_HINT: &str =
 /// The remedy for a missing key of a server's user.
 pub(super) const USER_KEY_HINT: &str =
     "key = \"…\" (the user's public key: braid key show box.key)";
+
+/// Returns the word of `known` that `unknown` may be meant to be.
+pub(super) fn closest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distances = known.iter().map(|k| (distance(unknown, k), *k));
+    // A typo changes few letters; beyond a third of the name another word is meant.
+    let close = distances.min().filter(|(d, k)| *d <= 1 + k.len() / 3);
+    close.map(|(_, key)| key)
+}
 
 /// Parses serde's message about an unknown field.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {

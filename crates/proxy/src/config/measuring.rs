@@ -1,7 +1,5 @@
 //! The settings of a box's choice among servers, and of their measurement.
 
-use core::time::Duration;
-
 use braid_units::{ConfigError, value};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
@@ -10,76 +8,71 @@ use crate::select::selection::Quiet;
 pub use crate::select::selection::{Measuring, Select};
 
 use super::common::Source;
-use super::types::{self, OneOrMany};
+use super::types::{self, OneOrMany, Time};
 
 pub(super) fn select<'de, D: Deserializer<'de>>(d: D) -> Result<Select, D::Error> {
     types::word(d, "way to choose a server", &Select::NAMES)
 }
 
-/// [`Measuring`] as written in the file.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename = "Measuring", deny_unknown_fields, default)]
-pub(super) struct RawMeasuring {
-    #[serde(deserialize_with = "types::duration")]
-    least: Duration,
-    #[serde(deserialize_with = "types::duration")]
-    most: Duration,
-    #[serde(deserialize_with = "share")]
-    gain: f64,
-    #[serde(deserialize_with = "quiet")]
-    quiet: Vec<Quiet>,
-}
-
-impl Default for RawMeasuring {
-    fn default() -> Self {
-        let Measuring {
-            least,
-            most,
-            gain,
-            quiet,
-        } = Measuring::default();
-        RawMeasuring {
-            least,
-            most,
-            gain,
-            quiet,
+/// Checks the intervals between measurements, of which `least` has no setting any more, and adds the rest.
+pub(super) fn check(
+    src: &Source<'_>,
+    (least, most): (Option<Spanned<Time>>, Option<Spanned<Time>>),
+    gain: Option<Share>,
+    quiet: Option<QuietHours>,
+) -> Result<Measuring, ConfigError> {
+    let own = Measuring::default();
+    let time = |given: &Option<Spanned<Time>>| given.as_ref().map(|time| time.get_ref().0);
+    let measuring = Measuring {
+        least: time(&least).unwrap_or(own.least),
+        most: time(&most).unwrap_or(own.most),
+        gain: gain.map_or(own.gain, |share| share.0),
+        quiet: quiet.map_or(own.quiet, |hours| hours.0),
+    };
+    let Measuring {
+        least: shortest,
+        most: longest,
+        ..
+    } = measuring;
+    match most.or(least).filter(|_| shortest > longest) {
+        None => Ok(measuring),
+        Some(at) => {
+            let message = format!(
+                "the longest interval between measurements is {longest:?}, shorter than the shortest, {shortest:?}"
+            );
+            let hint = format!(
+                "max_measurement_interval = \"{}s\" or more",
+                shortest.as_secs_f64()
+            );
+            Err(src.error(&at, message, hint))
         }
     }
 }
 
-pub(super) fn check(
-    src: &Source<'_>,
-    raw: Option<Spanned<RawMeasuring>>,
-) -> Result<Measuring, ConfigError> {
-    let Some(raw) = raw else {
-        return Ok(Measuring::default());
-    };
-    let RawMeasuring { least, most, .. } = *raw.get_ref();
-    if least > most {
-        let message = format!("`least` is {least:?}, which is longer than `most`, {most:?}");
-        return Err(src.error(&raw, message, "a `least` of at most `most`"));
-    }
-    let RawMeasuring { gain, quiet, .. } = raw.into_inner();
-    Ok(Measuring {
-        least,
-        most,
-        gain,
-        quiet,
-    })
-}
+/// A share such as `"15%"`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share(f64);
 
-fn share<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
-    types::text(d, |s| {
-        value::probability(s).map_err(|_| {
-            let hint = "a share such as \"15%\" or \"0.15\", up to \"100%\"";
-            (format!("{s:?} is no share"), hint.to_owned())
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        types::text(d, |s| {
+            value::probability(s).map(Share).map_err(|_| {
+                let hint = "a share such as \"15%\" or \"0.15\", up to \"100%\"";
+                (format!("{s:?} is no share"), hint.to_owned())
+            })
         })
-    })
+    }
 }
 
-fn quiet<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Quiet>, D::Error> {
-    let spans = OneOrMany::<Span>::deserialize(d)?;
-    Ok(spans.0.into_iter().map(|span| span.0).collect())
+/// Times of the day at which nothing is measured.
+#[derive(Debug, Clone)]
+pub(super) struct QuietHours(Vec<Quiet>);
+
+impl<'de> Deserialize<'de> for QuietHours {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let spans = OneOrMany::<Span>::deserialize(d)?;
+        Ok(QuietHours(spans.0.into_iter().map(|span| span.0).collect()))
+    }
 }
 
 /// A time span of the day such as `"22:00-06:00"`.

@@ -54,13 +54,19 @@ impl ServerConfig {
         let mut changes = Changes::of_users(&self.users, &new.users);
         changes.restart = self.fixed_but_other_in(&new);
         self.users = new.users;
-        let (own, limits) = (&mut self.limits, new.limits);
+        self.deprecated = new.deprecated;
+        let (times, own, limits) = (&mut self.timeouts, &mut self.limits, new.limits);
         let live = [
             replace("allow", &mut self.allow, new.allow),
             replace("deny", &mut self.deny, new.deny),
             replace("refuse_ports", &mut self.refuse_ports, new.refuse_ports),
-            replace("timeouts", &mut self.timeouts, new.timeouts),
-            replace("limits.per_user", &mut own.per_user, limits.per_user),
+            replace("expert.idle_timeout", &mut times.idle, new.timeouts.idle),
+            replace("timeouts", times, new.timeouts),
+            replace(
+                "expert.max_connections_per_user",
+                &mut own.per_user,
+                limits.per_user,
+            ),
             replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
             replace("limits.failures", &mut own.failures, limits.failures),
             replace("limits.waiting", &mut own.waiting, limits.waiting),
@@ -99,6 +105,7 @@ impl ServerConfig {
             timeouts: _,
             limits,
             versions: _,
+            deprecated: _,
         } = new;
         let ServerLimits {
             connections,
@@ -119,19 +126,22 @@ impl ServerConfig {
             ("listen", *listen != self.listen),
             ("port", *port != self.port),
             ("announce", *announce != self.announce),
-            ("deny_join_initial", *denies != self.deny_join_initial),
+            (
+                "expert.deny_join_initial",
+                *denies != self.deny_join_initial,
+            ),
             ("unprotected", *unprotected != self.unprotected),
             ("targets", *targets != self.targets),
             ("strategy", *strategy != self.strategy),
             ("congestion", congestion.name() != self.congestion.name()),
-            ("checksum", *checksum != self.checksum),
-            ("ecn", *ecn != self.ecn),
-            ("time_window", *time_window != self.time_window),
+            ("expert.checksum", *checksum != self.checksum),
+            ("expert.ecn", *ecn != self.ecn),
+            ("expert.time_window", *time_window != self.time_window),
             ("control", *control != self.control),
             ("tun", *tun != self.tun),
-            ("limits.connections", *connections != own.connections),
+            ("expert.max_connections", *connections != own.connections),
             ("limits.replay", *replay != own.replay),
-            ("limits.buffer", *buffer != own.buffer),
+            ("expert.connection_buffer", *buffer != own.buffer),
             ("limits.memory", *memory != own.memory),
         ];
         let differing = fixed.into_iter().filter(|(_, differs)| *differs);

@@ -13,7 +13,7 @@ use toml::Spanned;
 use crate::protocol::socks::{Destination, is_host_name};
 
 use super::common::{Source, check_strategy};
-use super::types::{self, OneOrMany, Prefix, wrong};
+use super::types::{self, OneOrMany, Prefix, Size, wrong};
 
 /// Most rules of a box.
 const MAX_RULES: usize = 256;
@@ -230,5 +230,5 @@ impl<'de> Deserialize<'de> for UrgencyLevel {
 }
 
 fn size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
-    types::bytes(d).map(|bytes| Some(bytes as u64))
+    Size::deserialize(d).map(|Size(bytes)| Some(bytes as u64))
 }

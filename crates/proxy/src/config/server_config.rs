@@ -19,14 +19,21 @@ use crate::relay::RelayTimeouts;
 
 use super::box_config::{Congestion, check_name};
 use super::common::{
-    DEFAULT_DRAIN, DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read,
+    DEFAULT_DRAIN, DEFAULT_IDLE_TIMEOUT, DEFAULT_PORT, HALF_CLOSED_TIMEOUT, IDLE_CONNECTION_AGE,
+    MAX_PATHS, MIN_BUFFER, RawTun, SERVER_CONNECT_TIMEOUT, Source, TunConfig, check_strategy,
+    given_or, read,
 };
 use super::error::USER_KEY_HINT;
-use super::types::{self, Address, Key, OneOrMany, Prefix, Target};
+use super::expert::{self, Limits, RetiredOfServer, Timeouts};
+use super::moved::{self, Parsed};
+use super::types::{self, Address, Key, OneOrMany, Prefix, Target, Time};
 
 /// Ports that are refused by default: SMTP between mail servers (25), by which a user's infected host would send
 /// spam from the server's address. Mail clients submit at 465 and 587.
 const REFUSED_PORTS: [u16; 1] = [25];
+/// Default clock difference of plaintext clients: time services keep clocks within a second, and a clock that
+/// nobody sets drifts by a minute in a month.
+const DEFAULT_TIME_WINDOW: Duration = Duration::from_secs(120);
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
 /// Most targets for measurements.
@@ -83,6 +90,8 @@ pub struct ServerConfig {
     pub limits: ServerLimits,
     /// Protocol versions that the server speaks to boxes: always those of its release.
     pub versions: Versions,
+    /// Warnings about settings that the file has at places of the last version.
+    pub deprecated: Vec<ConfigError>,
 }
 
 /// A user of a server.
@@ -95,34 +104,39 @@ pub struct UserConfig {
 }
 
 /// Timeouts of the server.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTimeouts {
     /// Time from a connection to its complete SOCKS request.
-    #[serde(deserialize_with = "types::duration")]
     pub handshake: Duration,
     /// Time from a box's sign-in to its request, where it signs in beforehand.
-    #[serde(deserialize_with = "types::duration")]
     pub waiting: Duration,
     /// Time for name look-up and connection to the destination together.
-    #[serde(deserialize_with = "types::duration")]
     pub connect: Duration,
     /// Time after which a connection is reset whose box owes an acknowledgement
     /// ([`braid_engine::Config::user_timeout`]).
-    #[serde(deserialize_with = "types::user_timeout")]
     pub user_timeout: Duration,
     /// Time without movement after which a connection is ended.
-    #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
     /// The same while one direction is closed.
-    #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
     /// Longest time for transfers to finish when the server is stopped.
-    #[serde(deserialize_with = "types::duration")]
     pub drain: Duration,
 }
 
 impl ServerTimeouts {
+    fn new(given: &Timeouts, expert: &expert::OfServer, retired: &RetiredOfServer) -> Self {
+        let own = ServerTimeouts::default();
+        ServerTimeouts {
+            handshake: given_or(retired.handshake, own.handshake),
+            waiting: given_or(retired.waiting_time, own.waiting),
+            connect: given_or(retired.connect, own.connect),
+            user_timeout: given_or(given.user_timeout, own.user_timeout),
+            idle: given_or(expert.idle_timeout, own.idle),
+            half_closed: given_or(retired.half_closed, own.half_closed),
+            drain: given_or(given.drain, own.drain),
+        }
+    }
+
     pub(crate) fn relay_timeouts(&self) -> RelayTimeouts {
         RelayTimeouts {
             idle: self.idle,
@@ -134,69 +148,108 @@ impl ServerTimeouts {
 impl Default for ServerTimeouts {
     fn default() -> Self {
         ServerTimeouts {
+            // Several round trips over slow links with losses. A longer time would let strangers hold room.
             handshake: Duration::from_secs(10),
-            // Longer than the default of a box's `warm.age` (60 s), so that boxes replace idle connections
-            // first.
-            waiting: Duration::from_secs(120),
-            connect: Duration::from_secs(30),
+            // Boxes replace their idle connections at half of it, so that no request meets a closed connection.
+            waiting: IDLE_CONNECTION_AGE * 2,
+            connect: SERVER_CONNECT_TIMEOUT,
             user_timeout: types::USER_TIMEOUT,
-            idle: Duration::from_secs(2 * 3600),
-            half_closed: Duration::from_secs(15 * 60),
+            idle: DEFAULT_IDLE_TIMEOUT,
+            half_closed: HALF_CLOSED_TIMEOUT,
             drain: DEFAULT_DRAIN,
         }
     }
 }
 
-/// Limits of the server.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// Limits of the server. Those that are `None` follow from the others.
+#[derive(Debug, Clone)]
 pub struct ServerLimits {
     /// Most concurrent connections.
-    #[serde(deserialize_with = "types::count")]
-    pub connections: usize,
+    pub connections: Option<usize>,
     /// Most concurrent connections of one user.
-    #[serde(deserialize_with = "types::count")]
-    pub per_user: usize,
+    pub per_user: Option<usize>,
     /// Most concurrent connections whose SOCKS request is incomplete. One source may have at most as many as are
     /// left.
-    #[serde(deserialize_with = "types::count")]
-    pub handshakes: usize,
+    pub handshakes: Option<usize>,
     /// Most failed ones of these per second from one source, on average.
-    #[serde(deserialize_with = "types::count")]
     pub failures: usize,
     /// Most concurrent idle connections of one user that wait for a request. Further ones have only the time of a
     /// handshake.
-    #[serde(deserialize_with = "types::count")]
     pub waiting: usize,
     /// Most concurrent name look-ups of one user. Further ones wait, within [`ServerTimeouts::connect`].
-    #[serde(deserialize_with = "types::count")]
     pub lookups: usize,
     /// Most packet trains per second for one user, on average.
-    #[serde(deserialize_with = "types::count")]
     pub trains: usize,
     /// Most plaintext passwords that are remembered against replay.
-    #[serde(deserialize_with = "types::count")]
     pub replay: usize,
     /// Most bytes that one connection buffers in each direction.
-    #[serde(deserialize_with = "types::bytes")]
-    pub buffer: usize,
+    pub buffer: Option<usize>,
     /// Most bytes that all connections together buffer.
-    #[serde(deserialize_with = "types::bytes")]
     pub memory: usize,
+}
+
+impl ServerLimits {
+    fn new(given: &Limits, expert: &expert::OfServer, retired: &RetiredOfServer) -> Self {
+        let own = ServerLimits::default();
+        ServerLimits {
+            connections: expert.max_connections.map(usize::from),
+            per_user: expert.max_connections_per_user.map(usize::from),
+            handshakes: retired.handshakes.map(usize::from),
+            failures: given_or(retired.failures, own.failures),
+            waiting: given_or(retired.waiting, own.waiting),
+            lookups: given_or(retired.lookups, own.lookups),
+            trains: given_or(retired.trains, own.trains),
+            replay: given_or(retired.replay, own.replay),
+            buffer: expert.connection_buffer.map(|size| size.0),
+            memory: given.memory.map_or(own.memory, |size| size.0),
+        }
+    }
+
+    /// Returns the most concurrent connections.
+    pub fn connections(&self) -> usize {
+        // One for each 32 KiB of memory: most connections are idle and buffer nothing.
+        let derived = (self.memory / (32 << 10)).clamp(32_768, types::MOST as usize);
+        self.connections.unwrap_or(derived)
+    }
+
+    /// Returns the most concurrent connections of one user.
+    pub fn per_user(&self) -> usize {
+        // Half, so that no user takes all.
+        self.per_user
+            .unwrap_or((self.connections() / 2).max(16_384))
+    }
+
+    /// Returns the most concurrent connections whose SOCKS request is incomplete.
+    pub fn handshakes(&self) -> usize {
+        // An eighth, so that strangers, whose handshakes never complete, leave most connections to users.
+        self.handshakes
+            .unwrap_or((self.connections() / 8).max(4_096))
+    }
+
+    /// Returns the most bytes that one connection buffers in each direction.
+    pub fn buffer(&self) -> usize {
+        // A server has many users at once, so one connection may take a smaller part than at a box.
+        self.buffer.unwrap_or((self.memory / 128).max(MIN_BUFFER))
+    }
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
         ServerLimits {
-            connections: 32_768,
-            per_user: 16_384,
-            handshakes: 4_096,
+            connections: None,
+            per_user: None,
+            handshakes: None,
+            // Many boxes behind one address that have an old key stay below it; a search for keys does not.
             failures: 100,
+            // Twice what a box keeps, which is four times what it opens in advance.
             waiting: 64,
+            // Enough for the names of a page. A user whose names are slow leaves the name servers to others.
             lookups: 8,
+            // A box measures over one link at a time, by two trains, and may repeat them at once.
             trains: 4,
+            // A thousand connections a second for twice `time_window`, as long as a password may be valid.
             replay: 262_144,
-            buffer: 8 << 20,
+            buffer: None,
             memory: 1 << 30,
         }
     }
@@ -211,51 +264,39 @@ impl ServerConfig {
     /// Reads `text` of `file`, and its key file (relative to the directory of `file`).
     pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
         let src = Source { file, text };
-        let raw: Raw = src.parse()?;
-        let key = src.private_key(raw.key_file.as_ref(), "server.key")?;
-        ServerConfig::check(&src, raw, key)
+        let parsed = src.parse_with_old::<Raw, _>(moved::OF_SERVER)?;
+        let key = src.private_key(parsed.current.key_file.as_ref(), "server.key")?;
+        ServerConfig::check(&src, parsed, key)
     }
 
     /// Reads `text` of `file`, with `key` instead of a `key_file`, which may be missing. For callers without
     /// files.
     pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
         let src = Source { file, text };
-        ServerConfig::check(&src, src.parse()?, key)
+        ServerConfig::check(&src, src.parse_with_old(moved::OF_SERVER)?, key)
     }
 
-    fn check(src: &Source<'_>, raw: Raw, key: PrivateKey) -> Result<Self, ConfigError> {
-        if raw.listen.get_ref().0.is_empty() {
-            return Err(src.error(&raw.listen, "no address is named", "\"203.0.113.7\""));
-        }
-        src.at_most(MAX_PATHS, "addresses", &raw.listen)?;
-        let listen = &raw.listen.get_ref().0;
-        for (i, Address(addr)) in listen.iter().enumerate() {
-            if listen[..i].iter().any(|other| other.0 == *addr) {
-                let message = format!("{addr} is given twice");
-                return Err(src.error(&raw.listen, message, "each address once"));
-            }
-            if addr.is_unspecified() || addr.is_multicast() {
-                let message = format!("{addr} is no address of an interface");
-                let hint = "the addresses connections come in at";
-                return Err(src.error(&raw.listen, message, hint));
-            }
-        }
+    fn check(
+        src: &Source<'_>,
+        parsed: Parsed<Raw, RetiredOfServer>,
+        key: PrivateKey,
+    ) -> Result<Self, ConfigError> {
+        let Parsed {
+            current: raw,
+            retired,
+            deprecated,
+        } = parsed;
+        let expert = raw.expert;
+        check_listen(src, &raw.listen)?;
         if let Some(port) = raw.port.as_ref().filter(|p| *p.get_ref() == 0) {
             return Err(src.error(port, "port 0 cannot be listened on", "1 to 65535"));
         }
-        let denies = raw.deny_join_initial.as_ref().filter(|at| *at.get_ref());
-        if let Some(at) = denies.filter(|_| !raw.announce || listen.len() < 2) {
+        let denies = expert.deny_join_initial.as_ref();
+        let announced = raw.announce && raw.listen.get_ref().0.len() > 1;
+        if let Some(at) = denies.filter(|at| *at.get_ref() && !announced) {
             let message = "boxes would be told of no address to join at";
             let hint = "announce = true, with two addresses or more in `listen`";
             return Err(src.error(at, message, hint));
-        }
-        let window = raw
-            .time_window
-            .as_ref()
-            .map_or(120, |w| w.get_ref().0.as_secs());
-        if let (Some(at), false) = (&raw.time_window, (1..=3600).contains(&window)) {
-            let message = "the time window is not between 1 s and 1 h";
-            return Err(src.error(at, message, "\"2min\""));
         }
         Ok(ServerConfig {
             key_file: raw.key_file.map(|at| src.beside(at.get_ref())),
@@ -264,7 +305,10 @@ impl ServerConfig {
             listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),
             port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
             announce: raw.announce,
-            deny_join_initial: raw.deny_join_initial.is_some_and(Spanned::into_inner),
+            deny_join_initial: expert
+                .deny_join_initial
+                .as_ref()
+                .is_some_and(|at| *at.get_ref()),
             unprotected: raw.unprotected,
             users: check_users(src, raw.user)?,
             allow: raw.allow.nets(),
@@ -275,14 +319,15 @@ impl ServerConfig {
             targets: check_targets(src, raw.targets)?,
             strategy: check_strategy(src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
-            checksum: raw.checksum,
-            ecn: raw.ecn,
-            time_window: Duration::from_secs(window),
+            checksum: expert.checksum,
+            ecn: expert.ecn,
+            time_window: check_time_window(src, expert.time_window.as_ref())?,
             control: src.control_socket(raw.control)?,
             tun: RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
-            timeouts: raw.timeouts,
-            limits: raw.limits,
+            timeouts: ServerTimeouts::new(&raw.timeouts, &expert, &retired),
+            limits: ServerLimits::new(&raw.limits, &expert, &retired),
             versions: Versions::OURS,
+            deprecated,
         })
     }
 
@@ -307,12 +352,12 @@ impl ServerConfig {
             checksum: self.checksum,
             ecn: self.ecn,
             deny_join_initial: self.deny_join_initial,
-            send_buffer: self.limits.buffer,
-            recv_buffer: self.limits.buffer,
+            send_buffer: self.limits.buffer(),
+            recv_buffer: self.limits.buffer(),
             memory: self.limits.memory,
             user_timeout: self.timeouts.user_timeout,
             // Connections in the handshake and closing ones take slots too.
-            max_connections: self.limits.connections.saturating_mul(2) + self.limits.handshakes,
+            max_connections: self.limits.connections().saturating_mul(2) + self.limits.handshakes(),
             ..braid_engine::Config::default()
         }
     }
@@ -329,7 +374,6 @@ struct Raw {
     port: Option<Spanned<u16>>,
     #[serde(default)]
     announce: bool,
-    deny_join_initial: Option<Spanned<bool>>,
     #[serde(default)]
     unprotected: bool,
     #[serde(default)]
@@ -343,17 +387,14 @@ struct Raw {
     targets: Option<Spanned<OneOrMany<Target>>>,
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
-    #[serde(default)]
-    checksum: bool,
-    #[serde(default, deserialize_with = "types::ecn")]
-    ecn: Ecn,
-    time_window: Option<Spanned<Window>>,
     control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,
     #[serde(default)]
-    timeouts: ServerTimeouts,
+    timeouts: Timeouts,
     #[serde(default)]
-    limits: ServerLimits,
+    limits: Limits,
+    #[serde(default)]
+    expert: expert::OfServer,
 }
 
 #[derive(Deserialize)]
@@ -363,8 +404,40 @@ struct RawUser {
     key: Option<Spanned<Key>>,
 }
 
-#[derive(Deserialize)]
-struct Window(#[serde(deserialize_with = "types::duration")] Duration);
+fn check_listen(src: &Source<'_>, listen: &Spanned<OneOrMany<Address>>) -> Result<(), ConfigError> {
+    let all = &listen.get_ref().0;
+    if all.is_empty() {
+        return Err(src.error(listen, "no address is named", "\"203.0.113.7\""));
+    }
+    src.at_most(MAX_PATHS, "addresses", listen)?;
+    for (i, Address(addr)) in all.iter().enumerate() {
+        if all[..i].iter().any(|other| other.0 == *addr) {
+            let message = format!("{addr} is given twice");
+            return Err(src.error(listen, message, "each address once"));
+        }
+        if addr.is_unspecified() || addr.is_multicast() {
+            let message = format!("{addr} is no address of an interface");
+            let hint = "the addresses connections come in at";
+            return Err(src.error(listen, message, hint));
+        }
+    }
+    Ok(())
+}
+
+fn check_time_window(
+    src: &Source<'_>,
+    given: Option<&Spanned<Time>>,
+) -> Result<Duration, ConfigError> {
+    let Some(at) = given else {
+        return Ok(DEFAULT_TIME_WINDOW);
+    };
+    let window = at.get_ref().0.as_secs();
+    if !(1..=3600).contains(&window) {
+        let message = "the time window is not between 1 s and 1 h";
+        return Err(src.error(at, message, "\"2min\""));
+    }
+    Ok(Duration::from_secs(window))
+}
 
 fn check_targets(
     src: &Source<'_>,

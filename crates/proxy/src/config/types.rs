@@ -62,29 +62,40 @@ impl OneOrMany<Prefix> {
 /// Longest time in any setting.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-/// Reads a time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`, or a number of seconds. Zero is refused, because it
-/// has no meaning in any setting.
-pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-    struct V;
-    impl Visitor<'_> for V {
-        type Value = Duration;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"")
-        }
-        fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Duration, E> {
-            match value::duration(s, LONGEST) {
-                Ok(d) if !d.is_zero() => Ok(d),
-                _ => Err(wrong(
-                    format_args!("{s:?} is no time above zero and up to a year"),
-                    "a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"",
-                )),
+/// A time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`, or a number of seconds. Zero is refused, because it has no
+/// meaning in any setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Time(pub Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = Time;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"")
+            }
+            fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Time, E> {
+                match value::duration(s, LONGEST) {
+                    Ok(d) if !d.is_zero() => Ok(Time(d)),
+                    _ => Err(wrong(
+                        format_args!("{s:?} is no time above zero and up to a year"),
+                        "a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"",
+                    )),
+                }
+            }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Time, E> {
+                self.visit_str(&format!("{n}s"))
             }
         }
-        fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Duration, E> {
-            self.visit_str(&format!("{n}s"))
-        }
+        d.deserialize_any(V)
     }
-    d.deserialize_any(V)
+}
+
+impl From<Time> for Duration {
+    fn from(time: Time) -> Duration {
+        time.0
+    }
 }
 
 /// Default user timeout (RFC 5482): about as long as Linux retransmits on a regular TCP connection
@@ -95,72 +106,91 @@ pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const LEAST_USER_TIMEOUT: Duration = Duration::from_secs(30);
 const MOST_USER_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// Reads a user timeout.
-pub(super) fn user_timeout<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-    let timeout = duration(d)?;
-    match (LEAST_USER_TIMEOUT..=MOST_USER_TIMEOUT).contains(&timeout) {
-        true => Ok(timeout),
-        false => Err(wrong(
+/// A user timeout (RFC 5482).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UserTimeout(pub Duration);
+
+impl<'de> Deserialize<'de> for UserTimeout {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let Time(timeout) = Time::deserialize(d)?;
+        if (LEAST_USER_TIMEOUT..=MOST_USER_TIMEOUT).contains(&timeout) {
+            return Ok(UserTimeout(timeout));
+        }
+        Err(wrong(
             "the user timeout is not between 30 s and a day",
             "a time such as \"15min\", for which all links may be dark",
-        )),
+        ))
+    }
+}
+
+impl From<UserTimeout> for Duration {
+    fn from(timeout: UserTimeout) -> Duration {
+        timeout.0
     }
 }
 
 /// Largest count in any setting: the kernel's default limit of descriptors (`fs.nr_open`).
-const MOST: u32 = 1 << 20;
+pub(super) const MOST: u32 = 1 << 20;
 
-/// Reads a count of at least one.
-pub(super) fn count<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
-    count_from::<1, D>(d)
-}
+/// A count of at least `LEAST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Count<const LEAST: u32 = 1>(pub usize);
 
-/// Reads a count of at least `LEAST`.
-pub(super) fn count_from<'de, const LEAST: u32, D>(d: D) -> Result<usize, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    struct V<const LEAST: u32>;
-    impl<const LEAST: u32> Visitor<'_> for V<LEAST> {
-        type Value = usize;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a whole number from {LEAST} to {MOST}")
-        }
-        fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<usize, E> {
-            match u32::try_from(n) {
-                Ok(n) if (LEAST..=MOST).contains(&n) => Ok(n as usize),
-                _ => Err(wrong(
-                    format_args!("{n} is out of range"),
-                    format_args!("a whole number from {LEAST} to {MOST}"),
-                )),
+impl<'de, const LEAST: u32> Deserialize<'de> for Count<LEAST> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V<const LEAST: u32>;
+        impl<const LEAST: u32> Visitor<'_> for V<LEAST> {
+            type Value = Count<LEAST>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from {LEAST} to {MOST}")
+            }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Count<LEAST>, E> {
+                match u32::try_from(n) {
+                    Ok(n) if (LEAST..=MOST).contains(&n) => Ok(Count(n as usize)),
+                    _ => Err(wrong(
+                        format_args!("{n} is out of range"),
+                        format_args!("a whole number from {LEAST} to {MOST}"),
+                    )),
+                }
             }
         }
+        d.deserialize_i64(V::<LEAST>)
     }
-    d.deserialize_i64(V::<LEAST>)
 }
 
-/// Reads a size such as `"64MB"`, `"512KiB"`, or a number of bytes.
-pub(super) fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
-    struct V;
-    impl Visitor<'_> for V {
-        type Value = usize;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a size such as \"512kB\", \"64MB\" or \"8MiB\"")
-        }
-        fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<usize, E> {
-            let size = value::size(s).ok().and_then(|n| usize::try_from(n).ok());
-            size.filter(|n| *n > 0).ok_or_else(|| {
-                wrong(
-                    format_args!("{s:?} is no size above zero"),
-                    "a size such as \"512kB\" (512,000 bytes), \"64MB\" or \"8MiB\"",
-                )
-            })
-        }
-        fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<usize, E> {
-            self.visit_str(&n.to_string())
-        }
+impl<const LEAST: u32> From<Count<LEAST>> for usize {
+    fn from(count: Count<LEAST>) -> usize {
+        count.0
     }
-    d.deserialize_any(V)
+}
+
+/// A size such as `"64MB"`, `"512KiB"`, or a number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size(pub usize);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"512kB\", \"64MB\" or \"8MiB\"")
+            }
+            fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Size, E> {
+                let size = value::size(s).ok().and_then(|n| usize::try_from(n).ok());
+                size.filter(|n| *n > 0).map(Size).ok_or_else(|| {
+                    wrong(
+                        format_args!("{s:?} is no size above zero"),
+                        "a size such as \"512kB\" (512,000 bytes), \"64MB\" or \"8MiB\"",
+                    )
+                })
+            }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Size, E> {
+                self.visit_str(&n.to_string())
+            }
+        }
+        d.deserialize_any(V)
+    }
 }
 
 /// One value or a list of them.

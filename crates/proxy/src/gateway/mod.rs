@@ -421,7 +421,7 @@ impl BoxCore {
 
     /// Returns whether there is room for another connection of `host`, and counts it.
     fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
-        if self.connections() >= self.limits.connections
+        if self.connections() >= self.limits.connections()
             && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
             && let Some(id) = self.sessions.by_conn(conn)
         {
@@ -430,9 +430,9 @@ impl BoxCore {
         let now = ctx.now;
         let open = self.connections();
         let of_host = self.per_host.get(&host).copied().unwrap_or(0);
-        if open >= self.limits.connections
-            || self.handshakes >= self.limits.handshakes
-            || of_host >= self.limits.per_host
+        if open >= self.limits.connections()
+            || self.handshakes >= self.limits.handshakes()
+            || of_host >= self.limits.per_host()
         {
             self.counters.over_limit += 1;
             if let Some(left_out) = self.limiter.allow(now, "limit", host) {

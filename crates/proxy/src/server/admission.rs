@@ -16,10 +16,10 @@ impl ServerCore {
         ctx: &mut Ctx<'_>,
         remote: IpAddr,
     ) -> Result<(), HandshakeLimit> {
-        if self.sessions.len() >= self.limits.connections {
+        if self.sessions.len() >= self.limits.connections() {
             self.reclaim(ctx, None);
         }
-        match self.sessions.len() < self.limits.connections {
+        match self.sessions.len() < self.limits.connections() {
             true => self.handshakes.begin(ctx.now, remote, &self.limits),
             false => Err(HandshakeLimit::All),
         }
@@ -38,12 +38,12 @@ impl ServerCore {
     /// Returns the most connections of one user. With several users, an eighth of all stays for the others,
     /// whatever the configured limits and the process's limit.
     pub(super) fn max_per_user(&self) -> usize {
-        let all = self.limits.connections.min(self.max_streams);
+        let all = self.limits.connections().min(self.max_streams);
         let most = match self.user_names.len() {
             0 | 1 => all,
             _ => all - all.div_ceil(8),
         };
-        self.limits.per_user.min(most.max(1))
+        self.limits.per_user().min(most.max(1))
     }
 
     /// Removes a session from its user's count.

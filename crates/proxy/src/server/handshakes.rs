@@ -86,7 +86,7 @@ impl Handshakes {
         limits: &ServerLimits,
     ) -> Result<(), HandshakeLimit> {
         self.expire_failures(now);
-        let left = limits.handshakes.saturating_sub(self.under_way);
+        let left = limits.handshakes().saturating_sub(self.under_way);
         let (own, failures_expire_at) = match self.sources.get(&source_of(remote)) {
             Some(source) => (source.under_way, source.failures_expire_at),
             None => (0, now),
@@ -206,7 +206,7 @@ mod tests {
 
     fn limits(handshakes: usize) -> ServerLimits {
         ServerLimits {
-            handshakes,
+            handshakes: Some(handshakes),
             failures: 2,
             ..ServerLimits::default()
         }

@@ -409,7 +409,7 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }
         let user = session.user;
-        let most = self.limits.per_user;
+        let most = self.limits.per_user();
         if user.is_some_and(|u| self.per_user.get(u).is_some_and(|n| *n >= most)) {
             self.reclaim(ctx, user);
         }

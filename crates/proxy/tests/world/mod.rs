@@ -191,7 +191,7 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
         .first_server
         .map(|a| format!("[[server]]\naddress = \"{a}\"\n{key}\n"));
     let text = format!(
-        "lan = \"lan0\"\nwarm.max = {}\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\n{key}\n",
+        "lan = \"lan0\"\nexpert.idle_pool_size = {}\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\n{key}\n",
         setup.warm,
         setup.boxed,
         tables.concat(),

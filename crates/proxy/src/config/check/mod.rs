@@ -11,6 +11,7 @@ mod shadow;
 use core::fmt;
 use std::path::PathBuf;
 
+use braid_units::ConfigError;
 use serde::Serialize;
 use toml::Table;
 
@@ -104,6 +105,14 @@ impl Finding {
         remedy: impl Into<String>,
     ) -> Self {
         Finding::new(Verdict::Failure, at, message, remedy)
+    }
+
+    /// Creates the finding about an old setting.
+    fn of_deprecated(warning: &ConfigError) -> Self {
+        let line = warning.position.map(|(line, _)| format!(":{line}"));
+        let subject = format!("{}{}", warning.file, line.unwrap_or_default());
+        let remedy = warning.hint.clone().unwrap_or_default();
+        Finding::warning(("deprecated", subject), warning.message.clone(), remedy)
     }
 
     /// Marks a finding as one that may heal while box or server runs.

@@ -5,30 +5,28 @@ use core::time::Duration;
 use braid_units::value;
 use toml::{Table, Value};
 
+use super::super::moved;
 use super::Finding;
 
-/// Settings that are times, by their table; the first entry has those outside of a table.
-const TIMES: [(&str, &[&str]); 5] = [
-    ("", &["time_window"]),
+/// Settings that are times, by their table.
+const TIMES: [(&str, &[&str]); 2] = [
+    ("timeouts", &["user_timeout", "drain"]),
     (
-        "timeouts",
+        "expert",
         &[
-            "connect",
-            "attempt",
-            "user_timeout",
-            "idle",
-            "half_closed",
-            "handshake",
-            "waiting",
-            "drain",
+            "idle_timeout",
+            "idle_probe_interval",
+            "max_measurement_interval",
+            "time_window",
         ],
     ),
-    ("probing", &["busy", "idle", "failing", "timeout"]),
-    ("measuring", &["least", "most"]),
-    ("warm", &["idle", "age"]),
 ];
 /// Settings that are sizes.
-const SIZES: [(&str, &[&str]); 2] = [("limits", &["buffer", "memory"]), ("rule", &["size"])];
+const SIZES: [(&str, &[&str]); 3] = [
+    ("limits", &["memory"]),
+    ("expert", &["connection_buffer"]),
+    ("rule", &["size"]),
+];
 
 /// Least memory for all connections. The engine allocates blocks of 32 KiB, and a connection holds several of them
 /// each way, so less has no room for even a few connections.
@@ -40,10 +38,10 @@ const LEAST_BUFFER: usize = 4 << 10;
 /// Buffer below which a window is small: at a round-trip time of 50 ms it allows 10 Mbit/s.
 const LOW_BUFFER: usize = 64 << 10;
 
-/// Finds settings whose value is a number without a unit.
-pub(super) fn without_unit(text: &str) -> Vec<Finding> {
+/// Finds settings whose value is a number without a unit; `old` are those of the last version.
+pub(super) fn without_unit(text: &str, old: &[moved::Row]) -> Vec<Finding> {
     // A file that cannot be parsed is refused elsewhere, with the position of the mistake.
-    let Ok(table) = text.parse::<Table>() else {
+    let Some(table) = moved::current(text, old) else {
         return Vec::new();
     };
     let mut found = Vec::new();
@@ -69,13 +67,11 @@ fn each(table: &Table, section: &str, keys: &[&str], mut look: impl FnMut(&str, 
     let mut of_table = |table: &Table| {
         for key in keys {
             if let Some(value) = table.get(*key) {
-                let dot = if section.is_empty() { "" } else { "." };
-                look(&format!("{section}{dot}{key}"), value);
+                look(&format!("{section}.{key}"), value);
             }
         }
     };
     match table.get(section) {
-        _ if section.is_empty() => of_table(table),
         Some(Value::Table(table)) => of_table(table),
         Some(Value::Array(tables)) => tables.iter().filter_map(Value::as_table).for_each(of_table),
         _ => {}
@@ -112,10 +108,10 @@ fn bare_size(name: &str, number: f64) -> Finding {
     Finding::warning(("unit", name), message, remedy)
 }
 
-/// Checks `memory` and `buffer` of either file.
+/// Checks `limits.memory` and `expert.connection_buffer` of either file.
 pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
     let mut found = Vec::new();
-    let at = |key| ("limits", format!("limits.{key}"));
+    let at = |setting| ("limits", setting);
     let write = |key: &str, size: &str| {
         format!("write a size with its unit, such as {key} = \"{size}\", or leave it out")
     };
@@ -125,7 +121,7 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
              would hang"
         );
         found.push(Finding::failure(
-            at("memory"),
+            at("limits.memory"),
             message,
             write("memory", "256MiB"),
         ));
@@ -135,7 +131,7 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
              use it up, and the others crawl"
         );
         found.push(Finding::warning(
-            at("memory"),
+            at("limits.memory"),
             message,
             write("memory", "256MiB"),
         ));
@@ -145,9 +141,9 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
             "{buffer} bytes for a connection, at least 4 KiB is needed: no request of a user would fit"
         );
         found.push(Finding::failure(
-            at("buffer"),
+            at("expert.connection_buffer"),
             message,
-            write("buffer", "8MiB"),
+            write("connection_buffer", "8MiB"),
         ));
     } else if buffer < LOW_BUFFER {
         let message = format!(
@@ -156,17 +152,22 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
             buffer as f64 * 8.0 / 0.05 / 1e6
         );
         found.push(Finding::warning(
-            at("buffer"),
+            at("expert.connection_buffer"),
             message,
-            write("buffer", "8MiB"),
+            write("connection_buffer", "8MiB"),
         ));
     } else if buffer > memory && memory >= LOW_MEMORY {
         let message = format!(
             "a connection may hold {buffer} bytes, all together {memory}: `memory` bounds it first, and \
              links with a long round trip are not filled"
         );
-        let remedy = "make `memory` 8 times `buffer` at least, or `buffer` smaller";
-        found.push(Finding::warning(at("buffer"), message, remedy));
+        let remedy =
+            "make `memory` 8 times `connection_buffer` at least, or `connection_buffer` smaller";
+        found.push(Finding::warning(
+            at("expert.connection_buffer"),
+            message,
+            remedy,
+        ));
     }
     found
 }

@@ -6,6 +6,7 @@ use core::time::Duration;
 use ipnet::IpNet;
 
 use super::super::box_config::{BoxConfig, Gateway, LinkConfig, ServerEntry};
+use super::super::moved;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
@@ -18,7 +19,7 @@ const LEAST_IDLE: Duration = Duration::from_secs(1);
 impl BoxConfig {
     /// Returns the mistakes in this configuration, read from `text`, that the file alone reveals.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
-        let mut found = numbers::of_limits(self.limits.buffer, self.limits.memory);
+        let mut found = numbers::of_limits(self.limits.buffer(), self.limits.memory);
         found.extend(self.short_times());
         found.extend(self.own_key());
         found.extend(self.server_findings());
@@ -26,7 +27,8 @@ impl BoxConfig {
         found.extend(self.bypass_findings());
         found.extend(self.rule_findings());
         found.extend(self.socks_findings());
-        numbers::add_bare(&mut found, numbers::without_unit(text));
+        numbers::add_bare(&mut found, numbers::without_unit(text, moved::OF_BOX));
+        found.extend(self.deprecated.iter().map(Finding::of_deprecated));
         found
     }
 
@@ -46,7 +48,7 @@ impl BoxConfig {
                 "a server with a longer round trip counts as silent",
             ),
             numbers::too_short(
-                "timeouts.idle",
+                "expert.idle_timeout",
                 times.idle,
                 LEAST_IDLE,
                 "users who pause lose their connections",

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use ipnet::IpNet;
 
+use super::super::moved;
 use super::super::policy::DestinationPolicy;
 use super::super::server_config::{ServerConfig, UserConfig};
 use super::of_box::looks_public;
@@ -19,14 +20,15 @@ const LEAST_IDLE: Duration = Duration::from_secs(1);
 impl ServerConfig {
     /// Returns the mistakes in this configuration, read from `text`, that the file alone reveals.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
-        let mut found = numbers::of_limits(self.limits.buffer, self.limits.memory);
+        let mut found = numbers::of_limits(self.limits.buffer(), self.limits.memory);
         found.extend(self.short_times());
         found.extend(self.own_key());
         found.extend(self.user_findings());
         found.extend(self.address_findings());
         found.extend(self.list_findings());
         found.extend(self.target_findings());
-        numbers::add_bare(&mut found, numbers::without_unit(text));
+        numbers::add_bare(&mut found, numbers::without_unit(text, moved::OF_SERVER));
+        found.extend(self.deprecated.iter().map(Finding::of_deprecated));
         found
     }
 
@@ -52,7 +54,7 @@ impl ServerConfig {
                 "distant destinations are not reached",
             ),
             numbers::too_short(
-                "timeouts.idle",
+                "expert.idle_timeout",
                 times.idle,
                 LEAST_IDLE,
                 "users who pause lose their connections",
