@@ -138,13 +138,13 @@ impl ControlSocket {
                 reload_requests.begin(Some(answer));
                 continue;
             }
-            let mut said = core.control(now, stack, request);
-            if let Answer::Status(status) = &mut said {
+            let mut reply = core.control(now, stack, request);
+            if let Answer::Status(status) = &mut reply {
                 status.pid = std::process::id();
                 status.uptime_s = self.opened.elapsed().as_secs_f64();
             }
             // The client's thread may have timed out.
-            let _ = answer.send(said);
+            let _ = answer.send(reply);
         }
     }
 }
@@ -308,9 +308,9 @@ mod tests {
     fn raw(path: &Path, request: &[u8]) -> String {
         let mut client = UnixStream::connect(path).unwrap();
         client.write_all(request).unwrap();
-        let mut said = String::new();
-        client.read_to_string(&mut said).unwrap();
-        said
+        let mut reply = String::new();
+        client.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     #[test]
@@ -320,8 +320,8 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         for on in [false, true] {
-            let said = serving(&socket, 1, || ask(&path, &Request::Proxy { on })).unwrap();
-            assert_eq!(said, Answer::Error(format!("Proxy {{ on: {on} }}")));
+            let reply = serving(&socket, 1, || ask(&path, &Request::Proxy { on })).unwrap();
+            assert_eq!(reply, Answer::Error(format!("Proxy {{ on: {on} }}")));
         }
         let taken = ControlSocket::open(&path).unwrap_err();
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
@@ -360,8 +360,8 @@ mod tests {
         assert!(long.contains("more than 4096 bytes"), "{long}");
         // A client that sends nothing delays the next one for a bounded time only.
         let silent = UnixStream::connect(&path).unwrap();
-        let said = serving(&socket, 1, || ask(&path, &Request::Status)).unwrap();
-        assert_eq!(said, Answer::Error("Status".to_owned()));
+        let reply = serving(&socket, 1, || ask(&path, &Request::Status)).unwrap();
+        assert_eq!(reply, Answer::Error("Status".to_owned()));
         drop((silent, socket));
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }

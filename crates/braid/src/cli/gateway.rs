@@ -45,8 +45,8 @@ pub enum BoxCommand {
         /// Name of the link in the configuration; by default the name of the interface.
         name: String,
         /// The state to switch to.
-        #[arg(value_name = "WISH")]
-        wish: LinkWish,
+        #[arg(value_name = "STATE")]
+        state: LinkState,
     },
     /// Show the servers: free bandwidth and round trip on each link to them and beyond them, and the chosen one.
     Servers(ServersArgs),
@@ -125,7 +125,7 @@ pub enum Switch {
 
 /// The state of a link. Backup or regular, and on or off, are two independent switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LinkWish {
+pub enum LinkState {
     /// Use it.
     On,
     /// Do not use it.

@@ -25,36 +25,36 @@ use crate::print::{print, print_json};
 /// Name of the TUN device if the configuration names none.
 const DEFAULT_TUN: &str = "braid0";
 /// Interval between two looks with `--watch`.
-const INTERVAL: Duration = Duration::from_secs(1);
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between the two looks that rates are computed from, without `--watch`.
-const GLANCE: Duration = Duration::from_millis(300);
+const SAMPLE_TIME: Duration = Duration::from_millis(300);
 /// Time for measuring the servers: slow links pause for half a minute after each measurement.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Terminal codes: cursor to the upper left corner, and clear everything after it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// A box or server to ask.
-pub struct Asked {
+pub struct Instance {
     role: Role,
     socket: PathBuf,
 }
 
-impl Asked {
+impl Instance {
     /// Returns the box or server whose configuration names `socket`, or the device `tun`.
-    pub fn new(role: Role, socket: Option<&Path>, tun: Option<&str>) -> Asked {
+    pub fn new(role: Role, socket: Option<&Path>, tun: Option<&str>) -> Instance {
         let instance_names = InstanceNames::of_tun(tun.unwrap_or(DEFAULT_TUN));
         let default = || instance_names.control_socket(text::role(role));
-        Asked {
+        Instance {
             role,
             socket: socket.map_or_else(default, Path::to_owned),
         }
     }
 
     /// Returns the box or server with this configuration, or else the one on the default device.
-    pub fn of(role: Role, config: Option<&BoxConfig>) -> Asked {
+    pub fn of(role: Role, config: Option<&BoxConfig>) -> Instance {
         let socket = config.and_then(|c| c.control.as_deref());
         let tun = config.map(|c| c.tun.name.as_str());
-        Asked::new(role, socket, tun)
+        Instance::new(role, socket, tun)
     }
 
     /// Shows the servers of a box.
@@ -81,13 +81,13 @@ impl Asked {
             other => return Err(self.unexpected(other)),
         }
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < MEASURE_TIMEOUT {
             if self.status()?.select.is_none_or(|s| !s.measuring) {
                 return Ok(());
             }
-            thread::sleep(GLANCE);
+            thread::sleep(SAMPLE_TIME);
         }
-        let seconds = PATIENCE.as_secs();
+        let seconds = MEASURE_TIMEOUT.as_secs();
         Err(Failure::Run(format!(
             "the servers are not measured after {seconds} s; see: braid box status"
         )))
@@ -113,13 +113,13 @@ impl Asked {
             if !is_read(&format!("{line}\n"))? {
                 return Ok(());
             }
-            thread::sleep(INTERVAL);
+            thread::sleep(WATCH_INTERVAL);
         }
     }
 
     fn show_pages(&self, watch: bool) -> Result<(), Failure> {
         let mut before = self.status()?;
-        thread::sleep(GLANCE);
+        thread::sleep(SAMPLE_TIME);
         loop {
             let now = self.status()?;
             let page = text::page(&now, &before);
@@ -132,7 +132,7 @@ impl Asked {
                 return in_order(&now);
             }
             before = now;
-            thread::sleep(INTERVAL);
+            thread::sleep(WATCH_INTERVAL);
         }
     }
 

@@ -9,7 +9,7 @@ use braid_proxy::status::Role;
 use serde::Deserialize;
 
 use super::ask::columns::{Align, Columns};
-use super::ask::{Asked, units};
+use super::ask::{Instance, units};
 use crate::cli::{By, PlanArgs};
 use crate::failure::Failure;
 use crate::print::{print, print_json};
@@ -35,7 +35,7 @@ pub fn run(args: &PlanArgs, json: bool) -> Result<(), Failure> {
 /// Returns the measurements of the running box.
 fn ask(config: Option<&Path>) -> Result<Vec<Site>, Failure> {
     let config = config.map(BoxConfig::load).transpose()?;
-    let servers = Asked::of(Role::Box, config.as_ref()).servers()?;
+    let servers = Instance::of(Role::Box, config.as_ref()).servers()?;
     let sites = servers.into_iter().map(|server| Site {
         name: server.name,
         measured: server.measured,

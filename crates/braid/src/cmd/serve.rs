@@ -9,9 +9,9 @@ use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::control::Request;
 use braid_proxy::status::Role;
 
-use super::ask::Asked;
+use super::ask::Instance;
 use super::check;
-use crate::cli::gateway::{BoxArgs, BoxCommand, LinkWish, ServerArgs, ServerCommand};
+use crate::cli::gateway::{BoxArgs, BoxCommand, LinkState, ServerArgs, ServerCommand};
 use crate::failure::Failure;
 use crate::print::print;
 
@@ -27,31 +27,33 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
         let (file, config) = given.ok_or_else(|| no_config("box"))?;
         return run_box(file, config);
     };
-    let asked = Asked::of(Role::Box, config.as_ref());
+    let instance = Instance::of(Role::Box, config.as_ref());
     match command {
         // Handled above, before the configuration is read.
         BoxCommand::Check => Ok(()),
-        BoxCommand::Status(args) => asked.show(args, json),
+        BoxCommand::Status(args) => instance.show(args, json),
         BoxCommand::Proxy { switch } => {
             let on = switch.is_on();
-            asked.order(&Request::Proxy { on }, json)
+            instance.order(&Request::Proxy { on }, json)
         }
-        BoxCommand::Link { name, wish } => asked.order(&link_request(name.clone(), *wish), json),
-        BoxCommand::Servers(args) => asked.show_servers(args, json),
+        BoxCommand::Link { name, state } => {
+            instance.order(&link_request(name.clone(), *state), json)
+        }
+        BoxCommand::Servers(args) => instance.show_servers(args, json),
         BoxCommand::Server { name } => {
             let name = name.clone();
-            asked.order(&Request::Server { name }, json)
+            instance.order(&Request::Server { name }, json)
         }
-        BoxCommand::Reload => asked.reload(json),
+        BoxCommand::Reload => instance.reload(json),
     }
 }
 
-fn link_request(name: String, wish: LinkWish) -> Request {
-    match wish {
-        LinkWish::On => Request::Link { name, on: true },
-        LinkWish::Off => Request::Link { name, on: false },
-        LinkWish::Backup => Request::Backup { name, on: true },
-        LinkWish::Regular => Request::Backup { name, on: false },
+fn link_request(name: String, state: LinkState) -> Request {
+    match state {
+        LinkState::On => Request::Link { name, on: true },
+        LinkState::Off => Request::Link { name, on: false },
+        LinkState::Backup => Request::Backup { name, on: true },
+        LinkState::Regular => Request::Backup { name, on: false },
     }
 }
 
@@ -69,11 +71,11 @@ pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
     };
     let socket = config.as_ref().and_then(|c| c.control.as_deref());
     let tun = config.as_ref().map(|c| c.tun.name.as_str());
-    let asked = Asked::new(Role::Server, socket, tun);
+    let instance = Instance::new(Role::Server, socket, tun);
     match command {
         ServerCommand::Check => Ok(()),
-        ServerCommand::Status(args) => asked.show(args, json),
-        ServerCommand::Reload => asked.reload(json),
+        ServerCommand::Status(args) => instance.show(args, json),
+        ServerCommand::Reload => instance.reload(json),
     }
 }
 

@@ -16,10 +16,10 @@ use braid_wire::{ip, tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-use super::bed::{Bed, Judge, changed, render_changed};
 use super::control::status;
-use super::reload::{Guested, in_clear_too};
-use super::siege::{Attack, Siege, USERS};
+use super::fixture::{Fixture, Judge, changed, render_changed};
+use super::load::{Attack, Load, USERS};
+use super::reload::{SocksFixture, allowing_plaintext};
 
 /// The server's default port.
 const PORT: u16 = 1080;
@@ -40,7 +40,7 @@ pub struct Client {
 
 impl Client {
     /// Returns the user without a box of a server that also serves in plaintext.
-    pub fn guest(world: &Guested) -> Self {
+    pub fn guest(world: &SocksFixture) -> Self {
         let state = world.bed.testbed.state_dir();
         let key = |file: &str| PrivateKey::read(&state.join(file)).expect("a key");
         Client {
@@ -210,11 +210,11 @@ pub fn keep_pace(attack: &Attack, least: usize, mut attempt: impl FnMut(usize)) 
 }
 
 /// Returns the server's counters.
-pub fn counters(bed: &Bed) -> BTreeMap<String, u64> {
+pub fn counters(bed: &Fixture) -> BTreeMap<String, u64> {
     status(bed, "server").counters
 }
 
-fn content(bed: &Bed) -> Destination {
+fn content(bed: &Fixture) -> Destination {
     Destination::Address(SocketAddr::new(bed.v4("content"), 80))
 }
 
@@ -224,18 +224,18 @@ pub fn grown(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name
 }
 
 fn strangers(judge: Judge) {
-    let mut world = Guested::with_guest();
+    let mut world = SocksFixture::with_socks_client();
     let to = content(&world.bed);
     let client = Client::guest(&world);
     let once = client.asks(&to);
     let router = namespace(&world.bed, "internet");
     let served = inside(&router, || client.answer(&once, 14));
     assert_eq!(served, [&[5, 2, 1, 0, 5, 0, 0, 1][..], &[0; 6]].concat());
-    let mut siege = Siege::lay(&mut world.bed, judge);
+    let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
     let mut said = BTreeMap::new();
     let all = refusals(&once);
-    let kept = siege.during(&mut world.bed, |attack| {
+    let kept = load.during(&mut world.bed, |attack| {
         said = say_all(attack, &client, &to, &all);
     });
     kept.expect_enough("refusals");
@@ -246,19 +246,19 @@ fn strangers(judge: Judge) {
     }
     // Only users were connected.
     assert_eq!(grown(&before, &after, "connected"), USERS as u64);
-    siege.expect_memory_back(&mut world.bed);
+    load.expect_memory_back(&mut world.bed);
 
     // A restarted server has forgotten the passwords it has seen, but knows the time of its start.
     world.bed.testbed.kill("server").expect("it ran");
     world.bed.start("server");
-    world = world.knowing_the_guest();
+    world = world.knowing_socks_client();
     let answer = inside(&router, || client.answer(&once, 14));
     assert!(answer.ends_with(WRONG), "{answer:?}");
     let counters = counters(&world.bed);
     assert_eq!((counters["auth_time"], counters["connected"]), (1, 0));
 }
 
-pub fn namespace(bed: &Bed, host: &str) -> String {
+pub fn namespace(bed: &Fixture, host: &str) -> String {
     let host = bed.testbed.layout().host(host).expect("a known host");
     host.namespace.clone()
 }
@@ -321,7 +321,7 @@ fn records(mut flight: &[u8]) -> usize {
 }
 
 /// Returns a first flight with a user's request, as an observer on a link sees it.
-fn recorded(bed: &mut Bed) -> Vec<u8> {
+fn recorded(bed: &mut Fixture) -> Vec<u8> {
     let small = bed.offer("small", 20_000);
     // The first connection brings tickets.
     bed.fetch(1_000);
@@ -359,15 +359,19 @@ fn reached(packets: &[Captured]) -> usize {
 fn recorded_first_flights(judge: Judge) {
     // Without idle connections in the pool, a user's request leaves in the first flight.
     let cold = |text| format!("{text}\n[expert]\nidle_pool_size = 0\n");
-    let render = changed(render_changed(Role::Server, in_clear_too), Role::Box, cold);
-    let mut world = Guested::of(Bed::up_idle(render));
+    let render = changed(
+        render_changed(Role::Server, allowing_plaintext),
+        Role::Box,
+        cold,
+    );
+    let mut world = SocksFixture::of(Fixture::up_idle(render));
     let flight = recorded(&mut world.bed);
     let client = Client::guest(&world);
     let router = namespace(&world.bed, "internet");
-    let mut siege = Siege::lay(&mut world.bed, judge);
+    let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
     let mut said = 0;
-    let kept = siege.during(&mut world.bed, |attack| {
+    let kept = load.during(&mut world.bed, |attack| {
         keep_pace(attack, 20, |n| {
             // Every other time the flight is sent twice on one connection.
             replay(&client, &flight.repeat(1 + n % 2));
@@ -379,7 +383,7 @@ fn recorded_first_flights(judge: Judge) {
     let unknown = grown(&before, &after, "unknown_tickets");
     assert_eq!(unknown, said, "{after:?}");
     assert_eq!(grown(&before, &after, "connected"), USERS as u64);
-    siege.expect_memory_back(&mut world.bed);
+    load.expect_memory_back(&mut world.bed);
 
     world.bed.testbed.kill("server").expect("it ran");
     world.bed.testbed.stop("box").expect("it ran");
@@ -398,12 +402,12 @@ const HALF_OPEN: usize = 2_000;
 
 fn half_open_handshakes(judge: Judge) {
     raise_descriptors();
-    let mut world = Guested::with_guest();
+    let mut world = SocksFixture::with_socks_client();
     let hello = recorded_hello(&mut world.bed);
     let client = Client::guest(&world);
-    let mut siege = Siege::lay(&mut world.bed, judge);
+    let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
-    let kept = siege.during(&mut world.bed, |attack| {
+    let kept = load.during(&mut world.bed, |attack| {
         let mut held = Vec::new();
         for n in 0..HALF_OPEN {
             let mut stream = client.connect();
@@ -425,11 +429,11 @@ fn half_open_handshakes(judge: Judge) {
         ended >= HALF_OPEN as u64
     });
     assert_eq!(grown(&before, &counters(&world.bed), "over_limit"), 0);
-    siege.expect_memory_back(&mut world.bed);
+    load.expect_memory_back(&mut world.bed);
 }
 
 /// Returns a box's ClientHello.
-fn recorded_hello(bed: &mut Bed) -> Vec<u8> {
+fn recorded_hello(bed: &mut Fixture) -> Vec<u8> {
     let capture = Capture::start(&bed.testbed, "internet").expect("a capture");
     bed.fetch(1_000);
     let flights = first_flights(&capture.finish().expect("packets"));
@@ -458,13 +462,13 @@ pub fn sink(namespace: &str, at: SocketAddr) -> Socket {
 
 fn idle_connections(judge: Judge, idle: usize) {
     raise_descriptors();
-    let mut world = Guested::with_guest();
+    let mut world = SocksFixture::with_socks_client();
     let at = SINKS.map(|port| SocketAddr::new(world.bed.v4("content"), port));
     let sinks = at.map(|at| sink(&namespace(&world.bed, "content"), at));
     let client = Client::guest(&world);
-    let mut siege = Siege::lay(&mut world.bed, judge);
+    let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
-    let kept = siege.during(&mut world.bed, |attack| {
+    let kept = load.during(&mut world.bed, |attack| {
         let mut held = Vec::new();
         for n in 0..idle {
             let mut stream = client.connect();
@@ -489,7 +493,7 @@ fn idle_connections(judge: Judge, idle: usize) {
     world.bed.wait_for("them to be gone", |bed| {
         status(bed, "server").connections_total < 100
     });
-    siege.expect_memory_back(&mut world.bed);
+    load.expect_memory_back(&mut world.bed);
 }
 
 /// Raises the limit of descriptors, since both ends of thousands of connections are in this process.

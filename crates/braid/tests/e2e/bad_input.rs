@@ -10,8 +10,8 @@ use braid_testbed::netns;
 use braid_testbed::render::render_config;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::bed::{Bed, unique_name, write_script};
 use super::control::status;
+use super::fixture::{Fixture, unique_name, write_script};
 
 /// The server's default port.
 const PORT: u16 = 1080;
@@ -20,7 +20,7 @@ const PACKETS: usize = 20_000;
 
 /// Sends TCP segments of random bytes and lengths from the router to `to`. Their ports are right, so that
 /// they pass the packet filter; some are shorter than a TCP header.
-fn send_garbage(bed: &Bed, to: SocketAddr) -> io::Result<()> {
+fn send_garbage(bed: &Fixture, to: SocketAddr) -> io::Result<()> {
     let host = bed.testbed.layout().host("internet").expect("a known host");
     netns::run_inside(&host.namespace, || {
         let domain = Domain::for_address(to);
@@ -43,7 +43,7 @@ fn send_garbage(bed: &Bed, to: SocketAddr) -> io::Result<()> {
     })
 }
 
-fn expect_alive(bed: &mut Bed) {
+fn expect_alive(bed: &mut Fixture) {
     bed.fetch(1_000_000);
     for host in ["box", "server"] {
         assert!(
@@ -63,7 +63,7 @@ fn expect_alive(bed: &mut Bed) {
 #[test]
 #[ignore = "network"]
 fn random_packets_harm_nobody() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     for address in [bed.v4("server"), bed.v6("server")] {
         send_garbage(&bed, SocketAddr::new(address, PORT)).expect("a raw socket");
     }
@@ -73,7 +73,7 @@ fn random_packets_harm_nobody() {
 #[test]
 #[ignore = "network"]
 fn garbage_in_place_of_socks_is_refused() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     send_garbage_for_socks(&bed);
     expect_alive(&mut bed);
 }
@@ -88,14 +88,14 @@ fn a_log_that_cannot_be_written_ends_nothing() {
         let script = format!("#!/bin/bash\nexec {braid} \"$@\" {stderr}\n");
         write_script(&program, &script);
         let render = render_config(None).expect("randomness");
-        let mut bed = Bed::up_idle_by(render, program.clone());
+        let mut bed = Fixture::up_idle_by(render, program.clone());
         for host in ["server", "box"] {
             bed.testbed.start(host).expect("it starts");
         }
         bed.wait_for_intake();
         send_garbage_for_socks(&bed);
         bed.wait_for("the server to refuse it", |bed| {
-            status(bed, "server").counters["clear"] >= 4
+            status(bed, "server").counters["plaintext_refused"] >= 4
         });
         expect_alive(&mut bed);
         // The system clears the directory of temporary files too.
@@ -103,7 +103,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     }
 }
 
-fn send_garbage_for_socks(bed: &Bed) {
+fn send_garbage_for_socks(bed: &Fixture) {
     let address = SocketAddr::new(bed.v4("server"), PORT).to_string();
     for (transport, seed) in [("tcp", "1"), ("mptcp", "2"), ("tcp", "3"), ("mptcp", "4")] {
         let mut peer = bed.kernel_peer(
@@ -128,7 +128,7 @@ fn send_garbage_for_socks(bed: &Bed) {
 #[test]
 #[ignore = "network"]
 fn connections_that_say_nothing_are_ended() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let IpAddr::V4(address) = bed.v4("server") else {
         panic!("an IPv4 address")
     };

@@ -6,8 +6,8 @@ use std::process::Output;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bed::{Bed, Download, stderr};
 use super::control::{ask, status};
+use super::fixture::{Download, Fixture, stderr};
 
 /// The box's file, and its text at the start.
 struct File {
@@ -16,7 +16,7 @@ struct File {
 }
 
 impl File {
-    fn of(bed: &Bed) -> Self {
+    fn of(bed: &Fixture) -> Self {
         let path = bed.testbed.state_dir().join("box/box.toml");
         let text = fs::read_to_string(&path).expect("a configuration");
         File { path, text }
@@ -45,18 +45,18 @@ impl File {
     }
 }
 
-fn reload(bed: &Bed) -> Output {
+fn reload(bed: &Fixture) -> Output {
     ask(bed, "box", &["reload"])
 }
 
-fn expect_reloaded(bed: &Bed, expected: &str) {
+fn expect_reloaded(bed: &Fixture, expected: &str) {
     let output = reload(bed);
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
 }
 
 /// Sends SIGHUP, and waits until the box logs `expected`.
-fn hang_up(bed: &mut Bed, expected: &str) {
+fn hang_up(bed: &mut Fixture, expected: &str) {
     let before = bed.log("box").len();
     let pid = bed.testbed.pid("box").expect("it runs");
     let pid = Pid::from_raw(pid as i32).expect("a process id");
@@ -68,7 +68,7 @@ fn hang_up(bed: &mut Bed, expected: &str) {
 }
 
 /// Starts a download over slow links, and waits until some of it has arrived.
-fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
+fn under_way(bed: &mut Fixture) -> (Download, Vec<u8>) {
     bed.fetch(1_000);
     bed.slow_down();
     let expected = bed.offer("large", 30_000_000);
@@ -77,14 +77,14 @@ fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     (download, expected)
 }
 
-fn expect_progress(bed: &mut Bed, download: &Download) {
+fn expect_progress(bed: &mut Fixture, download: &Download) {
     let before = download.bytes();
     bed.wait_for("the download to go on", |_| {
         download.bytes() > before + 700_000
     });
 }
 
-fn links(bed: &Bed) -> Vec<String> {
+fn links(bed: &Fixture) -> Vec<String> {
     let paths = status(bed, "box").paths.into_iter();
     paths.map(|path| path.name).collect()
 }
@@ -94,7 +94,7 @@ fn links(bed: &Bed) -> Vec<String> {
 #[ignore = "network"]
 fn links_come_and_go_while_a_user_downloads() {
     for (link, at) in [("link1", 0), ("link2", 1)] {
-        let mut bed = Bed::up();
+        let mut bed = Fixture::up();
         let file = File::of(&bed);
         let (download, expected) = under_way(&mut bed);
         file.write(&file.without(link));
@@ -126,7 +126,7 @@ fn links_come_and_go_while_a_user_downloads() {
 #[test]
 #[ignore = "network"]
 fn a_box_begins_with_one_link_and_gets_another() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let file = File::of(&bed);
     bed.testbed.stop("box").expect("it ran");
     let key = file.path.with_file_name("box.key");
@@ -159,10 +159,10 @@ fn a_box_begins_with_one_link_and_gets_another() {
 #[test]
 #[ignore = "network"]
 fn settings_change_while_a_user_downloads() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let file = File::of(&bed);
     let (download, expected) = under_way(&mut bed);
-    let taken_in = |bed: &Bed| status(bed, "box").counters["accepted"];
+    let taken_in = |bed: &Fixture| status(bed, "box").counters["accepted"];
 
     // A destination that is only forwarded from now on; settings that need a restart are named.
     let content = bed.v4("content");
@@ -189,7 +189,7 @@ fn settings_change_while_a_user_downloads() {
 #[test]
 #[ignore = "network"]
 fn what_is_refused_changes_nothing() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let file = File::of(&bed);
     // A proxy for programs, and an address at which no program can listen.
     let lan = "0.0.0.0:1081";
@@ -225,7 +225,7 @@ fn what_is_refused_changes_nothing() {
 #[test]
 #[ignore = "network"]
 fn servers_and_gateways_change_while_a_user_downloads() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let file = File::of(&bed);
     let (download, expected) = under_way(&mut bed);
     // Another server, which does not answer, before the existing one; then without it.

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use super::bed::{Bed, MAX_TIME_S, stderr};
 use super::captures::{Sought, Watched, addresses_of_content, identities};
 use super::control::status;
+use super::fixture::{Fixture, MAX_TIME_S, stderr};
 
 const OBJECTS: usize = 60;
 
@@ -30,7 +30,7 @@ fn sum(bytes: &[u8]) -> u32 {
 
 /// Loads the page over both links, and checks what the browser shows; returns the number of connections to
 /// the box.
-fn load(bed: &Bed) -> u64 {
+fn load(bed: &Fixture) -> u64 {
     let sizes = [500, 4_000, 15_000, 60_000, 250_000];
     let objects = (0..OBJECTS).map(|i| {
         let bytes = bed.offer(&format!("object{i}"), sizes[i % sizes.len()] + i);
@@ -71,7 +71,7 @@ fn load(bed: &Bed) -> u64 {
 #[test]
 #[ignore = "network"]
 fn a_browser_loads_a_page_of_many_objects() {
-    let accepted = load(&Bed::up());
+    let accepted = load(&Fixture::up());
     assert!((2..=20).contains(&accepted), "{accepted} connections");
 }
 

@@ -13,7 +13,7 @@ use braid_testbed::{Capture, Captured, Role, fixture, netns};
 use braid_wire::{ip, tcp};
 use socket2::SockRef;
 
-use super::bed::{Bed, changed};
+use super::fixture::{Fixture, changed};
 
 /// The links of the demo. Hosts and configurations are the demo's too, but for a user's name and SOCKS at the
 /// box.
@@ -33,7 +33,7 @@ const SENT: &str = "marmalade-for-the-lighthouse-keepers";
 
 /// Box and server, with a capture of the links.
 pub struct Watched {
-    pub bed: Bed,
+    pub bed: Fixture,
     captures: Vec<Capture>,
 }
 
@@ -52,7 +52,7 @@ impl Watched {
         let render = changed(render, Role::Server, move |text| {
             text.replace("name = \"box\"", &name)
         });
-        let mut bed = Bed::of_with(&fixture::description("NAME", LINKS), render);
+        let mut bed = Fixture::of_with(&fixture::description("NAME", LINKS), render);
         let capture = |link| Capture::start_on(&bed.testbed, "box", link);
         let captures = ["link1", "link2"].map(|link| capture(link).expect("a link of the box"));
         bed.start("server");
@@ -127,7 +127,7 @@ pub fn addresses_of_content(address: IpAddr) -> [Sought; 2] {
 }
 
 /// Returns keys and names that are on no link in any case, and the key that is sent in plaintext.
-pub fn identities(bed: &Bed) -> (Vec<Sought>, Sought) {
+pub fn identities(bed: &Fixture) -> (Vec<Sought>, Sought) {
     let mut never = vec![Sought::new("the user's name", USER)];
     let mut shown = None;
     for role in ["box", "server"] {
@@ -157,7 +157,7 @@ pub fn identities(bed: &Bed) -> (Vec<Sought>, Sought) {
     (never, shown.expect("a box"))
 }
 
-fn addresses(bed: &Bed, host: &str) -> Vec<IpAddr> {
+fn addresses(bed: &Fixture, host: &str) -> Vec<IpAddr> {
     let host = bed.testbed.layout().host(host).expect("a known host");
     let interfaces = host.interfaces.iter();
     interfaces
@@ -280,7 +280,7 @@ fn repeated(word: &str) -> Vec<u8> {
 }
 
 /// Fetches by address, by a name that the server looks up, and uploads; each over both links.
-fn use_it(bed: &Bed) {
+fn use_it(bed: &Fixture) {
     let expected = repeated(HEARD);
     fs::write(bed.www().join(FILE), &expected).expect("the state directory is writable");
     let header = format!("X-Said: {SAID}");
@@ -306,7 +306,7 @@ fn use_it(bed: &Bed) {
     upload(bed);
 }
 
-fn upload(bed: &Bed) {
+fn upload(bed: &Fixture) {
     let file = bed.testbed.state_dir().join("upload");
     let expected = repeated(SENT);
     fs::write(&file, &expected).expect("the state directory is writable");
@@ -333,13 +333,17 @@ fn upload(bed: &Bed) {
     assert!(well, "{said}");
 }
 
-fn inside<T: Send>(bed: &Bed, host: &str, work: impl FnOnce() -> std::io::Result<T> + Send) -> T {
+fn inside<T: Send>(
+    bed: &Fixture,
+    host: &str,
+    work: impl FnOnce() -> std::io::Result<T> + Send,
+) -> T {
     let host = bed.testbed.layout().host(host).expect("a known host");
     netns::run_inside(&host.namespace, work).expect("an address of the host's")
 }
 
 /// Serves names on the server host, in place of the machine's name server.
-fn name_server(bed: &Bed) -> UdpSocket {
+fn name_server(bed: &Fixture) -> UdpSocket {
     let config = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let named = config
         .lines()
@@ -407,7 +411,7 @@ fn nothing_of_users_is_on_the_links() {
 }
 
 /// Returns how many RSTs a host has dropped.
-fn unheard(bed: &Bed) -> u32 {
+fn unheard(bed: &Fixture) -> u32 {
     let listing = bed.print("user", "nft", &["list", "table", "inet", "deaf"]);
     let counted = listing.split("packets ").nth(1);
     let counted = counted.and_then(|text| text.split(' ').next()?.parse().ok());

@@ -10,8 +10,8 @@ use braid_testbed::Role;
 use braid_testbed::render::render_config;
 use serde_json::Value;
 
-use super::bed::{Bed, changed, stderr};
-use super::left_over::{expect_as_before, settled_host};
+use super::fixture::{Fixture, changed, stderr};
+use super::stale_resources::{expect_as_before, settled_host};
 
 const FINE: i32 = 0;
 const UNKNOWN: i32 = 1;
@@ -20,7 +20,7 @@ const BROKEN: i32 = 4;
 
 /// A testbed whose box and server claim no more than the machine has, with their files written.
 struct Checked {
-    bed: Bed,
+    bed: Fixture,
 }
 
 impl Checked {
@@ -36,7 +36,7 @@ impl Checked {
             format!("{text}\n[limits]\nmemory = \"64MiB\"\n[expert]\nmax_connections = 1000\n")
         };
         let render = changed(render_config(None).expect("randomness"), Role::Server, few);
-        let mut bed = Bed::up_idle(changed(render, Role::Box, few));
+        let mut bed = Fixture::up_idle(changed(render, Role::Box, few));
         bed.start("server");
         bed.start("box");
         bed.wait_for_intake();

@@ -8,8 +8,8 @@ use braid_proxy::status::ProtocolStatus;
 use braid_proxy::verdict::{Condition, Health};
 use braid_testbed::render::render_config;
 
-use super::bed::{Bed, bulk, unique_name, write_script};
 use super::control::status;
+use super::fixture::{Fixture, bulk, unique_name, write_script};
 
 /// Programs that box and server run, each to be replaced while the other one goes on.
 struct Programs(PathBuf);
@@ -45,7 +45,7 @@ impl Drop for Programs {
 }
 
 /// Users are served over both links, box and server have agreed on this version, and nothing is wrong.
-fn expect_service(bed: &mut Bed, version: u16) {
+fn expect_service(bed: &mut Fixture, version: u16) {
     bed.wait_for_intake();
     let expected = bed.offer("file", bulk());
     // The second connection comes with a ticket, or is one that has served the first.
@@ -81,8 +81,8 @@ fn releases_next_to_each_other_work_together() {
     let today = Path::new(env!("CARGO_BIN_EXE_braid"));
     let programs = Programs::new();
     let render = render_config(None).expect("randomness");
-    let mut bed = Bed::up_idle_by(render, programs.runner());
-    let start = |bed: &mut Bed, role: &str, program: &Path| {
+    let mut bed = Fixture::up_idle_by(render, programs.runner());
+    let start = |bed: &mut Fixture, role: &str, program: &Path| {
         programs.set(role, program);
         bed.start(role);
     };

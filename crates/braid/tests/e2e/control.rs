@@ -6,7 +6,7 @@ use braid_proxy::status::{Class, ConnStatus, PathState, ProxyStatus, Status};
 use braid_proxy::verdict::Health;
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, bulk, render_changed, stderr};
+use super::fixture::{Download, Fixture, bulk, render_changed, stderr};
 
 const JOINING: ProxyStatus = ProxyStatus {
     on: true,
@@ -14,7 +14,7 @@ const JOINING: ProxyStatus = ProxyStatus {
 };
 
 /// Runs a command for the `role` of the testbed on the machine itself.
-pub fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
+pub fn ask(bed: &Fixture, role: &str, arguments: &[&str]) -> Output {
     let config = bed
         .testbed
         .state_dir()
@@ -29,7 +29,7 @@ pub fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
         .expect("it runs")
 }
 
-pub fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
+pub fn expect_text(bed: &Fixture, role: &str, arguments: &[&str]) -> String {
     let output = ask(bed, role, arguments);
     assert!(
         output.status.success(),
@@ -40,7 +40,7 @@ pub fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
 }
 
 /// Returns the status of box or server.
-pub fn status(bed: &Bed, role: &str) -> Status {
+pub fn status(bed: &Fixture, role: &str) -> Status {
     let output = ask(bed, role, &["status", "--json"]);
     let text = String::from_utf8_lossy(&output.stdout);
     let status: Status =
@@ -54,8 +54,8 @@ pub fn status(bed: &Bed, role: &str) -> Status {
     status
 }
 
-/// Starts a large download over slow links, and waits for 2 MB of it. It does not end before [`Bed::release`].
-fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
+/// Starts a large download over slow links, and waits for 2 MB of it. It does not end before [`Fixture::release`].
+fn under_way(bed: &mut Fixture) -> (Download, Vec<u8>) {
     bed.slow_down();
     let expected = bed.offer("large", bulk());
     let download = bed.curl("large");
@@ -68,7 +68,7 @@ fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
 #[test]
 #[ignore = "network"]
 fn box_and_server_show_what_they_do() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     let boxed = status(&bed, "box");
     assert_eq!((boxed.version, boxed.proxy), (2, Some(JOINING)));
@@ -101,7 +101,7 @@ fn box_and_server_show_what_they_do() {
 #[test]
 #[ignore = "network"]
 fn a_link_is_switched_off_and_on_in_the_middle_of_a_download() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     expect_text(&bed, "box", &["link", "link1", "off"]);
     bed.wait_for("the link to be left", |bed| {
@@ -126,7 +126,7 @@ fn a_link_is_switched_off_and_on_in_the_middle_of_a_download() {
 #[test]
 #[ignore = "network"]
 fn a_link_is_made_a_backup_and_regular_again_in_the_middle_of_a_download() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     expect_text(&bed, "box", &["link", "link1", "backup"]);
     assert!(status(&bed, "box").paths[0].backup);
@@ -157,7 +157,7 @@ fn a_link_is_made_a_backup_and_regular_again_in_the_middle_of_a_download() {
 #[test]
 #[ignore = "network"]
 fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     expect_text(&bed, "box", &["proxy", "off"]);
     bed.wait_for("the intake to close", |bed| {
@@ -190,7 +190,7 @@ fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
 fn a_box_that_is_restarted_knows_its_links() {
     // Without idle connections, whose subflows would be shown in place of the records.
     let keep = |text| format!("state = \"state\"\n{text}\n[expert]\nidle_pool_size = 0\n");
-    let mut bed = Bed::up_with(render_changed(Role::Box, keep));
+    let mut bed = Fixture::up_with(render_changed(Role::Box, keep));
     bed.fetch(100_000);
     bed.wait_for(
         "the connection to be gone, and its link to be known",
@@ -211,7 +211,7 @@ fn a_box_that_is_restarted_knows_its_links() {
 #[test]
 #[ignore = "network"]
 fn who_cannot_be_asked_is_told_apart() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let why = "braid: the box says: there is no link \"dsl\"; the links are link1, link2\n";
     for wish in ["off", "backup"] {
         let unknown = ask(&bed, "box", &["link", "dsl", wish]);

@@ -12,9 +12,9 @@ use braid_testbed::netns;
 use braid_testbed::render::render_config;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bed::{Bed, Download, Judge, bulk};
 use super::control::{ask, status};
-use super::left_over::{expect_as_before, settled_host};
+use super::fixture::{Download, Fixture, Judge, bulk};
+use super::stale_resources::{expect_as_before, settled_host};
 
 /// Longest time that users' connections may hang after a crash.
 const HANG: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ const UNTOLD: u16 = 8_080;
 struct Untold(Arc<AtomicBool>);
 
 impl Untold {
-    fn serve(bed: &Bed, body: &[u8]) -> Self {
+    fn serve(bed: &Fixture, body: &[u8]) -> Self {
         let at = SocketAddr::new(bed.v4("content"), UNTOLD);
         let content = bed.testbed.layout().host("content").expect("a known host");
         let listener = netns::run_inside(&content.namespace, || TcpListener::bind(at));
@@ -85,7 +85,7 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    fn begin(bed: &mut Bed) -> Self {
+    fn begin(bed: &mut Fixture) -> Self {
         bed.slow_down();
         let expected = bed.offer("large", bulk() / 5);
         let served = Untold::serve(bed, &expected);
@@ -136,12 +136,12 @@ impl UnderWay {
 
 /// Starts box or server; users who come from then on are served through the server. Before that the box
 /// forwards them, and forwarded connections go on.
-fn start_and_serve(bed: &mut Bed, host: &str, judge: Judge) {
+fn start_and_serve(bed: &mut Fixture, host: &str, judge: Judge) {
     let expected = bed.offer("small", 20_000);
     let started = Instant::now();
     bed.testbed.start(host).expect("it starts");
     // The status cannot be read before the process is up.
-    let served = |bed: &Bed| {
+    let served = |bed: &Fixture| {
         let answer = ask(bed, "server", &["status", "--json"]).stdout;
         let status: Option<serde_json::Value> = serde_json::from_slice(&answer).ok();
         status.map_or(0, |s| s["counters"]["connected"].as_u64().unwrap_or(0))
@@ -159,10 +159,10 @@ fn start_and_serve(bed: &mut Bed, host: &str, judge: Judge) {
 
 /// Lets users come until one is served by a `host` that started or went on at `since`.
 fn expect_service(
-    bed: &mut Bed,
+    bed: &mut Fixture,
     (host, since): (&str, Instant),
     judge: Judge,
-    mut is_served: impl FnMut(&Bed) -> bool,
+    mut is_served: impl FnMut(&Fixture) -> bool,
 ) {
     let mut came = since;
     bed.wait_for("a user to be served", |bed| {
@@ -177,14 +177,14 @@ fn expect_service(
     }
 }
 
-fn signal(bed: &mut Bed, host: &str, signal: Signal) {
+fn signal(bed: &mut Fixture, host: &str, signal: Signal) {
     let pid = bed.testbed.pid(host).expect("it runs");
     let pid = Pid::from_raw(pid as i32).expect("a process id");
     kill_process(pid, signal).expect("it runs");
 }
 
 fn killed_box(judge: Judge) {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("box").expect("it ran");
     bed.release();
@@ -205,7 +205,7 @@ fn killed_box(judge: Judge) {
 }
 
 fn killed_server(judge: Judge) {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("server").expect("it ran");
     bed.release();
@@ -221,7 +221,7 @@ fn killed_server(judge: Judge) {
 #[test]
 #[ignore = "network"]
 fn a_crash_under_load_leaves_nothing_behind() {
-    let mut bed = Bed::up_idle(render_config(None).expect("randomness"));
+    let mut bed = Fixture::up_idle(render_config(None).expect("randomness"));
     let hosts = ["server", "box"];
     let before = hosts.map(|name| settled_host(&mut bed, name));
     bed.start("server");
@@ -244,7 +244,7 @@ fn a_crash_under_load_leaves_nothing_behind() {
 
 /// A process that stands still has not crashed: its connections may go on, or end with an error.
 fn stands_still(name: &str, judge: Judge) {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let under_way = UnderWay::begin(&mut bed);
     signal(&mut bed, name, Signal::STOP);
     let seconds = std::env::var("BRAID_STANDSTILL").ok();
@@ -253,7 +253,7 @@ fn stands_still(name: &str, judge: Judge) {
     signal(&mut bed, name, Signal::CONT);
     bed.release();
     let going_on = Instant::now();
-    let connected = |bed: &Bed| status(bed, "server").counters["connected"];
+    let connected = |bed: &Fixture| status(bed, "server").counters["connected"];
     let before = connected(&bed);
     let expected = bed.offer("small", 20_000);
     expect_service(&mut bed, (name, going_on), judge, |bed| {

@@ -2,7 +2,7 @@
 
 use braid_testbed::Role;
 
-use super::bed::{Bed, bulk, render_changed};
+use super::fixture::{Fixture, bulk, render_changed};
 
 /// Returns sizes from 1 kB to 5 MB, evenly on a logarithmic scale.
 fn sizes(count: u32) -> impl Iterator<Item = usize> {
@@ -12,7 +12,7 @@ fn sizes(count: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-fn has_shortcut(bed: &Bed) -> bool {
+fn has_shortcut(bed: &Fixture) -> bool {
     let tables = bed.print("box", "nft", &["list", "tables", "netdev"]);
     tables.contains("shortcut")
 }
@@ -20,7 +20,7 @@ fn has_shortcut(bed: &Bed) -> bool {
 #[test]
 #[ignore = "network"]
 fn one_download_uses_both_links() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     assert!(has_shortcut(&bed));
     bed.narrow();
     bed.fetch(1_000);
@@ -32,7 +32,7 @@ fn one_download_uses_both_links() {
 #[test]
 #[ignore = "network"]
 fn a_box_that_is_to_route_its_packets_does() {
-    let mut bed = Bed::up_with(render_changed(Role::Box, |text| {
+    let mut bed = Fixture::up_with(render_changed(Role::Box, |text| {
         format!("shortcut = false\n{text}")
     }));
     assert!(!has_shortcut(&bed));
@@ -48,7 +48,7 @@ fn a_box_that_is_to_route_its_packets_does() {
 #[test]
 #[ignore = "network"]
 fn two_hundred_downloads_at_once() {
-    let bed = Bed::up();
+    let bed = Fixture::up();
     let offered: Vec<_> = sizes(20)
         .enumerate()
         .map(|(i, size)| (format!("file{i}"), bed.offer(&format!("file{i}"), size)))
@@ -64,7 +64,7 @@ fn two_hundred_downloads_at_once() {
 #[test]
 #[ignore = "network"]
 fn version_six_is_joined_too() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     bed.narrow();
     let expected = bed.offer("six", 10_000_000);
     let before = bed.carried();
@@ -76,7 +76,7 @@ fn version_six_is_joined_too() {
 #[test]
 #[ignore = "network"]
 fn half_close_is_kept_and_both_directions_are_exact() {
-    let bed = Bed::up();
+    let bed = Fixture::up();
     let address = format!("{}:7002", bed.v4("content"));
     let there = [
         "--send", "8000000", "--seed", "1", "--verify", "2", "--expect", "3000000",

@@ -6,12 +6,12 @@ use braid_proxy::verdict::Health;
 use braid_secure::Families;
 use braid_testbed::render::render_config;
 
-use super::bed::{Bed, MAX_TIME_S};
 use super::control::{expect_text, status};
+use super::fixture::{Fixture, MAX_TIME_S};
 
 /// Fetches a file from the host at `addresses` under one name, as a program does that knows them all. Returns
 /// the address that served it, or nothing if that failed.
-fn fetch(bed: &Bed, addresses: &[String]) -> Option<String> {
+fn fetch(bed: &Fixture, addresses: &[String]) -> Option<String> {
     let known = format!("two.test:80:{}", addresses.join(","));
     let output = bed
         .exec("user", "curl")
@@ -26,7 +26,7 @@ fn fetch(bed: &Bed, addresses: &[String]) -> Option<String> {
 
 /// Adds or removes routes at the server that lead nowhere and are preferred to its own, to the content host
 /// and to all others.
-fn set_dead_ends(bed: &Bed, there: bool) {
+fn set_dead_ends(bed: &Fixture, there: bool) {
     let verb = if there { "add" } else { "del" };
     let IpAddr::V6(content) = bed.v6("content") else {
         panic!("no IPv6 address");
@@ -42,7 +42,7 @@ fn set_dead_ends(bed: &Bed, there: bool) {
 #[test]
 #[ignore = "network"]
 fn programs_use_ipv4_where_the_server_has_no_ipv6() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     bed.offer("one", 10_000);
     let (v4, v6) = (bed.v4("content").to_string(), bed.v6("content").to_string());
     let both = [format!("[{v6}]"), v4.clone()];
@@ -104,7 +104,7 @@ fn programs_use_ipv4_where_the_server_has_no_ipv6() {
 #[test]
 #[ignore = "network"]
 fn a_server_without_ipv6_says_so_at_once() {
-    let mut bed = Bed::up_idle(render_config(None).expect("randomness"));
+    let mut bed = Fixture::up_idle(render_config(None).expect("randomness"));
     bed.offer("one", 10_000);
     let (v4, v6) = (bed.v4("content").to_string(), bed.v6("content").to_string());
     let flush = ["-6", "addr", "flush", "scope", "global"];

@@ -12,9 +12,9 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Rng, Seq32, ip};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::bed::{Bed, Judge};
 use super::control::status;
-use super::siege::{Attack, Siege};
+use super::fixture::{Fixture, Judge};
+use super::load::{Attack, Load};
 
 /// Packets a second of a flood that must cost users no rate, if the machine can send that many.
 const FLOOD_RATE: f64 = 50_000.0;
@@ -270,15 +270,15 @@ fn guess(attack: &Attack, mut forger: Forger) -> u64 {
 }
 
 struct World {
-    bed: Bed,
-    siege: Siege,
+    bed: Fixture,
+    load: Load,
     server: Ipv4Addr,
     tokens: Vec<u32>,
 }
 
 impl World {
     fn up(judge: Judge) -> Self {
-        let mut bed = Bed::up();
+        let mut bed = Fixture::up();
         let IpAddr::V4(server) = bed.v4("server") else {
             unreachable!("the address of IPv4");
         };
@@ -286,12 +286,12 @@ impl World {
         let nowhere = format!("{a}.{b}.{c}.0/24");
         bed.run("internet", "ip", &["route", "add", "blackhole", &nowhere]);
         let capture = Capture::start(&bed.testbed, "internet").expect("a capture");
-        let siege = Siege::lay(&mut bed, judge);
+        let load = Load::start(&mut bed, judge);
         let tokens = tokens(&capture.finish().expect("packets"));
         assert!(!tokens.is_empty(), "nothing was joined");
         World {
             bed,
-            siege,
+            load,
             server,
             tokens,
         }
@@ -312,7 +312,7 @@ fn floods(judge: Judge) {
         let counted = |w: &World| kind.counter().map_or(0, |name| w.counted(name));
         let before = counted(&w);
         let (server, tokens) = (w.server, w.tokens.clone());
-        let kept = w.siege.during(&mut w.bed, |attack| {
+        let kept = w.load.during(&mut w.bed, |attack| {
             let mut forger = Forger::new(server, &tokens);
             keep_pace(attack, rate, |forged| {
                 forger.send(kind);
@@ -338,7 +338,7 @@ fn floods(judge: Judge) {
             "{kind:?}: {grown} counted"
         );
     }
-    w.siege.expect_memory_back(&mut w.bed);
+    w.load.expect_memory_back(&mut w.bed);
 }
 
 /// Forges joins as an attacker on a link can: it sees token and numbers of a join, but not the keys.
@@ -347,7 +347,7 @@ fn joins_with_a_wrong_hmac(judge: Judge) {
     let before = w.counted("joins_forged");
     let (server, tokens) = (w.server, w.tokens.clone());
     let mut guesses = 0;
-    let kept = w.siege.during(&mut w.bed, |attack| {
+    let kept = w.load.during(&mut w.bed, |attack| {
         guesses = guess(attack, Forger::new(server, &tokens));
     });
     let counted = w.counted("joins_forged") - before;
@@ -355,7 +355,7 @@ fn joins_with_a_wrong_hmac(judge: Judge) {
     kept.expect_enough("joins");
     assert!(guesses > LEAST_GUESSES, "{guesses} were answered");
     assert!(counted > 100, "{counted} of {guesses} counted");
-    w.siege.expect_memory_back(&mut w.bed);
+    w.load.expect_memory_back(&mut w.bed);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use braid_proxy::status::RulesStatus;
 use braid_testbed::netns;
 
-use super::bed::Bed;
 use super::control::status;
+use super::fixture::Fixture;
 use super::links::{expect_progress, under_way};
 
 /// The file that Debian's `nftables.service` loads begins like this.
@@ -38,12 +38,12 @@ const LOOKS: [&str; 10] = [
 ];
 
 /// Returns the output of a shell line on a host.
-fn shell(bed: &Bed, host: &str, line: &str) -> String {
+fn shell(bed: &Fixture, host: &str, line: &str) -> String {
     bed.print(host, "sh", &["-c", line])
 }
 
 /// Returns everything that Braid has set up on a host.
-fn set_up(bed: &Bed, host: &str) -> Vec<String> {
+fn set_up(bed: &Fixture, host: &str) -> Vec<String> {
     let listings = LOOKS.map(|look| shell(bed, host, &format!("{look} 2>/dev/null")));
     let lines = listings.iter().flat_map(|listing| listing.lines());
     // Routes out of an interface that is not up yet have this flag.
@@ -53,8 +53,8 @@ fn set_up(bed: &Bed, host: &str) -> Vec<String> {
 }
 
 /// Makes a line of shell remove something on a host, and waits until everything is as before.
-fn expect_healed(bed: &mut Bed, host: &str, before: &[String], damage: &str) {
-    let repairs = |bed: &mut Bed| bed.log(host).matches("restored").count();
+fn expect_healed(bed: &mut Fixture, host: &str, before: &[String], damage: &str) {
+    let repairs = |bed: &mut Fixture| bed.log(host).matches("restored").count();
     let repaired = repairs(bed);
     bed.run(host, "sh", &["-ec", damage]);
     let mut seen = Vec::new();
@@ -101,7 +101,7 @@ fn delete_route(family: &str) -> String {
 
 /// Removes each of these on a host in turn, while a user's download goes on.
 fn removes(host: &str, all: &[String]) {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     let before = set_up(&bed, host);
     for damage in all {
@@ -190,7 +190,7 @@ fn device_and_settings_come_back() {
 #[test]
 #[ignore = "network"]
 fn somebody_who_keeps_removing_rules_is_named() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     assert_eq!(status(&bed, "box").rules, RulesStatus::Sound);
     let before = set_up(&bed, "box");
     for n in 1..=10 {
@@ -222,7 +222,7 @@ fn somebody_who_keeps_removing_rules_is_named() {
 #[test]
 #[ignore = "network"]
 fn what_began_while_the_box_was_dead_goes_on_when_it_is_back() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     bed.fetch(1_000);
     bed.testbed.kill("box").expect("it ran");
     let (download, expected) = under_way(&mut bed);
@@ -244,7 +244,7 @@ impl Mirror {
     const PORT: u16 = 80;
 
     /// Serves at an address of a host.
-    fn serve(bed: &Bed, host: &str, address: IpAddr) -> Self {
+    fn serve(bed: &Fixture, host: &str, address: IpAddr) -> Self {
         let host = bed.testbed.layout().host(host).expect("a known host");
         let at = SocketAddr::new(address, Self::PORT);
         let listener = netns::run_inside(&host.namespace, || TcpListener::bind(at));
@@ -277,7 +277,7 @@ impl Drop for Mirror {
 }
 
 /// Returns the user's answer from an address; nothing if the connection is refused.
-fn asked(bed: &Bed, address: IpAddr) -> String {
+fn asked(bed: &Fixture, address: IpAddr) -> String {
     let url = match address {
         IpAddr::V4(address) => format!("http://{address}/"),
         IpAddr::V6(address) => format!("http://[{address}]/"),
@@ -291,7 +291,7 @@ fn asked(bed: &Bed, address: IpAddr) -> String {
 #[test]
 #[ignore = "network"]
 fn networks_that_the_box_reaches_itself_are_forwarded() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let modem: IpAddr = "192.168.8.1".parse().expect("an address");
     bed.run(
         "internet",
@@ -344,7 +344,7 @@ fn networks_that_the_box_reaches_itself_are_forwarded() {
 #[ignore = "network"]
 fn a_link_that_loses_a_family_is_used_over_the_other() {
     for family in ["-4", "-6"] {
-        let mut bed = Bed::up();
+        let mut bed = Fixture::up();
         let (download, expected) = under_way(&mut bed);
         for link in ["link1", "link2"] {
             let scope = ["scope", "global"];
@@ -383,7 +383,7 @@ mod soak {
     #[ignore = "soak"]
     fn what_is_removed_comes_back_within_two_seconds() {
         for host in ["box", "server"] {
-            let mut bed = Bed::up();
+            let mut bed = Fixture::up();
             let before = set_up(&bed, host);
             let routing = ["-4", "-6"].map(|f| [delete_routing_rule(f, ""), delete_route(f)]);
             for damage in packet_filter_damage().into_iter().chain(routing.concat()) {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use braid_testbed::Role;
 
 use super::attacks::{SINKS, inside, namespace, raise_descriptors, sink};
-use super::bed::{Bed, render_changed};
 use super::control::status;
+use super::fixture::{Fixture, render_changed};
 
 mod soak {
     use super::*;
@@ -32,7 +32,7 @@ mod soak {
         wakeups: u64,
     }
 
-    fn used(bed: &mut Bed, host: &str) -> Used {
+    fn used(bed: &mut Fixture, host: &str) -> Used {
         let pid = bed.testbed.pid(host).expect("it runs");
         let read = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("a process");
         let schedstat = read("schedstat");
@@ -50,7 +50,7 @@ mod soak {
     #[ignore = "soak"]
     fn connections_on_which_nobody_speaks_are_asked_together() {
         raise_descriptors();
-        let mut bed = Bed::up_with(render_changed(Role::Box, |text| {
+        let mut bed = Fixture::up_with(render_changed(Role::Box, |text| {
             format!("{text}\n[expert]\nmax_connections_per_host = 6000\n")
         }));
         let at = SINKS.map(|port| SocketAddr::new(bed.v4("content"), port));

@@ -21,7 +21,7 @@ use braid_testbed::{Capture, Captured, Testbed};
 use braid_wire::{ip, tcp};
 use serde_json::Value;
 
-use super::bed::{Background, Bed};
+use super::fixture::{Background, Fixture};
 
 const DESCRIPTION: &str = r#"
 name = "NAME"
@@ -106,7 +106,7 @@ pub enum Side {
 
 /// The engine and the kernel as the two ends of a connection.
 pub struct Interop {
-    pub bed: Bed,
+    pub bed: Fixture,
     /// The side that opens the connection.
     pub client: Side,
     paths: usize,
@@ -134,7 +134,7 @@ impl Interop {
         // subflows come to one address of its own, and their way back depends on the destination.
         let by_source = client == Side::Kernel && paths == 2;
         let mut bed =
-            Bed::of(&DESCRIPTION.replace("MPTCP", if by_source { "mptcp = true" } else { "" }));
+            Fixture::of(&DESCRIPTION.replace("MPTCP", if by_source { "mptcp = true" } else { "" }));
         if is_soak() {
             for (link, settings) in SOAK_LINKS {
                 bed.set_link(link, settings);
@@ -276,10 +276,11 @@ impl Interop {
         self.bed.run("kernel", "sh", &["-c", &write]);
     }
 
-    /// Puts a rule of nftables at the kernel's host, in the table `meddling`.
+    /// Puts a rule of nftables at the kernel's host, in the table `middlebox`.
     pub fn meddle(&self, hook: &str, rule: &str) {
-        let chain = format!("chain meddling {{ type filter hook {hook} priority -300; {rule}; }};");
-        let table = format!("table inet meddling {{ {chain} }};");
+        let chain =
+            format!("chain middlebox {{ type filter hook {hook} priority -300; {rule}; }};");
+        let table = format!("table inet middlebox {{ {chain} }};");
         self.bed.run("kernel", "nft", &[&table]);
     }
 

@@ -2,10 +2,10 @@
 
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, bulk, render_changed};
+use super::fixture::{Download, Fixture, bulk, render_changed};
 
-/// Starts a large download over slow links, and waits for 1 MB of it. It does not end before [`Bed::release`].
-pub fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
+/// Starts a large download over slow links, and waits for 1 MB of it. It does not end before [`Fixture::release`].
+pub fn under_way(bed: &mut Fixture) -> (Download, Vec<u8>) {
     bed.fetch(1_000);
     bed.slow_down();
     let expected = bed.offer("large", bulk());
@@ -17,7 +17,7 @@ pub fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
 }
 
 /// Waits until the download has 1 MB more: it has survived the last step.
-pub fn expect_progress(bed: &mut Bed, download: &Download) {
+pub fn expect_progress(bed: &mut Fixture, download: &Download) {
     let before = download.bytes();
     bed.wait_for("the download to go on", |_| {
         download.bytes() > before + 1_000_000
@@ -28,7 +28,7 @@ pub fn expect_progress(bed: &mut Bed, download: &Download) {
 #[ignore = "network"]
 fn a_dark_link_does_not_end_a_download() {
     for link in ["link1", "link2"] {
-        let mut bed = Bed::up();
+        let mut bed = Fixture::up();
         let (download, expected) = under_way(&mut bed);
         bed.set_link(link, "down");
         expect_progress(&mut bed, &download);
@@ -42,7 +42,7 @@ fn a_dark_link_does_not_end_a_download() {
 #[test]
 #[ignore = "network"]
 fn a_link_that_comes_back_is_used_by_the_same_download() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     bed.set_link("link2", "down");
     expect_progress(&mut bed, &download);
@@ -58,7 +58,7 @@ fn a_link_that_comes_back_is_used_by_the_same_download() {
 #[test]
 #[ignore = "network"]
 fn an_interface_that_goes_down_does_not_end_a_download() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     bed.run("box", "ip", &["link", "set", "link1", "down"]);
     expect_progress(&mut bed, &download);
@@ -69,7 +69,7 @@ fn an_interface_that_goes_down_does_not_end_a_download() {
 #[test]
 #[ignore = "network"]
 fn an_address_that_goes_away_does_not_end_a_download() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let (download, expected) = under_way(&mut bed);
     bed.run("box", "ip", &["address", "flush", "dev", "link2"]);
     expect_progress(&mut bed, &download);
@@ -84,9 +84,9 @@ fn an_address_that_goes_away_does_not_end_a_download() {
 fn datagrams_find_the_link_that_works() {
     for link in ["link1", "link2"] {
         let seldom = |text| format!("{text}\n[expert]\nidle_probe_interval = \"1h\"\n");
-        let mut bed = Bed::up_with(render_changed(Role::Box, seldom));
+        let mut bed = Fixture::up_with(render_changed(Role::Box, seldom));
         let content = bed.v4("content").to_string();
-        let pinged = |bed: &mut Bed| {
+        let pinged = |bed: &mut Fixture| {
             let mut ping = bed.exec("user", "ping");
             let ping = ping.args(["-n", "-c", "1", "-W", "1", &content]);
             ping.output().expect("ping runs").status.success()
@@ -105,7 +105,7 @@ fn forwarded_connections_stay_on_their_link() {
     let forward_all = |text| {
         format!("bypass = [\"0.0.0.0/0\"]\n{text}\n[expert]\nidle_probe_interval = \"1s\"\n")
     };
-    let mut bed = Bed::up_with(render_changed(Role::Box, forward_all));
+    let mut bed = Fixture::up_with(render_changed(Role::Box, forward_all));
     let (download, expected) = under_way(&mut bed);
     assert!(bed.carried()[0] > 1_000_000, "the better link is link1");
     bed.set_link("link1", "delay=60ms");
@@ -132,7 +132,7 @@ fn backup_and_metered_links_wait_until_they_are_needed() {
             let link2 = "interface = \"link2\"\n";
             text.replace(link2, &format!("{link2}{setting}\n"))
         };
-        let mut bed = Bed::up_with(render_changed(Role::Box, hold_back));
+        let mut bed = Fixture::up_with(render_changed(Role::Box, hold_back));
         bed.expect_spared(1, 4_000_000);
         let (download, expected) = under_way(&mut bed);
         bed.set_link("link1", "down");

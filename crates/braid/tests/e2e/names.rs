@@ -14,9 +14,9 @@ use braid_proxy::socks::Destination;
 use braid_testbed::Role;
 
 use super::attacks::{Client, counters, grown, inside, keep_pace, namespace};
-use super::bed::{Bed, Judge, render_changed, unique_name, write_script};
-use super::reload::{Guested, in_clear_too};
-use super::siege::{Siege, USERS};
+use super::fixture::{Fixture, Judge, render_changed, unique_name, write_script};
+use super::load::{Load, USERS};
+use super::reload::{SocksFixture, allowing_plaintext};
 
 /// A directory that a process of the testbed sees in place of `/etc`, and the program that arranges that.
 /// Removed when dropped.
@@ -147,8 +147,8 @@ const NAMES: [&str; 3] = ["private.test", "alternating.test", "mixed.test"];
 
 fn names_that_lead_astray(judge: Judge) {
     let etc = Etc::new();
-    let render = render_changed(Role::Server, in_clear_too);
-    let bed = Bed::up_idle_by(render, etc.program());
+    let render = render_changed(Role::Server, allowing_plaintext);
+    let bed = Fixture::up_idle_by(render, etc.program());
     let IpAddr::V4(good) = bed.v4("content") else {
         unreachable!("the address of IPv4");
     };
@@ -161,13 +161,13 @@ fn names_that_lead_astray(judge: Judge) {
     });
     let trap = trap.expect("it listens");
     trap.set_nonblocking(true).expect("a socket");
-    let mut world = Guested::of(bed).knowing_the_guest();
+    let mut world = SocksFixture::of(bed).knowing_socks_client();
     let client = Client::guest(&world);
-    let mut siege = Siege::lay(&mut world.bed, judge);
+    let mut load = Load::start(&mut world.bed, judge);
     let before = counters(&world.bed);
     // By name: the number of connections, and the number of refusals.
     let mut heard = [[0u64; 2]; NAMES.len()];
-    let kept = siege.during(&mut world.bed, |attack| {
+    let kept = load.during(&mut world.bed, |attack| {
         keep_pace(attack, 4 * NAMES.len(), |n| {
             let name = Destination::Name(NAMES[n % NAMES.len()].to_owned(), 80);
             let answer = client.answer(&client.asks(&name), 14);
@@ -189,7 +189,7 @@ fn names_that_lead_astray(judge: Judge) {
     let came = trap.accept().map(|(_, from)| from);
     let nobody = came.as_ref().err().map(io::Error::kind);
     assert_eq!(nobody, Some(io::ErrorKind::WouldBlock), "{came:?}");
-    siege.expect_memory_back(&mut world.bed);
+    load.expect_memory_back(&mut world.bed);
 }
 
 #[test]

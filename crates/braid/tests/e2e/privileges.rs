@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::bed::{Bed, stderr};
 use super::control::status;
-use super::reload::Guested;
+use super::fixture::{Fixture, stderr};
+use super::reload::SocksFixture;
 
 /// CAP_NET_ADMIN, and if Landlock bounds the files that may be read again, CAP_DAC_READ_SEARCH.
 const KEPT: &str = "0000000000001000";
@@ -23,12 +23,12 @@ fn expected(kept: &str) -> [(&'static str, &str); 6] {
     ]
 }
 
-fn has_landlock(bed: &mut Bed) -> bool {
+fn has_landlock(bed: &mut Fixture) -> bool {
     !bed.log("server").contains("no Landlock")
 }
 
 /// Fails if a thread of the host's process has other privileges; returns the number of threads.
-fn expect_little(bed: &mut Bed, host: &str) -> usize {
+fn expect_little(bed: &mut Fixture, host: &str) -> usize {
     let expected = expected(if has_landlock(bed) {
         KEPT_TO_READ
     } else {
@@ -50,7 +50,7 @@ fn expect_little(bed: &mut Bed, host: &str) -> usize {
 #[test]
 #[ignore = "network"]
 fn every_thread_of_box_and_server_can_do_little() {
-    let mut world = Guested::up();
+    let mut world = SocksFixture::up();
     world.write(&world.file(true, true, str::to_owned));
     world.expect_reloaded("users: 1 added\n");
     world.bed.fetch(1_000_000);
@@ -68,7 +68,7 @@ fn every_thread_of_box_and_server_can_do_little() {
 #[test]
 #[ignore = "network"]
 fn a_server_reads_no_file_but_its_own() {
-    let mut world = Guested::up();
+    let mut world = SocksFixture::up();
     if !has_landlock(&mut world.bed) {
         return;
     }

@@ -7,8 +7,8 @@ use std::process::Output;
 use braid_testbed::Role;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bed::{Bed, Download, render_changed, stderr};
 use super::control::{ask, status};
+use super::fixture::{Download, Fixture, render_changed, stderr};
 use super::stock::{braid, text};
 
 /// The file `large`, slow enough to observe the download. The content host is slow, since a curl that reads
@@ -16,26 +16,29 @@ use super::stock::{braid, text};
 const SLOW: &str = "large?rate=1m";
 
 /// Box and server, and a user of the server without a box.
-pub struct Guested {
-    pub bed: Bed,
-    /// The guest's key file, beside the server's.
+pub struct SocksFixture {
+    pub bed: Fixture,
+    /// The SOCKS client's key file, beside the server's.
     key: PathBuf,
     /// The server's configuration at its start.
     text: String,
 }
 
-impl Guested {
+impl SocksFixture {
     pub fn up() -> Self {
-        Guested::of(Bed::up_idle(render_changed(Role::Server, in_clear_too)))
+        SocksFixture::of(Fixture::up_idle(render_changed(
+            Role::Server,
+            allowing_plaintext,
+        )))
     }
 
-    /// Brings it up with a guest whom the server knows from the start.
-    pub fn with_guest() -> Self {
-        Guested::up().knowing_the_guest()
+    /// Brings it up with a SOCKS client whom the server knows from the start.
+    pub fn with_socks_client() -> Self {
+        SocksFixture::up().knowing_socks_client()
     }
 
     /// Takes a bed with neither box nor server running.
-    pub fn of(mut bed: Bed) -> Self {
+    pub fn of(mut bed: Fixture) -> Self {
         let key = bed.testbed.state_dir().join("guest.key");
         braid(&["key", "new", text(&key)]);
         bed.start("server");
@@ -46,10 +49,10 @@ impl Guested {
         }
         let file = bed.testbed.state_dir().join("server/server.toml");
         let text = fs::read_to_string(file).expect("a configuration");
-        Guested { bed, key, text }
+        SocksFixture { bed, key, text }
     }
 
-    pub fn knowing_the_guest(self) -> Self {
+    pub fn knowing_socks_client(self) -> Self {
         self.write(&self.file(true, true, as_it_was));
         self.expect_reloaded("users: 1 added\n");
         self
@@ -99,7 +102,7 @@ impl Guested {
         });
     }
 
-    /// Starts a download by the guest.
+    /// Starts a download by the SOCKS client.
     fn guest(&self, name: &str) -> Download {
         self.guest_from(&self.bed.v4("content").to_string(), name)
     }
@@ -126,7 +129,7 @@ impl Guested {
 }
 
 /// Returns the server's settings, with users in plaintext permitted.
-pub fn in_clear_too(text: String) -> String {
+pub fn allowing_plaintext(text: String) -> String {
     format!("unprotected = true\n{text}")
 }
 
@@ -137,7 +140,7 @@ fn as_it_was(settings: &str) -> String {
 #[test]
 #[ignore = "network"]
 fn users_come_and_go_while_others_download() {
-    let mut world = Guested::up();
+    let mut world = SocksFixture::up();
     let expected = world.bed.offer("large", 10_000_000);
     let both = world.file(true, true, as_it_was);
     world.write(&both);
@@ -181,7 +184,7 @@ fn users_come_and_go_while_others_download() {
     // A user who comes back is served.
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
-    let connected = |bed: &Bed| status(bed, "server").counters["connected"];
+    let connected = |bed: &Fixture| status(bed, "server").counters["connected"];
     let before = connected(&world.bed);
     world.bed.wait_for("the box to be served again", |bed| {
         bed.fetch(100_000);

@@ -4,8 +4,8 @@
 use braid_proxy::status::ServerStatus;
 use braid_testbed::Role;
 
-use super::bed::{Bed, render_changed, stderr};
 use super::control::{ask, expect_text, status};
+use super::fixture::{Fixture, render_changed, stderr};
 
 /// Returns the configuration with the box's one `[[server]]` split in two: `four` and `six`.
 fn split(text: &str) -> String {
@@ -18,8 +18,8 @@ fn split(text: &str) -> String {
     format!("{rest}{}{}", entry("four", four), entry("six", six))
 }
 
-fn up() -> Bed {
-    let mut bed = Bed::up_with(render_changed(Role::Box, |text| split(&text)));
+fn up() -> Fixture {
+    let mut bed = Fixture::up_with(render_changed(Role::Box, |text| split(&text)));
     bed.set_link("link1", "rate=20mbit");
     bed.set_link("link2", "rate=10mbit");
     bed.wait_for("both servers to answer over both links", |bed| {
@@ -55,7 +55,7 @@ fn servers_are_measured_when_somebody_asks() {
 }
 
 /// Returns the measured rates of servers over links, as shares of the links' rates.
-fn measured(bed: &Bed) -> Vec<f64> {
+fn measured(bed: &Fixture) -> Vec<f64> {
     let servers = status(bed, "box").servers.into_iter();
     let shares = servers.flat_map(|server| {
         let paths = server.measured.paths.into_iter().zip([20e6, 10e6]);
@@ -68,7 +68,7 @@ fn measured(bed: &Bed) -> Vec<f64> {
 #[ignore = "network"]
 fn a_server_is_used_by_name_and_left_to_the_box_again() {
     let mut bed = up();
-    let current = |bed: &Bed| {
+    let current = |bed: &Fixture| {
         let servers = status(bed, "box").servers.into_iter();
         let current = servers.filter(|s| s.current).map(|s| s.name);
         current.collect::<Vec<_>>()

@@ -3,28 +3,28 @@
 use braid_proxy::status::{ConnStatus, SizeFrom};
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, bulk, render_changed, stderr};
 use super::control::status;
+use super::fixture::{Download, Fixture, bulk, render_changed, stderr};
 
 /// A box that listens on all its addresses.
-fn up() -> Bed {
+fn up() -> Fixture {
     let render = render_changed(Role::Box, |text| {
         format!("socks = \"0.0.0.0:1080\"\n{text}")
     });
-    Bed::up_with(render)
+    Fixture::up_with(render)
 }
 
 /// Returns the box's address as a proxy for a program with these hints.
-fn proxy(bed: &Bed, hints: &str) -> String {
+fn proxy(bed: &Fixture, hints: &str) -> String {
     format!("socks5h://{hints}:x@{}:1080/", bed.v4("box"))
 }
 
-fn fetch(bed: &Bed, hints: &str, url: &str) -> Download {
+fn fetch(bed: &Fixture, hints: &str, url: &str) -> Download {
     bed.curl_by(&["--proxy", &proxy(bed, hints)], url)
 }
 
 /// Returns the only connection of box or server that is not idle.
-fn only(bed: &Bed, role: &str) -> ConnStatus {
+fn only(bed: &Fixture, role: &str) -> ConnStatus {
     let mut connections = status(bed, role).connections;
     connections.retain(|conn| conn.destination.is_some());
     assert_eq!(connections.len(), 1, "{connections:?}");

@@ -12,8 +12,8 @@ use braid_testbed::Role;
 use braid_testbed::netns;
 use braid_testbed::render::render_config;
 
-use super::bed::{Bed, render_changed};
 use super::control::status;
+use super::fixture::{Fixture, render_changed};
 
 /// The portal's port on the router.
 const PORT: u16 = 8_080;
@@ -23,7 +23,7 @@ const PORT: u16 = 8_080;
 struct Portal(Arc<AtomicBool>);
 
 impl Portal {
-    fn put(bed: &Bed, answers: bool) -> Self {
+    fn put(bed: &Fixture, answers: bool) -> Self {
         let router = bed.testbed.layout().host("internet").expect("a known host");
         let at = SocketAddr::from(([0, 0, 0, 0], PORT));
         let listener = netns::run_inside(&router.namespace, || TcpListener::bind(at));
@@ -66,7 +66,7 @@ impl Portal {
     }
 
     /// Opens the portal, as after a login.
-    fn log_in(self, bed: &Bed) {
+    fn log_in(self, bed: &Fixture) {
         nft(bed, "delete table ip portal\ndelete table ip6 portal\n");
     }
 }
@@ -78,20 +78,20 @@ impl Drop for Portal {
 }
 
 /// Brings up a bed on which neither box nor server runs yet.
-fn idle() -> Bed {
-    Bed::up_idle(render_config(None).expect("randomness"))
+fn idle() -> Fixture {
+    Fixture::up_idle(render_config(None).expect("randomness"))
 }
 
 /// Loads rules on the router that both links lead to.
-fn nft(bed: &Bed, rules: &str) {
+fn nft(bed: &Fixture, rules: &str) {
     bed.nft("internet", rules).expect("nft runs");
 }
 
-fn condition(bed: &Bed, link: usize) -> Option<Condition> {
+fn condition(bed: &Fixture, link: usize) -> Option<Condition> {
     status(bed, "box").paths[link].condition
 }
 
-fn wait_for_condition(bed: &mut Bed, link: usize, condition_: Condition) {
+fn wait_for_condition(bed: &mut Fixture, link: usize, condition_: Condition) {
     bed.wait_for(&format!("link {} to be: {condition_}", link + 1), |bed| {
         condition(bed, link) == Some(condition_)
     });
@@ -167,10 +167,10 @@ fn a_lan_that_is_missing_is_named() {
         };
         text.lines().map(line).collect::<Vec<_>>().join("\n")
     };
-    let mut bed = Bed::up_idle(render_changed(Role::Box, renamed));
+    let mut bed = Fixture::up_idle(render_changed(Role::Box, renamed));
     bed.start("server");
     bed.start("box");
-    let reason = |bed: &Bed| status(bed, "box").verdict.reasons.into_iter().next();
+    let reason = |bed: &Fixture| status(bed, "box").verdict.reasons.into_iter().next();
     bed.wait_for("the verdict to name the interface", |bed| {
         reason(bed)
             .is_some_and(|r| r.code == "lan-missing" && r.subject.as_deref() == Some("eth99"))
@@ -187,7 +187,7 @@ fn a_lan_that_is_missing_is_named() {
 #[test]
 #[ignore = "network"]
 fn an_outage_is_no_success() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     bed.set_link("link2", "down");
     wait_for_condition(&mut bed, 1, Condition::NoAnswers);
     let one = status(&bed, "box");

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, description, render_changed, stderr, unique_name};
 use super::control::status;
+use super::fixture::{Download, Fixture, description, render_changed, stderr, unique_name};
 
 const DESCRIPTION: &str = r#"
 name = "NAME"
@@ -55,7 +55,7 @@ hosts = ["internet", "server", "content"]
 "#;
 
 struct Stock {
-    bed: Bed,
+    bed: Fixture,
     /// The laptop's key file.
     key: PathBuf,
 }
@@ -67,7 +67,7 @@ impl Stock {
         let render = render_changed(Role::Server, move |text| {
             format!("unprotected = true\n{text}\n[[user]]\nname = \"laptop\"\nkey = \"{public}\"\n")
         });
-        let mut bed = Bed::of_with(DESCRIPTION, render);
+        let mut bed = Fixture::of_with(DESCRIPTION, render);
         bed.start("server");
         Stock { bed, key }
     }
@@ -175,7 +175,7 @@ fn a_join_is_forwarded_where_connections_are_taken_in() {
         "[[link]]\nname = \"beside\"\nfrom = \"user\"\nto = \"internet\"\nrate = \"20mbit\"\n";
     let hosts = description("NAME").replace("gateway = \"box\"", both) + beside;
     let proxy = |text| format!("mptcp_hosts = \"proxy\"\n{text}");
-    let mut bed = Bed::of_with(&hosts, render_changed(Role::Box, proxy));
+    let mut bed = Fixture::of_with(&hosts, render_changed(Role::Box, proxy));
     bed.start("server");
     bed.start("box");
     bed.wait_for_intake();

@@ -14,8 +14,8 @@ use braid_wire::{Rng, ip, tcp};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::attacks::{inside, namespace};
-use super::bed::{Bed, Judge, render_changed};
 use super::control::status;
+use super::fixture::{Fixture, Judge, render_changed};
 
 /// The server's port.
 const PORT: u16 = 1080;
@@ -85,7 +85,7 @@ fn stolen(packet: &[u8]) -> Option<Keys> {
 }
 
 /// Returns the number of lines in the server's log about a refused join.
-fn told(bed: &mut Bed) -> usize {
+fn told(bed: &mut Fixture) -> usize {
     let log = bed.log("server");
     log.lines()
         .filter(|l| l.contains("did not prove itself"))
@@ -98,14 +98,14 @@ fn stolen_keys_take_nothing_of(size: usize, judge: Judge) {
     let render = render_changed(Role::Box, |text| {
         format!("expert.idle_pool_size = 0\n{text}")
     });
-    let mut bed = Bed::up_with(render);
+    let mut bed = Fixture::up_with(render);
     let [a, b, c, d] = ELSEWHERE;
     let elsewhere = format!("{a}.{b}.{c}.{d}/32");
     bed.run("internet", "ip", &["route", "add", "blackhole", &elsewhere]);
     bed.set_link("link1", "rate=20mbit");
     bed.set_link("link2", "rate=10mbit");
     let expected = bed.offer("large", size);
-    let timed = |bed: &Bed| {
+    let timed = |bed: &Fixture| {
         let begun = Instant::now();
         bed.curl("large").expect_bytes(&expected);
         begun.elapsed().as_secs_f64()

@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 use braid_testbed::Role;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bed::{Bed, Download, Judge, render_changed};
 use super::control::status;
+use super::fixture::{Download, Fixture, Judge, render_changed};
 
 /// The beginning of curl's error about a download that took too long.
 const TIMED_OUT: &str = "curl: (28)";
 /// Longest time that a user waits for the end of a connection that was cut off.
 const END: Duration = Duration::from_secs(3);
 
-fn terminate(bed: &mut Bed, host: &str) {
+fn terminate(bed: &mut Fixture, host: &str) {
     let pid = bed.testbed.pid(host).expect("it runs");
     let pid = Pid::from_raw(pid as i32).expect("a process id");
     kill_process(pid, Signal::TERM).expect("it runs");
 }
 
 /// Starts downloads that take longer than a stopping server permits.
-fn begin(bed: &mut Bed) -> Vec<Download> {
+fn begin(bed: &mut Fixture) -> Vec<Download> {
     bed.slow_down();
     let _ = bed.offer("large", 10_000_000);
     let downloads: Vec<_> = (0..10).map(|_| bed.curl("large")).collect();
@@ -31,7 +31,7 @@ fn begin(bed: &mut Bed) -> Vec<Download> {
 }
 
 /// A server is stopped under load over links that lose packets: its users learn of it from the box.
-fn server_stops(bed: &mut Bed, judge: Judge) {
+fn server_stops(bed: &mut Fixture, judge: Judge) {
     let downloads = begin(bed);
     for link in ["link1", "link2"] {
         bed.set_link(link, "loss=30%");
@@ -70,7 +70,7 @@ fn server_stops(bed: &mut Bed, judge: Judge) {
 #[test]
 #[ignore = "network"]
 fn users_hear_that_the_server_stops() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     server_stops(&mut bed, Judge::Service);
 }
 
@@ -78,7 +78,7 @@ fn users_hear_that_the_server_stops() {
 #[test]
 #[ignore = "network"]
 fn users_hear_that_the_box_stops() {
-    let mut bed = Bed::up();
+    let mut bed = Fixture::up();
     let downloads = begin(&mut bed);
     terminate(&mut bed, "box");
     bed.wait_for("the box to end", |bed| bed.testbed.pid("box").is_none());
@@ -103,7 +103,7 @@ fn users_hear_that_the_box_stops() {
 fn a_second_signal_ends_the_time_to_drain() {
     let patient = |text: String| format!("timeouts.drain = \"10min\"\n{text}");
     for (role, host) in [(Role::Box, "box"), (Role::Server, "server")] {
-        let mut bed = Bed::up_with(render_changed(role, patient));
+        let mut bed = Fixture::up_with(render_changed(role, patient));
         let downloads = begin(&mut bed);
         let before: u64 = downloads.iter().map(Download::bytes).sum();
         terminate(&mut bed, host);
@@ -125,7 +125,7 @@ mod soak {
     #[test]
     #[ignore = "soak"]
     fn a_server_is_restarted_twenty_times_under_load() {
-        let mut bed = Bed::up();
+        let mut bed = Fixture::up();
         for _ in 0..20 {
             server_stops(&mut bed, Judge::Clock);
         }

@@ -72,7 +72,9 @@ impl fmt::Display for StreamError {
             StreamError::Cut => f.write_str("the connection ended before the stream did"),
             StreamError::Connection(e) => write!(f, "the connection: {e}"),
             StreamError::BadFrame(bad) => match bad {
-                BadFrame::Length(n) => write!(f, "a frame of {n} bytes; {MAX_FRAME} are the most"),
+                BadFrame::Length(n) => {
+                    write!(f, "a frame of {n} bytes; {MAX_FRAME_LEN} are the most")
+                }
                 BadFrame::Empty => f.write_str("a frame without bytes that ends nothing"),
                 BadFrame::Flags(flags) => write!(f, "a frame with flags {flags:#x}"),
                 BadFrame::Place(at) => write!(f, "a frame at {at}, which is not behind the last"),

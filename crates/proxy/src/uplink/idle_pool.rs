@@ -7,7 +7,7 @@ use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
 
 use crate::admin::status::IdlePoolStatus;
-use crate::config::IdleConn as Settings;
+use crate::config::Warm as Settings;
 use crate::protocol::socks::{ClientHandshake, ClientStep};
 use crate::relay::{StepError, read_step};
 

@@ -39,10 +39,10 @@ use crate::app::Ctx;
 use crate::config::{BoxConfig, ServerEntry};
 
 use examine::Examinations;
+use idle_pool::IdlePools;
 use links::Links;
 use meter::Meter;
 use notices::Notices;
-use pool::IdlePools;
 use probe_pace::ProbePace;
 use servers::Servers;
 

@@ -227,7 +227,7 @@ impl Case {
             };
             assert!(expected.contains(&grew), "{name}: {counter} grew by {grew}");
         }
-        let delete = ["delete", "table", "inet", "meddling"];
+        let delete = ["delete", "table", "inet", "middlebox"];
         interop.bed.run("kernel", "nft", &delete);
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use braid_proxy::verdict::Health;
 use braid_testbed::Role;
 
-use super::bed::{Bed, render_changed};
 use super::control::status;
+use super::fixture::{Fixture, render_changed};
 
 #[test]
 #[ignore = "network"]
@@ -22,7 +22,7 @@ fn a_wrong_key_serves_nobody_and_breaks_nothing() {
         });
         lines.collect::<Vec<_>>().join("\n")
     });
-    let mut bed = Bed::up_idle(render);
+    let mut bed = Fixture::up_idle(render);
     bed.start("server");
     bed.start("box");
     // The box finds out by itself, and reports it; users are forwarded.
@@ -45,7 +45,7 @@ fn a_wrong_key_serves_nobody_and_breaks_nothing() {
 
 /// Fails unless a destination that refuses is seen as a reset. Returns the time that took.
 fn expect_reset() -> Duration {
-    let bed = Bed::up();
+    let bed = Fixture::up();
     bed.fetch(1_000);
     let start = Instant::now();
     let address = format!("{}:9", bed.v4("content"));
@@ -68,7 +68,7 @@ fn a_refused_destination_is_reset() {
 }
 
 /// Lets a host with kernel Multipath TCP send and receive; returns whether each end fell back.
-fn exchange_by_multipath(bed: &Bed) -> [bool; 2] {
+fn exchange_by_multipath(bed: &Fixture) -> [bool; 2] {
     let address = format!("{}:7003", bed.v4("content"));
     let there = [
         "--verify", "1", "--expect", "100000", "--send", "10000000", "--seed", "2",
@@ -89,7 +89,7 @@ fn exchange_by_multipath(bed: &Bed) -> [bool; 2] {
 #[test]
 #[ignore = "network"]
 fn connections_that_are_multipath_already_are_only_forwarded() {
-    let bed = Bed::up();
+    let bed = Fixture::up();
     assert_eq!(exchange_by_multipath(&bed), [false, false], "it was joined");
     assert_eq!(status(&bed, "box").counters["accepted"], 0);
 }
@@ -98,7 +98,7 @@ fn connections_that_are_multipath_already_are_only_forwarded() {
 #[ignore = "network"]
 fn or_joined_where_the_box_is_told_so() {
     let proxy = |text| format!("mptcp_hosts = \"proxy\"\n{text}");
-    let mut bed = Bed::up_with(render_changed(Role::Box, proxy));
+    let mut bed = Fixture::up_with(render_changed(Role::Box, proxy));
     bed.narrow();
     let before = bed.carried();
     assert_eq!(

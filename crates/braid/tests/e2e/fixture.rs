@@ -83,9 +83,9 @@ pub fn write_script(path: &Path, text: &str) {
 }
 
 /// A testbed that is up; removed when dropped.
-pub struct Bed(fixture::Fixture);
+pub struct Fixture(fixture::Fixture);
 
-impl Deref for Bed {
+impl Deref for Fixture {
     type Target = fixture::Fixture;
 
     fn deref(&self) -> &fixture::Fixture {
@@ -93,21 +93,21 @@ impl Deref for Bed {
     }
 }
 
-impl DerefMut for Bed {
+impl DerefMut for Fixture {
     fn deref_mut(&mut self) -> &mut fixture::Fixture {
         &mut self.0
     }
 }
 
-impl Bed {
+impl Fixture {
     /// Brings it up with box and server running.
     pub fn up() -> Self {
-        Bed::up_with(render_config(None).expect("randomness"))
+        Fixture::up_with(render_config(None).expect("randomness"))
     }
 
     /// Does the same with configurations of the test's own.
     pub fn up_with(render: RenderConfig) -> Self {
-        let mut bed = Bed::up_idle(render);
+        let mut bed = Fixture::up_idle(render);
         bed.start("server");
         bed.start("box");
         bed.wait_for_intake();
@@ -116,23 +116,23 @@ impl Bed {
 
     /// Brings it up with neither box nor server running.
     pub fn up_idle(render: RenderConfig) -> Self {
-        Bed::build(&description(&unique_name()), render, braid())
+        Fixture::build(&description(&unique_name()), render, braid())
     }
 
     /// Does the same, with a program of the test's own that runs box and server.
     pub fn up_idle_by(render: RenderConfig, program: PathBuf) -> Self {
-        Bed::build(&description(&unique_name()), render, program)
+        Fixture::build(&description(&unique_name()), render, program)
     }
 
     /// Brings up another network, without box and server.
     pub fn of(description: &str) -> Self {
-        Bed::of_with(description, Box::new(|_, _| None))
+        Fixture::of_with(description, Box::new(|_, _| None))
     }
 
     /// Brings up another network, with neither box nor server running.
     pub fn of_with(description: &str, render: RenderConfig) -> Self {
         let description = description.replace("NAME", &unique_name());
-        Bed::build(&description, render, braid())
+        Fixture::build(&description, render, braid())
     }
 
     fn build(description: &str, render: RenderConfig, program: PathBuf) -> Self {
@@ -143,7 +143,7 @@ impl Bed {
             ..Options::default()
         };
         let bed = fixture::Fixture::up(spec, options, || false);
-        let bed = Bed(bed.unwrap_or_else(|e| panic!("testbed up: {e}")));
+        let bed = Fixture(bed.unwrap_or_else(|e| panic!("testbed up: {e}")));
         fs::create_dir_all(bed.www()).expect("the state directory is writable");
         bed
     }
@@ -308,7 +308,7 @@ impl Bed {
     }
 
     /// Slows both links down, so that 10 MB take 13 s: the steps of a test come before the end of such a
-    /// download, however busy the machine is. [`Bed::release`] ends it quickly.
+    /// download, however busy the machine is. [`Fixture::release`] ends it quickly.
     pub fn slow_down(&mut self) {
         self.set_links(["rate=3mbit"; 2]);
     }

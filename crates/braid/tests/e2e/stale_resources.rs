@@ -1,4 +1,4 @@
-//! Tests that nothing is left over.
+//! Neither box, server nor testbed leaves resources behind.
 
 use std::fs;
 use std::mem;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use braid_testbed::netns;
 
-use super::bed::{Bed, description, laboratory, stderr, unique_name};
+use super::fixture::{Fixture, description, laboratory, stderr, unique_name};
 
 /// Returns everything of this machine's own network that a testbed, box or server could leave behind.
 fn machine() -> Vec<String> {
@@ -37,7 +37,7 @@ fn namespaces(testbed: &str) -> Vec<String> {
 }
 
 /// Returns the network state of one host of a testbed.
-fn host(bed: &Bed, host: &str) -> Vec<String> {
+fn host(bed: &Fixture, host: &str) -> Vec<String> {
     vec![
         bed.print(host, "ip", &["-brief", "link"]),
         bed.print(host, "ip", &["rule"]),
@@ -53,7 +53,7 @@ const SETTINGS: &str = "cd /proc/sys/net && grep . ipv[46]/conf/*/forwarding ipv
 
 /// Returns the same once it has settled: the kernel adds local addresses and routes of a new interface a
 /// little later.
-pub fn settled_host(bed: &mut Bed, name: &str) -> Vec<String> {
+pub fn settled_host(bed: &mut Fixture, name: &str) -> Vec<String> {
     let (mut seen, mut times) = (host(bed, name), 0);
     bed.wait_for("its interfaces to be set up", |bed| {
         thread::sleep(Duration::from_millis(100));
@@ -65,7 +65,7 @@ pub fn settled_host(bed: &mut Bed, name: &str) -> Vec<String> {
 }
 
 /// Waits until a host is as it was `before`: the kernel removes routes a little later.
-pub fn expect_as_before(bed: &mut Bed, name: &str, before: &[String]) {
+pub fn expect_as_before(bed: &mut Fixture, name: &str, before: &[String]) {
     bed.wait_for(&format!("{name} to leave nothing behind"), |bed| {
         let now = host(bed, name);
         if now != before {
@@ -78,7 +78,7 @@ pub fn expect_as_before(bed: &mut Bed, name: &str, before: &[String]) {
 #[test]
 #[ignore = "network"]
 fn box_and_server_leave_their_hosts_as_they_were() {
-    let mut bed = Bed::up_idle(braid_testbed::render::render_config(None).expect("randomness"));
+    let mut bed = Fixture::up_idle(braid_testbed::render::render_config(None).expect("randomness"));
     for name in ["server", "box"] {
         let before = settled_host(&mut bed, name);
         bed.start(name);
@@ -95,7 +95,7 @@ fn box_and_server_leave_their_hosts_as_they_were() {
 #[ignore = "network"]
 fn nothing_is_left_after_down() {
     let before = machine();
-    let bed = Bed::up();
+    let bed = Fixture::up();
     bed.fetch(100_000);
     let state = bed.testbed.state_dir().to_owned();
     let name = bed.testbed.layout().name.clone();

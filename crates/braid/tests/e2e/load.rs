@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use braid_testbed::fixture::POLL_INTERVAL;
 use braid_testbed::netns;
 
-use super::bed::{Bed, Download, Judge};
+use super::fixture::{Download, Fixture, Judge};
 
 /// The share of their rate that users keep.
 const ENOUGH: f64 = 0.9;
@@ -34,7 +34,7 @@ const KEPT: u64 = 16 << 20;
 const LINES: usize = 30;
 
 /// A download, the users who come beside it, and the server's state before.
-pub struct Siege {
+pub struct Load {
     judge: Judge,
     download: Download,
     small: Vec<u8>,
@@ -88,15 +88,15 @@ impl Kept {
     }
 }
 
-impl Siege {
+impl Load {
     /// Slows the links down to what two processors carry beside an attack, and starts a download.
-    pub fn lay(bed: &mut Bed, judge: Judge) -> Self {
+    pub fn start(bed: &mut Fixture, judge: Judge) -> Self {
         bed.set_link("link1", "rate=20mbit");
         bed.set_link("link2", "rate=10mbit");
         let small = bed.offer("small", 20_000);
         bed.offer_zeros("large", LARGE);
         let download = begin(bed, judge);
-        Siege {
+        Load {
             judge,
             download,
             small,
@@ -105,7 +105,7 @@ impl Siege {
     }
 
     /// Lets users come while the router between them and the server carries out `attack`.
-    pub fn during(&mut self, bed: &mut Bed, attack: impl FnOnce(&Attack) + Send) -> Kept {
+    pub fn during(&mut self, bed: &mut Fixture, attack: impl FnOnce(&Attack) + Send) -> Kept {
         let router = bed.testbed.layout().host("internet").expect("a host");
         let router = router.namespace.clone();
         let lines = bed.log("server").lines().count();
@@ -150,7 +150,7 @@ impl Siege {
     }
 
     /// Ends the download; the server's memory must be as before.
-    pub fn expect_memory_back(self, bed: &mut Bed) {
+    pub fn expect_memory_back(self, bed: &mut Fixture) {
         let (before, mut last) = (self.memory, 0);
         drop(self.download);
         bed.wait_for("the server's memory to be given back", |bed| {
@@ -166,7 +166,7 @@ impl Siege {
 }
 
 /// Starts a download and waits until it is under way; if its rate is judged, until slow start is over.
-fn begin(bed: &mut Bed, judge: Judge) -> Download {
+fn begin(bed: &mut Fixture, judge: Judge) -> Download {
     let going = match judge {
         Judge::Service => PROGRESS,
         Judge::Clock => 8_000_000,
@@ -191,7 +191,7 @@ fn best_share(alone: f64, moved: impl Fn() -> u64) -> f64 {
 }
 
 /// Returns the memory of the server's process, bytes.
-fn memory(bed: &mut Bed) -> u64 {
+fn memory(bed: &mut Fixture) -> u64 {
     let pid = bed.testbed.pid("server").expect("it runs");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("of a process");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -204,7 +204,7 @@ fn memory(bed: &mut Bed) -> u64 {
 }
 
 /// Returns the number of packets that the server's kernel has delivered to its engine.
-fn packets(bed: &Bed) -> u64 {
+fn packets(bed: &Fixture) -> u64 {
     let printed = bed.print("server", "ip", &["-j", "-s", "link", "show", "braid0"]);
     let link: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
     let packets = link[0]["stats64"]["tx"]["packets"].as_u64();
