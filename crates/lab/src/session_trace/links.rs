@@ -8,9 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 
 use braid_engine::buffer::{PacketBuffer, RangeSet};
-use braid_engine::{
-    ConnId, Event, PathConfig, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo,
-};
+use braid_engine::{ConnId, Event, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo};
 use braid_linux::driver::{Clock, Driver, Host};
 use braid_linux::sockets::Limits;
 use braid_linux::sys::become_realtime;
@@ -18,15 +16,17 @@ use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::app::{Core, Ctx};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::{Role, Stream};
-use braid_sim::transfer::{Direction, REMOTE, SERVER, TransferConfig, client_addr};
-use braid_sim::world::{START, node_streams};
+use braid_sim::transfer::{Direction, TransferConfig, client_addr};
+use braid_sim::world::START;
 use braid_wire::{Instant, tcp};
 
 use super::environment::Environment;
 use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, move_client, prepare};
 use crate::backend::Error;
 use crate::backend::fixture::{self, ENDPOINT_PRIORITY, run_error};
-use crate::backend::links::{discard_packets, join_thread, new_eventfd, open_devices};
+use crate::backend::links::{
+    add_paths, discard_packets, join_thread, new_eventfd, new_stack, open_devices,
+};
 
 impl SessionScenario<'_> {
     /// Runs the session over emulated links, with random numbers drawn from `seed`. It takes the
@@ -65,22 +65,9 @@ impl SessionScenario<'_> {
             initial_path: Some(PathId(0)),
             ..TransferConfig::new(&self.paths, 0, Direction::Down)
         };
-        let stack = |node| {
-            let strategy = braid_strategy::factory(self.strategy);
-            let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
-            let (_, rng) = node_streams(seed, node);
-            Ok(Stack::new(self.engine.clone(), rng, strategy))
-        };
+        let stack = |node| new_stack(self.strategy, self.engine.clone(), (seed, node));
         let (mut opening, mut accepting) = (stack(0)?, stack(1)?);
-        accepting
-            .add_path(PathConfig::v4(SERVER))
-            .map_err(run_error)?;
-        accepting.listen(REMOTE).map_err(run_error)?;
-        for n in 0..self.paths.len() {
-            opening
-                .add_path(PathConfig::v4(client_addr(n)))
-                .map_err(run_error)?;
-        }
+        add_paths(&mut opening, &mut accepting, self.paths.len())?;
         let moves = self.moves.map(|sample| (sample, self.second_path()));
         if moves.is_some() {
             prepare(&mut opening, START);
