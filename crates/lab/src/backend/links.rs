@@ -40,7 +40,7 @@ const FIRST_TABLE: usize = 100;
 /// Namespaces and links, with an engine's device at both ends.
 #[derive(Debug)]
 pub struct Links {
-    fixture: Fixture,
+    pub(super) fixture: Fixture,
     client: Tun,
     server: Tun,
     memory: Memory,
@@ -72,14 +72,6 @@ impl Links {
             ];
             transfer(case, index, stacks, (client, server))
         })
-    }
-
-    pub(super) fn keep_late_runs(&mut self) {
-        self.fixture.keep_late_runs();
-    }
-
-    pub(super) fn repeated(&self) -> u64 {
-        self.fixture.repeated()
     }
 }
 
