@@ -15,8 +15,8 @@ use braid_linux::sys::become_realtime;
 use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::app::{Core, Ctx};
 use braid_sim::oracle::Oracle;
-use braid_sim::traffic::{Role, Stream};
-use braid_sim::transfer::{Direction, TransferConfig, client_addr};
+use braid_sim::traffic::Stream;
+use braid_sim::transfer::client_addr;
 use braid_sim::world::START;
 use braid_wire::{Instant, tcp};
 
@@ -59,12 +59,7 @@ impl SessionScenario<'_> {
         server: &mut Tun,
     ) -> Result<SessionTrace, Error> {
         let clock = Clock::showing(START);
-        let config = TransferConfig {
-            strategy: self.strategy,
-            engine: self.engine.clone(),
-            initial_path: Some(PathId(0)),
-            ..TransferConfig::new(&self.paths, 0, Direction::Down)
-        };
+        let config = self.config();
         let stack = |node| new_stack(self.strategy, self.engine.clone(), (seed, node));
         let (mut opening, mut accepting) = (stack(0)?, stack(1)?);
         add_paths(&mut opening, &mut accepting, self.paths.len())?;
@@ -77,14 +72,11 @@ impl SessionScenario<'_> {
             Tap::new(clock, client, paths),
             Tap::new(clock, server, paths),
         );
-        let reads = match self.sends {
-            Role::Send(_) => Role::Collect,
-            _ => Role::Sink,
-        };
+        let [reads, sends] = self.streams();
         let samples = self.samples();
         let [asks, answers] = thread::scope(|scope| {
             let serving = scope.spawn(|| {
-                let end = End::new(Stream::new(self.sends.clone()));
+                let end = End::new(sends);
                 run_end(
                     clock,
                     samples,
@@ -93,7 +85,7 @@ impl SessionScenario<'_> {
                 )
             });
             let asking = scope.spawn(|| {
-                let mut end = End::new(Stream::new(reads));
+                let mut end = End::new(reads);
                 end.moves = moves;
                 let open = |now, end: &mut End, stack: &mut Stack| {
                     let conn = stack.connect(now, config.options()).map_err(run_error)?;
@@ -112,11 +104,8 @@ impl SessionScenario<'_> {
             packets: match_packets(sent.seen, &arrived.seen),
             ..SessionTrace::default()
         };
-        if let (Some((_, reads)), Some((_, sends))) = (&asks.open, &answers.open) {
-            trace.messages = reads.messages().to_vec();
-            trace.written = sends.sent;
-            trace.ended = reads.complete_at.is_some() && reads.received == sends.sent;
-        }
+        let ends = [&asks, &answers].map(|end| end.open.as_ref());
+        trace.end(ends.map(|open| open.map(|(_, stream)| stream)));
         Ok(trace)
     }
 }
