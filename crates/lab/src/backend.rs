@@ -108,20 +108,23 @@ impl Session {
     /// repeated, and given up with [`Error::Busy`] in the end, because its times mean nothing. Meant
     /// for tests that judge no times and must pass on a busy machine.
     pub fn keep_late_runs(&mut self) {
-        match self {
-            Session::Sim(_) => {}
-            Session::Links(links) => links.keep_late_runs(),
-            Session::Kernel(kernel) => kernel.keep_late_runs(),
+        if let Some(fixture) = self.fixture() {
+            fixture.keep_late_runs();
         }
     }
 
     /// Returns the number of runs that were thrown away and repeated because the emulated links were
     /// late.
-    pub fn repeated(&self) -> u64 {
+    pub fn repeated(&mut self) -> u64 {
+        self.fixture().map_or(0, |fixture| fixture.repeated())
+    }
+
+    /// Returns the testbed, if the backend has one.
+    fn fixture(&mut self) -> Option<&mut fixture::Fixture> {
         match self {
-            Session::Sim(_) => 0,
-            Session::Links(links) => links.repeated(),
-            Session::Kernel(kernel) => kernel.repeated(),
+            Session::Sim(_) => None,
+            Session::Links(links) => Some(&mut links.fixture),
+            Session::Kernel(kernel) => Some(&mut kernel.fixture),
         }
     }
 }

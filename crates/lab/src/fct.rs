@@ -31,7 +31,7 @@ pub fn run(
     parallel_runs.collect(
         || backend.open(case),
         |session, index| session.run(case, index),
-        |session| {
+        |mut session| {
             let repeated = session.repeated();
             if repeated > 0 {
                 tracing::warn!("{repeated} runs were repeated because the link emulator was late");

@@ -111,18 +111,32 @@ impl SessionScenario<'_> {
         self.span.div_duration_f64(SAMPLE_INTERVAL).round() as usize
     }
 
+    /// Returns the settings of the connection, which carries the session's own streams.
+    fn config(&self) -> TransferConfig<'_> {
+        TransferConfig {
+            strategy: self.strategy,
+            engine: self.engine.clone(),
+            initial_path: Some(PathId(0)),
+            ..TransferConfig::new(&self.paths, 0, Direction::Down)
+        }
+    }
+
+    /// Returns the streams of client and server.
+    fn streams(&self) -> [Stream; 2] {
+        let reads = match self.sends {
+            Role::Send(_) => Role::Collect,
+            _ => Role::Sink,
+        };
+        [reads, self.sends.clone()].map(Stream::new)
+    }
+
     /// Runs the session in the simulated world of `seed`.
     ///
     /// # Errors
     /// There is no such strategy; the session does not open; an oracle found a violation.
     pub fn simulate(&self, seed: u64) -> Result<SessionTrace, Error> {
         braid_strategy::by_name(self.strategy).map_err(|e| Error::Usage(e.to_string()))?;
-        let config = TransferConfig {
-            strategy: self.strategy,
-            engine: self.engine.clone(),
-            initial_path: Some(PathId(0)),
-            ..TransferConfig::new(&self.paths, 0, Direction::Down)
-        };
+        let config = self.config();
         let refused = |e| Error::Run(format!("a connection does not open: {e}"));
         let mut transfer = match &self.background {
             Some(background) => Transfer::shared(seed, &config, background).map_err(refused)?,
@@ -149,11 +163,7 @@ impl SessionScenario<'_> {
             add_second_address(&mut transfer);
         }
         transfer.world.advance(start);
-        let reads = match self.sends {
-            Role::Send(_) => Role::Collect,
-            _ => Role::Sink,
-        };
-        let (reads, sends) = (Stream::new(reads), Stream::new(self.sends.clone()));
+        let [reads, sends] = self.streams();
         transfer
             .open_with(config.options(), reads, sends)
             .map_err(refused)?;
@@ -177,7 +187,8 @@ impl SessionScenario<'_> {
             let text = format!("{strategy} with world seed {seed} broke a rule, {violation}");
             return Err(Error::Run(text));
         }
-        trace.end(&transfer);
+        let ends = transfer.ends().map(|end| transfer.world.host(end));
+        trace.end(ends.map(|host| host.labelled(0)));
         log.finish().map_err(|e| Error::Run(e.to_string()))?;
         trace.packets = std::mem::take(&mut *packets.all());
         trace.packets.sort_by(|a, b| a.sent.total_cmp(&b.sent));
@@ -230,9 +241,9 @@ impl SessionTrace {
             .push(established.fold(0, |bits, s| bits | 1 << s.path.0));
     }
 
-    fn end(&mut self, transfer: &Transfer) {
-        let [client, server] = transfer.ends().map(|end| transfer.world.host(end));
-        if let (Some(reads), Some(sends)) = (client.labelled(0), server.labelled(0)) {
+    /// Adds the state of client and server at the end, if the connection opened.
+    fn end(&mut self, ends: [Option<&Stream>; 2]) {
+        if let [Some(reads), Some(sends)] = ends {
             self.messages = reads.messages().to_vec();
             self.written = sends.sent;
             self.ended = reads.complete_at.is_some() && reads.received == sends.sent;

@@ -2,7 +2,7 @@
 //! curl and nginx know nothing of the box; box and servers are processes of `braid`.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +11,6 @@ use braid::program::{self, BRAID};
 use braid_testbed::Options;
 use braid_testbed::fixture::{self as testbed_fixture, Download, Fixture};
 use braid_testbed::render::render_config;
-use braid_wire::Rng;
 use serde_json::Value;
 
 use super::error::Error;
@@ -33,6 +32,8 @@ const FILE: &str = "file";
 #[derive(Debug)]
 pub(crate) struct Gateways {
     pub fixture: Fixture,
+    /// The file that the content host offers.
+    file: PathBuf,
     repeated: u64,
 }
 
@@ -51,36 +52,11 @@ impl Gateways {
             ..Options::default()
         };
         let fixture = Fixture::up(spec, options, fixture::interrupted).map_err(run_error)?;
-        let gateways = Gateways {
+        Ok(Gateways {
+            file: fixture.offer(FILE, bytes).map_err(run_error)?,
             fixture,
             repeated: 0,
-        };
-        gateways.offer(bytes).map_err(run_error)?;
-        Ok(gateways)
-    }
-
-    fn offer(&self, bytes: u64) -> io::Result<()> {
-        let file = self.offered();
-        fs::create_dir_all(file.with_file_name(""))?;
-        let mut file = BufWriter::new(File::create(file)?);
-        let mut rng = Rng::for_component(bytes, 0);
-        let mut chunk = vec![0; 1 << 16];
-        let mut left = bytes;
-        while left > 0 {
-            let n = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
-            rng.fill(&mut chunk[..n]);
-            file.write_all(&chunk[..n])?;
-            left -= n as u64;
-        }
-        file.flush()
-    }
-
-    fn offered(&self) -> PathBuf {
-        self.fixture
-            .testbed
-            .state_dir()
-            .join("content/www")
-            .join(FILE)
+        })
     }
 
     /// Starts a server.
@@ -159,7 +135,7 @@ impl Gateways {
         let begun = Instant::now();
         let seconds = fixture.download(&what, |bytes| progress(fixture, begun.elapsed(), bytes));
         let seconds = seconds.map_err(run_error)?;
-        let right = starts_so(&self.offered(), &to, bytes).map_err(run_error)?;
+        let right = starts_so(&self.file, &to, bytes).map_err(run_error)?;
         fs::remove_file(&to).map_err(run_error)?;
         match right {
             true => Ok(seconds),

@@ -55,7 +55,7 @@ pub(super) fn check(case: &Case) -> Result<(), Error> {
 /// own address; its path manager opens a subflow from each.
 #[derive(Debug)]
 pub struct Kernel {
-    fixture: Fixture,
+    pub(super) fixture: Fixture,
 }
 
 impl Kernel {
@@ -83,14 +83,6 @@ impl Kernel {
             result.join_syns = join_syns(&client)?.saturating_sub(before);
             Ok(result)
         })
-    }
-
-    pub(super) fn keep_late_runs(&mut self) {
-        self.fixture.keep_late_runs();
-    }
-
-    pub(super) fn repeated(&self) -> u64 {
-        self.fixture.repeated()
     }
 }
 

@@ -40,7 +40,7 @@ const FIRST_TABLE: usize = 100;
 /// Namespaces and links, with an engine's device at both ends.
 #[derive(Debug)]
 pub struct Links {
-    fixture: Fixture,
+    pub(super) fixture: Fixture,
     client: Tun,
     server: Tun,
     memory: Memory,
@@ -72,14 +72,6 @@ impl Links {
             ];
             transfer(case, index, stacks, (client, server))
         })
-    }
-
-    pub(super) fn keep_late_runs(&mut self) {
-        self.fixture.keep_late_runs();
-    }
-
-    pub(super) fn repeated(&self) -> u64 {
-        self.fixture.repeated()
     }
 }
 
@@ -139,16 +131,8 @@ fn transfer(
         let wake = Wake(&shared.wake[node]);
         Driver::new(clock, device, stack, end, wake, Limits::default()).map_err(run_error)
     };
-    accepting
-        .add_path(PathConfig::v4(transfer::SERVER))
-        .map_err(run_error)?;
-    accepting.listen(REMOTE).map_err(run_error)?;
+    add_paths(&mut opening, &mut accepting, shared.paths)?;
     let mut server = driver(1, server, accepting, config.server_stream())?;
-    for n in 0..shared.paths {
-        opening
-            .add_path(PathConfig::v4(client_addr(n)))
-            .map_err(run_error)?;
-    }
     let mut client = driver(0, client, opening, config.client_stream())?;
     thread::scope(|scope| {
         let serving = scope.spawn(|| run_end(&mut server, |_| Ok(())));
@@ -176,14 +160,39 @@ fn transfer(
 }
 
 fn stack(case: &Case, seed: u64, node: u32, history: Option<&History>) -> Result<Stack, Error> {
-    let strategy = braid_strategy::factory(&case.strategy);
-    let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
-    let (_, rng) = node_streams(seed, node);
-    let mut stack = Stack::new(flow::engine(case)?, rng, strategy);
+    let mut stack = new_stack(&case.strategy, flow::engine(case)?, (seed, node))?;
     if let Some(history) = history {
         history.load(node as usize, &mut stack, Instant::ZERO);
     }
     Ok(stack)
+}
+
+/// Returns the stack of an end, with the random stream of node `node` of the world of `seed`.
+pub(crate) fn new_stack(
+    strategy: &str,
+    engine: Config,
+    (seed, node): (u64, u32),
+) -> Result<Stack, Error> {
+    let strategy = braid_strategy::factory(strategy);
+    let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
+    let (_, rng) = node_streams(seed, node);
+    Ok(Stack::new(engine, rng, strategy))
+}
+
+/// Adds the paths of client and server, and lets the server listen.
+pub(crate) fn add_paths(
+    opening: &mut Stack,
+    accepting: &mut Stack,
+    paths: usize,
+) -> Result<(), Error> {
+    let server = PathConfig::v4(transfer::SERVER);
+    accepting.add_path(server).map_err(run_error)?;
+    accepting.listen(REMOTE).map_err(run_error)?;
+    for n in 0..paths {
+        let path = PathConfig::v4(client_addr(n));
+        opening.add_path(path).map_err(run_error)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn new_eventfd() -> Result<OwnedFd, Error> {

@@ -8,25 +8,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 
 use braid_engine::buffer::{PacketBuffer, RangeSet};
-use braid_engine::{
-    ConnId, Event, PathConfig, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo,
-};
+use braid_engine::{ConnId, Event, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo};
 use braid_linux::driver::{Clock, Driver, Host};
 use braid_linux::sockets::Limits;
 use braid_linux::sys::become_realtime;
 use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::app::{Core, Ctx};
 use braid_sim::oracle::Oracle;
-use braid_sim::traffic::{Role, Stream};
-use braid_sim::transfer::{Direction, REMOTE, SERVER, TransferConfig, client_addr};
-use braid_sim::world::{START, node_streams};
+use braid_sim::traffic::Stream;
+use braid_sim::transfer::client_addr;
+use braid_sim::world::START;
 use braid_wire::{Instant, tcp};
 
 use super::environment::Environment;
 use super::{Packet, SAMPLE_INTERVAL, SessionScenario, SessionTrace, move_client, prepare};
 use crate::backend::Error;
 use crate::backend::fixture::{self, ENDPOINT_PRIORITY, run_error};
-use crate::backend::links::{discard_packets, join_thread, new_eventfd, open_devices};
+use crate::backend::links::{
+    add_paths, discard_packets, join_thread, new_eventfd, new_stack, open_devices,
+};
 
 impl SessionScenario<'_> {
     /// Runs the session over emulated links, with random numbers drawn from `seed`. It takes the
@@ -59,28 +59,10 @@ impl SessionScenario<'_> {
         server: &mut Tun,
     ) -> Result<SessionTrace, Error> {
         let clock = Clock::starting_at(START);
-        let config = TransferConfig {
-            strategy: self.strategy,
-            engine: self.engine.clone(),
-            initial_path: Some(PathId(0)),
-            ..TransferConfig::new(&self.paths, 0, Direction::Down)
-        };
-        let stack = |node| {
-            let strategy = braid_strategy::factory(self.strategy);
-            let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
-            let (_, rng) = node_streams(seed, node);
-            Ok(Stack::new(self.engine.clone(), rng, strategy))
-        };
+        let config = self.config();
+        let stack = |node| new_stack(self.strategy, self.engine.clone(), (seed, node));
         let (mut opening, mut accepting) = (stack(0)?, stack(1)?);
-        accepting
-            .add_path(PathConfig::v4(SERVER))
-            .map_err(run_error)?;
-        accepting.listen(REMOTE).map_err(run_error)?;
-        for n in 0..self.paths.len() {
-            opening
-                .add_path(PathConfig::v4(client_addr(n)))
-                .map_err(run_error)?;
-        }
+        add_paths(&mut opening, &mut accepting, self.paths.len())?;
         let moves = self.moves.map(|sample| (sample, self.second_path()));
         if moves.is_some() {
             prepare(&mut opening, START);
@@ -90,14 +72,11 @@ impl SessionScenario<'_> {
             Tap::new(clock, client, paths),
             Tap::new(clock, server, paths),
         );
-        let reads = match self.sends {
-            Role::Send(_) => Role::Collect,
-            _ => Role::Sink,
-        };
+        let [reads, sends] = self.streams();
         let samples = self.samples();
         let [asks, answers] = thread::scope(|scope| {
             let serving = scope.spawn(|| {
-                let end = End::new(Stream::new(self.sends.clone()));
+                let end = End::new(sends);
                 run_end(
                     clock,
                     samples,
@@ -106,7 +85,7 @@ impl SessionScenario<'_> {
                 )
             });
             let asking = scope.spawn(|| {
-                let mut end = End::new(Stream::new(reads));
+                let mut end = End::new(reads);
                 end.moves = moves;
                 let open = |now, end: &mut End, stack: &mut Stack| {
                     let conn = stack.connect(now, config.options()).map_err(run_error)?;
@@ -125,11 +104,8 @@ impl SessionScenario<'_> {
             packets: match_packets(sent.seen, &arrived.seen),
             ..SessionTrace::default()
         };
-        if let (Some((_, reads)), Some((_, sends))) = (&asks.open, &answers.open) {
-            trace.messages = reads.messages().to_vec();
-            trace.written = sends.sent;
-            trace.ended = reads.complete_at.is_some() && reads.received == sends.sent;
-        }
+        let ends = [&asks, &answers].map(|end| end.open.as_ref());
+        trace.end(ends.map(|open| open.map(|(_, stream)| stream)));
         Ok(trace)
     }
 }

@@ -70,7 +70,8 @@ fn progress_bar(what: &Fetch<'_>) -> ProgressBar {
         .with_prefix(via.to_string())
 }
 
-fn hash(path: &Path) -> io::Result<String> {
+/// Returns the SHA-256 of a file, in hexadecimal.
+pub fn hash(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
     let mut chunk = vec![0; 1 << 20];

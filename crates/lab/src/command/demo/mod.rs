@@ -10,22 +10,17 @@ pub(super) mod fixture;
 pub(super) mod interrupt;
 mod table;
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
-use braid_testbed::Pattern;
 use braid_testbed::fixture::Fixture;
-use sha2::{Digest, Sha256};
 
 use self::fetch::{Fetch, fetch};
 use self::interrupt::Interrupt;
 use self::table::{Row, Via};
 use super::testbed;
 use crate::cli::DemoArgs;
-use crate::kernel_peer::hex;
 use braid::failure::Failure;
 use braid::print::{print, print_json};
 
@@ -35,6 +30,8 @@ const NAME: &str = "braid-demo";
 const RELAY_PORT: u16 = 7001;
 /// Longest that box and server may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of the file of the uncounted download.
+const SMALL_BYTES: u64 = 6;
 /// Pause between two rows, in which the links' queues run empty.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Delivery lag of the emulator (99th percentile, µs) above which the result is not reliable.
@@ -83,10 +80,8 @@ struct Demo<'a> {
 impl<'a> Demo<'a> {
     fn new(fixture: &'a mut Fixture, args: &'a DemoArgs) -> Result<Self, Failure> {
         let size = u64::from(args.size) * 1_000_000;
-        let www = fixture.testbed.state_dir().join("content/www");
-        fs::create_dir_all(&www)?;
-        fs::write(www.join("small"), "small\n")?;
-        let sha256 = write_file(&www.join("file"), size)?;
+        fixture.offer("small", SMALL_BYTES)?;
+        let sha256 = fetch::hash(&fixture.offer("file", size)?)?;
         let content = SocketAddr::new(fixture.address("content")?, 80);
         Ok(Demo {
             fixture,
@@ -136,7 +131,7 @@ impl<'a> Demo<'a> {
                 from: self.content,
                 path: "small",
                 to: &small,
-                size: 6,
+                size: SMALL_BYTES,
                 via: None,
             },
         )?;
@@ -173,22 +168,4 @@ impl<'a> Demo<'a> {
         tracing::info!(?row, "downloaded");
         Ok(row)
     }
-}
-
-/// Writes a file of `size` bytes that do not compress. Returns its SHA-256.
-fn write_file(path: &Path, size: u64) -> Result<String, Failure> {
-    let mut pattern = Pattern::new(1);
-    let mut hash = Sha256::new();
-    let mut file = BufWriter::new(File::create(path)?);
-    let mut chunk = vec![0; 1 << 20];
-    let mut left = size;
-    while left > 0 {
-        let n = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
-        pattern.fill(&mut chunk[..n]);
-        hash.update(&chunk[..n]);
-        file.write_all(&chunk[..n])?;
-        left -= n as u64;
-    }
-    file.flush()?;
-    Ok(hex(&hash.finalize()))
 }
