@@ -196,7 +196,7 @@ impl Client {
     /// version in common.
     pub fn agreed(&self) -> Option<Agreed> {
         *self
-            .end
+            .endpoint
             .agreed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
