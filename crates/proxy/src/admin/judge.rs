@@ -67,7 +67,7 @@ fn of_families(status: &Status) -> Vec<Reason> {
             message: "no server reaches IPv6 destinations: new connections there are refused, so that programs \
                       use IPv4"
                 .to_owned(),
-            remedy: "give a server IPv6 (an address and a default route); without it, users go on by IPv4"
+            remedy: "give a server IPv6 (an address and a default route) if users need it"
                 .to_owned(),
         });
     }
